@@ -14,7 +14,7 @@ from benchmarks.quality.report import SEED
 from benchmarks.quality.sets import MODEL, records
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.kit.evaluation import Comparison, Dataset, chosen
-from qtmiddleware.kit.evaluation.bench import open_bench
+from qtmiddleware.kit.evaluation.bench import BenchOptions, open_bench
 
 QUESTIONS: Final = 400
 """At most so many of a set are asked where they cost nothing."""
@@ -47,6 +47,8 @@ def measured(one: OutsideSet) -> Measured:
 def _compared(
     data: Dataset, systems: Sequence[str], *, questions: int | None = None, recording: Path | None = None
 ) -> Comparison:
-    settings = Settings(embedding_model=MODEL)
-    with open_bench(data, settings=settings, recordings=recording, cache=KEPT, questions=questions, seed=SEED) as bench:
+    options = BenchOptions(
+        settings=Settings(embedding_model=MODEL), recordings=recording, cache=KEPT, questions=questions, seed=SEED
+    )
+    with open_bench(data, options) as bench:
         return bench.measure(chosen(systems), seed=SEED)

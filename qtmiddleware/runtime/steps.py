@@ -92,7 +92,7 @@ class Join(_Leaf):
 
 @dataclass(eq=False, repr=False, slots=True)
 class Recall(_Leaf):
-    """Perform *call*, which speaks with a shared cache and blocks; answers what it returns."""
+    """Perform *call*, which blocks, as it speaks with a cache or a ledger; answers what it returns."""
 
     call: Callable[[], Any]
 

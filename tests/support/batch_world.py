@@ -9,7 +9,7 @@ from typing import Any
 from pytest_httpserver import HTTPServer
 
 from qtmiddleware.config import Config
-from qtmiddleware.kit.bulk.batch import BatchService, BatchState, BatchWork, Standing
+from qtmiddleware.kit.bulk.batch import BatchService, BatchState, BatchStatus, BatchWork
 from qtmiddleware.kit.bulk.batch.model import BatchModel
 from qtmiddleware.kit.bulk.batch.parts import LIMITS, Limits
 from qtmiddleware.kit.bulk.batch.transforming import REPLAYED
@@ -43,20 +43,20 @@ class BatchWorld:
                         self.done[query] = transformation
                     yield
 
-    def run(self, command: str, *arguments: Any) -> Standing:
+    def run(self, command: str, *arguments: Any) -> BatchStatus:
         service = BatchService(self.config.settings)
         try:
             with BatchState(self.path) as state:
                 work = BatchWork(self.config.settings, service, state, self.ask, limits=self.limits)
-                standing: Standing = getattr(work, command)(*arguments)
+                standing: BatchStatus = getattr(work, command)(*arguments)
                 return standing
         finally:
             service.close()
 
-    def submit(self, most_tokens: int | None = None) -> Standing:
+    def submit(self, most_tokens: int | None = None) -> BatchStatus:
         return self.run("submit", most_tokens)
 
-    def finish(self) -> Standing:
+    def finish(self) -> BatchStatus:
         """Let the service end all it has, and collect."""
         self.service.finish()
         return self.run("collect")

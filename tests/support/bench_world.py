@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from qtmiddleware.kit.evaluation import Dataset, Question
+from qtmiddleware.kit.evaluation import Dataset, Question, bench
+from qtmiddleware.kit.evaluation.bench import BenchOptions, OpenedBench
 from qtmiddleware.protocols import Passage, Prompt
 from qtmiddleware.types import Message
 from tests.support.testset_world import NAMES, bridge, writer
@@ -57,6 +59,11 @@ def write_recording(path: Path, data: Dataset, *fields: str) -> Path:
     return path
 
 
+def open_bench(folder: str | Path | Dataset, **options: Any) -> AbstractContextManager[OpenedBench]:
+    """The bench that is opened by these `BenchOptions`."""
+    return bench.open_bench(folder, BenchOptions(**options))
+
+
 class CountingEmbedder:
     """Vectors out of a text's hash; counts the texts it embedded."""
 
@@ -83,9 +90,9 @@ def reply(body: dict[str, Any]) -> Any:
     mode, user = mode_of(body), body["messages"][-1]["content"]
     if mode.startswith("test_"):
         return writer(Prompt(mode, "1", "", user, (), user))
-    if mode == "judge":
+    if mode == "rank":
         marks = {f"{name}_{what}": "7" for name in "ab" for what in ("accuracy", "completeness", "relevance")}
-        return {"reason": "They say the same.", **marks, "better": "neither"}
+        return {"reason": "They say the same.", **marks, "ranking": "A = B"}
     asked = json.loads(user)
     if "passages" in asked:
         return f"{asked['passages'][0]['text'][:60]} [1]"

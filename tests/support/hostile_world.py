@@ -10,7 +10,13 @@ from typing import Any, Final
 from qtmiddleware.answering.prompts import ANSWER, SUB_ANSWER, SYNTHESIS
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.kit.evaluation import Question
-from qtmiddleware.kit.evaluation.prompts import build_check_prompt, build_judge_prompt, build_question_prompt
+from qtmiddleware.kit.evaluation.prompts import (
+    ANSWERS,
+    LISTS,
+    build_check_prompt,
+    build_question_prompt,
+    build_ranking_prompt,
+)
 from qtmiddleware.protocols import Passage, Prompt
 from qtmiddleware.transforms import PROMPTS
 from qtmiddleware.types import Message
@@ -27,12 +33,13 @@ def prompts(text: str, *, with_history: bool) -> list[Prompt]:
     said = [Message("user", text), Message("assistant", text), Message(text, text)] if with_history else []
     passage = Passage(text or "id", text, {"title": f"{text}!", "source": text})
     entries = {"passages": [{"passage": 1, "title": text, "source": text, "text": text}]}
-    asked = Question("q", text, tuple(said))
+    asked = Question("q", text, tuple(said), {"answer": text})
     return [
         *(transform.build_prompt(settings, text, said) for transform in PROMPTS.values()),
         *(task.build_prompt(settings, text, said, entries) for task in (ANSWER, SUB_ANSWER)),
         SYNTHESIS.build_prompt(settings, text, said, {"sub_answers": [{"question": text, "answer": text}]}),
-        build_judge_prompt(asked, text, text, text),
+        build_ranking_prompt(ANSWERS, asked, [text, text]),
+        build_ranking_prompt(LISTS, asked, [[text], [text, text]]),
         build_question_prompt(passage),
         build_check_prompt(passage, text),
     ]

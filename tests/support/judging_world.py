@@ -30,14 +30,17 @@ def shown(prompt: Prompt) -> dict[str, Any]:
     return given
 
 
+RANKINGS = {"A": "A > B", "B": "B > A", "neither": "A = B"}
+
+
 def verdict(better: str, a: int = 5, b: int = 5, **changed: Any) -> dict[str, Any]:
-    """What a judge replies."""
+    """What a judge replies about two answers."""
     scores = {
         f"{name}_{it}": score
         for name, score in (("a", a), ("b", b))
         for it in ("accuracy", "completeness", "relevance")
     }
-    return {"reason": "For one reason or another.", **scores, "better": better, **changed}
+    return {"reason": "For one reason or another.", **scores, "ranking": RANKINGS.get(better, better), **changed}
 
 
 def by_length(prompt: Prompt) -> Mapping[str, Any]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -17,13 +18,15 @@ from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli import console
 from qtmiddleware.kit.cli.console import out, show_progress, show_warnings
+from qtmiddleware.kit.cli.own_function import COUNTED
 from qtmiddleware.kit.cli.terminal import FAILED, escape_line, note
 from qtmiddleware.kit.cli.transform_file import show_bulk, sum_up
 
 if TYPE_CHECKING:
-    from qtmiddleware.kit.bulk.batch import BatchWork, Part, Standing
+    from qtmiddleware.kit.bulk.batch import BatchStatus, BatchWork, Part
     from qtmiddleware.kit.bulk.batch.costs import Cost
     from qtmiddleware.kit.bulk.run import BulkReport
+    from qtmiddleware.kit.evaluation.bench import BenchOptions
 
 _MOST_NAMED: Final = 10
 _HOUR: Final = 3_600
@@ -71,7 +74,7 @@ class BatchOptions:
         """Whether anything is said of batches."""
         return self.command is not None or self.tokens is not None
 
-    def run(self, work: BatchWork) -> Standing:
+    def run(self, work: BatchWork) -> BatchStatus:
         """Do it; returns where *work* stands then."""
         match self.command:
             case BatchCommand.SUBMIT:
@@ -96,53 +99,53 @@ def transform_by_batch(config: Config, file: str, output: str, options: BatchOpt
         show_warnings(),
         open_file_work(file, output, config=config, overwrite=options.overwrite, show=show) as (work, report),
     ):
-        standing = options.run(work)
+        status = options.run(work)
     if options.as_json:
-        console.as_json({**standing.to_dict(), "report": report.to_dict()})
+        console.as_json({**status.to_dict(), "report": report.to_dict()})
     else:
-        show_standing(standing, options.command, report)
-    if not report.is_whole or (options.command is BatchCommand.COLLECT and standing.open):
+        show_status(status, options.command, report)
+    if not report.is_whole or (options.command is BatchCommand.COLLECT and status.open):
         raise typer.Exit(FAILED)
 
 
 def ask_by_batch(
-    systems: Mapping[str, Mapping[str, Any]], opening: Mapping[str, Any], model_ms: float, options: BatchOptions
+    systems: Mapping[str, Mapping[str, Any]], data: Path, opening: BenchOptions, options: BatchOptions
 ) -> None:
-    """Do what *options* say about all that *systems* ask of the data set that is opened so.
+    """Do what *options* say about all that *systems* ask of *data*, which is opened by *opening*.
 
     Leaves with 1 after a collect that leaves something open.
     """
     from qtmiddleware.kit.bulk.batch import BatchService, BatchState, BatchWork
     from qtmiddleware.kit.evaluation.bench.batch import BenchPass
 
-    settings, cache = opening["settings"], opening["cache"]
+    settings = opening.settings
     with (
         show_progress() as update,
-        show_warnings(without=("retrieval degraded",)),
+        show_warnings(without=COUNTED),
         closing(BatchService(settings)) as service,
-        BatchState(cache / "batch") as state,
+        BatchState(opening.cache / "batch") as state,
     ):
-        asks = BenchPass(systems, {**opening, "progress": update}, model_ms)
-        standing = options.run(BatchWork(settings, service, state, asks))
+        asks = BenchPass(systems, data, replace(opening, progress=update))
+        status = options.run(BatchWork(settings, service, state, asks))
     if options.as_json:
-        console.as_json(standing.to_dict())
+        console.as_json(status.to_dict())
     else:
-        show_standing(standing, options.command)
+        show_status(status, options.command)
     if options.command is BatchCommand.COLLECT:
-        if not model_ms:
+        if not opening.model_ms:
             note("Nobody knows how long a reply by batch took: it counts with --model-ms, here 0.")
-        if standing.open:
+        if status.open:
             raise typer.Exit(FAILED)
 
 
-def show_standing(standing: Standing, command: BatchCommand | None, report: BulkReport | None = None) -> None:
+def show_status(status: BatchStatus, command: BatchCommand | None, report: BulkReport | None = None) -> None:
     """Write where the work stands, and what is to be done next."""
-    _show_parts(standing.parts if command is not BatchCommand.SUBMIT else standing.sent)
+    _show_parts(status.parts if command is not BatchCommand.SUBMIT else status.sent)
     if report is not None and (report.made or command is BatchCommand.COLLECT):
         out.print(sum_up(report))
-    for line in _describe(standing, command):
+    for line in _describe(status, command):
         out.print(line)
-    for line in _describe_trouble(standing):
+    for line in _describe_trouble(status):
         note(escape_line(line))
 
 
@@ -164,19 +167,19 @@ def _show_parts(parts: tuple[Part, ...]) -> None:
     (out if out.is_terminal else console.PlainConsole(width=200)).print(table, soft_wrap=False)
 
 
-def _describe(standing: Standing, command: BatchCommand | None) -> Iterator[str]:
-    if standing.expected.read:
-        yield f"under way: {_count(standing.underway, 'request')}, at most {_describe_cost(standing.expected)}"
-    if standing.spent.read or standing.spent.written:
-        yield f"answered: {_describe_cost(standing.spent)}"
-    if any(not part.batch and not part.settled for part in standing.parts):
+def _describe(status: BatchStatus, command: BatchCommand | None) -> Iterator[str]:
+    if status.expected.read:
+        yield f"under way: {_count(status.underway, 'request')}, at most {_describe_cost(status.expected)}"
+    if status.spent.read or status.spent.written:
+        yield f"answered: {_describe_cost(status.spent)}"
+    if any(not part.batch and not part.settled for part in status.parts):
         yield "a submit was stopped in the middle: --batch submit again goes on with it"
-    if standing.missing:
-        again = "once others have ended" if standing.underway else "to send them"
-        yield f"{_count(standing.missing, 'request')} with nobody: --batch submit again {again}"
-    elif standing.underway and command is not BatchCommand.CANCEL:
+    if status.missing:
+        again = "once others have ended" if status.underway else "to send them"
+        yield f"{_count(status.missing, 'request')} with nobody: --batch submit again {again}"
+    elif status.underway and command is not BatchCommand.CANCEL:
         yield "next: --batch status, and --batch collect once batches have ended"
-    elif standing.underway:
+    elif status.underway:
         yield "next: --batch collect, for what was answered before they stop"
     elif command is not BatchCommand.COLLECT:
         yield "nothing is under way"
@@ -191,9 +194,9 @@ def _describe_cost(cost: Cost) -> str:
     return f"{tokens}: ${cost.batch:,.4f} by batch, ${cost.live:,.4f} one by one"
 
 
-def _describe_trouble(standing: Standing) -> Iterator[str]:
-    tally = standing.tally
-    for part in standing.parts:
+def _describe_trouble(status: BatchStatus) -> Iterator[str]:
+    tally = status.tally
+    for part in status.parts:
         for error in part.errors[:1]:
             more = f" and {len(part.errors) - 1:,} more" if len(part.errors) > 1 else ""
             yield f"part {part.number} was not taken: {error}{more}{_advise(error)}"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -29,8 +28,6 @@ from qtmiddleware.kit.cli.console import (
     ShowProgress,
     as_json,
     out,
-    show_progress,
-    show_warnings,
 )
 from qtmiddleware.kit.cli.engines import Workers
 from qtmiddleware.kit.cli.environment import NO_MODEL, note_files
@@ -40,13 +37,13 @@ from qtmiddleware.kit.cli.own_function import (
     Measured,
     Yes,
     confirm_searches,
-    name_function_in_errors,
+    measuring,
     read_source,
 )
 from qtmiddleware.kit.cli.terminal import escape_json, note
 from qtmiddleware.kit.engines import LocalEngine
 from qtmiddleware.kit.evaluation import FREE, MEASURED, SYSTEMS, USUAL, Comparison, Question, chosen, require_extras
-from qtmiddleware.kit.evaluation.bench import CACHE, READING, Bench, OpenedBench, open_bench, open_model
+from qtmiddleware.kit.evaluation.bench import CACHE, READING, Bench, BenchOptions, OpenedBench, open_bench, open_model
 from qtmiddleware.kit.evaluation.compare import OWN
 from qtmiddleware.kit.evaluation.tuning import nested
 from qtmiddleware.protocols import LanguageModel
@@ -59,8 +56,6 @@ if TYPE_CHECKING:
 # What a narrow terminal does without, first of all the first.
 _DISPENSABLE = ("R@100", "R@10", "p95", "calls", "$/1k", "searches", "reads $/1k", "+ms p50")
 _FEWER = "--questions, --systems or --no-deep"
-COUNTED = ("retrieval degraded",)
-"""The degradation that the table counts, so that it is no note."""
 
 Data = Annotated[
     Path,
@@ -152,34 +147,23 @@ def bench_command(
     # Before a data set is read, or anything is embedded or asked.
     require_extras()
     note_files({"replies and vectors": cache if cache == CACHE else None}, config=config)
-    # What the user's own code prints is no part of the outcome.
-    with redirect_stdout(sys.stderr):
-        source = read_source(function, arguments, embed, top_k)
+    source = read_source(function, arguments, embed, top_k)
     # Not as others open theirs, who keep the standard output from Ray: the answer to --batch goes there.
     engine = LocalEngine(workers=workers) if workers > 1 else None
+    opening = BenchOptions(
+        settings=settings, function=source, recordings=recordings, record=record, model_ms=model_ms, cache=cache,
+        questions=questions, split=split, seed=seed, concurrency=concurrency, engine=engine,
+    )  # fmt: skip
     if options.is_given:
         if recordings is not None or generate is not None or judge is not None or report is not None:
             raise ConfigError("--batch asks the model alone; measure with the same command without it", path="--batch")
-        opening = {
-            "folder": data, "settings": settings, "cache": cache, "questions": questions, "split": split, "seed": seed,
-            "engine": engine,
-            "record": record if batch == "collect" else None,
-        }  # fmt: skip
-        ask_by_batch({**(named if named is not None else chosen(USUAL)), **given}, opening, model_ms, options)
+        asked = {**(named if named is not None else chosen(USUAL)), **given}
+        ask_by_batch(asked, data, replace(opening, record=record if batch == "collect" else None), options)
         return
-    with (
-        redirect_stdout(sys.stderr),
-        show_warnings(without=COUNTED),
-        name_function_in_errors(source),
-        show_progress() as update,
-    ):
+    with measuring(source) as update:
         if generate is not None:
             generate_test_set(data, docs or (), settings, count=generate, cache=cache, seed=seed, update=update)
-        with open_bench(
-            data, settings=settings, function=source, recordings=recordings, record=record, model_ms=model_ms,
-            cache=cache, questions=questions, split=split, seed=seed, concurrency=concurrency, engine=engine,
-            progress=update,
-        ) as opened:  # fmt: skip
+        with open_bench(data, replace(opening, progress=update)) as opened:
             compared = _select_systems(opened, named, given)
             if source is not None and source.is_wrapped:
                 compared[OWN] = {}
@@ -198,7 +182,7 @@ def bench_command(
     else:
         show_comparison(comparison)
         if verdicts is not None:
-            _show_judged(verdicts, opened)
+            _show_judged(verdicts)
     _write_report(comparison, opened, report, verdicts)
 
 
@@ -394,14 +378,14 @@ def judge_answers(
     )
 
 
-def _show_judged(verdicts: Judged, opened: OpenedBench) -> None:
+def _show_judged(verdicts: Judged) -> None:
     """Write what the judge said of each question, a line each; the report has both orders."""
-    from qtmiddleware.kit.evaluation.reporting.verdicts import collect_judgements
+    from qtmiddleware.preprocessing.text import shorten
 
     out.print("\nJudged answers:")
-    for one in collect_judgements(verdicts, opened.data):
-        why = " ".join(f"{text} ({legend})" for text, legend in one.reasons[:1])
-        out.print(f"  {one.id}: {one.outcome}. {why}".rstrip())
+    for verdict in verdicts.verdicts:
+        why = "".join(f" {shorten(one.text, 400)} ({one.legend})" for one in verdict.reasons[:1])
+        out.print(f"  {shorten(verdict.question, 60)}: {verdicts.describe(verdict)}.{why}")
     out.print(verdicts.summary())
 
 

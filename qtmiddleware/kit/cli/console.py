@@ -92,8 +92,8 @@ def lines(given: list[str] | None) -> Iterator[str]:
             yield text
 
 
-def name_question(text: str) -> str:
-    """The line above what came of one of several questions."""
+def format_question_heading(text: str) -> str:
+    """Return the line above the result of one of several questions."""
     return f"Question: {' '.join(text.split())}"
 
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Annotated, Final
+from contextlib import contextmanager, redirect_stdout
+from typing import Annotated, Any, Final
 
 import typer
 
 from qtmiddleware.errors import ConfigError, QtMiddlewareError, WrapError
 from qtmiddleware.kit.cli.check import TARGET, find_function, read_argument
+from qtmiddleware.kit.cli.console import ShowProgress, show_progress, show_warnings
 from qtmiddleware.kit.cli.terminal import note
 from qtmiddleware.kit.evaluation import TOP_K
 from qtmiddleware.kit.evaluation.bench import Forecast, FunctionSource
 from qtmiddleware.kit.evaluation.compare import describe_error
 
+COUNTED: Final = ("retrieval degraded",)
+"""The degradation that a table of figures counts, so that it is no note."""
 MOST_UNASKED: Final = 1_000
 """So many searches of a function are made without asking for leave."""
 _PRICE: Final = "To see what they cost, set store.readPrice to the US dollars for a million reads"
@@ -43,7 +46,7 @@ def read_source(
         if needless := [option for option, value in given.items() if value]:
             raise ConfigError(f"{needless[0]} needs --function, the function that it is for", path=needless[0])
         return None
-    fn = find_function(function)
+    fn = _find(function)
     if not callable(fn):
         raise typer.BadParameter(f"{function} is no function but {type(fn).__name__}", param_hint="--function")
     passed = dict(map(read_argument, arguments or ()))
@@ -52,7 +55,13 @@ def read_source(
         return source
     if source.is_wrapped:
         raise ConfigError("the function is wrapped already; give embed= to what wraps it", path="--embed")
-    return FunctionSource(fn, function, passed, top_k or TOP_K, {"embed": find_function(embed)})
+    return FunctionSource(fn, function, passed, top_k or TOP_K, {"embed": _find(embed)})
+
+
+def _find(target: str) -> Any:
+    """Return the object at *target*; what the user's own code prints is no part of the outcome."""
+    with redirect_stdout(sys.stderr):
+        return find_function(target)
 
 
 def confirm_searches(forecast: Forecast, name: str, *, yes: bool, fewer: str) -> None:
@@ -80,7 +89,19 @@ def confirm_searches(forecast: Forecast, name: str, *, yes: bool, fewer: str) ->
 
 
 @contextmanager
-def name_function_in_errors(source: FunctionSource | None) -> Iterator[None]:
+def measuring(source: FunctionSource | None) -> Iterator[ShowProgress]:
+    """Yield what shows progress. What the function prints goes to stderr, and its errors name it."""
+    with (
+        redirect_stdout(sys.stderr),
+        show_warnings(without=COUNTED),
+        _name_function_in_errors(source),
+        show_progress() as update,
+    ):
+        yield update
+
+
+@contextmanager
+def _name_function_in_errors(source: FunctionSource | None) -> Iterator[None]:
     """Raise what the function raises as a `WrapError` that names it; our own errors pass, and so do our own faults."""
     try:
         yield

@@ -22,8 +22,8 @@ from qtmiddleware.kit.cli.console import (
     Queries,
     Sets,
     as_json,
+    format_question_heading,
     lines,
-    name_question,
     show_warnings,
     to_messages,
 )
@@ -78,7 +78,7 @@ def ask_command(
             if not json_output and results:
                 say()
             if not json_output and (question is None or len(question) > 1):
-                say(name_question(text))
+                say(format_question_heading(text))
             with show_pieces() as write:
                 outcome = ask(
                     middleware,

@@ -16,7 +16,7 @@ from qtmiddleware.config.errors import find_nearest, fold
 from qtmiddleware.config.settings import TransformationType
 from qtmiddleware.errors import MissingExtra
 from qtmiddleware.kit.cli.asking import Outcome
-from qtmiddleware.kit.cli.console import name_question
+from qtmiddleware.kit.cli.console import format_question_heading
 from qtmiddleware.kit.cli.show import explain, present, show_pieces
 from qtmiddleware.kit.cli.terminal import escape_json, note, say
 from qtmiddleware.runtime.files import open_itself
@@ -99,7 +99,7 @@ class Session:
         history = list(self._messages)
         self._messages.append({"role": "user", "content": question})
         if self._names:
-            say(name_question(question))
+            say(format_question_heading(question))
         with show_pieces() as write:
             outcome = self._ask(question, kind=self.kind, history=history, write=write if self._streams else None)
         self._last = outcome, self.kind

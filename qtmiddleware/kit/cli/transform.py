@@ -20,8 +20,8 @@ from qtmiddleware.kit.cli.console import (
     Queries,
     Sets,
     as_json,
+    format_question_heading,
     lines,
-    name_question,
     notes,
     out,
     to_messages,
@@ -130,7 +130,7 @@ def transform_command(
             if json_output:
                 continue
             if not query or len(query) > 1:
-                out.print(("\n" if len(rows) > 1 else "") + name_question(text))
+                out.print(("\n" if len(rows) > 1 else "") + format_question_heading(text))
             if not asks:
                 out.print(f"query: {text}\npreprocessed: {keywords}")
             for name, row in TEXT_FIELDS.items():

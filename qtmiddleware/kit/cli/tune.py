@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final, cast
@@ -15,7 +13,6 @@ import typer
 from qtmiddleware.config import Config, known_keys
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli.bench import (
-    COUNTED,
     Cache,
     Data,
     Model,
@@ -31,7 +28,7 @@ from qtmiddleware.kit.cli.bench import (
     write_report,
 )
 from qtmiddleware.kit.cli.check import Arguments
-from qtmiddleware.kit.cli.console import AsJson, ShowProgress, as_json, out, show_progress, show_warnings
+from qtmiddleware.kit.cli.console import AsJson, ShowProgress, as_json, out
 from qtmiddleware.kit.cli.engines import Workers
 from qtmiddleware.kit.cli.environment import note_files
 from qtmiddleware.kit.cli.own_function import (
@@ -40,13 +37,21 @@ from qtmiddleware.kit.cli.own_function import (
     Measured,
     Yes,
     confirm_searches,
-    name_function_in_errors,
+    measuring,
     read_source,
 )
 from qtmiddleware.kit.cli.terminal import FAILED, note
 from qtmiddleware.kit.engines import LocalEngine
 from qtmiddleware.kit.evaluation import SYSTEMS, Dataset, load_judged, require_extras
-from qtmiddleware.kit.evaluation.bench import CACHE, READING, FunctionSource, OpenedBench, ask_ahead, open_bench
+from qtmiddleware.kit.evaluation.bench import (
+    CACHE,
+    READING,
+    BenchOptions,
+    FunctionSource,
+    OpenedBench,
+    ask_ahead,
+    open_bench,
+)
 from qtmiddleware.kit.evaluation.own_function import OwnFunction
 from qtmiddleware.kit.evaluation.tuning import FREE_TIERS, TIERS, Budget, Tuned, flat, forecast_tuning, nested, tune
 from qtmiddleware.kit.evaluation.tuning import split as divide
@@ -117,30 +122,17 @@ def tune_command(
     _check_outputs(out_file, report, force=force)
     require_extras()
     note_files({"replies and vectors": cache if cache == CACHE else None})
-    # What the user's own code prints is no part of the outcome.
-    with redirect_stdout(sys.stderr):
-        source = _read_source(function, arguments, embed, top_k, workers)
+    source = _read_source(function, arguments, embed, top_k, workers)
     judged = Dataset.load(data, split=split) if source is None else load_judged(data, split=split)
     # Too few questions are noticed before any passage is embedded.
     divide(judged if questions is None else judged.sampled(questions, seed=seed), seed=seed)
+    options = BenchOptions(
+        settings=settings, function=source, recordings=recordings, record=record, model_ms=model_ms, cache=cache,
+        questions=questions, seed=seed, engine=LocalEngine(workers=workers) if workers > 1 else None,
+    )  # fmt: skip
     with (
-        redirect_stdout(sys.stderr),
-        show_warnings(without=COUNTED),
-        name_function_in_errors(source),
-        show_progress() as update,
-        open_bench(
-            judged,
-            settings=settings,
-            function=source,
-            recordings=recordings,
-            record=record,
-            model_ms=model_ms,
-            cache=cache,
-            questions=questions,
-            seed=seed,
-            engine=LocalEngine(workers=workers) if workers > 1 else None,
-            progress=update,
-        ) as opened,
+        measuring(source) as update,
+        open_bench(judged, replace(options, progress=update)) as opened,
     ):
         for text in opened.notes:
             note(text)

@@ -1,34 +1,23 @@
 """Answers judged by a language model against a reference answer: two systems compared, here, or several ranked.
 
-Judges of this kind prefer whichever answer stands first, so each pair is judged in both orders and only what holds in
-both is a win (Zheng et al. 2023, "Judging LLM-as-a-Judge with MT-Bench and Chatbot Arena").
+A pair is a ranking of two: each is judged in both orders, and only what is better in both is a win.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from random import Random
 from typing import Any, Final, Literal
 
 from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
+from qtmiddleware.kit.evaluation.ballots import Ballot, Judge, Reason, average_scores
 from qtmiddleware.kit.evaluation.dataset import Question
 from qtmiddleware.kit.evaluation.measures import SIGNIFICANT
-from qtmiddleware.kit.evaluation.prompts import CRITERIA, JUDGE, NAMES, PromptRunner, build_judge_prompt, parse_object
-from qtmiddleware.kit.evaluation.ranking import (
-    RankedAnswers,
-    RankedSystems,
-    Reason,
-    Standing,
-    average_scores,
-    parse_score,
-    rank,
-    read_line,
-)
-from qtmiddleware.protocols import LanguageModel, Prompt, Reply
-from qtmiddleware.runtime.logs import get_logger
+from qtmiddleware.kit.evaluation.prompts import ANSWERS, CRITERIA
+from qtmiddleware.kit.evaluation.ranking import RankedAnswers, RankedSystems, Standing, rank
+from qtmiddleware.protocols import LanguageModel
 
 __all__ = [
     "CRITERIA",
@@ -43,17 +32,13 @@ __all__ = [
     "rank",
 ]
 
-MOST_FAILURES: Final = 16
-"""After so many failures in a row, of the systems or of the judge, nothing is asked any more."""
-
-_BETTER: Final = {"a": "A", "b": "B", "neither": "", "tie": "", "none": "", "both": "", "equal": ""}
-
 AnswerQuestion = Callable[[Question], str]
 
 Outcome = Literal["win", "loss", "tie", "failed"]
 """How the challenger did."""
 
-logger: Final = get_logger("qtmiddleware.judging")
+_BASELINE, _CHALLENGER = 0, 1
+_OUTCOMES: Final[dict[int | None, Outcome]] = {_BASELINE: "loss", _CHALLENGER: "win", None: "tie"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +140,11 @@ class Judged:
     def _counts(self) -> Counter[str]:
         return Counter(verdict.outcome for verdict in self.verdicts)
 
+    def describe(self, verdict: Verdict) -> str:
+        """Return which of the two is better by *verdict*, in a few words."""
+        outcomes = {"win": f"{self.challenger} is better", "loss": f"{self.baseline} is better", "tie": "neither"}
+        return outcomes.get(verdict.outcome, f"no verdict ({verdict.reason})")
+
     def summary(self) -> str:
         """The result in one or two sentences."""
         judged = self.wins + self.losses + self.ties
@@ -229,142 +219,47 @@ def judge(
     if baseline_name == challenger_name:
         raise ConfigError(f"both systems are called {baseline_name!r}", path="challenger_name", value=challenger_name)
     _sign_test(0, 0)  # Without scipy nothing of what follows should be paid for.
-    runner = PromptRunner(model, timeout, concurrency)
-    random = Random(seed)
+    panel = Judge(ANSWERS, model, seed=seed, timeout=timeout, concurrency=concurrency)
+
+    def ask_systems(question: Question) -> Ballot:
+        answers: list[str] = []
+        try:
+            answers.append(_require_text(baseline(question)))
+            answers.append(_require_text(challenger(question)))
+        except ModelError as error:
+            return Ballot(question, answers, error=error)
+        differ = answers[0].strip() != answers[1].strip()
+        return Ballot(question, answers, panel.draw_orders(2) if differ else ())
+
     judged = [question for question in questions if question.reference]
-    verdicts: list[Verdict] = []
-    failures = 0
-    while len(verdicts) < len(judged):
-        batch = judged[len(verdicts) : len(verdicts) + concurrency]
-        pairs = [_answer(question, baseline, challenger, random) for question in batch]
-        _ask_judge(pairs, runner)
-        for pair in pairs:
-            verdicts.append(pair.build_verdict((challenger_name, baseline_name)))
-            failures = failures + 1 if pair.error else 0
-            if pair.error and (failures >= MOST_FAILURES or pair.error.reason == "unauthorized"):
-                _give_up(pair.error, verdicts, judged)
-                break
-        if progress is not None:
-            progress(len(verdicts), len(judged))
+    ballots = panel.ask(judged, ask_systems, progress)
     return Judged(
         baseline=baseline_name,
         challenger=challenger_name,
         judge=model.name,
-        verdicts=tuple(verdicts),
+        verdicts=tuple(_build_verdict(ballot, (baseline_name, challenger_name)) for ballot in ballots),
         skipped=len(questions) - len(judged),
-        cost_usd=runner.cost_usd,
+        cost_usd=panel.cost_usd,
     )
 
 
-def _give_up(error: ModelError, verdicts: list[Verdict], judged: Sequence[Question]) -> None:
-    """Raise *error* where the judge has compared nothing yet; else count all questions that are left as failed."""
-    if not any(verdict.challenger_scores for verdict in verdicts):
-        raise error
-    left = judged[len(verdicts) :]
-    verdicts += [Verdict(question.id, "failed", reason="cancelled") for question in left]
-    about: dict[str, Any] = {"event": "judging_given_up", "reason": error.reason, "left": len(left)}
-    logger.warning("judging was given up with %d questions left (%s: %s)", len(left), error.reason, error, **about)
-
-
-@dataclass(frozen=True, slots=True)
-class Opinion:
-    """What the judge says once: which answer is *better*, ``A``, ``B`` or neither (empty), why, and the scores."""
-
-    better: str
-    scores: Mapping[str, Mapping[str, float]]
-    reason: str = field(default="", repr=False)
-
-
-def parse_opinion(reply: Reply) -> Opinion:
-    """Return the opinion in *reply*; raises `ModelError` (``unparsable``) where a part is missing or impossible."""
-    given = parse_object(reply, [field.name for field in JUDGE.fields if field.name != "reason"])
-    said = given.get("better")
-    better = said.strip(" .\"'").casefold().removeprefix("answer ") if isinstance(said, str) else "?"
-    scores = {name: {it: parse_score(given.get(f"{name.lower()}_{it}")) for it in CRITERIA} for name in NAMES}
-    if better not in _BETTER or not all(score for by_name in scores.values() for score in by_name.values()):
-        raise ModelError("unparsable", "the judge's reply is not a verdict with all scores from 1 to 10")
-    return Opinion(_BETTER[better], scores, read_line(given.get("reason")))
-
-
-@dataclass(slots=True)
-class _Pair:
-    """Both answers to one question; *names* says under which name the challenger stands in each of the two orders."""
-
-    question: Question
-    names: Sequence[str]
-    baseline: str = ""
-    challenger: str = ""
-    error: ModelError | None = None
-    opinions: Sequence[Opinion] = ()
-
-    def build_prompts(self) -> list[Prompt]:
-        """Return both orders."""
-        orders = {"A": (self.challenger, self.baseline), "B": (self.baseline, self.challenger)}
-        reference = self.question.reference
-        return [build_judge_prompt(self.question, reference, *orders[name]) for name in self.names]
-
-    def build_verdict(self, systems: Sequence[str]) -> Verdict:
-        """Return what both orders say; a tie where the judge was not asked as the answers are equal.
-
-        *systems* are the names of the challenger and the baseline.
-        """
-        verdict = Verdict(
-            self.question.id, "tie", baseline_answer=self.baseline, challenger_answer=self.challenger, reason="equal"
-        )
-        if self.error is not None:
-            return replace(verdict, outcome="failed", reason=self.error.reason)
-        if not self.opinions:
-            return verdict
-        scores = [opinion.scores for opinion in self.opinions]
-        first, second = (_vote(said, name) for said, name in zip(self.opinions, self.names, strict=True))
-        return replace(
-            verdict,
-            outcome=first if first == second else "tie",
-            is_flip=first != second,
-            reason="",
-            # Where the challenger is A in one order, the baseline is A in the other.
-            baseline_scores=average_scores([it[name] for it, name in zip(scores, self.names[::-1], strict=True)]),
-            challenger_scores=average_scores([it[name] for it, name in zip(scores, self.names, strict=True)]),
-            reasons=tuple(
-                Reason(said.reason, tuple(systems if name == "A" else systems[::-1]))
-                for said, name in zip(self.opinions, self.names, strict=True)
-                if said.reason
-            ),
-        )
-
-
-def _vote(opinion: Opinion, name: str) -> Outcome:
-    """Return how the challenger, which is called *name*, does in *opinion*."""
-    if not opinion.better:
-        return "tie"
-    return "win" if opinion.better == name else "loss"
-
-
-def _answer(question: Question, baseline: AnswerQuestion, challenger: AnswerQuestion, random: Random) -> _Pair:
-    pair = _Pair(question, NAMES if random.random() < 0.5 else NAMES[::-1])
-    try:
-        pair.baseline, pair.challenger = _require_text(baseline(question)), _require_text(challenger(question))
-    except ModelError as error:
-        pair.error = error
-    return pair
-
-
-def _ask_judge(pairs: Sequence[_Pair], runner: PromptRunner) -> None:
-    """Add the judge's opinions, or its error, to those of *pairs* whose answers are there and differ."""
-    asked = [pair for pair in pairs if pair.error is None and pair.baseline.strip() != pair.challenger.strip()]
-    replies = iter(runner.run([prompt for pair in asked for prompt in pair.build_prompts()]))
-    for pair in asked:
-        both = next(replies), next(replies)
-        try:
-            pair.opinions = [_read_opinion(reply) for reply in both]
-        except ModelError as error:
-            pair.error = error
-
-
-def _read_opinion(reply: Reply | ModelError) -> Opinion:
-    if isinstance(reply, ModelError):
-        raise reply
-    return parse_opinion(reply)
+def _build_verdict(ballot: Ballot, systems: Sequence[str]) -> Verdict:
+    """Return what both orders say; a tie where the judge was not asked as the answers are equal."""
+    outcome, reason = _OUTCOMES[ballot.find_winner()], "" if ballot.opinions else "equal"
+    if ballot.error is not None:
+        outcome, reason = "failed", ballot.error.reason
+    baseline, challenger, *_ = (*map(str, ballot.shown), "", "")
+    return Verdict(
+        ballot.question.id,
+        outcome,
+        ballot.is_flip,
+        reason,
+        ballot.average_scores(_BASELINE),
+        ballot.average_scores(_CHALLENGER),
+        baseline,
+        challenger,
+        ballot.list_reasons(systems),
+    )
 
 
 def _require_text(answer: object) -> str:

@@ -1,15 +1,13 @@
 """Any number of answers to each question, ranked by a language model against a reference answer.
 
-The judge sees them without the systems' names, in orders that are drawn, each once more in reverse, as what stands
-first is preferred (Zheng et al. 2023); a place is the mean of all. As longer answers are preferred too, among them
+An answer's place is the mean of its places in all orders. As judges prefer longer answers too, among them
 stands a control, one of them said twice: where the judge places it before what it repeats, whichever stands first, the
 question is set aside.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations, pairwise
@@ -17,12 +15,13 @@ from random import Random
 from statistics import fmean
 from typing import Any, Final
 
-from qtmiddleware.errors import ConfigError, ModelError
+from qtmiddleware.errors import ConfigError
+from qtmiddleware.kit.evaluation.ballots import Ballot, Judge, Mark, Opinion, Reason, average_scores
 from qtmiddleware.kit.evaluation.dataset import Question
 from qtmiddleware.kit.evaluation.measures import CONFIDENCE
-from qtmiddleware.kit.evaluation.prompts import CRITERIA, LETTERS, PromptRunner, build_ranking_prompt, parse_object
+from qtmiddleware.kit.evaluation.prompts import ANSWERS, LETTERS
 from qtmiddleware.kit.evaluation.systems import BASELINE
-from qtmiddleware.protocols import LanguageModel, Prompt, Reply
+from qtmiddleware.protocols import LanguageModel
 
 MOST_SYSTEMS: Final = len(LETTERS) - 1
 """So many are ranked at once; the last letter is the control's."""
@@ -30,27 +29,6 @@ FEWEST: Final = 6
 """With fewer questions nothing is more than chance: five that say the same come of it in 6 of 100 cases (2 / 2^5)."""
 _SWAYED: Final = "length"
 _RESAMPLES: Final = 1_000
-_SCORE: Final = re.compile(r"(\d{1,2}(?:\.\d{1,9})?)(?: ?/ ?10)?")
-_MOST_REASON_CHARS: Final = 1_000
-MOST_FAILURES: Final = 16
-"""After so many rankings that failed, and none that did not, nothing is asked any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """The judge's own words, which may call answers by letters: *order* are the systems that were A, B and so on."""
-
-    text: str = field(repr=False)
-    order: tuple[str, ...]
-
-    @property
-    def legend(self) -> str:
-        """Which system each letter stands for."""
-        return ", ".join(f"{letter} is {name}" for letter, name in zip(LETTERS, self.order, strict=False))
-
-    def to_dict(self) -> dict[str, Any]:
-        """The words and the letters."""
-        return {"text": self.text, **dict(zip(LETTERS, self.order, strict=False))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,20 +138,18 @@ class RankedSystems:
                 if base is not None and one.system != BASELINE:
                     leads.setdefault(one.system, []).append(base - one.place)
         return _order(
-            {
-                name: Standing(
-                    name,
-                    0,
-                    fmean(one.place for one in held),
-                    average_scores([one.scores for one in held]),
-                    firsts=sum(one.rank == 1 for one in held),
-                    questions=len(held),
-                    interval=resample([one.place for one in held], self.seed),
-                    lead=fmean(leads[name]) if name in leads else None,
-                    lead_interval=resample(leads[name], self.seed) if name in leads else None,
-                )
-                for name, held in found.items()
-            }
+            Standing(
+                name,
+                0,
+                fmean(one.place for one in held),
+                average_scores([one.scores for one in held]),
+                firsts=sum(one.rank == 1 for one in held),
+                questions=len(held),
+                interval=resample([one.place for one in held], self.seed),
+                lead=fmean(leads[name]) if name in leads else None,
+                lead_interval=resample(leads[name], self.seed) if name in leads else None,
+            )
+            for name, held in found.items()
         )
 
     @property
@@ -252,151 +228,105 @@ def rank(
     *progress* receives how many questions are done of how many.
 
     A reply that is missing or no ranking fails its question. Raises `ModelError` where that is so of every question
-    that was asked about, and `ConfigError` for more than twelve systems, or impossible numbers.
+    that was asked about, or as `Judge.ask` does, and `ConfigError` for more than twelve systems, or impossible numbers.
     """
     if len(answers) > MOST_SYSTEMS:
         raise ConfigError(f"{len(answers)} systems are too many to rank: at most {MOST_SYSTEMS}", path="answers")
     if repeats < 2 or repeats % 2:
         message = f"repeats must be an even number, as each order is shown in reverse too, not {repeats}"
         raise ConfigError(message, path="repeats", value=repeats)
-    runner, draw = PromptRunner(model, timeout, concurrency), _Draw(Random(seed))
-    pairs = [(question, _collect_answers(question, answers)) for question in questions if question.reference]
-    ballots = [_Ballot(question, given, repeats, draw) for question, given in pairs if len(given) > 1]
-    ranked: list[RankedAnswers] = []
-    errors: list[ModelError] = []
-    # All orders of a question are asked together.
-    size = max(1, concurrency // repeats)
-    for start in range(0, len(ballots), size):
-        batch = ballots[start : start + size]
-        replies = iter(runner.run([prompt for ballot in batch for prompt in ballot.build_prompts()]))
-        for ballot in batch:
-            try:
-                ranked.append(ballot.count([next(replies) for _ in ballot.orders]))
-            except ModelError as error:
-                errors.append(error)
-                ranked.append(RankedAnswers(ballot.question.id, error=error.reason))
-        is_refused = any(error.reason == "unauthorized" for error in errors) or len(errors) >= MOST_FAILURES
-        if errors and (is_refused or start + size >= len(ballots)) and not any(one.reasons for one in ranked):
-            raise errors[0]
-        if progress is not None:
-            progress(len(ranked), len(ballots))
-    return RankedSystems(model.name, tuple(ranked), len(questions) - len(ballots), runner.cost_usd, repeats, seed)
+    judge = Judge(ANSWERS, model, repeats=repeats, seed=seed, timeout=timeout, concurrency=concurrency)
+    judged = [one for one in questions if one.reference and len(_collect_answers(one, answers)) > 1]
+    ballots = judge.ask(judged, lambda one: _fill_ballot(one, _collect_answers(one, answers), judge), progress)
+    errors = [ballot.error for ballot in ballots if ballot.error is not None]
+    if errors and not any(ballot.opinions for ballot in ballots):
+        raise errors[0]
+    ranked = tuple(_count(ballot, _collect_answers(ballot.question, answers)) for ballot in ballots)
+    return RankedSystems(model.name, ranked, len(questions) - len(judged), judge.cost_usd, repeats, seed)
 
 
 def _collect_answers(question: Question, answers: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     return {name: given[question.id].strip() for name, given in answers.items() if given.get(question.id, "").strip()}
 
 
-class _Draw:
-    """Draws orders of which each system has each place as often, as far as they go: chance favours nobody either."""
-
-    def __init__(self, random: Random) -> None:
-        self.random = random
-        self._left: dict[int, list[list[int]]] = {}
-
-    def order(self, count: int) -> list[int]:
-        """Return an order of *count*."""
-        left = self._left.setdefault(count, [])
-        if not left:
-            order = self.random.sample(range(count), count)
-            left += [order[at:] + order[:at] for at in range(count)]
-            self.random.shuffle(left)
-        return left.pop()
+def _fill_ballot(question: Question, answers: Mapping[str, str], judge: Judge) -> Ballot:
+    """Return a ballot with each of the *answers* once, and behind them the control: one of them said twice."""
+    texts = list(dict.fromkeys(answers.values()))
+    control = _say_twice(judge.random.choice(texts))
+    shown = list(dict.fromkeys((*texts, control)))
+    return Ballot(question, shown, judge.draw_orders(len(shown)) if len(texts) > 1 else ())
 
 
-class _Ballot:
-    """The answers to one *question*, each text once, and the *orders* in which the judge is shown them.
-
-    One of them stands there once more as the *control*, said twice.
-    """
-
-    def __init__(self, question: Question, answers: Mapping[str, str], repeats: int, draw: _Draw) -> None:
-        self.question = question
-        self._answers = answers
-        self._texts = list(dict.fromkeys(answers.values()))
-        self._repeated = draw.random.choice(self._texts)
-        self._control = f"{self._repeated}\n\n{self._repeated}"
-        self.orders: list[list[str]] = []
-        shown = list(dict.fromkeys((*self._texts, self._control)))
-        for _ in range(repeats // 2 if len(self._texts) > 1 else 0):
-            order = [shown[at] for at in draw.order(len(shown))]
-            self.orders += [order, order[::-1]]
-
-    def build_prompts(self) -> list[Prompt]:
-        """Return a prompt for each order; none where all answers are the same."""
-        return [build_ranking_prompt(self.question, self.question.reference, order) for order in self.orders]
-
-    def count(self, replies: Sequence[Reply | ModelError]) -> RankedAnswers:
-        """Return what *replies*, one for each order, come to; raises `ModelError` where one is no ranking."""
-        if not self.orders:
-            return RankedAnswers(
-                self.question.id, tuple(Standing(name, 1, 1.0) for name in self._answers), error="equal"
-            )
-        given = [_parse_opinion(reply, order) for reply, order in zip(replies, self.orders, strict=True)]
-        opinions = [_leave_out(opinion, {self._control} - set(self._texts)) for opinion in given]
-        standings = {
-            name: Standing(
-                name,
-                0,
-                fmean(opinion[text].place for opinion in opinions),
-                average_scores([opinion[text].scores for opinion in opinions]),
-                tuple(opinion[text].strengths for opinion in opinions),
-                tuple(opinion[text].weaknesses for opinion in opinions),
-            )
-            for name, text in self._answers.items()
-        }
-        systems = {
-            text: " = ".join(name for name, held in self._answers.items() if held == text) for text in self._texts
-        }
-        systems.setdefault(self._control, f"{systems[self._repeated]}, said twice")
-        reasons = tuple(
-            Reason(opinion[order[0]].reason, tuple(systems[text] for text in order))
-            for opinion, order in zip(given, self.orders, strict=True)
-        )
-        agreement = _measure_agreement(opinions)
-        if self._is_swayed(given):
-            return RankedAnswers(self.question.id, reasons=reasons, error=_SWAYED, agreement=agreement)
-        is_flip = not frozenset.intersection(*map(_find_best, opinions))
-        return RankedAnswers(self.question.id, _order(standings), reasons, is_flip=is_flip, agreement=agreement)
-
-    def _is_swayed(self, opinions: Sequence[Mapping[str, _Opinion]]) -> bool:
-        """Whether the judge places the control before what it repeats, mostly in an order and in its reverse too."""
-        if self._control in self._texts:
-            return False
-        prefers = [one[self._control].place < one[self._repeated].place for one in opinions]
-        pairs = [both[0] and both[1] for both in zip(prefers[::2], prefers[1::2], strict=True)]
-        return 2 * sum(pairs) > len(pairs)
+def _say_twice(text: str) -> str:
+    return f"{text}\n\n{text}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Opinion:
-    """What the judge says once of one answer; *place* counts from 1, equals share it, and *reason* is the whole's."""
+def _count(ballot: Ballot, answers: Mapping[str, str]) -> RankedAnswers:
+    """Return what the judge's opinions of the *answers*, by system, come to."""
+    if ballot.error is not None:
+        return RankedAnswers(ballot.question.id, error=ballot.error.reason)
+    if not ballot.orders:
+        standings = tuple(Standing(name, 1, 1.0) for name in answers)
+        return RankedAnswers(ballot.question.id, standings, error="equal")
+    texts = list(dict.fromkeys(answers.values()))
+    systems = [" = ".join(name for name, given in answers.items() if given == text) for text in texts]
+    control = len(texts)
+    repeated = next((at for at, text in enumerate(texts) if [_say_twice(text)] == list(ballot.shown[control:])), None)
+    if repeated is not None:
+        systems.append(f"{systems[repeated]}, said twice")
+    reasons = ballot.list_reasons(systems)
+    marks = [_place_anew(opinion.marks[:control]) for opinion in ballot.opinions]
+    agreement = _measure_agreement(marks)
+    if repeated is not None and _is_swayed(ballot.opinions, control, repeated):
+        return RankedAnswers(ballot.question.id, reasons=reasons, error=_SWAYED, agreement=agreement)
+    standings = _order(
+        _build_standing(name, [one[texts.index(text)] for one in marks]) for name, text in answers.items()
+    )
+    is_flip = not frozenset.intersection(*map(_find_best, marks))
+    return RankedAnswers(ballot.question.id, standings, reasons, is_flip=is_flip, agreement=agreement)
 
-    place: float
-    scores: Mapping[str, float]
-    strengths: str
-    weaknesses: str
-    reason: str
+
+def _build_standing(system: str, marks: Sequence[Mark]) -> Standing:
+    """Return how the answer of *system* did, which has one mark for each order."""
+    return Standing(
+        system,
+        0,
+        fmean(mark.place for mark in marks),
+        average_scores([mark.scores for mark in marks]),
+        tuple(mark.strengths for mark in marks),
+        tuple(mark.weaknesses for mark in marks),
+    )
 
 
-def _leave_out(opinion: Mapping[str, _Opinion], texts: Collection[str]) -> dict[str, _Opinion]:
-    """*opinion* without what it says of *texts*; the others close up."""
-    kept = {text: one for text, one in opinion.items() if text not in texts}
-    places = [one.place for one in kept.values()]
-    return {
-        text: replace(one, place=sum(it < one.place for it in places) + (places.count(one.place) + 1) / 2)
-        for text, one in kept.items()
-    }
+def _is_swayed(opinions: Sequence[Opinion], control: int, repeated: int) -> bool:
+    """Whether the judge places the control before what it repeats, mostly in an order and in its reverse too."""
+    prefers = [opinion.prefers(control, repeated) for opinion in opinions]
+    pairs = [both[0] and both[1] for both in zip(prefers[::2], prefers[1::2], strict=True)]
+    return 2 * sum(pairs) > len(pairs)
 
 
-def _measure_agreement(opinions: Sequence[Mapping[str, _Opinion]]) -> float:
+def _place_anew(marks: Sequence[Mark]) -> list[Mark]:
+    """Return *marks* with the places they take among themselves alone."""
+    places = [mark.place for mark in marks]
+    return [
+        replace(mark, place=sum(place < mark.place for place in places) + (places.count(mark.place) + 1) / 2)
+        for mark in marks
+    ]
+
+
+def _measure_agreement(opinions: Sequence[Sequence[Mark]]) -> float:
     """The share of pairs of answers that two of the *opinions* put in the same order, or both on one place."""
-    said = [[_compare(one[a].place, one[b].place) for a, b in combinations(opinions[0], 2)] for one in opinions]
+    said = [[_compare(one.place, other.place) for one, other in combinations(marks, 2)] for marks in opinions]
     return fmean(x == y for one, other in combinations(said, 2) for x, y in zip(one, other, strict=True))
 
 
 def _compare(place: float, other: float) -> int:
     return (place > other) - (place < other)
+
+
+def _find_best(marks: Sequence[Mark]) -> frozenset[int]:
+    first = min(mark.place for mark in marks)
+    return frozenset(at for at, mark in enumerate(marks) if mark.place == first)
 
 
 def resample(values: Sequence[float], seed: int) -> tuple[float, float]:
@@ -410,74 +340,11 @@ def _round_all(interval: tuple[float, float] | None) -> list[float] | None:
     return None if interval is None else [round(end, 3) for end in interval]
 
 
-def _find_best(opinion: Mapping[str, _Opinion]) -> frozenset[str]:
-    first = min(one.place for one in opinion.values())
-    return frozenset(text for text, one in opinion.items() if one.place == first)
-
-
-def _parse_opinion(reply: Reply | ModelError, order: Sequence[str]) -> dict[str, _Opinion]:
-    """Return what *reply* says of each answer in *order*; raises `ModelError` where a part is missing or impossible."""
-    if isinstance(reply, ModelError):
-        raise reply
-    names = LETTERS[: len(order)]
-    wanted = [f"{name.lower()}_{criterion}" for name in names for criterion in CRITERIA]
-    given = parse_object(reply, [*wanted, "ranking"])
-    places = parse_places(given.get("ranking"), names)
-    scores = {name: {it: parse_score(given.get(f"{name.lower()}_{it}")) for it in CRITERIA} for name in names}
-    if not places or not all(score for by_name in scores.values() for score in by_name.values()):
-        raise ModelError("unparsable", "the judge's reply is not a ranking of all answers with scores from 1 to 10")
-    return {
-        text: _Opinion(
-            places[name],
-            scores[name],
-            read_line(given.get(f"{name.lower()}_strengths")),
-            read_line(given.get(f"{name.lower()}_weaknesses")),
-            read_line(given.get("reason")),
-        )
-        for name, text in zip(names, order, strict=True)
-    }
-
-
-def parse_places(given: object, names: str) -> dict[str, float]:
-    """Return the place of each of *names* in a ranking such as ``B > A = C``.
-
-    Equals share the mean of the places they take. Empty where a name is missing or there twice.
-    """
-    text = re.sub(r"(?i)\banswers?\b", "", given) if isinstance(given, str) else ""
-    groups = [re.findall(r"[A-Z]", group) for group in re.split(r"[>,;\n]|\bthen\b", text)]
-    groups = [group for group in groups if group]
-    if sorted(name for group in groups for name in group) != sorted(names):
-        return {}
-    places: dict[str, float] = {}
-    for group in groups:
-        place = len(places) + (len(group) + 1) / 2
-        places |= dict.fromkeys(group, place)
-    return places
-
-
-def parse_score(given: object) -> float:
-    """Return a score from 1 to 10; 0 for anything else."""
-    match = _SCORE.fullmatch(given.strip()) if isinstance(given, str) else None
-    score = float(match.group(1)) if match else 0.0
-    return score if 1 <= score <= 10 else 0.0
-
-
-def read_line(given: object) -> str:
-    """Return what the judge wrote as one line of at most a thousand characters; empty where it is no text."""
-    return " ".join(given.split())[:_MOST_REASON_CHARS] if isinstance(given, str) else ""
-
-
-def _order(standings: Mapping[str, Standing]) -> tuple[Standing, ...]:
+def _order(standings: Iterable[Standing]) -> tuple[Standing, ...]:
     """Return *standings* the best first, with their ranks: by place, then by score; who has both the same is equal."""
-    listed = sorted(standings.values(), key=lambda one: (one.place, -one.score))
+    listed = sorted(standings, key=lambda one: (one.place, -one.score))
     ranked: list[Standing] = []
     for at, one in enumerate(listed):
         same = at and (listed[at - 1].place, listed[at - 1].score) == (one.place, one.score)
         ranked.append(replace(one, rank=ranked[-1].rank if same else at + 1))
     return tuple(ranked)
-
-
-def average_scores(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the mean of *scores* for each criterion; empty where none is given."""
-    given = [one for one in scores if one]
-    return {name: fmean(one[name] for one in given) for name in CRITERIA} if given else {}

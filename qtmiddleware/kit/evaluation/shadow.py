@@ -11,9 +11,11 @@ from random import Random
 from statistics import fmean, median, quantiles
 from typing import Any, Final, Literal
 
-from qtmiddleware.errors import ConfigError, ModelError
-from qtmiddleware.kit.evaluation.prompts import NAMES, PromptRunner, build_lists_prompt, parse_object
-from qtmiddleware.protocols import LanguageModel, Reply
+from qtmiddleware.errors import ConfigError
+from qtmiddleware.kit.evaluation.ballots import Ballot, Judge
+from qtmiddleware.kit.evaluation.dataset import Question
+from qtmiddleware.kit.evaluation.prompts import LISTS
+from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.runtime.files import open_document
 
 MOST_BYTES: Final = 1 << 24
@@ -22,7 +24,7 @@ MOST_BYTES: Final = 1 << 24
 Change = Literal["same", "order", "passages"]
 Better = Literal["ours", "plain", "neither", "failed"]
 
-_NOT_BETTER: Final = frozenset({"neither", "none", "both", "equal", "tie"})
+_BETTER: Final[dict[int | None, Better]] = {0: "ours", 1: "plain", None: "neither"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,38 +204,19 @@ def judge_lists(
             "the log holds no texts of passages to judge; set log.passageText, leave log.queryText on, and log anew",
             path="log.passageText",
         )
-    runner = PromptRunner(model, timeout, concurrency)
-    pairs = [report.questions[at] for at in judged]
-    texts = [([it.text for it in one.ours], [it.text for it in one.plain]) for one in pairs]
-    prompts = [
-        build_lists_prompt(one.query, *order)
-        for one, (ours, plain) in zip(pairs, texts, strict=True)
-        for order in ((ours, plain), (plain, ours))
-    ]
-    replies = runner.run(prompts)
-    errors = [it for it in replies if isinstance(it, ModelError)]
-    if errors and len(errors) == len(replies):
+    panel = Judge(LISTS, model, seed=seed, timeout=timeout, concurrency=concurrency)
+
+    def show(question: Question) -> Ballot:
+        one = report.questions[int(question.id)]
+        lists = [[shown.text for shown in passages] for passages in (one.ours, one.plain)]
+        return Ballot(question, lists, panel.draw_orders(2))
+
+    ballots = panel.ask([Question(str(at), report.questions[at].query) for at in judged], show)
+    errors = [ballot.error for ballot in ballots if ballot.error is not None]
+    if errors and len(errors) == len(ballots) and any(error.reason != "unparsable" for error in errors):
         raise errors[0]
     questions = list(report.questions)
-    for place, first, second in zip(judged, replies[::2], replies[1::2], strict=True):
-        questions[place] = replace(questions[place], better=_read_verdict(first, second))
-    return replace(report, questions=tuple(questions), judge=model.name, judge_cost_usd=runner.cost_usd)
-
-
-def _read_verdict(first: Reply | ModelError, second: Reply | ModelError) -> Better:
-    """Which list is better by both replies; ours is A in the *first* and B in the *second*."""
-    votes = _read_vote(first, NAMES), _read_vote(second, NAMES[::-1])
-    if "failed" in votes:
-        return "failed"
-    return votes[0] if votes[0] == votes[1] else "neither"
-
-
-def _read_vote(reply: Reply | ModelError, names: Sequence[str]) -> Better:
-    said = None if isinstance(reply, ModelError) else parse_object(reply, ["better"]).get("better")
-    if not isinstance(said, str):
-        return "failed"
-    name = said.strip(" .\"'").casefold().removeprefix("list ")
-    if name in _NOT_BETTER:
-        return "neither"
-    sides: dict[str, Better] = {names[0].casefold(): "ours", names[1].casefold(): "plain"}
-    return sides.get(name, "failed")
+    for at, ballot in zip(judged, ballots, strict=True):
+        better = "failed" if ballot.error is not None else _BETTER[ballot.find_winner()]
+        questions[at] = replace(questions[at], better=better)
+    return replace(report, questions=tuple(questions), judge=model.name, judge_cost_usd=panel.cost_usd)

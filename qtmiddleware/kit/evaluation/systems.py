@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final
 
 from qtmiddleware.catalogue import TRANSFORMS
@@ -23,30 +24,51 @@ SEEDS: Final = "seed-parity"
 """The system that searches what the model wrote instead of the question, as the preset of that name does."""
 
 
+@cache
 def _read_seeds() -> Mapping[str, Any]:
     """Return the settings of that preset, but for the model: all systems of a comparison ask the same one."""
     _, settings = read_preset(SEEDS)
-    return {key: value for key, value in settings.items() if key[0] != "$" and key != "transformationModel"}
+    named = {key: value for key, value in settings.items() if key[0] != "$" and key != "transformationModel"}
+    return {**named, **_ALWAYS}
+
+
+class _Systems(Mapping[str, Mapping[str, Any]]):
+    """Settings by the name of their system; those of the preset are read when they are first asked for."""
+
+    def __init__(self, settings: Mapping[str, Mapping[str, Any] | None]) -> None:
+        self._settings = settings
+
+    def __getitem__(self, name: str) -> Mapping[str, Any]:
+        settings = self._settings[name]
+        return _read_seeds() if settings is None else settings
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._settings)
+
+    def __len__(self) -> int:
+        return len(self._settings)
 
 
 _TRANSFORMS: Final = {name: {"transformationType": name, **_ALWAYS} for name in TRANSFORMS if name != "none"}
 
-SYSTEMS: Final[Mapping[str, Mapping[str, Any]]] = {
-    BASELINE: {"transformationType": "none", **_NO_RULES, "rerank": {"enabled": False}},
-    "preprocessed as text": {
-        "transformationType": "none",
-        "preprocess": {"applyTo": "text"},
-        "keywordEvidence": {"enabled": False},
-    },
-    "rules": {"transformationType": "none"},
-    **_TRANSFORMS,
-    "combined, auto": {"transformationType": "combined", "escalation": {"mode": "auto"}},
-    SEEDS: {**_read_seeds(), **_ALWAYS},
-    "combined, no hyde": {"transformationType": "combined", **_ALWAYS, "llm": {"hydeInCombined": False}},
-    "combined, no rules": {"transformationType": "combined", **_ALWAYS, **_NO_RULES},
-    "hybrid": {"transformationType": "none", "hybrid": {"enabled": True}},
-    "hybrid, combined": {"transformationType": "combined", **_ALWAYS, "hybrid": {"enabled": True}},
-}
+SYSTEMS: Final[Mapping[str, Mapping[str, Any]]] = _Systems(
+    {
+        BASELINE: {"transformationType": "none", **_NO_RULES, "rerank": {"enabled": False}},
+        "preprocessed as text": {
+            "transformationType": "none",
+            "preprocess": {"applyTo": "text"},
+            "keywordEvidence": {"enabled": False},
+        },
+        "rules": {"transformationType": "none"},
+        **_TRANSFORMS,
+        "combined, auto": {"transformationType": "combined", "escalation": {"mode": "auto"}},
+        SEEDS: None,
+        "combined, no hyde": {"transformationType": "combined", **_ALWAYS, "llm": {"hydeInCombined": False}},
+        "combined, no rules": {"transformationType": "combined", **_ALWAYS, **_NO_RULES},
+        "hybrid": {"transformationType": "none", "hybrid": {"enabled": True}},
+        "hybrid, combined": {"transformationType": "combined", **_ALWAYS, "hybrid": {"enabled": True}},
+    }
+)
 """By name, all with the defaults they do not speak of; ``combined, no rules`` is the anchored fusion alone."""
 
 FREE: Final = (BASELINE, "preprocessed as text", "rules")

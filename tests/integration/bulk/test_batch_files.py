@@ -10,7 +10,7 @@ import pytest
 from pytest_httpserver import HTTPServer
 
 from qtmiddleware.config import Config
-from qtmiddleware.kit.bulk.batch import Standing
+from qtmiddleware.kit.bulk.batch import BatchStatus
 from qtmiddleware.kit.bulk.batch.transforming import open_file_work
 from qtmiddleware.kit.bulk.run import BulkReport
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
@@ -23,7 +23,7 @@ from tests.support.redis_world import RedisServer
 pytestmark = pytest.mark.thorough
 
 
-def run(step: str, folder: Path, config: Config) -> tuple[Standing, BulkReport]:
+def run(step: str, folder: Path, config: Config) -> tuple[BatchStatus, BulkReport]:
     with open_file_work(folder / "q.txt", folder / "o.jsonl", config=config) as (work, report):
         return getattr(work, step)(), report
 

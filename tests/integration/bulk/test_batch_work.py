@@ -17,7 +17,7 @@ from werkzeug import Response
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, ModelError, StoreError
-from qtmiddleware.kit.bulk.batch import BatchService, BatchState, Standing
+from qtmiddleware.kit.bulk.batch import BatchService, BatchState, BatchStatus
 from qtmiddleware.kit.bulk.batch import service as service_module
 from qtmiddleware.kit.bulk.batch import work as work_module
 from qtmiddleware.kit.bulk.batch.parts import Limits
@@ -449,7 +449,7 @@ def test_a_damaged_state_is_left_as_it_is(world: BatchWorld) -> None:
 
 def test_a_standing_says_all_of_it_to_programs(world: BatchWorld) -> None:
     world.submit()
-    standing: Standing = world.finish()
+    standing: BatchStatus = world.finish()
     plain = json.loads(json.dumps(standing.to_dict()))
     assert plain["parts"][0]["status"] == "completed"
     assert plain["tally"]["replies"] == 12

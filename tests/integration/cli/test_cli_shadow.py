@@ -64,7 +64,7 @@ def test_the_same_as_json(qtm: Run, log: str) -> None:
 def test_a_judge_says_which_list_answers_better(qtm: Run, log: str, model_server: ModelServer) -> None:
     def judge(body: dict[str, Any]) -> dict[str, str]:
         lists = json.loads(body["messages"][-1]["content"])
-        return {"reason": "it is there", "better": "A" if TEXTS["c"] in lists["A"] else "B"}
+        return {"reason": "it is there", "ranking": "A > B" if TEXTS["c"] in lists["A"] else "B > A"}
 
     model_server.reply = judge
     ended = qtm("shadow", "report", log, "--judge", "5", QTM_LLM_BASE_URL=model_server.url)

@@ -21,14 +21,13 @@ from qtmiddleware.kit.evaluation.bench import (
     CachedEmbedder,
     CachedModel,
     ask_ahead,
-    open_bench,
     open_index,
     open_model,
 )
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline
-from tests.support.bench_world import CountingEmbedder, bridges_data, write_data, write_recording
+from tests.support.bench_world import CountingEmbedder, bridges_data, open_bench, write_data, write_recording
 
 pytestmark = pytest.mark.thorough
 

@@ -15,10 +15,9 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.kit.embedding import MiniLMEmbedder
 from qtmiddleware.kit.engines import Engine, LocalEngine
 from qtmiddleware.kit.evaluation import Dataset, chosen
-from qtmiddleware.kit.evaluation.bench import open_bench
 from qtmiddleware.kit.evaluation.bench.bench import BATCH
 from qtmiddleware.protocols import Passage
-from tests.support.bench_world import CountingEmbedder, bridges_data, write_data
+from tests.support.bench_world import CountingEmbedder, bridges_data, open_bench, write_data
 
 pytestmark = pytest.mark.thorough
 

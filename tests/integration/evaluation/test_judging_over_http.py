@@ -22,7 +22,7 @@ def verdict(body: dict[str, Any]) -> Said:
     if "number 5" in user:
         return failure(503)
     # In the strict schema every value is a string.
-    return {key: str(value) for key, value in by_length(Prompt("judge", "1", "", user, (), user)).items()}
+    return {key: str(value) for key, value in by_length(Prompt("rank", "1", "", user, (), user)).items()}
 
 
 @pytest.fixture
@@ -44,8 +44,7 @@ def test_a_real_client_judges_in_both_orders_and_says_what_it_cost(
         assert "What is number" in user
         assert "What is number" not in system
         required = body["response_format"]["json_schema"]["schema"]["required"]
-        assert required[0] == "reason"
-        assert required[-1] == "better"
+        assert required[-2:] == ["reason", "ranking"]
 
 
 def test_a_refused_key_is_said_without_the_key(model_server: ModelServer, model: LanguageModel) -> None:

@@ -29,7 +29,7 @@ def check(text: str) -> None:
             given = json.loads(prompt.user)
             assert set(given) <= set(json.loads(plain.user)) or not has_turns
             shown = text[:8_000] if prompt.mode.startswith("test_") else text
-            if prompt.mode == "judge":
+            if prompt.mode == "rank":
                 assert given["A"] == given["B"] == whole(text[:12_000])
             assert whole(shown) in {whole(it) for it in strings(given)}
 

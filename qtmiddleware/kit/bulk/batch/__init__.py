@@ -7,6 +7,6 @@ the API; `state` keeps all of it in a file that a killed process leaves whole; `
 
 from qtmiddleware.kit.bulk.batch.service import BatchService
 from qtmiddleware.kit.bulk.batch.state import BatchState, Part
-from qtmiddleware.kit.bulk.batch.work import BatchWork, Standing, Tally
+from qtmiddleware.kit.bulk.batch.work import BatchStatus, BatchWork, Tally
 
-__all__ = ["BatchService", "BatchState", "BatchWork", "Part", "Standing", "Tally"]
+__all__ = ["BatchService", "BatchState", "BatchStatus", "BatchWork", "Part", "Tally"]

@@ -64,7 +64,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class BatchStatus:
     """Where the work stands: its *parts*, the questions *answered* this time and still *open*, and their requests.
 
     *underway* requests are with the service, *missing* ones with nobody: they are sent by the next submit. *sent* are
@@ -109,7 +109,7 @@ class BatchWork:
         self._file = state.path.with_name(f"{state.path.name}.part")
         self._answered = self._open = 0
 
-    def submit(self, most_tokens: int | None = None) -> Standing:
+    def submit(self, most_tokens: int | None = None) -> BatchStatus:
         """Send what no batch has answered and none is about to; returns where the work stands then.
 
         With *most_tokens* no more than about so many are queued at once; the rest is sent by a later submit.
@@ -132,15 +132,15 @@ class BatchWork:
             fresh.difference_update(ids)
             sent.append(self._send(part, None))
         self._file.unlink(missing_ok=True)
-        return self._stand(missing=missing, sent=tuple(sent))
+        return self._build_status(missing=missing, sent=tuple(sent))
 
-    def status(self) -> Standing:
+    def status(self) -> BatchStatus:
         """Ask how the batches are; returns where the work stands, its questions aside."""
         for part in self._underway():
             self._state.set_batch(part, self._service.retrieve(part.batch["id"]))
-        return self._stand()
+        return self._build_status()
 
-    def collect(self) -> Standing:
+    def collect(self) -> BatchStatus:
         """Fetch what batches that have ended brought, and answer the questions that can be answered with it."""
         tally = Tally()
         for part in self._underway():
@@ -153,21 +153,23 @@ class BatchWork:
         for requests in self._requests():
             waiting.update(map(digest, requests))
         underway = sum(map(self._state.is_sent, waiting))
-        return replace(self._stand(missing=len(waiting) - underway, tally=tally), underway=underway)
+        return replace(self._build_status(missing=len(waiting) - underway, tally=tally), underway=underway)
 
-    def cancel(self) -> Standing:
+    def cancel(self) -> BatchStatus:
         """Stop the batches under way; what they have answered by then is there to be collected."""
         for part in self._underway():
             self._state.set_batch(part, self._service.cancel(part.batch["id"]))
-        return self._stand()
+        return self._build_status()
 
     def _underway(self) -> list[Part]:
         return [part for part in self._state.parts() if part.batch and not part.settled]
 
-    def _stand(self, *, missing: int = 0, sent: tuple[Part, ...] = (), tally: Tally | None = None) -> Standing:
+    def _build_status(
+        self, *, missing: int = 0, sent: tuple[Part, ...] = (), tally: Tally | None = None
+    ) -> BatchStatus:
         parts = self._state.parts()
         underway = [part for part in parts if not part.settled]
-        return Standing(
+        return BatchStatus(
             tuple(parts),
             self._sum_up(parts),
             self._tariff.estimate(underway),

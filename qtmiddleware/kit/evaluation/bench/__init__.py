@@ -5,6 +5,7 @@ from __future__ import annotations
 from qtmiddleware.kit.evaluation.bench.bench import (
     CACHE,
     Bench,
+    BenchOptions,
     OpenedBench,
     ask_ahead,
     build_config,
@@ -21,6 +22,7 @@ __all__ = [
     "CACHE",
     "READING",
     "Bench",
+    "BenchOptions",
     "CachedEmbedder",
     "CachedModel",
     "EstimatedModel",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from qtmiddleware.kit.bulk.batch.model import BatchModel
 from qtmiddleware.kit.bulk.batch.transforming import REPLAYED
 from qtmiddleware.kit.evaluation import TOP_K
-from qtmiddleware.kit.evaluation.bench.bench import OpenedBench, build_config, open_bench
+from qtmiddleware.kit.evaluation.bench.bench import BenchOptions, OpenedBench, build_config, open_bench
 from qtmiddleware.kit.evaluation.bench.recordings import EstimatedModel
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
@@ -18,19 +19,19 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 class BenchPass:
     """Puts all that *systems* ask a model to one that is asked by batches; what that answers is kept in the cache.
 
-    *options* are those of `open_bench`. A reply that came by batch counts with *model_ms* milliseconds, as nobody knows
-    how long it took.
+    The bench of *data* is opened by *options*. A reply that came by batch counts with the `model_ms` of the options, as
+    nobody knows how long it took.
     """
 
     systems: Mapping[str, Mapping[str, Any]]
-    options: Mapping[str, Any] = field(repr=False)
-    model_ms: float = 0.0
+    data: Path
+    options: BenchOptions = field(repr=False)
 
     def __call__(self, model: BatchModel) -> Iterator[None]:
         """Yields after each question of each system."""
         # Around the model and within the cache, which keeps the time.
-        timed = EstimatedModel(model, model.name, self.model_ms / 1e3)
-        with open_bench(**self.options, client=timed) as opened:
+        timed = EstimatedModel(model, model.name, self.options.model_ms / 1e3)
+        with open_bench(self.data, replace(self.options, client=timed)) as opened:
             for settings in self.systems.values():
                 if build_config(settings).settings.transformation_type != "none":
                     yield from _ask(opened, settings)

@@ -104,21 +104,8 @@ class Bench:
     def _record_replays(self) -> AbstractContextManager[Mapping[str, float]]:
         return self.embedder.record_replays() if isinstance(self.embedder, CachedEmbedder) else nullcontext({})
 
-    def measure(
-        self,
-        data: Dataset,
-        systems: Mapping[str, Mapping[str, Any]],
-        *,
-        deep: bool = False,
-        notes: Sequence[str] = (),
-        seed: int = 0,
-        progress: Progress | None = None,
-    ) -> Comparison:
-        """Measure every one of the *systems* on every question of *data* against the raw query.
-
-        With *deep* each is asked once more, for a hundred passages, which R@100 is measured by.
-        """
-        return measure_systems(self, data, systems, deep=deep, notes=notes, seed=seed, progress=progress)
+    # A method: the bench is what the systems are made of.
+    measure = measure_systems
 
 
 def build_config(settings: Mapping[str, Any]) -> Config:
@@ -232,100 +219,166 @@ class OpenedBench:
         """
         if self.has_model and self.recorded is None and self.bench.model is not None:
             ask_ahead(self.bench.model, self.data, systems, concurrency=self.concurrency, progress=progress)
-        options: dict[str, Any] = {"deep": deep, "notes": self.notes, "seed": seed, "progress": progress}
-        comparison = measure_systems(self.bench, self.data, systems, **options)
+        comparison = measure_systems(
+            self.bench, self.data, systems, deep=deep, notes=self.notes, seed=seed, progress=progress
+        )
         if isinstance(self.bench, OwnFunction) and self.bench.ids is not None:
             self.bench.ids.finish()
         return replace(comparison, counts_model_time=self.counts_model_time)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    """How a bench is opened.
+
+    Attributes:
+        settings: Name the embedding model and the language model.
+        function: A function of the user's own, which is then what searches. Nothing is embedded or
+            stored. What it found is kept until the block ends, so that a measurement that was
+            interrupted is taken up. A function that is wrapped already asks its own model.
+        client: Asked in place of the language model of *settings*.
+        recordings: A file of recorded replies, replayed in the model's place. Only the questions in
+            it are asked.
+        record: A file that the model's replies are written to.
+        model_ms: Milliseconds that stand for the time of each recorded reply.
+        cache: The folder where the index, every vector and every reply are kept, so that a second
+            run costs next to nothing.
+        questions: How many are asked, drawn by *seed*; all by default.
+        split: The one file of judgements that is read; all by default.
+        seed: Draws the questions.
+        concurrency: How many questions the model is asked about at a time.
+        engine: Embeds the passages if the embedding model runs on these machines; this process does
+            by default. The figures are the same.
+        progress: Is told what is done of how much.
+
+    Raises `ConfigError` for an impossible time and for options that do not go together.
+    """
+
+    settings: Settings
+    function: FunctionSource | None = None
+    client: Any = None
+    recordings: Path | None = None
+    record: Path | None = None
+    model_ms: float = 0.0
+    cache: Path = CACHE
+    questions: int | None = None
+    split: str = ""
+    seed: int = 0
+    concurrency: int = CONCURRENCY
+    engine: Engine | None = None
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.model_ms < inf:
+            message = "the milliseconds that stand for a reply are no time"
+            raise ConfigError(message, path="model_ms", value=self.model_ms)
+        if self.recordings is not None and self.record is not None:
+            raise ConfigError("replies are either replayed or recorded, not both", path="record")
+        if self.has_own_model and (self.recordings, self.record, self.client) != (None, None, None):
+            message = "the function is wrapped already and asks its own model; name the plain one"
+            raise ConfigError(message, path="function")
+
+    @property
+    def has_own_model(self) -> bool:
+        """Whether the function is wrapped already, and asks a model of its own."""
+        return self.function is not None and self.function.is_wrapped
+
+
+@dataclass(frozen=True, slots=True)
+class _Replies:
+    """Where the model's replies come from: the *model*, if any, and what is said of it in *notes*.
+
+    *data* has the questions that can be asked; *recorded* are the fields a recording holds.
+    """
+
+    data: Dataset
+    model: LanguageModel | None
+    has_model: bool
+    notes: tuple[str, ...]
+    recorded: frozenset[str] | None = None
+
+
 @contextmanager
-def open_bench(
-    folder: str | Path | Dataset,
-    *,
-    settings: Settings,
-    function: FunctionSource | None = None,
-    client: Any = None,
-    recordings: Path | None = None,
-    record: Path | None = None,
-    model_ms: float = 0.0,
-    cache: Path = CACHE,
-    questions: int | None = None,
-    split: str = "",
-    seed: int = 0,
-    concurrency: int = CONCURRENCY,
-    engine: Engine | None = None,
-    progress: Progress | None = None,
-) -> Iterator[OpenedBench]:
+def open_bench(folder: str | Path | Dataset, options: BenchOptions) -> Iterator[OpenedBench]:
     """Yield the data set in *folder*, or one already loaded, with its index and a model, to be closed afterwards.
 
-    With a *function* of the user's own nothing is embedded or stored: it is what searches, and *folder* may be anything
-    that `load_judged` reads. What it found is kept until the block ends, so that a measurement that was interrupted is
-    taken up. A function that is wrapped already asks its own model, of which nothing is kept.
-
-    The index, every vector and every reply of a model are kept in the folder *cache*, so that a second run costs next
-    to nothing, and one that was interrupted is taken up. *settings* name the embedding model and the language model;
-    *client* is asked in place of the latter. *recordings* is a file of recorded replies that are replayed in its place,
-    each as if it had taken *model_ms* milliseconds: only the questions in it are asked then. *record* is a file that
-    the model's replies are written to. *questions* are drawn by *seed* where not all are to be asked. *engine* embeds
-    the passages where the embedding model runs on these machines, in this process by default; the figures are the same.
-
-    Raises `ConfigError` for a data set or recording that cannot be read or an impossible time, `StoreError`,
-    `EmbeddingError`, `EngineError` and `MissingExtra`.
+    With a function of the user's own *folder* may be anything that `load_judged` reads. Raises `ConfigError` for a data
+    set or recording that cannot be read, `StoreError`, `EmbeddingError`, `EngineError` and `MissingExtra`.
     """
-    if not 0 <= model_ms < inf:
-        raise ConfigError("the milliseconds that stand for a reply are no time", path="model_ms", value=model_ms)
-    if recordings is not None and record is not None:
-        raise ConfigError("replies are either replayed or recorded, not both", path="record")
-    has_own_model = function is not None and function.is_wrapped
-    if has_own_model and (recordings is not None or record is not None or client is not None):
-        raise ConfigError("the function is wrapped already and asks its own model; name the plain one", path="function")
     with ExitStack() as stack:
-        load = Dataset.load if function is None else load_judged
-        data = folder if isinstance(folder, Dataset) else load(folder, split=split)
-        require_extras()
-        # Before anything is embedded or asked.
-        require_measurable(data)
-        notes: list[str] = []
-        recorded: frozenset[str] | None = None
-        model: LanguageModel | None
-        has_model = recordings is not None or client is not None or has_language_model(settings)
-        if function is not None and has_own_model:
-            model = None
-            has_model = function.fn.middleware._factory.has_model
-            notes.append(
-                f"{function.name} asks its own model; its replies are not kept." if has_model else _NO_MODEL_ASKED
-            )
-        elif recordings is not None:
-            whole = len(data.questions)
-            replayed, data, recorded = select_recorded(data, recordings)
-            prices = {"input_price": settings.llm.input_price, "output_price": settings.llm.output_price}
-            estimated = EstimatedModel(replayed, settings.transformation_model, model_ms / 1e3, **prices)
-            model = estimated
-            notes += [*_describe_recording(recordings, model_ms, len(data.questions), whole), estimated.note]
-        else:
-            model = stack.enter_context(open_model(settings, client=client, cache=cache))
-            notes.append(_describe_model(model, has_model=has_model))
-            if record is not None and not has_model:
-                raise ConfigError(f"there is nothing to record. {notes[0]}", path="record")
+        replies = _open_replies(_open_data(folder, options), options, stack)
+        data, drawn = _draw_questions(replies.data, options)
+        bench = _open_searching(data, replies.model, options, stack)
+        notes = (*replies.notes, *drawn)
+        if options.function is not None:
+            notes = (*notes, *_describe_function(options.function, cast(OwnFunction, bench)))
+        yield OpenedBench(
+            bench,
+            data,
+            notes,
+            replies.has_model,
+            replies.model,
+            replies.recorded,
+            options.concurrency,
+            counts_model_time=options.recordings is None or options.model_ms > 0,
+        )
+
+
+def _open_data(folder: str | Path | Dataset, options: BenchOptions) -> Dataset:
+    """Return the data set; raises `ConfigError` if nothing can be measured on it, before anything is embedded."""
+    load = Dataset.load if options.function is None else load_judged
+    data = folder if isinstance(folder, Dataset) else load(folder, split=options.split)
+    require_extras()
+    require_measurable(data)
+    return data
+
+
+def _open_replies(data: Dataset, options: BenchOptions, stack: ExitStack) -> _Replies:
+    settings, function, recordings = options.settings, options.function, options.recordings
+    if function is not None and options.has_own_model:
+        has_model = function.fn.middleware._factory.has_model
+        note = f"{function.name} asks its own model; its replies are not kept." if has_model else _NO_MODEL_ASKED
+        return _Replies(data, None, has_model, (note,))
+    if recordings is not None:
+        replayed, known, recorded = select_recorded(data, recordings)
+        prices = {"input_price": settings.llm.input_price, "output_price": settings.llm.output_price}
+        estimated = EstimatedModel(replayed, settings.transformation_model, options.model_ms / 1e3, **prices)
+        notes = _describe_recording(recordings, options.model_ms, len(known.questions), len(data.questions))
+        return _Replies(known, estimated, True, (*notes, estimated.note), recorded)
+    has_model = options.client is not None or has_language_model(settings)
+    model = stack.enter_context(open_model(settings, client=options.client, cache=options.cache))
+    note = _describe_model(model, has_model=has_model)
+    if options.record is not None and not has_model:
+        raise ConfigError(f"there is nothing to record. {note}", path="record")
+    return _Replies(data, model, has_model, (note,))
+
+
+def _draw_questions(data: Dataset, options: BenchOptions) -> tuple[Dataset, list[str]]:
+    """Return the questions that are asked, and what must be known of them."""
+    notes: list[str] = []
+    count = options.questions
+    if count is not None and count < len(data.questions):
+        notes.append(f"{count} of {len(data.questions)} questions, drawn with seed {options.seed}.")
+        data = data.sampled(count, seed=options.seed)
+    if data.is_synthetic:
+        notes.append("The questions are synthetic: a language model wrote them from the passages they ask for.")
+    return data, notes
+
+
+def _open_searching(
+    data: Dataset, model: LanguageModel | None, options: BenchOptions, stack: ExitStack
+) -> Bench | OwnFunction:
+    """Return what searches: the user's own function, or the index of the passages of *data*."""
+    settings, cache = options.settings, options.cache
+    if options.record is not None and model is not None:
         # Around the cache, so that what is known already is recorded too.
-        recording = model if record is None or model is None else RecordingModel(model, _require_writable(record))
-        if questions is not None and questions < len(data.questions):
-            notes.append(f"{questions} of {len(data.questions)} questions, drawn with seed {seed}.")
-            data = data.sampled(questions, seed=seed)
-        if data.is_synthetic:
-            notes.append("The questions are synthetic: a language model wrote them from the passages they ask for.")
-        counts_time = recordings is None or model_ms > 0
-        bench: Bench | OwnFunction
-        if function is not None:
-            own = open_function(function, data, settings=settings, model=recording, cache=cache)
-            bench = stack.enter_context(own)
-            notes += _describe_function(function, bench)
-        else:
-            embedder = stack.enter_context(_open_embedder(settings, cache))
-            store = stack.enter_context(open_index(data, cache, embedder, engine=engine, progress=progress))
-            bench = Bench(store, embedder, cast(LanguageModel, recording), settings.store.read_price)
-        yield OpenedBench(bench, data, tuple(notes), has_model, model, recorded, concurrency, counts_time)
+        model = RecordingModel(model, _require_writable(options.record))
+    if options.function is not None:
+        own = open_function(options.function, data, settings=settings, model=model, cache=cache)
+        return stack.enter_context(own)
+    embedder = stack.enter_context(_open_embedder(settings, cache))
+    index = open_index(data, cache, embedder, engine=options.engine, progress=options.progress)
+    return Bench(stack.enter_context(index), embedder, cast(LanguageModel, model), settings.store.read_price)
 
 
 @contextmanager

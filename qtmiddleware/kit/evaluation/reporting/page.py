@@ -73,7 +73,7 @@ def page(
         notes=verdicts.collect_notes(comparison, data),
         classify=partial(charts.classify, comparison),
         decision=decision,
-        judgements=[] if judged is None else verdicts.collect_judgements(judged, data),
+        texts={question.id: question.text for question in data.questions} if data else {},
         judged=judged,
         best=best,
         has_winner=verdicts.find_winner(comparison) is not None,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import fmean
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from qtmiddleware.kit.evaluation import PRIMARY, TOLERANCE, Comparison, Dataset, SystemScore, difference
 from qtmiddleware.kit.evaluation.measures import SIGNIFICANT
@@ -13,9 +12,6 @@ from qtmiddleware.kit.evaluation.reporting import figures
 from qtmiddleware.preprocessing.text import shorten
 from qtmiddleware.protocols import Passage
 from qtmiddleware.types import Variant
-
-if TYPE_CHECKING:
-    from qtmiddleware.kit.evaluation.judging import Judged
 
 ID_LENGTH: Final = 60
 _QUESTION_LENGTH, _TURN_LENGTH, _VARIANT_LENGTH, _PASSAGE_LENGTH = 400, 160, 400, 90
@@ -221,35 +217,6 @@ class HurtQuestion:
     raw: tuple[FoundPassage, ...] = field(repr=False)
     found: tuple[FoundPassage, ...] = field(repr=False)
     missed: tuple[FoundPassage, ...] = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """What a judge said of the two answers to a question, cleaned and cut: *reasons* with whom a letter stands for."""
-
-    id: str
-    question: str = field(repr=False)
-    outcome: str
-    scores: tuple[float, float] | None
-    reasons: tuple[tuple[str, str], ...] = field(repr=False)
-
-
-def collect_judgements(judged: Judged, data: Dataset | None) -> list[Judgement]:
-    """What the judge said of each question, in its own words; *data* gives the questions theirs."""
-    texts = {question.id: question.text for question in data.questions} if data else {}
-    outcomes = {"win": f"{judged.challenger} is better", "loss": f"{judged.baseline} is better", "tie": "neither"}
-    return [
-        Judgement(
-            id=shorten(it.question, ID_LENGTH),
-            question=shorten(texts.get(it.question, ""), _QUESTION_LENGTH),
-            outcome=outcomes.get(it.outcome, f"no verdict ({it.reason})"),
-            scores=(fmean(it.baseline_scores.values()), fmean(it.challenger_scores.values()))
-            if it.baseline_scores
-            else None,
-            reasons=tuple((shorten(one.text, _QUESTION_LENGTH), one.legend) for one in it.reasons),
-        )
-        for it in judged.verdicts
-    ]
 
 
 class HurtFinder:

@@ -106,7 +106,7 @@ class Search:
     def find_best(self) -> Trial:
         """Return the default, or the best candidate where that is better beyond the luck of many tries."""
         default, found = self.find_default(), self._search_greedily()
-        is_sure = found.is_clearly_better(default, OVERALL_ERRORS) or found.is_cheaper_and_as_good(default)
+        is_sure = found.is_clearly_better(default, OVERALL_ERRORS) or found.can_replace(default)
         return found if is_sure or default is self.trials.raw else default
 
     def _search_greedily(self) -> Trial:
@@ -155,5 +155,5 @@ def choose(held: Trial, others: Iterable[Trial]) -> Trial:
     allowed = [trial for trial in others if not trial.broken]
     better = [trial for trial in allowed if trial.is_clearly_better(held)]
     best = max(better, key=lambda trial: trial.mean, default=held)
-    cheaper = [trial for trial in allowed if trial.is_cheaper_and_as_good(best)]
+    cheaper = [trial for trial in allowed if trial.can_replace(best)]
     return min(cheaper, key=lambda trial: (trial.calls, -trial.mean), default=best)

@@ -202,17 +202,18 @@ class Trial:
         gain, error = self._compare_with(than)
         return gain >= max(MIN_GAIN, errors * error)
 
-    def is_cheaper_and_as_good(self, as_: Trial) -> bool:
-        """Whether it asks the model less often and loses next to nothing for it.
+    def can_replace(self, dearer: Trial) -> bool:
+        """Whether it asks the model less often than *dearer* and loses next to nothing.
 
-        It is the calls that must earn their cost: one that asks no model may lose `MIN_GAIN`, whatever chance did. One
-        that asks now and then loses something for certain, so that it must be certain that this is little: with
-        `MIN_ERRORS` standard errors on top, no more than `MOST_LOST`.
+        A trial that asks no model may lose `MIN_GAIN`. Any other may lose at most `MOST_LOST`, even
+        if the true loss is `MIN_ERRORS` standard errors larger than the measured one.
         """
-        if self.calls >= as_.calls:
+        if self.calls >= dearer.calls:
             return False
-        gain, error = self._compare_with(as_)
-        return gain >= -MIN_GAIN if not self.calls else MIN_ERRORS * error - gain <= MOST_LOST
+        gain, error = self._compare_with(dearer)
+        if not self.calls:
+            return gain >= -MIN_GAIN
+        return MIN_ERRORS * error - gain <= MOST_LOST
 
     def _compare_with(self, other: Trial) -> tuple[float, float]:
         """Return the mean gain over *other*, of the questions that neither failed on, and its standard error."""

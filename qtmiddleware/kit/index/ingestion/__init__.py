@@ -173,8 +173,18 @@ def ingest(
     with hold_ledger(settings, store) as ledger:
         retriever = open_retriever(settings, store=store, embedder=embedder)
         try:
-            root, stages = Root.of(path), _Stages(progress)
-            report = _run(paths, root, settings, ledger, retriever, model, reader, stages, engine or LocalEngine())
+            run = _Run(
+                paths=paths,
+                root=Root.of(path),
+                settings=settings,
+                ledger=ledger,
+                retriever=retriever,
+                model=model,
+                read=reader,
+                stages=_Stages(progress),
+                engine=engine or LocalEngine(),
+            )
+            report = run.perform()
         finally:
             retriever.close()
     # What has changed in the folder meanwhile is no matter of what was done.
@@ -212,87 +222,108 @@ class _Stages:
         self.seconds[stage] += perf_counter() - began
 
 
-def _run(
-    paths: Sequence[Path],
-    root: Root,
-    settings: Settings,
-    ledger: Ledger,
-    retriever: StoreRetriever,
-    model: LanguageModel | None,
-    own: ReadDocument | None,
-    stages: _Stages,
-    engine: Engine,
-) -> IngestReport:
-    """Performs one run over the documents at *paths*. Returns what came of it."""
-    began = perf_counter()
-    _log("Reading documents", files=len(paths))
-    context_version = "" if model is None else f"{build_version(settings)} {model.name}"
-    with stages.run("reading") as report, Converter() as converter:
-        reader = Reader(ledger, settings, root, context_version, converter, own)
-        kinds, skipped, left_out = _read(paths, reader, report)
-    _log("Loaded documents", count=kinds.total(), skipped=len(skipped))
-    _log("Created chunks", count=ledger.rows(_HELD, [root.key])[0][1])
-    contexts = None if model is None else Contexts(ledger, settings, model)
-    if contexts is not None:
-        with stages.run("contexts") as report:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """One run over the documents at *paths*, which are those of *root*.
+
+    *model* writes contexts, if there is one. *read* is the user's own reader of documents.
+    """
+
+    paths: Sequence[Path]
+    root: Root
+    settings: Settings
+    ledger: Ledger
+    retriever: StoreRetriever
+    model: LanguageModel | None
+    read: ReadDocument | None
+    stages: _Stages
+    engine: Engine
+
+    def perform(self) -> IngestReport:
+        """Do all stages, and return what came of them."""
+        began = perf_counter()
+        _log("Reading documents", files=len(self.paths))
+        kinds, skipped, left_out = self._read_documents()
+        _log("Loaded documents", count=kinds.total(), skipped=len(skipped))
+        _log("Created chunks", count=self._count_held()[1])
+        contexts = self._write_contexts()
+        embedding = identify_embedding(self.retriever.embedder)
+        publication = Publication(self.ledger, self.root, self.retriever.store, embedding)
+        written = publication.prepare()
+        embedded = self._embed()
+        with self.stages.run("publishing") as report:
+            removed = publication.publish(report)
+        documents, chunks = self._count_held()
+        seconds = perf_counter() - began
+        _log("Persisted vector index", documents=documents, chunks=chunks, seconds=round(seconds, 3))
+        return IngestReport(
+            documents=documents,
+            chunks=chunks,
+            added=kinds["added"],
+            changed=kinds["changed"],
+            unchanged=kinds["unchanged"],
+            removed=removed,
+            skipped=tuple(skipped),
+            written=written,
+            embedded=embedded,
+            reused=0 if self.retriever.embedder is None else written - embedded,
+            contexts=contexts.written if contexts else 0,
+            contexts_failed=contexts.failed if contexts else 0,
+            seconds=seconds,
+            embed_seconds=self.stages.seconds["embedding"],
+            context_seconds=self.stages.seconds["contexts"],
+            left_out=left_out,
+        )
+
+    def _read_documents(self) -> tuple[Counter[str], list[Skipped], dict[str, int]]:
+        """Return how many documents are new, changed or unchanged, which could not be read, and what none was."""
+        version = "" if self.model is None else f"{build_version(self.settings)} {self.model.name}"
+        kinds: Counter[str] = Counter()
+        skipped: list[Skipped] = []
+        left_out: Counter[str] = Counter()
+        with self.stages.run("reading") as report, Converter() as converter:
+            reader = Reader(self.ledger, self.settings, self.root, version, converter, self.read)
+            # Whatever is not a target of this run leaves the index: to read fewer paths is to
+            # delete the others. A document that is passed over needs `Reader.keep`.
+            for done, path in enumerate(self.paths, 1):
+                try:
+                    kinds[reader.take(path)] += 1
+                except NotTaken:
+                    left_out[path.suffix.casefold()] += 1
+                except UnreadableDocument as error:
+                    reader.keep(path)
+                    detail = f" ({error.detail})" if error.detail else ""
+                    skipped.append(Skipped(str(path), f"{error.reason}{detail}"))
+                except MissingExtra as error:
+                    if reader.is_file:
+                        raise
+                    reader.keep(path)
+                    skipped.append(Skipped(str(path), str(error), error.extra))
+                report(done, len(self.paths), str(path))
+        return kinds, skipped, dict(left_out.most_common())
+
+    def _write_contexts(self) -> Contexts | None:
+        if self.model is None:
+            return None
+        contexts = Contexts(self.ledger, self.settings, self.model)
+        with self.stages.run("contexts") as report:
             contexts.write(report)
         _log("Wrote contexts", count=contexts.written, failed=contexts.failed)
-    embedder = retriever.embedder
-    publication = Publication(ledger, root, retriever.store, identify_embedding(embedder))
-    written = publication.prepare()
-    embedded = 0
-    if embedder is not None:
-        with stages.run("embedding") as report:
-            embedded = embed_missing(ledger, embedder, engine, report)
-        _log("Embedded chunks", count=embedded, seconds=round(stages.seconds["embedding"], 3))
-    with stages.run("publishing") as report:
-        removed = publication.publish(report)
-    ((documents, chunks),) = ledger.rows(_HELD, [root.key])
-    seconds = perf_counter() - began
-    _log("Persisted vector index", documents=documents, chunks=chunks, seconds=round(seconds, 3))
-    return IngestReport(
-        documents=documents,
-        chunks=chunks,
-        added=kinds["added"],
-        changed=kinds["changed"],
-        unchanged=kinds["unchanged"],
-        removed=removed,
-        skipped=tuple(skipped),
-        written=written,
-        embedded=embedded,
-        reused=0 if embedder is None else written - embedded,
-        contexts=contexts.written if contexts else 0,
-        contexts_failed=contexts.failed if contexts else 0,
-        seconds=seconds,
-        embed_seconds=stages.seconds["embedding"],
-        context_seconds=stages.seconds["contexts"],
-        left_out=left_out,
-    )
+        return contexts
 
+    def _embed(self) -> int:
+        """Return how many texts were embedded, which is none if the store embeds them itself."""
+        if self.retriever.embedder is None:
+            return 0
+        with self.stages.run("embedding") as report:
+            embedded = embed_missing(self.ledger, self.retriever.embedder, self.engine, report)
+        _log("Embedded chunks", count=embedded, seconds=round(self.stages.seconds["embedding"], 3))
+        return embedded
 
-def _read(
-    paths: Sequence[Path], reader: Reader, report: Callable[..., None]
-) -> tuple[Counter[str], list[Skipped], dict[str, int]]:
-    """Returns how many documents are new, changed or unchanged, which could not be read, and what none was."""
-    kinds: Counter[str] = Counter()
-    skipped: list[Skipped] = []
-    left_out: Counter[str] = Counter()
-    for done, path in enumerate(paths, 1):
-        try:
-            kinds[reader.take(path)] += 1
-        except NotTaken:
-            left_out[path.suffix.casefold()] += 1
-        except UnreadableDocument as error:
-            reader.keep(path)
-            detail = f" ({error.detail})" if error.detail else ""
-            skipped.append(Skipped(str(path), f"{error.reason}{detail}"))
-        except MissingExtra as error:
-            if reader.is_file:
-                raise
-            reader.keep(path)
-            skipped.append(Skipped(str(path), str(error), error.extra))
-        report(done, len(paths), str(path))
-    return kinds, skipped, dict(left_out.most_common())
+    def _count_held(self) -> tuple[int, int]:
+        """Return how many documents and chunks the index holds of this root."""
+        ((documents, chunks),) = self.ledger.rows(_HELD, [self.root.key])
+        return documents, chunks
 
 
 def _log(event: str, **meta: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 from typing import Final
 
@@ -12,10 +13,10 @@ from qtmiddleware.errors import ModelError
 from qtmiddleware.kit.index.ingestion.context_prompt import DocumentViews, build_prompt, hash_prompt, parse_context
 from qtmiddleware.kit.index.ingestion.ledger import Ledger
 from qtmiddleware.kit.index.ingestion.reading import hash_text
-from qtmiddleware.protocols import LanguageModel, Prompt, Reply
+from qtmiddleware.protocols import LanguageModel, Prompt
 from qtmiddleware.runtime.drivers import ModelOnly, run
 from qtmiddleware.runtime.logs import get_logger
-from qtmiddleware.runtime.steps import Ask, Flow, Together
+from qtmiddleware.runtime.steps import Flow, Recall, Together
 from qtmiddleware.types import Deadline
 
 MOST_FAILURES: Final = 5
@@ -48,32 +49,21 @@ class ContextWriter:
         self._failures = 0
 
     @property
-    def name(self) -> str:
-        """The model's name."""
-        return self._model.name
-
-    @property
     def has_given_up(self) -> bool:
         """Whether asking on would be in vain."""
         return self._failures >= MOST_FAILURES
 
-    def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """The reply to *prompt*, a usable context; raises `ModelError`."""
+    def write(self, prompt: Prompt, deadline: Deadline) -> None:
+        """Ask for the context that *prompt* describes, and keep it; raises `ModelError`."""
         if self.has_given_up:
             raise ModelError("cancelled")
         try:
-            reply = self._model.complete(prompt, deadline.sooner(self._seconds))
-            text = parse_context(prompt, reply)
+            text = parse_context(prompt, self._model.complete(prompt, deadline.sooner(self._seconds)))
         except ModelError as error:
             self._count_failure(error)
             raise
-        self._ledger.rows("INSERT OR IGNORE INTO contexts VALUES (?, ?)", [hash_prompt(prompt, self.name), text])
+        self._ledger.rows("INSERT OR IGNORE INTO contexts VALUES (?, ?)", [hash_prompt(prompt, self._model.name), text])
         self._failures = 0
-        return reply
-
-    async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Not used here: an ingest blocks."""
-        return self.complete(prompt, deadline)
 
     def count_timeout(self) -> None:
         """Count a reply that nobody waits for any more."""
@@ -117,6 +107,7 @@ class Contexts:
     def __init__(self, ledger: Ledger, settings: Settings, model: LanguageModel) -> None:
         self._ledger = ledger
         self._settings = settings
+        self._model_name = model.name
         self._limit = settings.limits.max_concurrency
         self._writer = ContextWriter(model, ledger, settings.limits.llm_timeout_ms / 1e3)
         self._views = DocumentViews(ledger)
@@ -136,7 +127,7 @@ class Contexts:
 
     def _build_chunk(self, id_: int, document: int, ordinal: int, start: int, stop: int, text: str) -> _Chunk:
         asked = build_prompt(self._settings, self._views.build(document, ordinal, start, stop), text)
-        return _Chunk(id_, text, asked, hash_prompt(asked, self._writer.name))
+        return _Chunk(id_, text, asked, hash_prompt(asked, self._model_name))
 
     def _find_context(self, wanted: bytes) -> str | None:
         found: str | None = self._ledger.value("SELECT text FROM contexts WHERE key = ?", [wanted])
@@ -146,14 +137,16 @@ class Contexts:
         # Equal chunks of equal documents are asked for once.
         prompts = list({chunk.key: chunk.asked for chunk in chunks}.values())
         if prompts and not self._writer.has_given_up:
-            self.written += run(self._ask_all(prompts), ModelOnly(self._writer))
+            self.written += run(self._ask_all(prompts), ModelOnly(None))
 
     def _ask_all(self, prompts: list[Prompt]) -> Flow[int]:
         """How many of *prompts* were answered; what was answered is in the ledger by then."""
         rounds = -(-len(prompts) // self._limit)
         # Each call has a time limit of its own; this is for a model that minds none.
         budget = Deadline.after(rounds * self._settings.limits.llm_timeout_ms / 1e3)
-        outcomes = yield Together([Ask(it, Deadline(budget.at)) for it in prompts], budget, self._limit)
+        # A context is in the ledger as soon as it has come, not when all of them have.
+        steps = [Recall(partial(self._writer.write, prompt, budget)) for prompt in prompts]
+        outcomes = yield Together(steps, budget, self._limit)
         for outcome in outcomes:
             if outcome.late:
                 self._writer.count_timeout()

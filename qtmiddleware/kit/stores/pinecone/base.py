@@ -103,11 +103,15 @@ class ModelRecord:
             )
         self._write()
 
-    def identity(self) -> str:
-        """Return the name of this index and namespace, and of this making of them where that is recorded."""
+    def ensure_recorded(self) -> None:
+        """Write the record if it is missing, unless vectors are there whose model is not known."""
         self.look()
         if not self._foreign or not self._model:
             self._write()
+
+    @property
+    def identity(self) -> str:
+        """The name of this index and namespace, with the mark of the record as far as it is known here."""
         return f"pinecone:{self._calls.host}/{self._key}#{self._token}"
 
     @property
@@ -213,7 +217,8 @@ class PineconeBase(ClosingStore):
 
         Vectors that something else has written carry no such mark. Asks Pinecone the first time; raises `StoreError`.
         """
-        return self._about.identity()
+        self._about.ensure_recorded()
+        return self._about.identity
 
     def write(self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()) -> None:
         """Write *passages*, replacing those of the same id, then remove those of *delete* that were not written.

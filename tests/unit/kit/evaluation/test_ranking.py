@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.evaluation import Question
+from qtmiddleware.kit.evaluation.ballots import MOST_FAILURES, parse_places
 from qtmiddleware.kit.evaluation.judging import rank
-from qtmiddleware.kit.evaluation.ranking import parse_places
 from qtmiddleware.protocols import Prompt
 from tests.support.answering_service import rank_by_words
 from tests.support.judging_world import QUESTIONS, judge_of, shown
@@ -181,12 +181,42 @@ def test_a_reply_that_is_no_ranking_fails_its_question_and_nothing_else() -> Non
         rank(QUESTIONS, ANSWERS, judge_of("I like them all."))
 
 
+def test_a_judge_that_dies_later_keeps_what_it_ranked_and_is_not_asked_on() -> None:
+    questions, answers = many(40)
+    replies = iter(range(1_000))
+
+    def dying(prompt: Prompt) -> Any:
+        return by_words(prompt) if next(replies) < 8 else ModelError("unavailable", "the service is down")
+
+    model = judge_of(dying)
+    ranked = rank(questions, answers, model, concurrency=1)
+    assert [one.error for one in ranked.questions] == [
+        *[""] * 4,
+        *["unavailable"] * MOST_FAILURES,
+        *["cancelled"] * 20,
+    ]
+    assert ranked.standings[0].questions == 4
+    assert len(model.prompts) == 8 + 2 * MOST_FAILURES
+
+
+def test_a_key_that_is_refused_later_ends_the_ranking_with_what_there_is() -> None:
+    replies = iter(range(1_000))
+
+    def refusing(prompt: Prompt) -> Any:
+        return by_words(prompt) if next(replies) < 2 else ModelError("unauthorized", "refused the key")
+
+    ranked = rank(QUESTIONS, ANSWERS, judge_of(refusing), concurrency=1)
+    assert [one.error for one in ranked.questions] == ["", "unauthorized", *["cancelled"] * 6]
+
+
 @pytest.mark.parametrize(
     ("said", "places"),
     [
         ("B > A = C", {"B": 1, "A": 2.5, "C": 2.5}),
         ("A, C, B", {"A": 1, "C": 2, "B": 3}),
-        ("Answer C > answer B > answer A", {"C": 1, "B": 2, "A": 3}),
+        ("b > a = c", {"B": 1, "A": 2.5, "C": 2.5}),
+        ("B, then C, then A", {"B": 1, "C": 2, "A": 3}),
+        ("Answer C > answer B > answer A.", {"C": 1, "B": 2, "A": 3}),
         ("A > B", {}),
         ("A > B > C > C", {}),
         ("A > B > C > D", {}),

@@ -104,7 +104,9 @@ def prefers(text: str) -> Any:
 
     def reply(prompt: Any) -> str:
         lists = json.loads(prompt.user)
-        return json.dumps({"reason": "because", "better": "A" if any(text in it for it in lists["A"]) else "B"})
+        return json.dumps(
+            {"reason": "because", "ranking": "A > B" if any(text in it for it in lists["A"]) else "B > A"}
+        )
 
     return ScriptedModel(reply)
 
@@ -114,9 +116,9 @@ def test_a_list_is_better_where_it_is_in_both_orders(log: Path) -> None:
     report = read_shadow_log(log)
     assert judge_lists(report, prefers("passage d")).count_better() == {"ours": 1}
     assert judge_lists(report, prefers("passage c")).count_better() == {"plain": 1}
-    first = ScriptedModel('{"reason": "", "better": "A"}')
+    first = ScriptedModel('{"reason": "", "ranking": "A > B"}')
     assert judge_lists(report, first).count_better() == {"neither": 1}
-    assert judge_lists(report, ScriptedModel('{"reason": "", "better": "neither"}')).count_better() == {"neither": 1}
+    assert judge_lists(report, ScriptedModel('{"reason": "", "ranking": "A = B"}')).count_better() == {"neither": 1}
     assert judge_lists(report, ScriptedModel("I like both")).count_better() == {"failed": 1}
 
 
@@ -141,6 +143,18 @@ def test_without_texts_of_passages_nothing_is_judged_and_it_is_said_what_to_set(
     write(log, record("abc", "abd", text=False))
     with pytest.raises(qtm.ConfigError, match=r"log\.passageText"):
         judge_lists(read_shadow_log(log), prefers("d"))
+
+
+def test_a_judge_that_fails_on_some_pairs_fails_those_alone(log: Path) -> None:
+    write(log, *(record("abc", "abd", query=f"question {n}") for n in range(3)))
+
+    def reply(prompt: Any) -> Any:
+        asked = json.loads(prompt.user)
+        if asked["question"] == "question 1":
+            return ModelError("unavailable", "down")
+        return {"ranking": "A > B" if "passage d" in asked["A"] else "B > A"}
+
+    assert judge_lists(read_shadow_log(log), ScriptedModel(reply)).count_better() == {"ours": 2, "failed": 1}
 
 
 def test_a_judge_that_cannot_be_reached_is_told_of(log: Path) -> None:

@@ -46,4 +46,4 @@ def test_what_one_step_may_take_for_clear_need_not_be_so_after_many() -> None:
     ],
 )
 def test_fewer_calls_are_taken_only_where_next_to_nothing_is_lost(cheap: Trial, dear: Trial, is_taken: bool) -> None:
-    assert cheap.is_cheaper_and_as_good(dear) is is_taken
+    assert cheap.can_replace(dear) is is_taken
