@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import re
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -138,13 +142,11 @@ def test_a_transform_of_an_installed_package_is_asked_for_by_its_name(site: Path
 
 CONFIG = {
     "transformationType": "plain_words",
-    "transforms": {
-        "plain_words": {"prompt": "Say it in plain words.", "fields": {"rewrite": 0.7, "stepBack": None}}
-    },
+    "transforms": {"plain_words": {"prompt": "Say it in plain words.", "fields": {"rewrite": 0.7, "stepBack": None}}},
 }
 
 
-@pytest.mark.parametrize("command", [("transform",), ("query", "--function", "app:search")])
+@pytest.mark.parametrize("command", [("transform",), ("compare", "--function", "app:search")])
 def test_a_transform_of_a_named_config_file_is_asked_for_on_the_command_line(
     command: tuple[str, ...], httpserver: HTTPServer, tmp_path: Path
 ) -> None:
@@ -155,15 +157,14 @@ def test_a_transform_of_a_named_config_file_is_asked_for_on_the_command_line(
     script = f"import sys; sys.argv[1:] = {asked!r}\nfrom qtmiddleware.kit.cli import main\nmain()"
     done = run_python(script, tmp_path, tmp_path, OPENAI_API_KEY="sk-unused", QTM_LLM_BASE_URL=model.url)
     assert "causes of renal failure" in json.dumps(ran(done))
-    (body,) = model.bodies
-    assert "Say it in plain words." in json.dumps(body["messages"][0])
+    assert any("Say it in plain words." in json.dumps(body["messages"][0]) for body in model.bodies)
 
 
 def test_a_config_file_nobody_named_adds_no_transform(tmp_path: Path) -> None:
     (tmp_path / "query-transform.config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
     script = "import sys; sys.argv[1:] = ['preprocess', 'why do kidneys stop']\n"
     done = run_python(script + "from qtmiddleware.kit.cli import main\nmain()", tmp_path)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "query-transform.config.json was found and sets transforms" in done.stderr
 
 
@@ -219,11 +220,9 @@ def test_a_part_that_cannot_be_used_is_told_when_the_config_is_loaded(site: Path
     assert "must be a qtmiddleware.plugins.OwnFusion, not function" in messages[4]
     assert messages[5].startswith('transformationType is "jargn" (config); allowed: one of rewrite, ')
     assert messages[7].endswith("; did you mean rewrite?")
-    assert [path for _, path, _ in told] == [*["transformationType"] * 4, "fusion.method"] + [
-        "transformationType",
-        "fusion.method",
-        "transformationType",
-    ]
+    paths = [path for _, path, _ in told]
+    assert paths[:4] == ["transformationType"] * 4
+    assert paths[4:] == ["fusion.method", "transformationType", "fusion.method", "transformationType"]
 
 
 def test_a_name_of_two_packages_is_refused(site: Path, tmp_path: Path) -> None:
@@ -259,7 +258,7 @@ def test_a_config_that_comes_to_where_its_package_is_missing_says_so(site: Path,
 UNASKED = """
 import importlib.metadata
 asked = []
-importlib.metadata.entry_points = lambda **given: asked.append(given) or ()
+importlib.metadata.entry_points = lambda **given: asked.append(given["group"]) or ()
 retrieve({"transformationType": "hyde", "fusion": {"method": "max"}})
 retrieve({"transformationType": "plain", "transforms": {"plain": {"prompt": "Say it.", "fields": ["rewrite"]}}})
 from pathlib import Path
@@ -267,7 +266,7 @@ from qtmiddleware.kit.documents.finding import find_documents
 Path("a.md").write_text("x")
 Path("b.txt").write_text("x")
 found = [it.name for it in find_documents(".")]
-known = list(asked)
+known, asked[:] = list(asked), []
 told({"transformationType": "unknown"})
 print(json.dumps([found, known, asked]))
 """
@@ -284,8 +283,8 @@ print(json.dumps([it for it in ("importlib.metadata", "qtmiddleware.plugins", "p
 def test_nothing_is_looked_up_for_names_that_are_known(site: Path, tmp_path: Path) -> None:
     found, known, asked = ran(run_python(WORLD + UNASKED, tmp_path, site))
     assert found == ["a.md", "b.txt"]
-    assert known == []
-    assert asked == [{"group": "qtmiddleware.transforms"}]
+    assert [group for group in known if group.startswith("qtmiddleware")] == []
+    assert asked == ["qtmiddleware.transforms"]
 
 
 def test_a_free_call_does_not_load_what_looks_parts_up(site: Path, tmp_path: Path) -> None:
@@ -312,4 +311,31 @@ def test_a_reader_of_an_installed_package_reads_files_of_its_ending(
     assert report["left_out"] == {".other": 1}
     ((path, reason),) = [(Path(it["path"]).name, it["reason"]) for it in report["skipped"]]
     assert (path, reason.split(" (")[0]) == ("tuesday.broken", "its reader failed")
-    assert service.sent == [["The kidneys filter the blood.\nThe liver does not."]]
+    assert service.sent == [["The kidneys filter the blood.\nThe liver does not.\n"]]
+
+
+PAGE = (Path(__file__).parents[2] / "docs/your-own-parts.md").read_text(encoding="utf-8")
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+
+
+def test_the_page_shows_what_its_config_prints() -> None:
+    (code,), (printed, _) = blocks("python"), blocks("text")
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        exec(compile(code, "your-own-parts.md", "exec"), {})
+    assert out.getvalue() == printed
+
+
+def test_the_package_of_the_page_works_as_it_is_written(tmp_path: Path, httpserver: HTTPServer) -> None:
+    (module,), (project,), (code,), (_, printed) = map(blocks, ("python module", "toml", "python installed", "text"))
+    points = tomllib.loads(project)["project"]["entry-points"]
+    installed = install_package(tmp_path, "clinic_parts", module, points)
+    done = run_python(code, tmp_path, installed)
+    assert (done.stdout, done.stderr) == (printed, "")
+    (tmp_path / "talks").mkdir()
+    (tmp_path / "talks" / "yoga.sub").write_text("95 Now breathe out\n99 and in\n")
+    service = EmbeddingsServer(httpserver)
+    assert ran(ingest(tmp_path, installed, service.url))["documents"] == 1
+    assert service.sent == [["Now breathe out\nand in\n"]]

@@ -12,9 +12,7 @@ from zipfile import ZipFile
 VERSION = "1.0"
 
 
-def install_package(
-    folder: Path, name: str, source: str, entry_points: Mapping[str, Mapping[str, str]]
-) -> Path:
+def install_package(folder: Path, name: str, source: str, entry_points: Mapping[str, Mapping[str, str]]) -> Path:
     """Install the module *name* of *source* with *entry_points* by group; returns the folder for the path."""
     wheel = folder / f"{name}-{VERSION}-py3-none-any.whl"
     info = f"{name}-{VERSION}.dist-info"
