@@ -141,14 +141,14 @@ def query_command(
         if not has_model:
             note(f"{NO_MODEL} Passages are shown instead of answers, found by the rules alone.")
         keyboard = open_keyboard(keep=not no_history) if sys.stdin.isatty() else None
+        own = tuple(loaded.settings.transforms)
+        choose = None if keyboard is None else partial(choose_kind, keyboard, own=own)
         session = Session(
             partial(ask, middleware, answers=has_model and not no_answer, top_k=top_k),
             loaded,
             loaded.settings.transformation_type if has_model else "none",
             chat=has_model and (keyboard is not None or chat),
-            choose=partial(choose_kind, keyboard, own=tuple(loaded.settings.transforms))
-            if keyboard is not None
-            else None,
+            choose=choose,
             fixed=fixed,
             streams=sys.stdout.isatty(),
             names=keyboard is None,
