@@ -30,10 +30,10 @@ MAX_WEIGHT: Final = 100.0
 PROMPT_ALLOWED: Final = "a text that is not empty"
 WEIGHT_ALLOWED: Final = f"a number from 0 to {MAX_WEIGHT:.0f}, or null"
 FIELDS_ALLOWED: Final = f"a list of {', '.join(FILLED_BY)}, or an object of their weights"
-NAME_ALLOWED: Final = "letters, digits, - and _, with a letter first and at most 64 of them"
+NAME_ALLOWED: Final = "letters, digits, - and _, with a letter first and at most 60 of them"
 
 _Weights = tuple[tuple[str, float | None], ...]
-_NAME: Final = re.compile(r"[A-Za-z][\w-]{0,63}", re.ASCII)
+_NAME: Final = re.compile(r"[A-Za-z][\w-]{0,59}", re.ASCII)
 _LONGEST_SAID: Final = 200
 
 

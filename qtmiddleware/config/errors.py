@@ -100,7 +100,7 @@ def misplaced_key(path: str, source: str) -> ConfigError:
 
 def unknown_key(key: Any, above: tuple[str, ...], names: Sequence[str], source: str) -> ConfigError:
     """The error for a *key* that the group at *above* does not have; *names* are those it has."""
-    path = ".".join(filter(None, (dotted(above), _as_key(key))))
+    path = ".".join(filter(None, (dotted(above), as_key(key))))
     if not isinstance(key, str):
         return ConfigError(f"{path} is not a setting ({source}); keys are texts", path=path, source=source)
     if is_secret_name(key):
@@ -173,7 +173,8 @@ def hide_secrets(text: str) -> str:
     return re.sub(_SECRET_PARTS, "(not shown)", text, flags=re.IGNORECASE | re.VERBOSE)
 
 
-def _as_key(key: Any) -> str:
+def as_key(key: Any) -> str:
+    """Return *key* as it may stand in a path: on one line, and not a secret."""
     text = display(key)
     return text[1:-1] if text.startswith('"') else f"<{text}>"
 

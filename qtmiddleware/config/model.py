@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from qtmiddleware.catalogue import FILLED_BY, TRANSFORMS
 from qtmiddleware.config.errors import (
     bad_value,
-    broken_part,
     fold,
     holds_key,
     misplaced_key,
     unknown_key,
-    unknown_name,
 )
 from qtmiddleware.config.keys import (
     PROMPT_NAMES,
@@ -27,6 +24,12 @@ from qtmiddleware.config.keys import (
     get_value,
     keys_by_path,
 )
+from qtmiddleware.config.own_names import (
+    TRANSFORMS_KEY,
+    find_unknown_names,
+    normalize_transforms,
+    write_open_end,
+)
 from qtmiddleware.config.settings import META, Settings, default_of
 from qtmiddleware.errors import ConfigError
 
@@ -36,14 +39,9 @@ if TYPE_CHECKING:
 NO_SETTINGS: Final = {"$schema": "Where this schema is, for editors.", "$comment": "What the file is for, for people."}
 """The keys of a file that set nothing, with their meaning."""
 
-DEFINITION: Final = ("prompt", "fields")
-"""The keys of a transform of a user's own."""
-
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _Path = tuple[str, ...]
 _PROMPTS: Final[_Path] = ("llm", "prompts")
-_TRANSFORMS: Final[_Path] = ("transforms",)
-_TYPE: Final[_Path] = ("transformation_type",)
 
 
 def check(
@@ -57,7 +55,7 @@ def check(
 
     errors: list[ConfigError] = []
     normalized = _normalize(values, Settings, (), source, errors)
-    errors.extend(_find_unknown_names(normalized, own, source))
+    errors.extend(find_unknown_names(normalized, own, source))
     try:
         checked = settings_model().model_validate(normalized).model_dump(exclude_unset=True)
     except ValidationError as error:
@@ -110,7 +108,7 @@ def _write_groups(cls: Any, properties: dict[str, Any], definitions: dict[str, A
     """Write the groups in one way (pydantic's differs from release to release), with their shorthands."""
     for field in fields(cls):
         if not is_dataclass(field.type):
-            _write_open_end(field.type, properties[camel(field.name)])
+            write_open_end(field.type, properties[camel(field.name)])
             continue
         group = cast("type[Any]", field.type)
         place = f"#/$defs/{group.__name__}"
@@ -122,36 +120,6 @@ def _write_groups(cls: Any, properties: dict[str, Any], definitions: dict[str, A
             entry["$ref"] = place
         properties[camel(field.name)] = entry
         _write_groups(group, definitions[group.__name__]["properties"], definitions)
-
-
-def _write_open_end(hint: Any, entry: dict[str, Any]) -> None:
-    """Write what users may add to: editors complete the names that are built in, and take others."""
-    if get_origin(hint) is Annotated:
-        del entry["type"]
-        entry["anyOf"] = [{"enum": list(hint.__metadata__[0]), "type": "string"}, {"type": "string"}]
-    elif get_origin(hint) is Mapping and get_args(hint)[1] is Any:
-        entry["additionalProperties"] = _describe_definition()
-
-
-def _describe_definition() -> dict[str, Any]:
-    """Return the schema of a transform of a user's own."""
-    names = {"enum": list(FILLED_BY)}
-    weight = {"anyOf": [{"type": "number", "minimum": 0, "maximum": 100}, {"type": "null"}]}
-    weights = {spelling: weight for name in FILLED_BY for spelling in _spellings(name)}
-    listed = {"type": "array", "items": names, "minItems": 1}
-    weighed = {"type": "object", "properties": weights, "additionalProperties": False, "minProperties": 1}
-    return {
-        "type": "object",
-        "properties": {
-            "prompt": {"type": "string", "minLength": 1, "description": "What the model is told."},
-            "fields": {
-                "anyOf": [listed, weighed],
-                "description": "The texts it writes, in a list, or in an object with their weights in the fusion.",
-            },
-        },
-        "required": list(DEFINITION),
-        "additionalProperties": False,
-    }
 
 
 def _drop_titles(node: Any) -> None:
@@ -183,8 +151,8 @@ def _normalize(
             normalized[name] = _normalize_group(value, hint, path, source, errors)
         elif path == _PROMPTS and isinstance(value, Mapping):
             normalized[name] = _normalize_prompts(value, source, errors)
-        elif path == _TRANSFORMS and isinstance(value, Mapping):
-            normalized[name] = dict(_normalize_transforms(value, source, errors))
+        elif path == TRANSFORMS_KEY and isinstance(value, Mapping):
+            normalized[name] = dict(normalize_transforms(value, source, errors))
         else:
             normalized[name] = _normalize_value(keys_by_path()[path], value)
     return normalized
@@ -210,68 +178,6 @@ def _normalize_prompts(value: Mapping[Any, Any], source: str, errors: list[Confi
     names = {spelling: name for name in PROMPT_NAMES for spelling in _spellings(name)}
     errors.extend(unknown_key(written, _PROMPTS, PROMPT_NAMES, source) for written in value if written not in names)
     return {names[written]: text for written, text in value.items() if written in names}
-
-
-def _normalize_transforms(
-    value: Mapping[Any, Any], source: str, errors: list[ConfigError]
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Returns own transforms by their names; one that could not be asked for is an error."""
-    # Most configs define none.
-    from qtmiddleware.plugins import find_problems, read_fields
-
-    taken = {fold(name): name for name in (*TRANSFORMS, *PROMPT_NAMES)}
-    for name, definition in value.items():
-        path = f"transforms.{name}"
-        if not isinstance(name, str):
-            errors.append(unknown_key(name, _TRANSFORMS, (), source))
-        elif fold(name) in taken:
-            allowed = f"another name; {taken[fold(name)]} is built in, and llm.prompts changes its instructions"
-            errors.append(bad_value(path, definition, allowed, source))
-        elif not isinstance(definition, Mapping):
-            errors.append(bad_value(path, definition, "an object with prompt and fields", source))
-        else:
-            unknown = [key for key in definition if key not in DEFINITION]
-            errors.extend(unknown_key(key, (*_TRANSFORMS, name), DEFINITION, source) for key in unknown)
-            problems = list(find_problems(name, definition))
-            errors.extend(
-                bad_value(".".join(filter(None, (path, place))), found, allowed, source)
-                for place, found, allowed in problems
-            )
-            if not (unknown or problems):
-                yield name, {"prompt": definition["prompt"].strip(), "fields": read_fields(definition["fields"])}
-
-
-def _find_unknown_names(normalized: dict[str, Any], own: Collection[str], source: str) -> Iterator[ConfigError]:
-    """Returns an error for each name that the catalogue, *own* transforms and installed packages do not have.
-
-    One that means a transform of *own* gets its spelling.
-    """
-    for key in all_keys():
-        name = get_value(normalized, key) if key.is_open else None
-        if not isinstance(name, str) or name in key.choices:
-            continue
-        defined = own if key.path == _TYPE else ()
-        known = next((it for it in defined if fold(it) == fold(name)), None)
-        if known is not None:
-            normalized[key.path[-1]] = known
-        elif (error := _look_up(key, name, (*key.choices, *defined), source)) is not None:
-            yield error
-
-
-def _look_up(key: Key, name: str, names: Sequence[str], source: str) -> ConfigError | None:
-    """Why no installed package gives the part *name*, ``None`` if one does."""
-    from qtmiddleware.plugins import UnknownPart, find_fusion, find_transform
-
-    try:
-        if key.path == _TYPE:
-            find_transform(name, {})
-        else:
-            find_fusion(name)
-    except UnknownPart:
-        return unknown_name(key.name, name, names, source)
-    except ConfigError as error:
-        return broken_part(key.name, name, error, source)
-    return None
 
 
 def _normalize_value(key: Key, value: Any) -> Any:

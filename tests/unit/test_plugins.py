@@ -47,7 +47,7 @@ def passages(query: str, top_k: int = 3) -> list[dict[str, Any]]:
         ({"standalone": define("hyde")}, "transforms.standalone", "another name"),
         ({"answer": define("hyde")}, "transforms.answer", "another name"),
         ({"my own": define("hyde")}, "transforms.my own", "letters, digits, - and _"),
-        ({"x" * 65: define("hyde")}, "transforms." + "x" * 65, "at most 64"),
+        ({"x" * 61: define("hyde")}, "transforms." + "x" * 60 + "...", "at most 60"),
         ({"jargon": "Say it."}, "transforms.jargon", "an object with prompt and fields"),
         ({"jargon": {"fields": ["hyde"]}}, "transforms.jargon.prompt", "a text that is not empty"),
         ({"jargon": define("hyde", prompt=" ")}, "transforms.jargon.prompt", "a text that is not empty"),
@@ -68,6 +68,15 @@ def test_a_definition_that_is_impossible_is_refused_with_its_place(transforms: A
     assert refused.value.path == path
     assert allowed in refused.value.allowed
     assert f"{path} is " in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["sk-proj-Zq81hhTTyw0pLmN", "two\nlines", "\x1b[31m"])
+def test_a_message_about_a_name_is_one_line_without_a_key(name: str) -> None:
+    for definition in ({}, {"prompt": PROMPT, "fields": ["x"], name: 1}):
+        with pytest.raises(ConfigError) as refused:
+            Config.load({"transforms": {name: definition}}, environ={})
+        assert name not in str(refused.value) + refused.value.path
+        assert all(line.startswith("transforms.") and line.isprintable() for line in str(refused.value).split("\n"))
 
 
 @given(
