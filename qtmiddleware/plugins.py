@@ -99,7 +99,8 @@ def load_part(group: str, name: str) -> Any:
         raise UnknownPart(f"no installed package has an entry point {name!r} in {group}")
     if len(found) > 1:
         packages = " and ".join(sorted(_name_package(entry) for entry in found))
-        raise ConfigError(f"{packages} both have an entry point {name!r} in {group}; uninstall one")
+        problem = f"is named by {packages}; uninstall all of them but one"
+        raise _build_error(group, name, problem)
     try:
         return found[0].load()
     except (Exception, SystemExit) as error:
@@ -123,7 +124,7 @@ def _build_error(group: str, name: str, problem: str) -> ConfigError:
 
 
 def find_transform(name: str, configured: Mapping[str, Any]) -> TransformRow:
-    """Return the transform called *name*: one of the *configured* ones, else an installed package's.
+    """Return the transform called *name*: a *configured* one, else an installed package's.
 
     The same definition always gives the same row. Raises `UnknownPart` or another `ConfigError`.
     """
@@ -135,7 +136,8 @@ def find_transform(name: str, configured: Mapping[str, Any]) -> TransformRow:
         problem = f"must be a qtmiddleware.plugins.OwnTransform, not {type(part).__name__}"
         raise _build_error(TRANSFORM_GROUP, name, problem)
     for place, _, allowed in find_problems(name, {"prompt": part.prompt, "fields": part.fields}):
-        raise _build_error(TRANSFORM_GROUP, name, f"has a bad {place or 'name'}; allowed: {allowed}")
+        problem = f"has a bad {place or 'name'}; allowed: {allowed}"
+        raise _build_error(TRANSFORM_GROUP, name, problem)
     return _make_row(name, part.prompt.strip(), tuple(read_fields(part.fields).items()))
 
 

@@ -1,4 +1,4 @@
-"""What users add to the choices of the catalogue: transforms that a config defines, and parts of installed packages."""
+"""What users add to the catalogue's choices: transforms of a config, parts of packages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, get_args, get_origin
 
 from qtmiddleware.catalogue import FILLED_BY, TRANSFORMS
-from qtmiddleware.config.errors import as_key, bad_value, broken_part, fold, unknown_key, unknown_name
+from qtmiddleware.config.errors import (
+    as_key,
+    bad_value,
+    broken_part,
+    fold,
+    unknown_key,
+    unknown_name,
+)
 from qtmiddleware.config.keys import PROMPT_NAMES, Key, all_keys, camel, get_value
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.plugins import (
@@ -33,7 +40,8 @@ def normalize_transforms(
         if not isinstance(name, str):
             errors.append(unknown_key(name, TRANSFORMS_KEY, (), source))
         elif fold(name) in taken:
-            allowed = f"another name; {taken[fold(name)]} is built in, and llm.prompts changes its instructions"
+            built_in = taken[fold(name)]
+            allowed = f"another name; {built_in} is built in (llm.prompts changes what it says)"
             errors.append(bad_value(path, definition, allowed, source))
         elif not isinstance(definition, Mapping):
             errors.append(bad_value(path, definition, "an object with prompt and fields", source))
@@ -46,18 +54,24 @@ def normalize_transforms(
                 for place, found, allowed in problems
             )
             if not (unknown or problems):
-                yield name, {"prompt": definition["prompt"].strip(), "fields": read_fields(definition["fields"])}
+                fields = read_fields(definition["fields"])
+                yield name, {"prompt": definition["prompt"].strip(), "fields": fields}
 
 
 def _build_unknown(path: str, source: str) -> ConfigError:
     """The error for a key at *path*, which a transform does not have."""
     advice = 'a transformation has prompt and fields, and fields may hold weights: {"rewrite": 0.8}'
     allowed = "one of " + ", ".join(_DEFINITION)
-    return ConfigError(f"{path} is not a setting ({source}); {advice}", path=path, allowed=allowed, source=source)
+    line = f"{path} is not a setting ({source}); {advice}"
+    return ConfigError(line, path=path, allowed=allowed, source=source)
 
 
-def find_unknown_names(normalized: dict[str, Any], own: Collection[str], source: str) -> Iterator[ConfigError]:
-    """Returns an error for each name that the catalogue, *own* transforms and installed packages do not have.
+def find_unknown_names(
+    normalized: dict[str, Any],
+    own: Collection[str],
+    source: str,
+) -> Iterator[ConfigError]:
+    """Returns an error for each name that nobody has: the catalogue, *own* transforms, packages.
 
     One that means a transform of *own* gets its spelling.
     """
@@ -88,10 +102,10 @@ def _look_up(key: Key, name: str, names: Sequence[str], source: str) -> ConfigEr
 
 
 def write_open_end(hint: Any, entry: dict[str, Any]) -> None:
-    """Write what users may add to: editors complete the names that are built in, and take others."""
+    """Write what users may add to: editors complete the built-in names, and take others."""
     if get_origin(hint) is Annotated:
-        del entry["type"]
-        entry["anyOf"] = [{"enum": list(hint.__metadata__[0]), "type": "string"}, {"type": "string"}]
+        built_in = {"enum": list(hint.__metadata__[0]), "type": entry["type"]}
+        entry["anyOf"] = [built_in, {"type": entry.pop("type")}]
     elif get_origin(hint) is Mapping and get_args(hint)[1] is Any:
         entry["additionalProperties"] = _describe_definition()
 
@@ -111,7 +125,7 @@ def _describe_definition() -> dict[str, Any]:
             "prompt": {"type": "string", "minLength": 1, "description": "What the model is told."},
             "fields": {
                 "anyOf": [{"type": "array", "items": {"enum": names}, "minItems": 1}, weighed],
-                "description": "The texts it writes, in a list, or in an object with their weights in the fusion.",
+                "description": "The texts it writes: a list, or an object with their weights.",
             },
         },
         "required": list(_DEFINITION),

@@ -10,7 +10,15 @@ from qtmiddleware.catalogue import FILLED_BY, TransformRow
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.protocols import ReplyField
 from qtmiddleware.transforms.prompt import Transform, mark_version
-from qtmiddleware.transforms.prompts import combined, decompose, hyde, keywords, multi_query, rewrite, stepback
+from qtmiddleware.transforms.prompts import (
+    combined,
+    decompose,
+    hyde,
+    keywords,
+    multi_query,
+    rewrite,
+    stepback,
+)
 
 _MODULES: Final = (decompose, hyde, keywords, multi_query, rewrite, stepback)
 _PROMPTS: Final = {module.TRANSFORM.mode: module.TRANSFORM for module in _MODULES}
@@ -19,9 +27,10 @@ _PROMPTS: Final = {module.TRANSFORM.mode: module.TRANSFORM for module in _MODULE
 # Rows of one definition are one object, so that their prompt is put together once.
 @lru_cache(64)
 def make_own(row: TransformRow) -> Transform:
-    """Return the prompt of *row*: the user's instructions, and the fields as the built-in prompts describe them.
+    """Return the prompt of *row*: the user's instructions, and the fields of the built-in prompts.
 
-    The rules of a single field are those of the built-in prompt for it; several fields have the rules of ``combined``.
+    The rules of a single field are those of the built-in prompt for it. Several fields have the
+    rules of ``combined``.
     """
     built_in = [_PROMPTS[FILLED_BY[name]] for name in row.fields]
 
@@ -34,7 +43,7 @@ def make_own(row: TransformRow) -> Transform:
 
     return Transform(
         mode=row.name,
-        # Changed instructions or fields are another prompt, whose replies are not those of the earlier one.
+        # With other instructions or fields, no reply to the earlier prompt may be served.
         version=mark_version(f"{row.name}/own", json.dumps([row.prompt, row.fields])),
         instruction=row.prompt,
         fields=describe_fields,

@@ -160,6 +160,21 @@ def test_a_transform_of_a_named_config_file_is_asked_for_on_the_command_line(
     assert any("Say it in plain words." in json.dumps(body["messages"][0]) for body in model.bodies)
 
 
+def test_a_transform_of_a_named_config_file_is_measured_by_bench(httpserver: HTTPServer, tmp_path: Path) -> None:
+    model = ModelServer(httpserver, {"rewrite": "causes of renal failure", "step_back": "diseases of the kidneys"})
+    (tmp_path / "mine.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    (tmp_path / "app.py").write_text(WORLD, encoding="utf-8")
+    (tmp_path / "asked.csv").write_text("question,id\nwhy do kidneys stop,b\nwhere is the liver,c\n")
+    asked = ["bench", "--function", "app:search", "--data", "asked.csv", "-c", "mine.json", "--systems", "rules"]
+    script = (
+        f"import sys; sys.argv[1:] = {[*asked, '--yes', '--json']!r}\nfrom qtmiddleware.kit.cli import main\nmain()"
+    )
+    done = run_python(script, tmp_path, tmp_path, OPENAI_API_KEY="sk-unused", QTM_LLM_BASE_URL=model.url)
+    assert '"mine"' in json.dumps(ran(done))
+    assert len(model.bodies) == 2
+    assert all("Say it in plain words." in json.dumps(body["messages"][0]) for body in model.bodies)
+
+
 def test_a_config_file_nobody_named_adds_no_transform(tmp_path: Path) -> None:
     (tmp_path / "query-transform.config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
     script = "import sys; sys.argv[1:] = ['preprocess', 'why do kidneys stop']\n"
@@ -231,7 +246,7 @@ def test_a_name_of_two_packages_is_refused(site: Path, tmp_path: Path) -> None:
     message, *_ = ran(
         run_python(WORLD + "print(json.dumps(told({'transformationType': 'jargon'})))", tmp_path, site, other)
     )
-    assert "other_parts and trade_parts both have an entry point 'jargon'" in message
+    assert "'jargon' of qtmiddleware.transforms is named by other_parts and trade_parts" in message
 
 
 PICKLED = """
