@@ -166,7 +166,8 @@ class TransformRow:
 
     *fields* are the texts its prompt asks for. One with *parts* asks several prompts of other transforms instead.
     *max_searches* is how many searches a question may cost, its own counted, where the settings do not say;
-    ``None``: one for every variant.
+    ``None``: one for every variant. A transform of a user's own has no prompt file: its instructions
+    are *prompt*, and *weights* are used instead of those of the settings, by field.
     """
 
     name: str
@@ -174,6 +175,8 @@ class TransformRow:
     fields: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
     max_searches: int | None = None
+    prompt: str = ""
+    weights: tuple[tuple[str, float], ...] = ()
 
 
 def _by_name(*rows: Row) -> Mapping[str, Row]:
@@ -205,6 +208,11 @@ TRANSFORMS: Final[Mapping[str, TransformRow]] = _by_name(
     TransformRow(name="none", label="The rules alone (no model call before the search)"),
 )
 """Every value of ``transformationType``, in the order they are numbered on the command line."""
+
+FILLED_BY: Final[Mapping[str, str]] = MappingProxyType(
+    {row.fields[0]: row.name for row in TRANSFORMS.values() if len(row.fields) == 1}
+)
+"""The transform that asks for a field alone, by the field: what a transform of a user's own may fill."""
 
 STANDALONE: Final = "standalone"
 """The prompt that makes a follow-up question stand alone; asked where a conversation needs it, never chosen."""

@@ -126,7 +126,7 @@ class ModelError(QtMiddlewareError):
     The message never holds the query, the reply or a key: of one that a model or function of yours raises its reason
     alone is told, and ``unavailable`` where that is another word. *retry_after* is for how many seconds the service
     asked to be left alone, or a circuit breaker or the calls' own minute leaves it alone. *retrieval* is what had been
-    found where an answer failed.
+    found where an answer failed. *notes* say why each text of an unusable reply was dropped, as (field, what happened).
     """
 
     def __init__(self, reason: str, message: str = "", *, retry_after: float | None = None) -> None:
@@ -134,6 +134,7 @@ class ModelError(QtMiddlewareError):
         self.reason = reason
         self.retry_after = retry_after
         self.retrieval: Any = None
+        self.notes: tuple[tuple[str, str], ...] = ()
 
     @property
     def was_asked(self) -> bool:

@@ -321,7 +321,7 @@ class AnswerFlow:
 def _with_sub_queries(settings: Settings) -> Settings:
     """*settings* under which a question comes with its sub-queries."""
     kind = settings.transformation_type
-    if kind in _DECOMPOSING:
+    if kind in _DECOMPOSING or "sub_queries" in settings.transform.fields:
         return settings
     return replace(settings, transformation_type="decompose" if kind == "none" else "combined")
 

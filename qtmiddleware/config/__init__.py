@@ -51,6 +51,8 @@ class Config:
         if len(origins) < len(all_keys()):
             # A pickle of an earlier version lacks what was added since.
             origins = dict.fromkeys(known_keys(), "default") | origins
+        # A pickle may come to where a package with parts of its own is not installed.
+        _ = self.settings.transform, self.settings.fusion.row
         object.__setattr__(self, "origins", MappingProxyType(origins))
 
     def __reduce__(self) -> tuple[type[Config], tuple[Settings, dict[str, str]]]:
@@ -199,15 +201,25 @@ def _lay_over(base: Config, layers: Sequence[Layer]) -> Config:
 
     values, origins = asdict(base.settings), dict(base.origins)
     errors: list[ConfigError] = []
+    own = _name_transforms(base, layers)
     for origin, written in layers:
-        found, wrongs = check(written, origin)
+        found, wrongs = check(written, origin, own)
         errors.extend(wrongs)
         origins.update((key.name, origin) for key in all_keys() if get_value(found, key) is not ABSENT)
-        values = merge(values, found)
+        # A transform is defined in one piece: the fields of another layer's are none of it.
+        found["transforms"] = {**values["transforms"], **found.get("transforms", {})}
+        values = merge({**values, "transforms": {}}, found)
     raise_all(errors)
     settings: Settings = build_settings(Settings, values)
     raise_all(list(_find_conflicts(settings, origins)))
     return Config(settings, origins)
+
+
+def _name_transforms(base: Config, layers: Sequence[Layer]) -> tuple[str, ...]:
+    """The names of all transforms that *base* and *layers* define; a layer may use what another one defines."""
+    given = [written.get("transforms") for _, written in layers]
+    names = [name for definitions in given if isinstance(definitions, Mapping) for name in definitions]
+    return tuple(dict.fromkeys([*base.settings.transforms, *(name for name in names if isinstance(name, str))]))
 
 
 def _find_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[ConfigError]:

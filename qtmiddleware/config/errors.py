@@ -68,6 +68,22 @@ def bad_value(path: str, value: Any, allowed: str, source: str) -> ConfigError:
     return ConfigError(line, path=path, value=kept, allowed=allowed, source=source)
 
 
+def unknown_name(path: str, name: str, names: Sequence[str], source: str) -> ConfigError:
+    """The error for a *name* at *path* that is none of *names*; the nearest of them is suggested."""
+    near = find_nearest(name, names)
+    error = bad_value(path, name, "one of " + ", ".join(names), source)
+    if near is None:
+        return error
+    line = f"{error}; did you mean {near}?"
+    return ConfigError(line, path=path, value=error.value, allowed=error.allowed, source=source)
+
+
+def broken_part(path: str, name: str, problem: Exception, source: str) -> ConfigError:
+    """The error for a *name* at *path* that an installed package has, which cannot be used because of *problem*."""
+    line = f"{path} is {display(name)} ({source}); {hide_secrets(str(problem))}"
+    return ConfigError(line, path=path, value=name, source=source)
+
+
 def holds_key(value: Any) -> bool:
     """Whether a setting's *value*, a text or what holds texts, has a key in it, wherever it stands there."""
     if isinstance(value, str):
@@ -84,7 +100,7 @@ def misplaced_key(path: str, source: str) -> ConfigError:
 
 def unknown_key(key: Any, above: tuple[str, ...], names: Sequence[str], source: str) -> ConfigError:
     """The error for a *key* that the group at *above* does not have; *names* are those it has."""
-    path = ".".join(filter(None, (dotted(above), _as_key(key))))
+    path = ".".join(filter(None, (dotted(above), as_key(key))))
     if not isinstance(key, str):
         return ConfigError(f"{path} is not a setting ({source}); keys are texts", path=path, source=source)
     if is_secret_name(key):
@@ -157,7 +173,8 @@ def hide_secrets(text: str) -> str:
     return re.sub(_SECRET_PARTS, "(not shown)", text, flags=re.IGNORECASE | re.VERBOSE)
 
 
-def _as_key(key: Any) -> str:
+def as_key(key: Any) -> str:
+    """Return *key* as it may stand in a path: on one line, and not a secret."""
     text = display(key)
     return text[1:-1] if text.startswith('"') else f"<{text}>"
 

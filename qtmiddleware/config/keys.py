@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, fields, is_dataclass
 from functools import cache
 from operator import attrgetter
-from typing import Any, Final, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from qtmiddleware.catalogue import prompt_names
 from qtmiddleware.config.settings import MARKS, META, Mark, Settings, default_of
@@ -35,6 +35,15 @@ PROMPT_NAMES: Final = (*prompt_names(), "context", "answer", "sub_answer", "synt
 """What own instructions may be given for. ``all`` is three of these, each with its own."""
 
 
+_OBJECTS: Final = ("object", "objects")
+_WORDS: Final = {
+    "bool": "true or false",
+    "list": "a list of texts",
+    "object": "an object of texts",
+    "objects": "an object of objects, each with prompt and fields",
+}
+
+
 def camel(name: str) -> str:
     """Returns ``rrf_k`` as it is written in files: ``rrfK``."""
     head, *tail = name.split("_")
@@ -51,7 +60,8 @@ class Key:
     """One option.
 
     *path* holds field names, *marks* what depends on it. *kind* is ``bool``, ``int``, ``float``, ``str``, ``choice``,
-    ``list`` (of texts) or ``object`` (of texts); *choices* is empty for all but ``choice``.
+    ``list`` (of texts), ``object`` (of texts) or ``objects`` (an object of objects); *choices* is empty for all but
+    ``choice``. One that *is_open* takes other names too, those of what users add.
     """
 
     path: tuple[str, ...]
@@ -62,6 +72,7 @@ class Key:
     description: str
     limits: Mapping[str, Any]
     marks: frozenset[Mark]
+    is_open: bool = False
 
     @property
     def name(self) -> str:
@@ -74,7 +85,7 @@ class Key:
 
     def make_hashable(self, value: Any) -> Any:
         """Returns *value*, one of this key's."""
-        return tuple(sorted(value.items())) if self.kind == "object" and value is not None else value
+        return _freeze(value) if self.kind in _OBJECTS and value is not None else value
 
     @property
     def environment(self) -> str:
@@ -89,7 +100,7 @@ class Key:
     def _words(self) -> str:
         match self.kind:
             case "choice":
-                return "one of " + ", ".join(self.choices)
+                return "one of " + ", ".join(self.choices) + (", or a name of your own" if self.is_open else "")
             case "int":
                 return "a whole number" + self._range()
             case "float":
@@ -97,7 +108,7 @@ class Key:
             case "str":
                 return "a text that is not empty" if self.limits.get("min_length") else "a text"
             case kind:
-                return {"bool": "true or false", "list": "a list of texts", "object": "an object of texts"}[kind]
+                return _WORDS[kind]
 
     def _range(self) -> str:
         low, high = self.limits.get("ge"), self.limits.get("le")
@@ -140,7 +151,7 @@ def _reader_of(mark: Mark) -> tuple[Callable[[Settings], tuple[Any, ...]], tuple
     Several options bear each mark, so that a tuple is read.
     """
     keys = keys_with(mark)
-    objects = tuple((place, key) for place, key in enumerate(keys) if key.kind == "object")
+    objects = tuple((place, key) for place, key in enumerate(keys) if key.kind in _OBJECTS)
     return attrgetter(*(".".join(key.path) for key in keys)), objects
 
 
@@ -165,6 +176,7 @@ def _make_key(field: Field[Any], path: tuple[str, ...], marks: frozenset[Mark]) 
         description=meta.pop("description"),
         limits=meta,
         marks=marks,
+        is_open=get_origin(field.type) is Annotated,
     )
 
 
@@ -174,7 +186,16 @@ def _kind(hint: Any) -> tuple[str, bool, tuple[str, ...]]:
         return _kind(inner)[0], True, _kind(inner)[2]
     if get_origin(hint) is Literal:
         return "choice", False, get_args(hint)
-    return {tuple: "list", Mapping: "object"}.get(get_origin(hint), getattr(hint, "__name__", "")), False, ()
+    if get_origin(hint) is Annotated:
+        return "choice", False, hint.__metadata__[0]
+    if get_origin(hint) is Mapping:
+        return ("objects" if get_args(hint)[1] is Any else "object"), False, ()
+    return {tuple: "list"}.get(get_origin(hint), getattr(hint, "__name__", "")), False, ()
+
+
+def _freeze(value: Any) -> Any:
+    """*value* with its mappings as tuples, sorted by their keys, which are all different."""
+    return tuple(sorted((name, _freeze(it)) for name, it in value.items())) if isinstance(value, Mapping) else value
 
 
 def build_settings(cls: Any, values: Mapping[str, Any]) -> Any:
@@ -208,5 +229,5 @@ def get_value(values: Mapping[str, Any], key: Key) -> Any:
 def to_json(value: Any) -> Any:
     """Returns a setting's value as JSON has it."""
     if isinstance(value, Mapping):
-        return dict(value)
+        return {name: to_json(it) for name, it in value.items()}
     return list(value) if isinstance(value, tuple) else value

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from qtmiddleware.config.errors import bad_value, fold, holds_key, misplaced_key, unknown_key
+from qtmiddleware.config.errors import (
+    bad_value,
+    fold,
+    holds_key,
+    misplaced_key,
+    unknown_key,
+)
 from qtmiddleware.config.keys import (
     PROMPT_NAMES,
     SHORTHANDS,
@@ -17,6 +23,12 @@ from qtmiddleware.config.keys import (
     dotted,
     get_value,
     keys_by_path,
+)
+from qtmiddleware.config.own_names import (
+    TRANSFORMS_KEY,
+    find_unknown_names,
+    normalize_transforms,
+    write_open_end,
 )
 from qtmiddleware.config.settings import META, Settings, default_of
 from qtmiddleware.errors import ConfigError
@@ -32,12 +44,18 @@ _Path = tuple[str, ...]
 _PROMPTS: Final[_Path] = ("llm", "prompts")
 
 
-def check(values: Mapping[Any, Any], source: str) -> tuple[dict[str, Any], list[ConfigError]]:
-    """Returns what a layer sets, by field names and in the settings' types, and everything that is wrong with it."""
+def check(
+    values: Mapping[Any, Any], source: str, own: Collection[str] = ()
+) -> tuple[dict[str, Any], list[ConfigError]]:
+    """Returns what a layer sets, by field names and in the settings' types, and everything that is wrong with it.
+
+    *own* are the names of the transforms that any layer defines.
+    """
     from pydantic import ValidationError
 
     errors: list[ConfigError] = []
     normalized = _normalize(values, Settings, (), source, errors)
+    errors.extend(find_unknown_names(normalized, own, source))
     try:
         checked = settings_model().model_validate(normalized).model_dump(exclude_unset=True)
     except ValidationError as error:
@@ -90,6 +108,7 @@ def _write_groups(cls: Any, properties: dict[str, Any], definitions: dict[str, A
     """Write the groups in one way (pydantic's differs from release to release), with their shorthands."""
     for field in fields(cls):
         if not is_dataclass(field.type):
+            write_open_end(field.type, properties[camel(field.name)])
             continue
         group = cast("type[Any]", field.type)
         place = f"#/$defs/{group.__name__}"
@@ -132,6 +151,8 @@ def _normalize(
             normalized[name] = _normalize_group(value, hint, path, source, errors)
         elif path == _PROMPTS and isinstance(value, Mapping):
             normalized[name] = _normalize_prompts(value, source, errors)
+        elif path == TRANSFORMS_KEY and isinstance(value, Mapping):
+            normalized[name] = dict(normalize_transforms(value, source, errors))
         else:
             normalized[name] = _normalize_value(keys_by_path()[path], value)
     return normalized

@@ -7,9 +7,18 @@ here and camelCase in files. Annotations are evaluated here, not kept as texts: 
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, dataclass_transform
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, dataclass_transform
 
-from qtmiddleware.catalogue import FUSION_METHODS, LANGUAGES, STORES, TEXT_FIELDS, TRANSFORMS, prompt_names
+from qtmiddleware.catalogue import (
+    FUSION_METHODS,
+    LANGUAGES,
+    STORES,
+    TEXT_FIELDS,
+    TRANSFORMS,
+    TransformRow,
+    prompt_names,
+)
+from qtmiddleware.catalogue import FusionMethod as FusionRow
 
 META: Final = "option"
 """The metadata key under which a field keeps its meaning and limits."""
@@ -38,9 +47,10 @@ if TYPE_CHECKING:
     TransformationType = str
 else:
     Language = Literal[("auto", *LANGUAGES)]
-    FusionMethod = Literal[tuple(FUSION_METHODS)]
     StoreKind = Literal[tuple(STORES)]
-    TransformationType = Literal[tuple(TRANSFORMS)]
+    # Users add to these two, so the rows of the catalogue are not all there is.
+    FusionMethod = Annotated[str, tuple(FUSION_METHODS)]
+    TransformationType = Annotated[str, tuple(TRANSFORMS)]
 
 
 def option(default: Any, doc: str, *, marks: str = "", **limits: Any) -> Any:
@@ -212,6 +222,17 @@ class FusionSettings(SettingsGroup):
     min_successes: int = option(
         2, "How many variants must be searched successfully; with fewer, the original stands alone.", ge=1, le=20
     )
+
+    @property
+    def row(self) -> FusionRow:
+        """What the catalogue, or an installed package, says of the method; raises `ConfigError`."""
+        row = FUSION_METHODS.get(self.method)
+        if row is None:
+            # Only whoever uses a method from outside waits for the module.
+            from qtmiddleware.plugins import find_fusion
+
+            return find_fusion(self.method).row
+        return row
 
 
 class LimitSettings(SettingsGroup):
@@ -488,3 +509,19 @@ class Settings(SettingsGroup):
         BudgetSettings, "The most that all calls of language models may cost.", marks="middleware"
     )
     log: LogSettings = group(LogSettings, "Records of queries.")
+    transforms: Mapping[str, Any] = option(
+        {},
+        "Your own transformations by their name, each with its prompt and the fields that it fills.",
+        marks="reply named",
+    )
+
+    @property
+    def transform(self) -> TransformRow:
+        """What the catalogue, `transforms` or an installed package says of the type; raises `ConfigError`."""
+        row = TRANSFORMS.get(self.transformation_type)
+        if row is None:
+            # Only whoever uses a transform from outside waits for the module.
+            from qtmiddleware.plugins import find_transform
+
+            return find_transform(self.transformation_type, self.transforms)
+        return row

@@ -20,14 +20,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate, repeat
+from math import isfinite
 from operator import attrgetter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.catalogue import FUSION_METHODS
 from qtmiddleware.config.settings import FusionSettings
 from qtmiddleware.retrieval.responses import read_text
 from qtmiddleware.types import Evidence, Key, Ranking, Variant
+
+if TYPE_CHECKING:
+    from qtmiddleware.plugins import FoundFusion
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -72,7 +77,9 @@ class Fused:
     @property
     def is_merged(self) -> bool:
         """Whether each passage is there once; with ``concat`` every list stands as it was."""
-        return FUSION_METHODS[self.method].merges
+        row = FUSION_METHODS.get(self.method)
+        # A method of an installed package merges.
+        return row is None or row.merges
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -205,16 +212,19 @@ def fuse(
     Whether lower scores are better is read off the lists; *lower_is_better* decides where they do not show it.
     *are_scored* says what `has_scores` says of the lists, where that is known.
 
+    Raises `OwnFusionFailed` if a method of an installed package fails.
+
     Ties go to the better rank in any list, then to the smaller key for the rank-based methods; for the score-based
     ones to the list that stands first (the original's), then to its order there.
     """
     sign = -(find_direction(rankings) or (1 if lower_is_better else -1))
-    row = FUSION_METHODS[method]
+    row = FUSION_METHODS.get(method) or _find_own(method).row
     if len(rankings) == 1 and row.merges:
         return _keep_order(rankings[0], method, sign)
     if row.needs_scores and not (has_scores(rankings) if are_scored is None else are_scored):
         method = "weighted_rrf"
-    return _MERGES[method](rankings, sign, rrf_k)
+    merge = _MERGES.get(method) or partial(_merge_by_own, method)
+    return merge(rankings, sign, rrf_k)
 
 
 def sum_weighted(rankings: Sequence[Ranking], method: str = "weighted", *, rrf_k: int = 60) -> list[tuple[Key, float]]:
@@ -280,6 +290,40 @@ def merge_concat(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> Fused:
 _Merge = Callable[[Sequence[Ranking], int, int], Fused]
 _MERGES: Final[Mapping[str, _Merge]] = {name: globals()[f"merge_{name}"] for name in FUSION_METHODS}
 """The function of each method of the catalogue is the one of its name above."""
+
+
+class OwnFusionFailed(Exception):
+    """A fusion method of an installed package raised, or returned what cannot be an order of the passages."""
+
+
+def _find_own(method: str) -> FoundFusion:
+    # Only whoever uses a method from outside waits for the module.
+    from qtmiddleware.plugins import find_fusion
+
+    return find_fusion(method)
+
+
+def _merge_by_own(method: str, rankings: Sequence[Ranking], sign: int, rrf_k: int) -> Fused:
+    """What a method of an installed package makes of *rankings*; passages that it leaves out follow in their order."""
+    items: dict[Key, FusedItem] = {}
+    for it in _list_items(rankings, sign):
+        items.setdefault(it.key, it).sources |= it.sources
+    # Tuples, so that nothing the function does can change what was found.
+    given = [replace(it, keys=tuple(it.keys), scores=tuple(it.scores), items=tuple(it.items)) for it in rankings]
+    try:
+        scores = {key: float(score) for key, score in _find_own(method).merge(given, sign, rrf_k)}
+        if not all(map(isfinite, scores.values())):
+            raise ValueError("a score is not a finite number")
+        if unknown := scores.keys() - items.keys():
+            raise ValueError(f"{len(unknown)} keys are those of no passage")
+    except Exception as error:
+        raise OwnFusionFailed(type(error).__name__) from error
+    least = min(scores.values(), default=0.0)
+    for it in items.values():
+        it.score = scores.get(it.key, least)
+    ordered = sorted(scores, key=lambda key: -scores[key])
+    left_out = [key for key in items if key not in scores]
+    return Fused([items[key] for key in (*ordered, *left_out)], method)
 
 
 def _add_up(rankings: Sequence[Ranking], gains: Sequence[Sequence[float]], floor: float = 0.0) -> dict[Key, FusedItem]:

@@ -16,12 +16,13 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, Final
 
-from qtmiddleware.catalogue import FUSION_METHODS, NOTHING, STANDALONE, TEXT_CLAUSE
+from qtmiddleware.catalogue import NOTHING, STANDALONE, TEXT_CLAUSE
 from qtmiddleware.errors import ResponseShapeError, is_refusal
 from qtmiddleware.preprocessing import Span, protected_spans
 from qtmiddleware.retrieval.fusion import (
     Fused,
     Fusion,
+    OwnFusionFailed,
     find_direction,
     fuse,
     has_scores,
@@ -427,7 +428,7 @@ class _Pipeline:
         used = transformation if self._parts is None else select_parts(transformation)
         own = find_own_keywords(self.query, transformation, self.settings)
         topic = own if self.settings.llm.guard else ""
-        variants, notes = build_variants(used, self.query.text, self.settings.fusion, topic)
+        variants, notes = build_variants(used, self.query.text, self.request.fusion, topic)
         self.trace.notes.extend(notes)
         weighed, searched = self._choose_searches(variants)
         results = yield from search_variants(
@@ -460,7 +461,7 @@ class _Pipeline:
         # What a follow-up asks for is found by a search more than the budget rather than not at all.
         count = None if most is None else max(most - 1, int(any(it.kind == STANDALONE for it in variants)))
         if self._lets_passage_lead(variants):
-            variants, notes = let_passage_lead(variants, self.settings.fusion)
+            variants, notes = let_passage_lead(variants, self.request.fusion)
             self.trace.notes.extend(notes)
         searched, notes = choose_searches(variants, self.query.text, count)
         self.trace.notes.extend(notes)
@@ -469,7 +470,7 @@ class _Pipeline:
     def _lets_passage_lead(self, variants: Sequence[Variant]) -> bool:
         """Whether one of *variants* may lead a follow-up: weights count, and nobody asks for a search of each."""
         most = self.settings.limits.max_searches
-        return FUSION_METHODS[self.settings.fusion.method].weighs and (most is None or len(variants) >= most)
+        return self.settings.fusion.row.weighs and (most is None or len(variants) >= most)
 
     def _fuse(self, first: SearchResult, others: Sequence[SearchResult]) -> Fusion:
         began, options = self.trace.clock(), self.settings.fusion
@@ -479,17 +480,30 @@ class _Pipeline:
         direction, are_scored = find_direction(rankings), has_scores(rankings)
         if direction and are_scored:
             self.learned.lower_is_better = direction > 0
-        fused = fuse(
-            rankings,
-            options.method,
-            rrf_k=options.rrf_k,
-            lower_is_better=self.learned.lower_is_better,
-            are_scored=are_scored,
-        )
+        try:
+            fused = fuse(
+                rankings,
+                options.method,
+                rrf_k=options.rrf_k,
+                lower_is_better=self.learned.lower_is_better,
+                are_scored=are_scored,
+            )
+        except OwnFusionFailed as error:
+            self._note_failed_fusion(error)
+            # The question's own list, as though no variant had found anything.
+            rankings = [own]
+            fused = fuse(rankings, options.method, lower_is_better=self.learned.lower_is_better)
         if fused.method != options.method and others:
             self.trace.note("fusion", f"scores are missing or do not follow the order; {fused.method} instead")
         self.trace.stage("fuse", self.trace.clock() - began)
         return Fusion(fused, tuple(rankings), own)
+
+    def _note_failed_fusion(self, error: OwnFusionFailed) -> None:
+        self.degradations.append(Degradation("fusion", "failed", str(error)))
+        # What it says may quote a passage.
+        if logger.isEnabledFor(logging.DEBUG):
+            query_id, why = self.trace.query_id, format_error(error.__cause__ or error)
+            logger.debug("fusion.method failed: %s", why, event="fusion_failed", query_id=query_id)
 
     def _weigh_by_keywords(self, fusion: Fusion, transformation: Transformation, variants: _Variants) -> Fused:
         began = self.trace.clock()

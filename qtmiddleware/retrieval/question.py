@@ -87,6 +87,7 @@ class Question:
                 part = parse(prompt, reply)
             except ModelError as unusable:
                 error = unusable
+                trace.notes.extend(unusable.notes)
             else:
                 trace.stage(stage, outcome.seconds, began=outcome.began)
                 return part

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from qtmiddleware.catalogue import FUSION_METHODS, TEXT_FIELDS, TRANSFORMS
-from qtmiddleware.config.settings import Settings
+from qtmiddleware.catalogue import TEXT_FIELDS, TRANSFORMS
+from qtmiddleware.config.settings import FusionSettings, Settings
 from qtmiddleware.errors import InvalidQuery, ModelError
 from qtmiddleware.preprocessing import prepare
 from qtmiddleware.protocols import RetrievalHook
@@ -78,7 +78,7 @@ class Request:
     def __post_init__(self) -> None:
         """Note what is asked at every stage."""
         settings = self.settings
-        merges = FUSION_METHODS[settings.fusion.method].merges
+        merges = settings.fusion.row.merges
         weighs = settings.keyword_evidence.enabled and settings.preprocess.apply_to != "text"
         self.uses_keyword_evidence = merges and weighs
         self.uses_reranker = merges and settings.rerank.enabled
@@ -87,10 +87,10 @@ class Request:
     def skip_reason(self) -> str:
         """Why the model need not be asked, in one word: what it says could not change a page; ``""`` if it may."""
         settings = self.settings
-        row = TRANSFORMS[settings.transformation_type]
         if not self.page or settings.transformation_type == "none":
             return ""
-        texts = [name for it in (row.name, *row.parts) for name in TRANSFORMS[it].fields]
+        row = settings.transform
+        texts = [*row.fields, *(name for part in row.parts for name in TRANSFORMS[part].fields)]
         has_words = settings.keyword_evidence.variants > 0 and any(TEXT_FIELDS[it].is_evidence for it in texts)
         # A follow-up's standalone form gives the question its words.
         return "" if self.uses_keyword_evidence and (has_words or self.history) else PAGED
@@ -110,13 +110,19 @@ class Request:
         weighs_words = self.uses_keyword_evidence and settings.keyword_evidence.variants > 0
         if not weighs_words or settings.llm.sub_query_style != "simple":
             return None
-        return TRANSFORMS[settings.transformation_type].max_searches
+        return settings.transform.max_searches
+
+    @property
+    def fusion(self) -> FusionSettings:
+        """How lists become one, with the weights that a transformation of the user's own brings."""
+        fusion, weights = self.settings.fusion, self.settings.transform.weights
+        return replace(fusion, weights=replace(fusion.weights, **dict(weights))) if weights else fusion
 
     @property
     def why_not_by_words(self) -> str | None:
         """Why the keywords are not searched in `text_fields`, in a sentence; ``None`` if they are."""
         settings = self.settings
-        row, most = FUSION_METHODS[settings.fusion.method], settings.limits.max_searches
+        row, most = settings.fusion.row, settings.limits.max_searches
         if not self.text_fields or self.page or not settings.preprocess.enabled:
             return ""
         if self.learned.refuses_words:

@@ -11,12 +11,13 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Final
 
-from qtmiddleware.catalogue import NOTHING, STANDALONE, TEXT_FIELDS, TRANSFORMS, prompt_names
+from qtmiddleware.catalogue import NOTHING, STANDALONE, TEXT_FIELDS, prompt_names
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.preprocessing.text import normalise
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.transforms.distinct import ORIGINAL, find_repeats
 from qtmiddleware.transforms.guard import guard
+from qtmiddleware.transforms.own import make_own
 from qtmiddleware.transforms.parsing import fill, parse
 from qtmiddleware.transforms.prompt import Transform
 from qtmiddleware.transforms.reply_rules import NONE_NEEDED, SAME, is_within_limits
@@ -47,9 +48,10 @@ def build_prompts(settings: Settings, query: str, history: Sequence[Message] = (
 
     With a *history* each of them asks for the standalone form of the query too.
     """
-    row = TRANSFORMS[settings.transformation_type]
+    row = settings.transform
     names = row.parts or ((row.name,) if row.fields else ())
-    return tuple(PROMPTS[name].build_prompt(settings, query, history) for name in names)
+    asked = [make_own(row)] if row.prompt else [PROMPTS[name] for name in names]
+    return tuple(it.build_prompt(settings, query, history) for it in asked)
 
 
 def build_standalone_prompt(settings: Settings, query: str, history: Sequence[Message]) -> Prompt:

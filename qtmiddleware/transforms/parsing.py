@@ -121,7 +121,9 @@ def parse(prompt: Prompt, reply: Reply) -> Transformation:
     if result.is_empty:
         reason = _explain_nothing(prompt, found, choices.values(), notes)
         if reason:
-            raise ModelError(reason, _describe_nothing(reason, choices.values()))
+            error = ModelError(reason, _describe_nothing(reason, choices.values()))
+            error.notes = result.notes
+            raise error
     return result
 
 

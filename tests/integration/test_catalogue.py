@@ -80,7 +80,7 @@ settings = qtm.Config.load(config).settings
 made = Transformation(trade_name="renal failure")
 print(json.dumps({
     "variant": [[it.kind, it.text, it.weight] for it in found.variants],
-    "choices": json_schema()["properties"]["transformationType"]["enum"],
+    "choices": json_schema()["properties"]["transformationType"]["anyOf"][0]["enum"],
     "weights": sorted(json_schema()["$defs"]["FusionWeights"]["properties"]),
     "docs": "fusion.weights.tradeName" in markdown_table() and "QTM_FUSION_WEIGHTS_TRADE_NAME" in markdown_table(),
     "help": CliRunner().invoke(app, ["transform", "--help"], env={"COLUMNS": "200"}).output,
@@ -157,7 +157,7 @@ def ranking(text, *ids):
 fused = fuse([ranking("a", "x", "y"), ranking("b", "z")], "first_only")
 print(json.dumps({
     "keys": [key for _, key in fused.keys],
-    "choices": json_schema()["$defs"]["FusionSettings"]["properties"]["method"]["enum"],
+    "choices": json_schema()["$defs"]["FusionSettings"]["properties"]["method"]["anyOf"][0]["enum"],
     "docs": "first_only" in markdown_table(),
     "set": qtm.Config.load({"fusion": "first_only"}).settings.fusion.method,
 }))
@@ -341,6 +341,8 @@ def other_value(key: Key) -> Any:
             return ("other",)
         case "object":
             return {"rewrite": "Say it otherwise."}
+        case "objects":
+            return {"jargon": {"prompt": "Say it otherwise.", "fields": {"rewrite": 0.5}}}
         case "str":
             return "http://other.example" if key.name.endswith(("Url", "host", "Host")) else "other"
     default = key.default if key.default is not None else key.limits.get("ge", 1)

@@ -22,6 +22,7 @@ CORE: tuple[frozenset[str], ...] = tuple(
     errors catalogue moved
     types
     protocols
+    plugins
     config preprocessing
     transforms
     runtime

@@ -141,12 +141,14 @@ def query_command(
         if not has_model:
             note(f"{NO_MODEL} Passages are shown instead of answers, found by the rules alone.")
         keyboard = open_keyboard(keep=not no_history) if sys.stdin.isatty() else None
+        own = tuple(loaded.settings.transforms)
+        choose = None if keyboard is None else partial(choose_kind, keyboard, own=own)
         session = Session(
             partial(ask, middleware, answers=has_model and not no_answer, top_k=top_k),
             loaded,
             loaded.settings.transformation_type if has_model else "none",
             chat=has_model and (keyboard is not None or chat),
-            choose=partial(choose_kind, keyboard) if keyboard is not None else None,
+            choose=choose,
             fixed=fixed,
             streams=sys.stdout.isatty(),
             names=keyboard is None,
@@ -158,7 +160,7 @@ def query_command(
         asks_kind = kind is None and not json_output
         for line in (it.removeprefix("\ufeff") for it in sys.stdin):
             # The number a session at a terminal begins with.
-            if asks_kind and line.strip().isdecimal() and find_kind(line) is not None:
+            if asks_kind and line.strip().isdecimal() and find_kind(line, session.own_kinds) is not None:
                 session.await_kind()
             asks_kind = asks_kind and not line.strip()
             if not session.take(line):
@@ -196,7 +198,7 @@ def _converse(session: Session, keyboard: Keyboard, *, asks_kind: bool) -> None:
     with suppress(EOFError):
         if asks_kind:
             with suppress(KeyboardInterrupt):
-                session.kind, line = choose_kind(keyboard, session.kind)
+                session.kind, line = choose_kind(keyboard, session.kind, session.own_kinds)
         note(f"\nCurrent transformation type: {session.kind}")
         note("Type 'tt' to change transformation type, 'exit' to quit, ':help' for more.\n")
         while True:

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -63,6 +63,7 @@ class Session:
         as_json: bool = False,
     ) -> None:
         self.kind = kind
+        self.own_kinds = tuple(config.settings.transforms)
         self.asked = self.failed = 0
         self._ask = ask
         self._config = config
@@ -118,7 +119,7 @@ class Session:
             note(self._fixed)
         if self._choose is None:
             if not self._fixed:
-                show_kinds()
+                show_kinds(self.own_kinds)
             self.await_kind()
         elif not self._fixed:
             kind, line = self._choose(self.kind)
@@ -133,7 +134,7 @@ class Session:
     def _take_kind(self, text: str) -> bool:
         """Whether *text* is a type, blank for the one there is; what is none is no answer, and a line as any other."""
         self._awaits_kind = False
-        kind = find_kind(text) if text else self.kind
+        kind = find_kind(text, self.own_kinds) if text else self.kind
         if kind is None:
             note(f"There is no such type as the line after tt names; it stays {self.kind}.")
         elif not self._fixed:
@@ -149,11 +150,11 @@ class Session:
             case "help" | "h" | "?":
                 self._write_line(HELP)
             case "type":
-                kind = find_kind(argument)
+                kind = find_kind(argument, self.own_kinds)
                 if self._fixed:
                     note(self._fixed)
                 elif kind is None:
-                    note(f"Write :type and one of: {', '.join(KINDS)}. It is {self.kind} now.")
+                    note(f"Write :type and one of: {', '.join((*KINDS, *self.own_kinds))}. It is {self.kind} now.")
                 else:
                     self._set_kind(kind)
             case "config":
@@ -181,44 +182,50 @@ class Session:
             self._write_line(row)
 
 
-def find_kind(text: str) -> TransformationType | None:
-    """The transformation type meant by a number or a name, ``None`` where there is none such."""
+def find_kind(text: str, own: Sequence[str] = ()) -> TransformationType | None:
+    """The transformation type meant by a number or a name, ``None`` where there is none such.
+
+    Those of the user's *own* follow the built-in ones.
+    """
     wanted = fold(text.strip())
-    for number, kind in enumerate(KINDS, start=1):
+    for number, kind in enumerate((*KINDS, *own), start=1):
         if wanted in (str(number), fold(kind)):
             return kind
     return None
 
 
-def choose_kind(keyboard: Keyboard, default: TransformationType) -> tuple[TransformationType, str]:
+def choose_kind(
+    keyboard: Keyboard, default: TransformationType, own: Sequence[str] = ()
+) -> tuple[TransformationType, str]:
     """Return the transformation type that is typed, and an empty line.
 
     A question or command comes back as the line it is, with the *default*. A number or word that is no type, but may
     have been meant for one, asks again.
     """
-    show_kinds()
+    show_kinds(own)
     note("\nPress Enter to keep the type in brackets, or ask your question at once.")
     while True:
         text = keyboard.read_choice(f"Select transformation type [{default}]: ")
         line = text.strip()
-        kind = find_kind(line) if line else default
+        kind = find_kind(line, own) if line else default
         if kind is not None:
             return kind, ""
         if line == "tt":
-            show_kinds()
+            show_kinds(own)
         elif line.isdecimal():
-            note(f"There is no such type: enter a number from 1 to {len(KINDS)} or a name.")
-        elif line.isidentifier() and line not in LEAVING and (near := find_nearest(line, list(KINDS))):
+            note(f"There is no such type: enter a number from 1 to {len(KINDS) + len(own)} or a name.")
+        elif line.isidentifier() and line not in LEAVING and (near := find_nearest(line, [*KINDS, *own])):
             note(f"There is no type {line}: did you mean {near}?")
         else:
             keyboard.keep(text)
             return default, text
 
 
-def show_kinds() -> None:
-    """List the transformation types with their numbers, on stderr."""
+def show_kinds(own: Sequence[str] = ()) -> None:
+    """List the transformation types with their numbers, those of the user's *own* last, on stderr."""
     note("\nAvailable transformation types:")
-    for number, (kind, label) in enumerate(KINDS.items(), start=1):
+    labels = {**KINDS, **dict.fromkeys(own, "of your own (transforms)")}
+    for number, (kind, label) in enumerate(labels.items(), start=1):
         note(f"  {number}. {kind} - {label}")
 
 

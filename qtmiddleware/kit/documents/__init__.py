@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from qtmiddleware.config.settings import ChunkBoundary
 from qtmiddleware.errors import UnreadableDocument
 from qtmiddleware.kit.documents.bounds import TextBound
 from qtmiddleware.kit.documents.chunking import Chunk, cut_into_chunks
 from qtmiddleware.kit.documents.converting import READERS, Converter
-from qtmiddleware.kit.documents.finding import count_left_out, describe_left_out, find_documents
+from qtmiddleware.kit.documents.finding import (
+    count_left_out,
+    describe_left_out,
+    find_documents,
+    has_own_reader,
+)
+from qtmiddleware.kit.documents.own_reader import Reader, ask_reader
 from qtmiddleware.kit.documents.pdf import read_pdf
-from qtmiddleware.kit.documents.text import OWN, Piece, read_text
+from qtmiddleware.kit.documents.text import Piece, read_text
 from qtmiddleware.runtime.files import open_document
-
-Reader = Callable[[Path], "str | Iterable[str | tuple[str, Mapping[str, str | int]]] | None"]
-"""A function of a path: its text, its texts one by one, or such with their places. ``None``: not mine."""
 
 _OLD: Final = {".doc": ".docx", ".xls": ".xlsx", ".ppt": ".pptx"}
 
 
 class NotTaken(UnreadableDocument):
     """A file of a folder that is shown to a user's reader alone, and that it does not read."""
-
-
-class _NoText(TypeError):
-    """A user's reader gave something else; the words are ours, and hold nothing of it."""
 
 
 def read_document(
@@ -46,10 +44,11 @@ def read_document(
 ) -> Iterator[Piece]:
     r"""The text of the document at *path*, piece by piece, of which no more is held than a few.
 
-    *reader* is asked first. ``.pdf`` is read page by page, the endings of `READERS` by *converter* or one of this file
-    alone, and everything else is read as text in UTF-8, or in UTF-16 with a byte order mark. Byte order marks are
-    dropped and every kind of line end becomes ``\n``; Markdown stays as it is written, with its front matter, as does
-    reStructuredText. *bound* is shared by the documents of one run; what *reader* gives is not bounded.
+    *reader* is asked first. ``.pdf`` is read page by page. *converter*, or one of this file alone, reads the
+    endings of `READERS` and those that installed packages read. Everything else is read as text in
+    UTF-8, or in UTF-16 with a byte order mark. Byte order marks are dropped and every kind of line end
+    becomes ``\n``; Markdown stays as it is written, with its front matter, as does reStructuredText.
+    *bound* is shared by the documents of one run; what *reader* gives is not bounded.
 
     Raises `UnreadableDocument`, at the first piece or at any later one, whatever a reader raises, and `MissingExtra`
     for a file whose packages are not installed.
@@ -59,11 +58,12 @@ def read_document(
         yield from own
         return
     ending = path.suffix.casefold()
-    if ending in _OLD:
+    is_own = has_own_reader(path)
+    if ending in _OLD and not is_own:
         raise UnreadableDocument(path, "an old Office format", f"save it as {_OLD[ending]} first")
     bound = bound or TextBound()
     try:
-        if ending in READERS:
+        if ending in READERS or is_own:
             with nullcontext(converter) if converter is not None else Converter() as reading:
                 yield from bound.limit(path, reading.read(path, follow_link=follow_link))
             return
@@ -71,50 +71,6 @@ def read_document(
             yield from bound.limit(path, (read_pdf if ending == ".pdf" else read_text)(path, file))
     except (OSError, ValueError) as error:
         raise UnreadableDocument(path, "cannot be opened", getattr(error, "strerror", None) or "") from error
-
-
-def ask_reader(reader: Reader, path: Path) -> Iterator[Piece] | None:
-    """The pieces *reader* makes of the file at *path*; ``None`` where it makes none of it.
-
-    Raises `UnreadableDocument` at once or later for whatever it raises, and for what are no texts.
-    """
-    with _blame_reader(path):
-        found = reader(path)
-        if inspect.iscoroutine(found):
-            found.close()
-            raise _NoText("it is async; give a function that returns a text")
-        if found is not None and (isinstance(found, bytes | Mapping) or not isinstance(found, Iterable)):
-            raise _NoText(f"{type(found).__name__} is no text")
-    return None if found is None else _take_pieces(found, path)
-
-
-def _take_pieces(found: Any, path: Path) -> Iterator[Piece]:
-    blank = True
-    with _blame_reader(path):
-        for one in [found] if isinstance(found, str) else found:
-            text, place = one if isinstance(one, tuple) and len(one) == 2 else (one, {})
-            if not isinstance(text, str):
-                raise _NoText(f"{type(text).__name__} is no text")
-            place = {name: value for name, value in dict(place).items() if value is not None}
-            for name, value in place.items():
-                if not isinstance(name, str) or name in OWN or not isinstance(value, str | int | float):
-                    raise _NoText(f"{name!r} is no place")
-            blank = blank and not text.strip()
-            yield Piece(text, place)
-    if blank:
-        raise UnreadableDocument(path, "empty")
-
-
-@contextmanager
-def _blame_reader(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (UnreadableDocument, GeneratorExit):
-        raise
-    except Exception as error:
-        # What an error of somebody else's says may hold the text.
-        detail = str(error) if isinstance(error, _NoText) else type(error).__name__
-        raise UnreadableDocument(path, "its reader failed", detail) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,16 +13,18 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Self
 from zipfile import ZipFile
 
-from qtmiddleware.errors import MissingExtra, UnreadableDocument
+from qtmiddleware.errors import ConfigError, MissingExtra, UnreadableDocument
 from qtmiddleware.kit.documents.bounds import count_chars, limit_time
 from qtmiddleware.kit.documents.markup import read_epub, read_html
 from qtmiddleware.kit.documents.office import read_docx, read_pptx, read_xlsx
+from qtmiddleware.kit.documents.own_reader import ask_reader
 from qtmiddleware.kit.documents.records import read_csv, read_json, read_json_lines, read_parquet
 from qtmiddleware.kit.documents.text import PLACE_CHARS, Piece
 from qtmiddleware.runtime.environment import copy_environment
@@ -67,7 +69,9 @@ _START: Final = (
 
 
 class Converter:
-    """Reads one document after another, each ending of `READERS`, in a process that starts with the first of them.
+    """Reads one document after another in a process that starts with the first of them.
+
+    It takes each ending of `READERS` and those that installed packages read.
 
     A context manager; the process ends with it, and with this process, however that ends. Not for several threads.
     """
@@ -241,11 +245,24 @@ def _read(path: Path, file: BinaryIO, watch: Callable[..., None]) -> Iterator[Pi
     ending = path.suffix.casefold()
     if ending in _ZIPPED:
         watch(_check_zip(path, file) / (1 << 20) * _SECONDS_A_MB)
-    pieces = (piece for piece in READERS[ending](path, file))
+    read = READERS.get(ending) or partial(_read_by_own, ending)
+    pieces = (piece for piece in read(path, file))
     first = next((piece for piece in pieces if piece.text.strip()), None)
     if first is None:
         raise UnreadableDocument(path, "no text in it")
     yield from chain([first], pieces)
+
+
+def _read_by_own(ending: str, path: Path, file: BinaryIO) -> Iterator[Piece]:
+    """The pieces that an installed package's reader makes of *file*; raises `UnreadableDocument` if it fails."""
+    # Only whoever has such files waits for the module.
+    from qtmiddleware.plugins import find_reader
+
+    try:
+        read = find_reader(ending)
+    except ConfigError as error:
+        raise UnreadableDocument(path, "its reader failed", str(error)) from error
+    yield from ask_reader(lambda path: read(path, file), path) or ()
 
 
 def _check_zip(path: Path, file: BinaryIO) -> int:

@@ -23,9 +23,9 @@ _ALLOWED: Final = f"a file, or a folder or pattern (docs/**/*.md) with files of 
 def find_documents(data_path: str | Path, *, every: bool = False) -> list[Path]:
     """The documents *data_path* means, in order: a file, the files below a folder, or those a pattern matches.
 
-    Of folders and patterns, files of `EXTENSIONS` are taken, or *every* file, and hidden ones left out, as are hidden
-    folders; links to folders are not followed, unless *data_path* names them. A single file is taken whatever its name,
-    and a name that exists is never a pattern.
+    Of folders and patterns, files of `EXTENSIONS` and those that an installed package reads are taken, or
+    *every* file, and hidden ones left out, as are hidden folders; links to folders are not followed, unless
+    *data_path* names them. A single file is taken whatever its name, and a name that exists is never a pattern.
 
     Raises `ConfigError` where there are none, and where a folder cannot be looked into: its documents would seem gone.
     """
@@ -112,7 +112,18 @@ def _match_pattern(path: Path) -> Iterator[Path]:
 
 def is_document(path: Path) -> bool:
     """Whether the file at *path* is taken from folders and by patterns."""
-    return path.name.casefold().endswith(EXTENSIONS)
+    return path.name.casefold().endswith(EXTENSIONS) or has_own_reader(path)
+
+
+def has_own_reader(path: Path) -> bool:
+    """Whether an installed package reads the file at *path*, whose ending is none of `EXTENSIONS`."""
+    ending = path.suffix.casefold()
+    if not ending or ending in EXTENSIONS:
+        return False
+    # Known endings are never looked up.
+    from qtmiddleware.plugins import has_reader
+
+    return has_reader(ending)
 
 
 def _build_error(data_path: str | Path, message: str) -> ConfigError:

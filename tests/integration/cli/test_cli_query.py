@@ -10,14 +10,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config import Config
-from qtmiddleware.config.settings import TransformationType
 from qtmiddleware.kit.cli.asking import ask
 from qtmiddleware.kit.cli.session import KINDS, LEAVING, Keyboard, Session, choose_kind, find_kind
 from qtmiddleware.kit.cli.show import present
@@ -277,7 +276,7 @@ def test_every_question_failing_is_a_failure(qtm: Run, folder: Path, service: An
 
 
 def test_every_type_is_offered_and_found_by_number_and_by_name() -> None:
-    assert set(KINDS) == set(get_args(TransformationType))
+    assert set(KINDS) == set(TRANSFORMS)
     # The seed's own numbers.
     assert tuple(KINDS)[:4] == ("rewrite", "stepback", "decompose", "all")
     for number, kind in enumerate(KINDS, start=1):

@@ -7,13 +7,14 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import openai
 import pytest
 
 import qtmiddleware as qtm
-from qtmiddleware.config.settings import Settings, StoreSettings, TransformationType
+from qtmiddleware.catalogue import TRANSFORMS
+from qtmiddleware.config.settings import Settings, StoreSettings
 from qtmiddleware.kit.evaluation import Question
 from qtmiddleware.kit.evaluation.bench import CachedModel
 from qtmiddleware.kit.evaluation.judging import judge
@@ -41,7 +42,7 @@ from tests.support.emitted import (
 from tests.support.pinecone_world import pinecone_world, without_pauses
 from tests.support.thorough import mark_thorough
 
-KINDS: Final = tuple(kind for kind in get_args(TransformationType) if kind != "none")
+KINDS: Final = tuple(kind for kind in TRANSFORMS if kind != "none")
 LIMITS: Final = {"llmTimeoutMs": 300, "deadlineMs": 50_000}
 PATIENT: Final = {"llmTimeoutMs": 20_000, "deadlineMs": 50_000}
 

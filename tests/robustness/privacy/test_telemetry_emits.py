@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
 import qtmiddleware as qtm
-from qtmiddleware.config.settings import TransformationType
+from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.integrations.opentelemetry import CAPTURE_CONTENT
 from tests.support.emitted import ANSWER, HISTORY, METADATA, OPENAI_KEY, PASSAGE, QUERY, REPLY, Emitted, listening
 from tests.support.telemetry_world import Telemetry
@@ -54,7 +54,7 @@ def ask(telemetry: Telemetry, emitted: Emitted, config: dict[str, Any], fn: Any,
     say(emitted, telemetry)
 
 
-@pytest.mark.parametrize("kind", get_args(TransformationType))
+@pytest.mark.parametrize("kind", list(TRANSFORMS))
 def test_no_text_is_in_a_span_or_metric_whatever_is_asked_of_the_model(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from qtmiddleware.catalogue import TRANSFORMS
+from qtmiddleware.catalogue import FILLED_BY, TRANSFORMS
 from qtmiddleware.config import Config, json_schema, known_keys, markdown_table
 from qtmiddleware.config.keys import PROMPT_NAMES, Key, all_keys, build_settings, camel
 from qtmiddleware.config.reading import list_presets
@@ -529,6 +529,15 @@ ADDRESSES = {
 }
 
 
+WEIGHTS = st.dictionaries(st.sampled_from([*FILLED_BY]), st.none() | st.floats(0, 100), min_size=1)
+DEFINITIONS = st.fixed_dictionaries(
+    {
+        "prompt": st.text(min_size=1, max_size=20).map(str.strip).filter(bool),
+        "fields": WEIGHTS.map(lambda weights: weights | {"keywords": None} if "keywords" in weights else weights),
+    }
+)
+
+
 def value_of(key: Key) -> st.SearchStrategy[Any]:
     low, high = key.limits.get("ge"), key.limits.get("le")
     text = st.text(min_size=key.limits.get("min_length", 0), max_size=20)
@@ -540,6 +549,7 @@ def value_of(key: Key) -> st.SearchStrategy[Any]:
         "choice": st.sampled_from(key.choices or ("",)),
         "list": st.lists(text, max_size=3).map(tuple),
         "object": st.dictionaries(st.sampled_from(PROMPT_NAMES), text, max_size=3),
+        "objects": st.dictionaries(st.sampled_from(("jargon", "trade")), DEFINITIONS, max_size=2),
     }
     strategy = st.just(ADDRESSES[key.name]) if key.name in ADDRESSES else by_kind[key.kind]
     return st.none() | strategy if key.nullable else strategy
@@ -836,7 +846,7 @@ def test_the_schema_says_what_the_settings_say() -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [{"topK": 0}, {"topK": "8"}, {"topK": True}, {"topk": 4}, {"fusion": "best"}, {"cache": 3}, {"fusion": {"rrk": 1}}],
+    [{"topK": 0}, {"topK": "8"}, {"topK": True}, {"topk": 4}, {"store": "best"}, {"cache": 3}, {"fusion": {"rrk": 1}}],
 )
 def test_the_schema_refuses_what_is_refused(values: dict[str, Any]) -> None:
     with pytest.raises(jsonschema.ValidationError):

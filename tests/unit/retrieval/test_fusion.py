@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from itertools import permutations
 from typing import Any
 
@@ -9,13 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qtmiddleware import plugins
 from qtmiddleware.catalogue import FUSION_METHODS
+from qtmiddleware.catalogue import FusionMethod as FusionMethodRow
 from qtmiddleware.config.settings import FusionMethod, FusionSettings, FusionWeights
+from qtmiddleware.plugins import FoundFusion
 from qtmiddleware.retrieval.fusion import (
     MOST_SPREADS,
     WHOLE_TO_TAIL,
     Fused,
     Fusion,
+    OwnFusionFailed,
     find_direction,
     fuse,
     has_scores,
@@ -402,6 +408,38 @@ def test_the_result_is_the_distinct_passages_and_nothing_is_invented(
 def test_scores_never_rise_down_the_list(rankings: list[Ranking], method: FusionMethod) -> None:
     scores = list(fuse(rankings, method).scores)
     assert scores == sorted(scores, reverse=True)
+
+
+# --- a method of an installed package ------------------------------------------------------------
+
+
+def fuse_by_own(rankings: list[Ranking], merge: Callable[..., Any]) -> Fused:
+    """What `fuse` makes of *rankings* with *merge*, as though a package named it ``own``."""
+    method = FoundFusion(FusionMethodRow(name="own"), merge)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(plugins, "find_fusion", {"own": method}.__getitem__)
+        return fuse(rankings, "own")
+
+
+@given(many, st.data())
+def test_whatever_an_own_method_says_every_passage_is_there_once(rankings: list[Ranking], data: st.DataObject) -> None:
+    known = sorted({it for ranking in rankings for it in ranking.keys})
+    pair = st.tuples(st.sampled_from([*known, key("unknown")]), st.floats() | st.integers() | st.none() | st.text())
+    returned = data.draw(st.lists(pair, max_size=6) | st.none() | st.just([1]))
+    before = [(list(it.keys), list(it.scores), list(it.items)) for it in rankings]
+    with contextlib.suppress(OwnFusionFailed):
+        fused = fuse_by_own(rankings, lambda *_: returned)
+        assert sorted(fused.keys) == known
+        assert list(fused.scores) == sorted(fused.scores, reverse=True)
+        assert fused.is_merged
+    assert before == [(list(it.keys), list(it.scores), list(it.items)) for it in rankings]
+
+
+def test_an_own_method_cannot_change_what_was_found() -> None:
+    rankings = [ranked(("a", 0.9), ("b", 0.8)), ranked(("c", 0.7))]
+    with pytest.raises(OwnFusionFailed, match="AttributeError"):
+        fuse_by_own(rankings, lambda given, *_: given[0].keys.clear())
+    assert [len(it.keys) for it in rankings] == [2, 1]
 
 
 @given(st.lists(rankings_of(unique=False), min_size=2, max_size=4))

@@ -51,8 +51,9 @@ def list_axes(settings: Flat, *, max_call_rate: float | None, has_words: bool) -
     keys = ["keywordEvidence.weight"]
     if asks:
         keys.append("keywordEvidence.variants")
-        row = TRANSFORMS[kind]
-        asked = {name for part in row.parts or (kind,) for name in TRANSFORMS[part].fields}
+        # A transformation of the user's own brings its weights, so there are none to try.
+        row = TRANSFORMS.get(kind)
+        asked = {name for part in (row.parts or (kind,) if row else ()) for name in TRANSFORMS[part].fields}
         if kind == "combined" and not settings.get("llm.hydeInCombined", True):
             asked.discard("hyde")
         weights = [f"fusion.weights.{camel(name)}" for name in TEXT_FIELDS if name in asked]

@@ -1,0 +1,133 @@
+"""What users add to the catalogue's choices: transforms of a config, parts of packages."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Final, get_args, get_origin
+
+from qtmiddleware.catalogue import FILLED_BY, TRANSFORMS
+from qtmiddleware.config.errors import (
+    as_key,
+    bad_value,
+    broken_part,
+    fold,
+    unknown_key,
+    unknown_name,
+)
+from qtmiddleware.config.keys import PROMPT_NAMES, Key, all_keys, camel, get_value
+from qtmiddleware.errors import ConfigError
+from qtmiddleware.plugins import (
+    MAX_WEIGHT,
+    UnknownPart,
+    find_fusion,
+    find_problems,
+    find_transform,
+    read_fields,
+)
+
+TRANSFORMS_KEY: Final = ("transforms",)
+_TYPE: Final = ("transformation_type",)
+_DEFINITION: Final = ("prompt", "fields")
+
+
+def normalize_transforms(
+    value: Mapping[Any, Any], source: str, errors: list[ConfigError]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Returns own transforms by their names; one that could not be asked for is an error."""
+    taken = {fold(name): name for name in (*TRANSFORMS, *PROMPT_NAMES)}
+    for name, definition in value.items():
+        path = f"transforms.{as_key(name)}"
+        if not isinstance(name, str):
+            errors.append(unknown_key(name, TRANSFORMS_KEY, (), source))
+        elif fold(name) in taken:
+            built_in = taken[fold(name)]
+            allowed = f"another name; {built_in} is built in (llm.prompts changes what it says)"
+            errors.append(bad_value(path, definition, allowed, source))
+        elif not isinstance(definition, Mapping):
+            errors.append(bad_value(path, definition, "an object with prompt and fields", source))
+        else:
+            unknown = [key for key in definition if key not in _DEFINITION]
+            errors.extend(_build_unknown(f"{path}.{as_key(key)}", source) for key in unknown)
+            problems = list(find_problems(name, definition))
+            errors.extend(
+                bad_value(".".join(filter(None, (path, place))), found, allowed, source)
+                for place, found, allowed in problems
+            )
+            if not (unknown or problems):
+                fields = read_fields(definition["fields"])
+                yield name, {"prompt": definition["prompt"].strip(), "fields": fields}
+
+
+def _build_unknown(path: str, source: str) -> ConfigError:
+    """The error for a key at *path*, which a transform does not have."""
+    advice = 'a transformation has prompt and fields, and fields may hold weights: {"rewrite": 0.8}'
+    allowed = "one of " + ", ".join(_DEFINITION)
+    line = f"{path} is not a setting ({source}); {advice}"
+    return ConfigError(line, path=path, allowed=allowed, source=source)
+
+
+def find_unknown_names(
+    normalized: dict[str, Any],
+    own: Collection[str],
+    source: str,
+) -> Iterator[ConfigError]:
+    """Returns an error for each name that nobody has: the catalogue, *own* transforms, packages.
+
+    One that means a transform of *own* gets its spelling.
+    """
+    for key in all_keys():
+        name = get_value(normalized, key) if key.is_open else None
+        if not isinstance(name, str) or name in key.choices:
+            continue
+        defined = own if key.path == _TYPE else ()
+        known = next((it for it in defined if fold(it) == fold(name)), None)
+        if known is not None:
+            normalized[key.path[-1]] = known
+        elif (error := _look_up(key, name, (*key.choices, *defined), source)) is not None:
+            yield error
+
+
+def _look_up(key: Key, name: str, names: Sequence[str], source: str) -> ConfigError | None:
+    """Why no installed package gives the part *name*, ``None`` if one does."""
+    try:
+        if key.path == _TYPE:
+            find_transform(name, {})
+        else:
+            find_fusion(name)
+    except UnknownPart:
+        return unknown_name(key.name, name, names, source)
+    except ConfigError as error:
+        return broken_part(key.name, name, error, source)
+    return None
+
+
+def write_open_end(hint: Any, entry: dict[str, Any]) -> None:
+    """Write what users may add to: editors complete the built-in names, and take others."""
+    if get_origin(hint) is Annotated:
+        built_in = {"enum": list(hint.__metadata__[0]), "type": entry["type"]}
+        entry["anyOf"] = [built_in, {"type": entry.pop("type")}]
+    elif get_origin(hint) is Mapping and get_args(hint)[1] is Any:
+        entry["additionalProperties"] = _describe_definition()
+
+
+def _describe_definition() -> dict[str, Any]:
+    """Return the schema of a transform of a user's own."""
+    names = [spelling for name in FILLED_BY for spelling in dict.fromkeys((name, camel(name)))]
+    weighed = {
+        "type": "object",
+        "propertyNames": {"enum": names},
+        "additionalProperties": {"type": ["number", "null"], "minimum": 0, "maximum": MAX_WEIGHT},
+        "minProperties": 1,
+    }
+    return {
+        "type": "object",
+        "properties": {
+            "prompt": {"type": "string", "minLength": 1, "description": "What the model is told."},
+            "fields": {
+                "anyOf": [{"type": "array", "items": {"enum": names}, "minItems": 1}, weighed],
+                "description": "The texts it writes: a list, or an object with their weights.",
+            },
+        },
+        "required": list(_DEFINITION),
+        "additionalProperties": False,
+    }

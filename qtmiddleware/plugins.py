@@ -1,0 +1,237 @@
+"""Transforms, fusion methods and document readers that users add without touching this package.
+
+A part is looked up by its name among the entry points of installed packages, and only when nothing
+here has that name. What an entry point names is checked before anybody uses it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+from qtmiddleware.catalogue import FILLED_BY, TEXT_FIELDS, FusionMethod, TransformRow
+from qtmiddleware.errors import ConfigError
+from qtmiddleware.types import Key, Ranking
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+__all__ = ["OwnFusion", "OwnTransform"]
+
+TRANSFORM_GROUP: Final = "qtmiddleware.transforms"
+FUSION_GROUP: Final = "qtmiddleware.fusion"
+READER_GROUP: Final = "qtmiddleware.readers"
+"""The groups of entry points, as they are written in a package's ``pyproject.toml``."""
+
+MAX_WEIGHT: Final = 100.0
+PROMPT_ALLOWED: Final = "a text that is not empty"
+WEIGHT_ALLOWED: Final = f"a number from 0 to {MAX_WEIGHT:.0f}, or null"
+FIELDS_ALLOWED: Final = f"a list of {', '.join(FILLED_BY)}, or an object of their weights"
+NAME_ALLOWED: Final = "letters, digits, - and _, with a letter first and at most 60 of them"
+
+_Weights = tuple[tuple[str, float | None], ...]
+_NAME: Final = re.compile(r"[A-Za-z][\w-]{0,59}", re.ASCII)
+_LONGEST_SAID: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnTransform:
+    """A transformation of your own: what the model is told, and which texts it writes.
+
+    *prompt* holds the instructions. *fields* names the texts the model replies with: ``rewrite``,
+    ``step_back``, ``sub_queries``, ``hyde``, ``paraphrases`` or ``keywords``. As a mapping *fields*
+    also gives their weights in the fusion, 0 to 100; ``None`` keeps the weight of the settings. An
+    entry point of the group ``qtmiddleware.transforms`` names an object of this class.
+    """
+
+    prompt: str
+    fields: Sequence[str] | Mapping[str, float | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnFusion:
+    """A fusion method of your own. An entry point of the group ``qtmiddleware.fusion`` names one.
+
+    *merge* is called with the rankings (`qtmiddleware.types.Ranking`, each best first), with 1 if
+    higher scores are better or -1 if lower ones are, and with ``fusion.rrfK``. It returns a pair
+    of key and score for each passage; the highest score comes first. Passages it leaves out follow
+    behind. *weighs* says that the weights of the variants count. With *needs_scores*,
+    ``weighted_rrf`` is used instead if a ranking has no usable scores.
+    """
+
+    merge: Callable[[Sequence[Ranking], int, int], Iterable[tuple[Key, float]]]
+    weighs: bool = False
+    needs_scores: bool = False
+
+
+class UnknownPart(ConfigError):
+    """Neither this package nor an installed one has a part of this name."""
+
+
+# --- what an entry point names --------------------------------------------------------------------
+
+
+@cache
+def find_names(group: str) -> frozenset[str]:
+    """Return the names that installed packages have in *group*; nothing of theirs is imported."""
+    return frozenset(entry.name for entry in _read_entries(group))
+
+
+def _read_entries(group: str) -> Sequence[EntryPoint]:
+    # Known names are never looked up, so a process that uses no others does not wait for this.
+    from importlib.metadata import entry_points
+
+    return tuple(entry_points(group=group))
+
+
+@cache
+def load_part(group: str, name: str) -> Any:
+    """Return what the entry point *name* of *group* names.
+
+    Raises `UnknownPart` if no package has one, and `ConfigError` if several have one or if it
+    cannot be imported.
+    """
+    found = [entry for entry in _read_entries(group) if entry.name == name]
+    if not found:
+        raise UnknownPart(f"no installed package has an entry point {name!r} in {group}")
+    if len(found) > 1:
+        packages = " and ".join(sorted(_name_package(entry) for entry in found))
+        problem = f"is named by {packages}; uninstall all of them but one"
+        raise _build_error(group, name, problem)
+    try:
+        return found[0].load()
+    except (Exception, SystemExit) as error:
+        raise _build_error(group, name, f"cannot be imported: {_describe(error)}") from error
+
+
+def _name_package(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist is not None else entry.value
+
+
+def _describe(error: BaseException) -> str:
+    said = " ".join(str(error).split())[:_LONGEST_SAID]
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def _build_error(group: str, name: str, problem: str) -> ConfigError:
+    return ConfigError(f"the entry point {name!r} of {group} {problem}")
+
+
+# --- transforms -----------------------------------------------------------------------------------
+
+
+def find_transform(name: str, configured: Mapping[str, Any]) -> TransformRow:
+    """Return the transform called *name*: a *configured* one, else an installed package's.
+
+    The same definition always gives the same row. Raises `UnknownPart` or another `ConfigError`.
+    """
+    if (definition := configured.get(name)) is not None:
+        fields = tuple(read_fields(definition["fields"]).items())
+        return _make_row(name, definition["prompt"], fields)
+    part = load_part(TRANSFORM_GROUP, name)
+    if not isinstance(part, OwnTransform):
+        problem = f"must be a qtmiddleware.plugins.OwnTransform, not {type(part).__name__}"
+        raise _build_error(TRANSFORM_GROUP, name, problem)
+    for place, _, allowed in find_problems(name, {"prompt": part.prompt, "fields": part.fields}):
+        problem = f"has a bad {place or 'name'}; allowed: {allowed}"
+        raise _build_error(TRANSFORM_GROUP, name, problem)
+    return _make_row(name, part.prompt.strip(), tuple(read_fields(part.fields).items()))
+
+
+@lru_cache(64)
+def _make_row(name: str, prompt: str, fields: _Weights) -> TransformRow:
+    return TransformRow(
+        name=name,
+        label=f"{name} (a transformation of your own)",
+        # The order in which variants are searched is that of the catalogue.
+        fields=tuple(field for field in TEXT_FIELDS if field in dict(fields)),
+        prompt=prompt,
+        weights=tuple((field, float(weight)) for field, weight in fields if weight is not None),
+    )
+
+
+def find_problems(name: str, definition: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
+    """Return what is wrong with a transform, as place within it, value and what is allowed."""
+    if not _NAME.fullmatch(name):
+        yield "", name, NAME_ALLOWED
+    prompt, fields = definition.get("prompt"), definition.get("fields")
+    if not isinstance(prompt, str) or not prompt.strip():
+        yield "prompt", prompt, PROMPT_ALLOWED
+    if not isinstance(fields, Sequence | Mapping) or isinstance(fields, str) or not fields:
+        yield "fields", fields, FIELDS_ALLOWED
+        return
+    kinds = ", ".join(FILLED_BY)
+    for field in fields:
+        if not isinstance(field, str) or _snake(field) not in FILLED_BY:
+            yield "fields", field, f"one of {kinds}"
+        elif isinstance(fields, Mapping) and not _is_weight(fields[field]):
+            yield f"fields.{field}", fields[field], WEIGHT_ALLOWED
+        elif isinstance(fields, Mapping) and fields[field] is not None and not _is_searched(field):
+            yield f"fields.{field}", fields[field], "null; its words are evidence and not searched"
+
+
+def read_fields(fields: Sequence[str] | Mapping[str, float | None]) -> dict[str, float | None]:
+    """Return the weight of each field that a transform fills, ``None`` if it names none."""
+    given = fields if isinstance(fields, Mapping) else dict.fromkeys(fields)
+    return {_snake(field): weight for field, weight in given.items()}
+
+
+def _is_weight(weight: Any) -> bool:
+    if weight is None:
+        return True
+    return type(weight) in (int, float) and 0 <= weight <= MAX_WEIGHT
+
+
+def _is_searched(field: str) -> bool:
+    return bool(TEXT_FIELDS[_snake(field)].variant)
+
+
+def _snake(field: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", field).lower()
+
+
+# --- fusion methods -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FoundFusion:
+    """A fusion method of an installed package: its *row* and its *merge* function."""
+
+    row: FusionMethod
+    merge: Callable[[Sequence[Ranking], int, int], Iterable[tuple[Key, float]]]
+
+
+@cache
+def find_fusion(name: str) -> FoundFusion:
+    """Return the fusion method called *name*; raises `UnknownPart` or another `ConfigError`."""
+    part = load_part(FUSION_GROUP, name)
+    if not isinstance(part, OwnFusion):
+        problem = f"must be a qtmiddleware.plugins.OwnFusion, not {type(part).__name__}"
+        raise _build_error(FUSION_GROUP, name, problem)
+    if not callable(part.merge):
+        problem = f"must have a function as merge, not {type(part.merge).__name__}"
+        raise _build_error(FUSION_GROUP, name, problem)
+    row = FusionMethod(name=name, weighs=bool(part.weighs), needs_scores=bool(part.needs_scores))
+    return FoundFusion(row, part.merge)
+
+
+# --- document readers -----------------------------------------------------------------------------
+
+
+def has_reader(ending: str) -> bool:
+    """Whether an installed package reads files of *ending* (``.tape``)."""
+    return ending.removeprefix(".") in find_names(READER_GROUP)
+
+
+def find_reader(ending: str) -> Callable[..., Any]:
+    """Return the function that reads files of *ending*; raises `ConfigError`."""
+    name = ending.removeprefix(".")
+    part = load_part(READER_GROUP, name)
+    if not callable(part):
+        problem = f"must be a function of a path and a file, not {type(part).__name__}"
+        raise _build_error(READER_GROUP, name, problem)
+    found: Callable[..., Any] = part
+    return found

@@ -1,0 +1,208 @@
+"""Transformations that users define: what a definition may hold, what the model is told, what a variant weighs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import qtmiddleware as qtm
+from qtmiddleware.catalogue import FILLED_BY, TEXT_FIELDS, TRANSFORMS
+from qtmiddleware.config import Config
+from qtmiddleware.config.settings import FusionSettings, Settings
+from qtmiddleware.errors import ConfigError
+from qtmiddleware.kit.evaluation.tuning.search import list_axes
+from qtmiddleware.plugins import find_transform
+from qtmiddleware.retrieval.question import Question
+from qtmiddleware.testing import ScriptedModel
+from qtmiddleware.transforms import PROMPTS, build_prompts
+from qtmiddleware.types import Message
+
+PROMPT = "Say it as the trade says it."
+KINDS = ", ".join(FILLED_BY)
+HISTORY = (Message("user", "Who founded Acme?"), Message("assistant", "Jane Roe."))
+
+
+def load(definition: Any, *, name: str = "jargon", **more: Any) -> Config:
+    return Config.load({"transformationType": name, "transforms": {name: definition}, **more}, environ={})
+
+
+def define(*fields: str, prompt: str = PROMPT) -> dict[str, Any]:
+    return {"prompt": prompt, "fields": list(fields)}
+
+
+def passages(query: str, top_k: int = 3) -> list[dict[str, Any]]:
+    return [{"id": f"{query}-{n}", "score": 1.0 / (n + 1), "text": query} for n in range(top_k)]
+
+
+@pytest.mark.parametrize(
+    ("transforms", "path", "allowed"),
+    [
+        ({"hyde": define("hyde")}, "transforms.hyde", "another name"),
+        ({"Multi-Query": define("hyde")}, "transforms.Multi-Query", "another name"),
+        ({"standalone": define("hyde")}, "transforms.standalone", "another name"),
+        ({"answer": define("hyde")}, "transforms.answer", "another name"),
+        ({"my own": define("hyde")}, "transforms.my own", "letters, digits, - and _"),
+        ({"x" * 61: define("hyde")}, "transforms." + "x" * 60 + "...", "at most 60"),
+        ({"jargon": "Say it."}, "transforms.jargon", "an object with prompt and fields"),
+        ({"jargon": {"fields": ["hyde"]}}, "transforms.jargon.prompt", "a text that is not empty"),
+        ({"jargon": define("hyde", prompt=" ")}, "transforms.jargon.prompt", "a text that is not empty"),
+        ({"jargon": {"prompt": PROMPT}}, "transforms.jargon.fields", f"a list of {KINDS}"),
+        ({"jargon": define()}, "transforms.jargon.fields", f"a list of {KINDS}"),
+        ({"jargon": define("answer")}, "transforms.jargon.fields", f"one of {KINDS}"),
+        ({"jargon": define("standalone")}, "transforms.jargon.fields", f"one of {KINDS}"),
+        ({"jargon": {"prompt": PROMPT, "fields": {"hyde": -0.1}}}, "transforms.jargon.fields.hyde", "from 0 to 100"),
+        ({"jargon": {"prompt": PROMPT, "fields": {"hyde": True}}}, "transforms.jargon.fields.hyde", "from 0 to 100"),
+        ({"jargon": {"prompt": PROMPT, "fields": {"keywords": 1}}}, "transforms.jargon.fields.keywords", "null"),
+        ({"jargon": {**define("hyde"), "wieght": 1}}, "transforms.jargon.wieght", "one of prompt, fields"),
+        ([], "transforms", "an object of objects"),
+    ],
+)
+def test_a_definition_that_is_impossible_is_refused_with_its_place(transforms: Any, path: str, allowed: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        Config.load({"transforms": transforms}, environ={})
+    assert refused.value.path == path
+    assert allowed in refused.value.allowed
+    assert f"{path} is " in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["sk-proj-Zq81hhTTyw0pLmN", "two\nlines", "\x1b[31m"])
+def test_a_message_about_a_name_is_one_line_without_a_key(name: str) -> None:
+    for definition in ({}, {"prompt": PROMPT, "fields": ["x"], name: 1}):
+        with pytest.raises(ConfigError) as refused:
+            Config.load({"transforms": {name: definition}}, environ={})
+        assert name not in str(refused.value) + refused.value.path
+        assert all(line.startswith("transforms.") and line.isprintable() for line in str(refused.value).split("\n"))
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=6) | st.sampled_from(["jargon", "rewrite", "x" * 70]),
+        st.none()
+        | st.text(max_size=5)
+        | st.dictionaries(
+            st.sampled_from(["prompt", "fields", "weight"]),
+            st.text(max_size=5)
+            | st.lists(st.sampled_from([*FILLED_BY, "stepBack", "x"]) | st.integers(), max_size=3)
+            | st.dictionaries(st.sampled_from([*FILLED_BY, "stepBack", "x"]), st.none() | st.floats(), max_size=3),
+        ),
+        max_size=3,
+    )
+)
+def test_any_definition_is_a_config_that_can_be_asked_for_or_a_config_error(transforms: dict[str, Any]) -> None:
+    config, refused = Config.load(environ={}), None
+    try:
+        config = Config.load({"transforms": transforms}, environ={})
+    except ConfigError as error:
+        refused = error.path
+    assert refused is None or refused.startswith("transforms.")
+    for name in config.settings.transforms:
+        settings = config.overridden({"transformationType": name}).settings
+        (prompt,) = build_prompts(settings, "why?")
+        assert tuple(it.name for it in prompt.fields) == settings.transform.fields != ()
+        assert Config.load(json.loads(json.dumps(config.to_dict())), environ={}).settings == config.settings
+
+
+@pytest.mark.parametrize("field", FILLED_BY)
+def test_one_field_has_the_description_and_the_rules_of_the_built_in_prompt(field: str) -> None:
+    settings = load(define(field)).settings
+    (own,) = build_prompts(settings, "why?")
+    (built_in,) = build_prompts(replace(settings, transformation_type=FILLED_BY[field]), "why?")
+    assert own.fields == built_in.fields
+    assert own.system.startswith(PROMPT)
+    assert all(rule in own.system for rule in PROMPTS[FILLED_BY[field]].rules)
+
+
+def test_several_fields_are_asked_for_in_the_order_they_are_searched() -> None:
+    (prompt,) = build_prompts(load(define("stepBack", "hyde", "rewrite")).settings, "why?", HISTORY)
+    assert [it.name for it in prompt.fields] == ["standalone", "rewrite", "hyde", "step_back"]
+    assert [it for it in TEXT_FIELDS if it in {field.name for field in prompt.fields}] == [
+        it.name for it in prompt.fields
+    ]
+
+
+def test_another_definition_is_another_prompt_and_another_key_of_the_cache() -> None:
+    definitions = (define("rewrite"), define("hyde"), define("rewrite", "hyde"), define("rewrite", prompt="Say it."))
+    questions = [Question("why?", (), load(it).settings) for it in definitions]
+    assert len({it.cache_key("m") for it in questions}) == len(definitions)
+    assert len({it.prompts[0].version for it in questions}) == len(definitions)
+    again = Question("why?", (), load(define("rewrite")).settings)
+    assert again.cache_key("m") == questions[0].cache_key("m")
+
+
+@given(st.sampled_from([it for it in FILLED_BY if TEXT_FIELDS[it].variant]), st.floats(0.01, 100))
+def test_the_weight_of_a_definition_is_the_weight_of_its_variants(field: str, weight: float) -> None:
+    text = "renal failure of the kidneys"
+    reply = {field: [text] if TEXT_FIELDS[field].shape == "list" else text}
+    config = load({"prompt": PROMPT, "fields": {field: weight}}, fusion={"weights": {"hyde": 3.0}})
+    with qtm.QueryMiddleware(config, client=ScriptedModel(reply)) as middleware:
+        _, variant = middleware.wrap(passages).retrieve("kidneys").variants
+    assert (variant.kind, variant.weight) == (TEXT_FIELDS[field].variant, weight)
+
+
+def test_a_field_without_a_weight_has_that_of_the_settings() -> None:
+    config = load({"prompt": PROMPT, "fields": {"rewrite": None, "hyde": 2}}, fusion={"weights": {"rewrite": 0.3}})
+    reply = {"rewrite": "renal failure", "hyde": "The kidneys filter the blood."}
+    with qtm.QueryMiddleware(config, client=ScriptedModel(reply)) as middleware:
+        found = middleware.wrap(passages).retrieve("kidneys")
+    assert {it.kind: it.weight for it in found.variants} == {"original": 1.0, "rewrite": 0.3, "hyde": 2.0}
+
+
+def test_a_decorated_function_and_a_call_use_it() -> None:
+    model = ScriptedModel({"rewrite": "renal failure"})
+    transforms = {"jargon": define("rewrite"), "trade": define("rewrite", prompt="Otherwise.")}
+
+    @qtm.middleware(client=model, config={"transforms": transforms})
+    def search(query: str, top_k: int = 3) -> list[dict[str, Any]]:
+        return passages(query, top_k)
+
+    with qtm.override({"transformationType": "jargon"}):
+        assert len(search.retrieve("kidneys").variants) == 2
+    with qtm.override({"transformationType": "TRADE"}):
+        assert len(search.retrieve("kidneys").variants) == 2
+    assert [prompt.mode for prompt in model.prompts] == ["jargon", "trade"]
+
+
+def test_a_layer_defines_a_transformation_anew_and_keeps_the_others() -> None:
+    below = {"jargon": {"prompt": PROMPT, "fields": {"hyde": 1.0}}, "trade": define("keywords")}
+    config = Config.load({"transforms": below}, environ={}).overridden({"transforms": {"jargon": define("rewrite")}})
+    assert set(config.settings.transforms) == {"jargon", "trade"}
+    assert find_transform("jargon", config.settings.transforms).fields == ("rewrite",)
+
+
+def test_a_layer_may_choose_what_another_one_defines() -> None:
+    environ = {"QTM_TRANSFORMATION_TYPE": "jargon"}
+    assert Config.load({"transforms": {"jargon": define("hyde")}}, environ=environ).settings.transform.fields == (
+        "hyde",
+    )
+    written = {"QTM_TRANSFORMS": json.dumps({"jargon": define("hyde")}), **environ}
+    assert Config.load(None, environ=written).settings.transform.fields == ("hyde",)
+    with pytest.raises(ConfigError, match=r'transformationType is "jargon" \(environment'):
+        Config.load(None, environ=environ)
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_a_built_in_name_is_what_the_catalogue_says(name: str) -> None:
+    assert Settings(transformation_type=name).transform is TRANSFORMS[name]
+
+
+def test_a_method_of_nobody_is_an_error_where_it_is_used() -> None:
+    with pytest.raises(ConfigError, match="no installed package has an entry point 'best'"):
+        _ = FusionSettings(method="best").row
+
+
+def test_the_tuner_tries_no_weights_that_a_definition_brings() -> None:
+    axes = list_axes({"transformationType": "jargon"}, max_call_rate=None, has_words=False)
+    assert not any(name.startswith("fusion.weights") for name in axes)
+
+
+def test_a_text_that_copies_the_example_of_the_prompt_is_noted_in_the_trace() -> None:
+    _, reply = PROMPTS["rewrite"].example or ("", {})
+    with qtm.QueryMiddleware({"transformationType": "rewrite"}, client=ScriptedModel(reply)) as middleware:
+        found = middleware.wrap(passages).retrieve("kidneys")
+    assert ("rewrite", "dropped: copies the prompt") in found.trace.notes
+    assert [(it.stage, it.reason) for it in found.degradations] == [("transform.rewrite", "unparsable")]
