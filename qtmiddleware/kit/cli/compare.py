@@ -104,7 +104,7 @@ def compare_command(
         require_jinja()
         check_places(report.parent, [report.name], "--report")
     with _open(function, config, sets) as (base, loaded), redirect_stdout(sys.stderr):
-        has_model = base.middleware._factory.has_model
+        has_model = base.middleware._components.has_model
         names = _choose_systems(systems, loaded, has_model=has_model, is_judged=is_judged)
         if not has_model:
             if answers or is_judged:

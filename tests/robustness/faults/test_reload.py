@@ -227,9 +227,9 @@ def test_what_was_spent_is_not_forgotten() -> None:
 
 def test_the_number_of_threads_changes_for_those_in_use_too() -> None:
     qm = qtm.QueryMiddleware()
-    bulkhead = qm._factory.bulkhead
+    bulkhead = qm._components.bulkhead
     qm.reload({"limits": {"maxThreads": 3}})
-    assert (qm._factory.bulkhead, qm.health().threads.limit) == (bulkhead, 3)
+    assert (qm._components.bulkhead, qm.health().threads.limit) == (bulkhead, 3)
 
 
 def test_a_client_is_kept_where_address_and_key_are_the_same(services: TwoServices) -> None:

@@ -336,7 +336,7 @@ def _open_data(folder: str | Path | Dataset, options: BenchOptions) -> Dataset:
 def _open_replies(data: Dataset, options: BenchOptions, stack: ExitStack) -> _Replies:
     settings, function, recordings = options.settings, options.function, options.recordings
     if function is not None and options.has_own_model:
-        has_model = function.fn.middleware._factory.has_model
+        has_model = function.fn.middleware._components.has_model
         note = f"{function.name} asks its own model; its replies are not kept." if has_model else _NO_MODEL_ASKED
         return _Replies(data, None, has_model, (note,))
     if recordings is not None:
