@@ -18,7 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from qtmiddleware.config.settings import HybridSettings, PreprocessSettings
+from qtmiddleware.config.kit_settings import HybridSettings
+from qtmiddleware.config.settings import PreprocessSettings
 from qtmiddleware.kit.embedding import embedder_named
 from qtmiddleware.kit.evaluation import Dataset, evaluate
 from qtmiddleware.kit.index.hybrid import HybridSearch

@@ -10,7 +10,8 @@ from operator import attrgetter
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from qtmiddleware.catalogue import prompt_names
-from qtmiddleware.config.settings import MARKS, META, Mark, Settings, default_of
+from qtmiddleware.config.options import MARKS, META, Mark, default_of
+from qtmiddleware.config.settings import Settings
 
 ENVIRONMENT_PREFIX: Final = "QTM_"
 

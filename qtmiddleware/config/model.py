@@ -24,13 +24,14 @@ from qtmiddleware.config.keys import (
     get_value,
     keys_by_path,
 )
+from qtmiddleware.config.options import META, default_of
 from qtmiddleware.config.own_names import (
     TRANSFORMS_KEY,
     find_unknown_names,
     normalize_transforms,
     write_open_end,
 )
-from qtmiddleware.config.settings import META, Settings, default_of
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Every option, with its default, its limits and its meaning, in one place.
+"""Every option of the core, with its default, its limits and its meaning; those of the kit are in `kit_settings`.
 
 Plain frozen dataclasses, so that the pipeline needs no validation library at run time. The limits stand in each field's
 metadata; `qtmiddleware.config` reads them to check what users write and to make the JSON schema. Keys are snake_case
@@ -6,127 +6,30 @@ here and camelCase in files. Annotations are evaluated here, not kept as texts: 
 """
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, dataclass_transform
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from qtmiddleware.catalogue import (
-    FUSION_METHODS,
-    LANGUAGES,
-    STORES,
-    TEXT_FIELDS,
-    TRANSFORMS,
-    TransformRow,
-    prompt_names,
-)
+from qtmiddleware.catalogue import FUSION_METHODS, LANGUAGES, TEXT_FIELDS, TRANSFORMS, TransformRow, prompt_names
 from qtmiddleware.catalogue import FusionMethod as FusionRow
-
-META: Final = "option"
-"""The metadata key under which a field keeps its meaning and limits."""
-
-MARKS: Final = "marks"
-"""The metadata key under which a field keeps what depends on it."""
-
-Mark = Literal["reply", "model", "middleware", "named"]
-"""What depends on an option: the texts a model replies with (their cache key), the model object that is made, or what
-belongs to the whole middleware and cannot be changed by one call. One that is ``named`` decides where texts and keys
-go, what is run or written, or what a model is told: the command line takes it from no file that nobody named."""
+from qtmiddleware.config import kit_settings as kit
+from qtmiddleware.config.kit_settings import HybridSettings, StoreSettings
+from qtmiddleware.config.options import SettingsGroup, group, make_group, option
 
 ApplyTo = Literal["keywords", "text", "both"]
 EscalationMode = Literal["always", "never", "auto"]
 StructuredOutput = Literal["auto", "json_schema", "json_object", "text"]
 ReasoningEffort = Literal["auto", "none", "minimal", "low", "medium", "high", "xhigh", "max"]
 SubQueryStyle = Literal["simple", "aspects", "research"]
-HybridMethod = Literal["weighted", "rrf"]
 AnswerMode = Literal["plain", "synthesis"]
-ChunkBoundary = Literal["sentence", "character"]
 Scores = Literal["backend", "fused"]
 if TYPE_CHECKING:
     Language = str
     FusionMethod = str
-    StoreKind = str
     TransformationType = str
 else:
     Language = Literal[("auto", *LANGUAGES)]
-    StoreKind = Literal[tuple(STORES)]
     # Users add to these two, so the rows of the catalogue are not all there is.
     FusionMethod = Annotated[str, tuple(FUSION_METHODS)]
     TransformationType = Annotated[str, tuple(TRANSFORMS)]
-
-
-def option(default: Any, doc: str, *, marks: str = "", **limits: Any) -> Any:
-    """Returns a field with its *default*, its meaning and the limits pydantic knows (``ge``, ``le``, ``min_length``).
-
-    *marks* are `Mark` words with blanks between them.
-    """
-    meta = {META: {"description": doc, **limits}, MARKS: frozenset(marks.split())}
-    if isinstance(default, Mapping):
-        frozen = dict(default)
-        return field(default_factory=lambda: dict(frozen), metadata=meta)
-    return field(default=default, metadata=meta)
-
-
-def group(cls: type[Any], doc: str, *, marks: str = "") -> Any:
-    """Returns a field that holds a group of options; its *marks* are those of all of them."""
-    return field(default_factory=cls, metadata={META: {"description": doc}, MARKS: frozenset(marks.split())})
-
-
-@dataclass_transform(kw_only_default=True, frozen_default=True)
-class SettingsGroup:
-    """What every group of settings is: a dataclass of keyword arguments whose values stay as they are.
-
-    Its methods are written here once. A frozen dataclass would generate and compile six for each of the twenty groups
-    whenever a process starts, which takes as long as the imports of half the package.
-    """
-
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-
-    def __init_subclass__(cls) -> None:
-        dataclass(init=False, repr=False, eq=False)(cls)
-
-    def __init__(self, **values: Any) -> None:
-        for name in values.keys() - self.__dataclass_fields__.keys():
-            raise TypeError(f"{type(self).__name__} has no option {name!r}")
-        self.__setstate__(values)
-
-    def __eq__(self, other: object) -> bool:
-        return vars(self) == vars(other) if type(other) is type(self) else NotImplemented
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
-
-    def __setattr__(self, name: str, _: object) -> None:
-        raise FrozenInstanceError(f"cannot assign to field {name!r}")
-
-    def __delattr__(self, name: str) -> None:
-        raise FrozenInstanceError(f"cannot delete field {name!r}")
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled: every value by its name, so that another version with other options can read it."""
-        return dict(vars(self))
-
-    def __setstate__(self, values: Mapping[str, Any] | list[Any]) -> None:
-        """Take *values*, as of a pickle; an option that they lack gets its default.
-
-        The first pickles hold a list in the order of the fields, so a new option belongs at the end of its group.
-        """
-        known = fields(self)
-        if not isinstance(values, Mapping):
-            values = {it.name: value for it, value in zip(known, values, strict=False)}
-        vars(self).update((it.name, values[it.name] if it.name in values else default_of(it)) for it in known)
-
-
-def default_of(field: Field[Any]) -> Any:
-    """Return the default of a settings field."""
-    return field.default if field.default_factory is MISSING else field.default_factory()
-
-
-def _make_group(name: str, doc: str, options: Mapping[str, tuple[Any, Any]]) -> Any:
-    """Return a group whose *options*, each a type and a field, are derived from rows of the catalogue."""
-    kinds = {option: kind for option, (kind, _) in options.items()}
-    defaults = {option: default for option, (_, default) in options.items()}
-    return type(name, (SettingsGroup,), {"__module__": __name__, "__doc__": doc, "__annotations__": kinds, **defaults})
 
 
 class PreprocessSettings(SettingsGroup):
@@ -195,9 +98,10 @@ def _weight(default: float, doc: str) -> Any:
 if TYPE_CHECKING:
     FusionWeights = Any
 else:
-    FusionWeights = _make_group(
+    FusionWeights = make_group(
         "FusionWeights",
         "The weight of each kind of variant; sub-queries and paraphrases share theirs among themselves.",
+        __name__,
         {
             "original": (float, _weight(1.0, "The user's own question.")),
             "original_in_conversation": (
@@ -268,9 +172,10 @@ class LimitSettings(SettingsGroup):
 if TYPE_CHECKING:
     TemperatureSettings = Any
 else:
-    TemperatureSettings = _make_group(
+    TemperatureSettings = make_group(
         "TemperatureSettings",
         "The sampling temperature of single prompts.",
+        __name__,
         {
             name: (float | None, option(None, "Its own temperature; null is llm.temperature.", ge=0.0, le=2.0))
             for name in prompt_names()
@@ -393,54 +298,6 @@ class LogSettings(SettingsGroup):
     )
 
 
-class HybridSettings(SettingsGroup):
-    """Searching by vectors and by words: the own store, and Pinecone's document indexes."""
-
-    enabled: bool = option(False, "Whether the own store is searched by words too.", marks="middleware")
-    method: HybridMethod = option(
-        "weighted", "weighted: sum of min-max scores; rrf: by rank. For the own store.", marks="middleware"
-    )
-    vector_weight: float = option(0.75, "Share of the vector search.", marks="middleware", ge=0.0, le=1.0)
-    bm25_weight: float = option(0.25, "Share of the word search (BM25).", marks="middleware", ge=0.0, le=1.0)
-    search_top_k: int = option(
-        10,
-        "Passages a hybrid search of the own store returns where none are asked for.",
-        marks="middleware",
-        ge=1,
-        le=10_000,
-    )
-    fusion_top_k: int = option(
-        50, "Candidates each of the two searches of the own store brings.", marks="middleware", ge=1, le=10_000
-    )
-    rrf_k: int = option(60, "The constant of reciprocal rank fusion.", marks="middleware", ge=1, le=10_000)
-    text_fields: tuple[str, ...] = option(
-        (),
-        "Fields of a Pinecone document index that are searched by the question's keywords too, beside a vector or embed"
-        " clause.",
-    )
-
-
-class StoreSettings(SettingsGroup):
-    """The own store. Keys come from the environment alone."""
-
-    kind: StoreKind = option("sqlite", "sqlite and lancedb keep files at indexPath; pinecone; memory keeps nothing.")
-    index: str | None = option(None, "Name of the Pinecone index.", marks="named")
-    host: str | None = option(None, "Host of the Pinecone index, in place of its name.", marks="named")
-    namespace: str = option("", "Pinecone namespace.")
-    read_price: float | None = option(
-        None, "US dollars for a million read units, for the cost of searches; of wrapped functions too.", ge=0.0
-    )
-    integrated: bool = option(False, "Whether the Pinecone index embeds texts itself; embeddingModel is unused then.")
-    text_field: str = option("text", "Metadata field of Pinecone records that holds the text.", min_length=1)
-    sparse_index: str | None = option(
-        None, "Name of a second, sparse Pinecone index, for the word search.", marks="named"
-    )
-    sparse_host: str | None = option(None, "Host of the sparse index, in place of its name.", marks="named")
-    sparse_model: str = option(
-        "pinecone-sparse-english-v0", "Hosted model that makes the sparse vectors.", min_length=1
-    )
-
-
 class AnswerSettings(SettingsGroup):
     """Answers from what was found."""
 
@@ -469,30 +326,15 @@ class Settings(SettingsGroup):
         "The score a passage is returned with: backend, the function's own for the user's question, or fused, our own,"
         " which falls with the order.",
     )
-    chunk_size: int = option(800, "Characters a chunk.", ge=1, le=1_000_000)
-    chunk_overlap: int = option(200, "Characters neighbouring chunks share.", ge=0, le=1_000_000)
-    chunk_boundary: ChunkBoundary = option(
-        "sentence", "sentence: a chunk ends at one where one is near; character: windows of exactly chunkSize."
-    )
-    contextual_chunks: bool = option(False, "Whether the model writes for each chunk where it stands in its document.")
-    embedding_model: str = option(
-        "all-MiniLM-L6-v2", "Model that embeds passages and queries.", marks="middleware", min_length=1
-    )
-    embedding_dimensions: int | None = option(
-        None,
-        "Length of the vectors, for models that can shorten them; null is the model's own.",
-        marks="middleware",
-        ge=1,
-        le=100_000,
-    )
+    chunk_size: int = kit.CHUNK_SIZE
+    chunk_overlap: int = kit.CHUNK_OVERLAP
+    chunk_boundary: kit.ChunkBoundary = kit.CHUNK_BOUNDARY
+    contextual_chunks: bool = kit.CONTEXTUAL_CHUNKS
+    embedding_model: str = kit.EMBEDDING_MODEL
+    embedding_dimensions: int | None = kit.EMBEDDING_DIMENSIONS
     chat_model: str = option("gpt-6-luna", "Model that answers.", min_length=1)
-    data_path: str | None = option(None, "Documents to ingest: a file, a folder or a glob.")
-    index_path: str = option(
-        ".tmp/index/qtmiddleware.sqlite",
-        "Where the embedded store lies: a file, or a folder for LanceDB.",
-        marks="middleware",
-        min_length=1,
-    )
+    data_path: str | None = kit.DATA_PATH
+    index_path: str = kit.INDEX_PATH
     preprocess: PreprocessSettings = group(PreprocessSettings, "Rules without a model.")
     keyword_evidence: KeywordEvidenceSettings = group(KeywordEvidenceSettings, "Keywords over the candidates' text.")
     escalation: EscalationSettings = group(EscalationSettings, "When the model is called.")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
-from qtmiddleware.config.settings import ChunkBoundary
+from qtmiddleware.config.kit_settings import ChunkBoundary
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.preprocessing.lexicon import load_all
 

@@ -11,7 +11,8 @@ import pytest
 from pytest_httpserver import HTTPServer
 
 import qtmiddleware as qtm
-from qtmiddleware.config.settings import Settings, StoreSettings
+from qtmiddleware.config.kit_settings import StoreSettings
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, StoreError
 from qtmiddleware.kit.index.retriever import open_retriever
 from qtmiddleware.kit.stores import MemoryStore, SQLiteStore

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from qtmiddleware.config.settings import StoreSettings
+from qtmiddleware.config.kit_settings import StoreSettings
 from qtmiddleware.errors import ConfigError, StoreError
 from qtmiddleware.kit.stores.pinecone import HybridPineconeStore, PineconeStore, PineconeTextStore, open_pinecone
 from qtmiddleware.protocols import KeywordStore, Passage

@@ -14,7 +14,8 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.catalogue import TRANSFORMS
-from qtmiddleware.config.settings import Settings, StoreSettings
+from qtmiddleware.config.kit_settings import StoreSettings
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.kit.evaluation import Question
 from qtmiddleware.kit.evaluation.bench import CachedModel
 from qtmiddleware.kit.evaluation.judging import judge

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from qtmiddleware.config import Config
-from qtmiddleware.config.settings import META, FusionSettings, LlmSettings, Settings
+from qtmiddleware.config.options import META
+from qtmiddleware.config.settings import FusionSettings, LlmSettings, Settings
 from qtmiddleware.providers.llms.openai.prices import find_prices, find_shutdown
 from qtmiddleware.providers.llms.openai.requests import least_effort
 

@@ -6,7 +6,8 @@ import os
 from contextlib import ExitStack
 from typing import Any, Final
 
-from qtmiddleware.config.settings import Settings, StoreSettings
+from qtmiddleware.config.kit_settings import StoreSettings
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, StoreError
 from qtmiddleware.kit.stores.pinecone.calls import TIMEOUT_SECONDS, call_within
 from qtmiddleware.kit.stores.pinecone.indexes import (
