@@ -46,7 +46,7 @@ def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Itera
 
     An option that *before* lacks is newer than it. It counts as its default, under which the texts are as before.
     """
-    defaults = {key.name: to_json(key.default) for key in all_keys()}
+    defaults = {key.name: to_json(key.make_hashable(key.default)) for key in all_keys()}
     for name in (*now, *islice((it for it in before if it not in now), _MOST_UNKNOWN)):
         was, is_ = before.get(name, defaults.get(name)), now.get(name)
         if was != is_:
