@@ -25,7 +25,7 @@ from benchmarks.quality.sets import Prepared, Source, prepared
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.kit.evaluation import BASELINE, PRIMARY, SYSTEMS, Comparison, evaluate
 from qtmiddleware.kit.stores import SQLiteStore
-from qtmiddleware.retrieval import keyword_evidence
+from qtmiddleware.retrieval import bm25, keyword_evidence
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from tests.support.pinecone_world import pinecone_world
 
@@ -222,14 +222,14 @@ def measure_long(one: Prepared, length: int, share: float | None) -> list[float]
         return [{**record, "text": lengthen(record["id"])} for record in search(query, top_k)]
 
     def score(found: Callable[..., Any], most_read: int = EVERYTHING) -> float:
-        usual, keyword_evidence.MOST_READ = keyword_evidence.MOST_READ, most_read
+        usual, bm25.MOST_READ = bm25.MOST_READ, most_read
         try:
             run = {it.id: [record["id"] for record in found(it.text, top_k=10)] for it in questions}
         finally:
-            keyword_evidence.MOST_READ = usual
+            bm25.MOST_READ = usual
         return mean(list(evaluate({id_: one.data.qrels[id_] for id_ in run}, run).values[PRIMARY].values()))
 
-    most = keyword_evidence.MOST_READ
+    most = bm25.MOST_READ
     unbounded = wrap(search_long, maxChars=EVERYTHING)
     by_default = wrap(search_long)
     by_default(questions[0].text)
@@ -256,16 +256,16 @@ def surround(texts: Sequence[str], place: int, length: int, share: float | None)
 
 def time_reading(length: int) -> list[float]:
     """What the words of 50 passages take, read as a whole and in windows."""
-    texts, most = make_texts(length, 50), keyword_evidence.MOST_READ
+    texts, most = make_texts(length, 50), bm25.MOST_READ
 
     def read(most_read: int) -> None:
-        keyword_evidence.MOST_READ = most_read
+        bm25.MOST_READ = most_read
         keyword_evidence.score_by_keywords([(QUESTION, 1.0)], texts)
 
     try:
         return time_calls(lambda: read(EVERYTHING), lambda: read(most), clock=process_time)
     finally:
-        keyword_evidence.MOST_READ = most
+        bm25.MOST_READ = most
 
 
 def describe_run(source: Source) -> str:
