@@ -23,11 +23,15 @@ from qtmiddleware.providers.llms.openai.prices import find_prices
 
 RESULTS: Final = Path(__file__).parent / "results"
 PAGE: Final = Path(__file__).parents[1] / "docs" / "scale.md"
+FAQ: Final = PAGE.with_name("faq.md")
 MODEL: Final = "gpt-6-luna"
 """What the presets ask."""
 DIMENSION: Final = 384
 SIZES: Final = (10**5, 10**7, 10**9)
 RATES: Final = (1, 100, 10_000)
+DEARER: Final = "gpt-6-sol"
+TIERS: Final = {"rules": (0, 1), "words": (1, 1), "auto": (0.43, 1.4), "balanced": (1, 2), "thorough": (1, 6)}
+"""Model calls and searches per question, as in docs/choose-a-tier.md."""
 MONTH: Final = 30 * 86_400
 """Seconds."""
 SEARCHES: Final = 2
@@ -115,12 +119,17 @@ def _read_cells(file: str, first: str, after: str = "") -> list[str]:
 
 def compute_tables() -> dict[str, str]:
     """The tables of the page by name."""
-    facts = {name: it.value for name, it in (PUBLISHED | read_measured()).items()}
+    facts = read_facts()
     return {
         "searching": tabulate_searching(facts),
         "asking": tabulate_asking(facts),
         "corpus": tabulate_corpus(facts),
     }
+
+
+def read_facts() -> dict[str, float]:
+    """Every figure that goes in, by its name."""
+    return {name: it.value for name, it in (PUBLISHED | read_measured()).items()}
 
 
 def tabulate_searching(facts: dict[str, float]) -> str:
@@ -156,9 +165,7 @@ def tabulate_asking(facts: dict[str, float]) -> str:
         "`balanced`, all new": (model + search, facts["new_ms"], 1.0),
     }
     tokens = (facts["prompt_chars"] / facts["chars_a_token"], facts["reply_chars"] / facts["chars_a_token"])
-    price = find_prices(MODEL)
-    assert price is not None
-    usd_a_call = (tokens[0] * price[0] + tokens[1] * price[1]) / 1e6
+    usd_a_call = _price_call(facts, MODEL)
     head = ["questions a second", "kind", "under way at once", "cores", "workers", "memory, GB"]
     head += ["model calls a minute", "tokens a minute", "US dollars a month for the model", "by batch"]
     rows = []
@@ -174,6 +181,25 @@ def tabulate_asking(facts: dict[str, float]) -> str:
             ]
             rows.append([*row, show(usd), show(usd * facts["batch"])])
     return build_table(head, rows)
+
+
+def tabulate_prices(facts: dict[str, float]) -> str:
+    """What 1,000 questions cost per tier: the model by its price, Pinecone by the least a search reads."""
+    head = ["tier", "model calls", "searches", f"model {MODEL}", f"model {DEARER}", "Pinecone reads, at least"]
+    read = facts["least_units"] * facts["usd_units"] / 1e3
+    rows = []
+    for name, (calls, searches) in TIERS.items():
+        models = [f"${calls * 1e3 * _price_call(facts, model):.2f}" for model in (MODEL, DEARER)]
+        rows.append([f"`{name}`", f"{calls:g}", f"{searches:g}", *models, f"${searches * read:.3f}"])
+    return build_table(head, rows)
+
+
+def _price_call(facts: dict[str, float], model: str) -> float:
+    """US dollars of one call of *model*."""
+    price = find_prices(model)
+    assert price is not None
+    sent, written = (facts[name] / facts["chars_a_token"] for name in ("prompt_chars", "reply_chars"))
+    return (sent * price[0] + written * price[1]) / 1e6
 
 
 def tabulate_corpus(facts: dict[str, float]) -> str:
@@ -319,6 +345,7 @@ def main() -> None:
     said = f"{head}; the tables stand in [the page](../../docs/scale.md).\n\n{tabulate_facts()}\n"
     (RESULTS / "scale.md").write_text(said, "utf-8")
     put_blocks(PAGE, compute_tables())
+    put_blocks(FAQ, {"prices": tabulate_prices(read_facts())})
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from qtmiddleware.retrieval import responses
 from qtmiddleware.retrieval.responses import items
 from qtmiddleware.wrapping import signatures
 from scripts.drawings import DRAWINGS
+from tests.support.examples import Example, find_examples
 
 ROOT = Path(__file__).parents[2]
 GUIDES = sorted((ROOT / "docs").glob("*.md"))
@@ -22,9 +23,7 @@ ROOMS = ("evaluation", "judging", "reporting", "testsets", "tuning")
 EXAMPLES = [
     (guide, number, example)
     for guide in GUIDES
-    for number, example in enumerate(
-        re.findall(r"^```python\n(.*?)^```", guide.read_text("utf-8"), re.DOTALL | re.MULTILINE)
-    )
+    for number, example in enumerate(find_examples(guide.read_text("utf-8")))
 ]
 
 
@@ -33,14 +32,18 @@ EXAMPLES = [
     [(guide, example) for guide, _, example in EXAMPLES],
     ids=[f"{guide.stem}-{number}" for guide, number, _ in EXAMPLES],
 )
-def test_an_example_runs(guide: Path, example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_example_prints_what_it_shows(
+    guide: Path, example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     # The examples ingest this project's own guides; what they write goes where it does not stay.
     (tmp_path / "docs").symlink_to(ROOT / "docs", target_is_directory=True)
     (tmp_path / "config").symlink_to(ROOT / "config", target_is_directory=True)
     monkeypatch.chdir(tmp_path)
     # A handler that an example adds is none of the other tests' business.
     monkeypatch.setattr(logging.getLogger("qtmiddleware"), "handlers", [])
-    exec(compile(example, guide.name, "exec"), {})
+    exec(compile(example.code, guide.name, "exec"), {})
+    if example.output is not None:
+        assert capsys.readouterr().out == example.output
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)

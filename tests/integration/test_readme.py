@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 import re
+from operator import mul
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from qtmiddleware.kit.embedding import embedder_named
+from tests.support.examples import Example, find_examples
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+EXAMPLES = find_examples(README)
+MOST_WORDS = 700
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=[str(number) for number in range(len(EXAMPLES))])
-def test_an_example_runs(example: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_example_prints_what_it_shows(
+    example: Example, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(ROOT)
-    exec(compile(example, "README.md", "exec"), {})
+    exec(compile(example.code, "README.md", "exec"), {})
+    assert example.output is not None
+    assert capsys.readouterr().out == example.output
+
+
+def test_the_scores_of_its_example_are_those_of_the_model_it_names() -> None:
+    held: dict[str, Any] = {}
+    exec(compile(EXAMPLES[0].code, "README.md", "exec"), held)
+    embedder = embedder_named("all-MiniLM-L6-v2")
+    texts = [text for _, text in held["FOUND"]]
+    question, *passages = embedder.embed([held["question"], *texts])
+    scores = [sum(map(mul, question, passage)) for passage in passages]
+    assert scores == pytest.approx([score for score, _ in held["FOUND"]], abs=5e-4)
 
 
 def test_the_examples_that_need_a_key_are_python_too() -> None:
@@ -24,8 +44,25 @@ def test_the_examples_that_need_a_key_are_python_too() -> None:
 
 
 def test_it_can_be_read_in_one_go() -> None:
-    assert len(README.splitlines()) < 150
-    assert len(EXAMPLES) == 2
+    assert len(EXAMPLES) == 1
+    prose = re.sub(r"^```.*?^```", "", README, flags=re.DOTALL | re.MULTILINE)
+    words = [word for line in prose.splitlines() if not line.startswith("|") for word in line.split()]
+    assert len(words) <= MOST_WORDS
+
+
+def test_its_figures_of_small_collections_are_those_of_the_results() -> None:
+    page = (ROOT / "benchmarks/results/quality-small.md").read_text(encoding="utf-8")
+    measured = {
+        cells[0]: cells
+        for line in page.splitlines()
+        if len(cells := [it.strip() for it in line.strip("|").split("|")]) == 7
+    }
+    shown = re.findall(r"^\| `(\w+)`[^|]* \| (\d+) % \|([^|]*)\|([^|]*)\| (\d) \| (\d) \|", README, re.MULTILINE)
+    assert [name for name, *_ in shown] == ["off", "rules", "words", "balanced"]
+    for name, first, better, worse, calls, searches in shown:
+        row = measured["raw" if name == "off" else name]
+        rounded = [f"{float(it):.0f}" if it else "" for it in row[3:5]]
+        assert [first, better.strip(), worse.strip(), calls, searches] == [row[2], *rounded, *row[5:7]], name
 
 
 def test_every_file_it_names_is_there() -> None:

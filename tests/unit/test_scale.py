@@ -5,12 +5,26 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.blocks import read_block
-from benchmarks.scale import PAGE, RESULTS, compute_tables, show, show_load, tabulate_facts
+from benchmarks.scale import (
+    FAQ,
+    PAGE,
+    RESULTS,
+    compute_tables,
+    read_facts,
+    show,
+    show_load,
+    tabulate_facts,
+    tabulate_prices,
+)
 
 
 @pytest.mark.parametrize("name", ["searching", "asking", "corpus"])
 def test_the_tables_of_the_page_are_what_is_computed(name: str) -> None:
     assert read_block(PAGE, name) == compute_tables()[name], "run: python -m benchmarks.scale"
+
+
+def test_what_a_thousand_questions_cost_is_what_is_computed() -> None:
+    assert read_block(FAQ, "prices") == tabulate_prices(read_facts()), "run: python -m benchmarks.scale"
 
 
 def test_every_figure_that_goes_in_is_written_down() -> None:
