@@ -26,8 +26,8 @@ from qtmiddleware.errors import MissingExtra
 from tests.support.clock import Clock
 from tests.support.model_server import ModelServer
 
-# Its assertions should explain themselves, though it is no module of tests.
-pytest.register_assert_rewrite("tests.support.store_contract")
+# Their assertions should explain themselves, though they are no modules of tests.
+pytest.register_assert_rewrite("tests.support.store_contract", "tests.support.examples")
 
 # `--hypothesis-profile quick` is for the moment between two edits; what runs for every change tries more.
 # How long an example takes to make says how busy the machine is.

@@ -42,8 +42,7 @@ def test_an_example_prints_what_it_shows(
     # A handler that an example adds is none of the other tests' business.
     monkeypatch.setattr(logging.getLogger("qtmiddleware"), "handlers", [])
     exec(compile(example.code, guide.name, "exec"), {})
-    if example.output is not None:
-        assert capsys.readouterr().out == example.output
+    example.check_output(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)

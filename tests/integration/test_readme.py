@@ -25,7 +25,7 @@ def test_an_example_prints_what_it_shows(
     monkeypatch.chdir(ROOT)
     exec(compile(example.code, "README.md", "exec"), {})
     assert example.output is not None
-    assert capsys.readouterr().out == example.output
+    example.check_output(capsys.readouterr().out)
 
 
 def test_the_scores_of_its_example_are_those_of_the_model_it_names() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import re
 from dataclasses import dataclass
 
@@ -14,6 +15,11 @@ class Example:
 
     code: str
     output: str | None
+
+    def check_output(self, printed: str) -> None:
+        """Fail unless *printed* is the output; ``...`` there stands for anything."""
+        if self.output is not None and not doctest.OutputChecker().check_output(self.output, printed, doctest.ELLIPSIS):
+            assert printed == self.output
 
 
 def find_examples(page: str) -> list[Example]:
