@@ -123,7 +123,7 @@ class FusionSettings(SettingsGroup):
 
     method: FusionMethod = option(
         "anchored",
-        "How result lists are merged: anchored, rrf, weighted_rrf, max, or concat, which keeps the lists one after the other.",
+        "How result lists are merged: anchored, rrf, weighted_rrf, max, or concat, which keeps them one after the other.",
     )
     weights: FusionWeights = group(FusionWeights, "The weight of each kind of variant (anchored, weighted_rrf).")
     rrf_k: int = option(60, "The constant k of reciprocal rank fusion.", ge=1, le=10_000)
