@@ -15,74 +15,82 @@ if TYPE_CHECKING:
 else:
     StoreKind = Literal[tuple(STORES)]
 
-CHUNK_SIZE: Final = option(800, "Characters a chunk.", ge=1, le=1_000_000)
-CHUNK_OVERLAP: Final = option(200, "Characters neighbouring chunks share.", ge=0, le=1_000_000)
+CHUNK_SIZE: Final = option(800, "Characters per chunk.", ge=1, le=1_000_000)
+CHUNK_OVERLAP: Final = option(200, "Characters that neighbouring chunks share.", ge=0, le=1_000_000)
 CHUNK_BOUNDARY: Final = option(
-    "sentence", "sentence: a chunk ends at one where one is near; character: windows of exactly chunkSize."
+    "sentence",
+    "sentence: a chunk ends at the end of a sentence, if one is near; character: every chunk has exactly "
+    "chunkSize characters.",
 )
-CONTEXTUAL_CHUNKS: Final = option(False, "Whether the model writes for each chunk where it stands in its document.")
+CONTEXTUAL_CHUNKS: Final = option(False, "Whether the model describes each chunk's place in its document.")
 EMBEDDING_MODEL: Final = option(
     "all-MiniLM-L6-v2", "Model that embeds passages and queries.", marks="middleware", min_length=1
 )
 EMBEDDING_DIMENSIONS: Final = option(
     None,
-    "Length of the vectors, for models that can shorten them; null is the model's own.",
+    "Length of the vectors, for models that can shorten them; null is the model's own length.",
     marks="middleware",
     ge=1,
     le=100_000,
 )
-DATA_PATH: Final = option(None, "Documents to ingest: a file, a folder or a glob.")
+DATA_PATH: Final = option(None, "Documents to ingest: a file, a folder or a glob pattern.")
 INDEX_PATH: Final = option(
     ".tmp/index/qtmiddleware.sqlite",
-    "Where the embedded store lies: a file, or a folder for LanceDB.",
+    "Path of the built-in store: a file, or a folder for LanceDB.",
     marks="middleware",
     min_length=1,
 )
 
 
 class HybridSettings(SettingsGroup):
-    """Searching by vectors and by words: the own store, and Pinecone's document indexes."""
+    """Search by vectors and words together, in the built-in store and in Pinecone's document indexes."""
 
-    enabled: bool = option(False, "Whether the own store is searched by words too.", marks="middleware")
+    enabled: bool = option(False, "Whether the built-in store is searched by words too.", marks="middleware")
     method: HybridMethod = option(
-        "weighted", "weighted: sum of min-max scores; rrf: by rank. For the own store.", marks="middleware"
+        "weighted",
+        "How the built-in store merges both searches. weighted: sum of min-max scores; rrf: by rank.",
+        marks="middleware",
     )
-    vector_weight: float = option(0.75, "Share of the vector search.", marks="middleware", ge=0.0, le=1.0)
-    bm25_weight: float = option(0.25, "Share of the word search (BM25).", marks="middleware", ge=0.0, le=1.0)
+    vector_weight: float = option(0.75, "Weight of the vector search.", marks="middleware", ge=0.0, le=1.0)
+    bm25_weight: float = option(0.25, "Weight of the word search (BM25).", marks="middleware", ge=0.0, le=1.0)
     search_top_k: int = option(
         10,
-        "Passages a hybrid search of the own store returns where none are asked for.",
+        "Passages that a hybrid search of the built-in store returns if the call gives no number.",
         marks="middleware",
         ge=1,
         le=10_000,
     )
     fusion_top_k: int = option(
-        50, "Candidates each of the two searches of the own store brings.", marks="middleware", ge=1, le=10_000
+        50, "Candidates from each of the built-in store's two searches.", marks="middleware", ge=1, le=10_000
     )
-    rrf_k: int = option(60, "The constant of reciprocal rank fusion.", marks="middleware", ge=1, le=10_000)
+    rrf_k: int = option(60, "The constant k of reciprocal rank fusion.", marks="middleware", ge=1, le=10_000)
     text_fields: tuple[str, ...] = option(
         (),
-        "Fields of a Pinecone document index that are searched by the question's keywords too, beside a vector or embed"
-        " clause.",
+        "Fields of a Pinecone document index that are also searched for the question's keywords, beside a "
+        "vector or embed clause.",
     )
 
 
 class StoreSettings(SettingsGroup):
-    """The own store. Keys come from the environment alone."""
+    """The built-in store. Keys come only from the environment."""
 
-    kind: StoreKind = option("sqlite", "sqlite and lancedb keep files at indexPath; pinecone; memory keeps nothing.")
+    kind: StoreKind = option(
+        "sqlite", "sqlite and lancedb keep files at indexPath, pinecone uses a Pinecone index, memory keeps nothing."
+    )
     index: str | None = option(None, "Name of the Pinecone index.", marks="named")
-    host: str | None = option(None, "Host of the Pinecone index, in place of its name.", marks="named")
+    host: str | None = option(None, "Host of the Pinecone index, instead of its name.", marks="named")
     namespace: str = option("", "Pinecone namespace.")
     read_price: float | None = option(
-        None, "US dollars for a million read units, for the cost of searches; of wrapped functions too.", ge=0.0
+        None,
+        "US dollars per million read units, for the cost of searches, those of wrapped functions included.",
+        ge=0.0,
     )
-    integrated: bool = option(False, "Whether the Pinecone index embeds texts itself; embeddingModel is unused then.")
+    integrated: bool = option(False, "Whether the Pinecone index embeds texts itself; embeddingModel is then unused.")
     text_field: str = option("text", "Metadata field of Pinecone records that holds the text.", min_length=1)
     sparse_index: str | None = option(
-        None, "Name of a second, sparse Pinecone index, for the word search.", marks="named"
+        None, "Name of a second, sparse Pinecone index for the word search.", marks="named"
     )
-    sparse_host: str | None = option(None, "Host of the sparse index, in place of its name.", marks="named")
+    sparse_host: str | None = option(None, "Host of the sparse index, instead of its name.", marks="named")
     sparse_model: str = option(
-        "pinecone-sparse-english-v0", "Hosted model that makes the sparse vectors.", min_length=1
+        "pinecone-sparse-english-v0", "Model hosted by Pinecone that makes the sparse vectors.", min_length=1
     )

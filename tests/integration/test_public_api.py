@@ -62,8 +62,8 @@ def test_nothing_that_is_called_stable_is_gone() -> None:
         line.split("|")[1].strip(): set(re.findall(r"`([^`]+)`", line)) for line in page.splitlines() if "| " in line
     }
     assert rows["names of `qtmiddleware`"] - {"qtmiddleware", "qtm.__all__"} <= set(qtm.__all__)
-    assert [name for name in rows["rooms that are used by name"] if not hasattr(qtm, name.removeprefix("qtm."))] == []
-    doubles = {name for name in rows["what plug-ins implement, and doubles"] if "." not in name}
+    assert [name for name in rows["modules used by name"] if not hasattr(qtm, name.removeprefix("qtm."))] == []
+    doubles = {name for name in rows["protocols and test doubles"] if "." not in name}
     assert doubles
     assert [name for name in doubles if not hasattr(testing, name)] == []
     commands = python(

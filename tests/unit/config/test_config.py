@@ -833,7 +833,7 @@ def test_the_schema_says_what_the_settings_say() -> None:
     definitions = schema["$defs"]
     assert schema["properties"]["topK"] == {
         "default": 4,
-        "description": "Passages a search of the own store returns.",
+        "description": "Passages that a search of the built-in store returns.",
         "maximum": 10_000,
         "minimum": 1,
         "type": "integer",
