@@ -210,9 +210,9 @@ TRANSFORMS: Final[Mapping[str, TransformRow]] = _by_name(
 """Every value of ``transformationType``, in the order they are numbered on the command line."""
 
 FILLED_BY: Final[Mapping[str, str]] = MappingProxyType(
-    {row.fields[0]: row.name for row in TRANSFORMS.values() if len(row.fields) == 1}
+    {row.fields[0]: row.name for row in reversed([*TRANSFORMS.values()]) if len(row.fields) == 1}
 )
-"""The transform that asks for a field alone, by the field: what a transform of a user's own may fill."""
+"""The first transform that asks for a field alone, by the field: the fields that a user's own transform may fill."""
 
 STANDALONE: Final = "standalone"
 """The prompt that makes a follow-up question stand alone; asked where a conversation needs it, never chosen."""

@@ -346,7 +346,7 @@ class _Pipeline:
         """Remember that the function refused to search by words, if that is what it refused."""
         error, learned = self._words_error, self.learned
         # A call that asks for too much is refused whatever it searches for.
-        if error is None or not is_refusal(error) or self._first.calls > 1:
+        if error is None or not is_refusal(error) or self._first.was_refused:
             return
         learned.refuses_words = True
         fields = ", ".join(map(repr, self.request.text_fields))
@@ -401,7 +401,7 @@ class _Pipeline:
         if first.embed_seconds:
             self.trace.stage("embed", first.embed_seconds, detail="original", began=began)
         self.trace.stage("search.original", seconds, began=began)
-        if width is not None and first.calls > 1 and self.learned.refuses_widening:
+        if width is not None and first.was_refused and self.learned.refuses_widening:
             self.trace.note("keyword_evidence", f"the function refuses {width} candidates")
 
     def _llm_deadline(self) -> Deadline:

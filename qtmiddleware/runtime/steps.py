@@ -39,8 +39,9 @@ class Search(_Leaf):
     With *fields* a document search looks for the text in these fields by words, in place of the caller's own clauses.
     *kind* is what the text is to the question, and *weight* that in the fusion; both are for observers.
 
-    Who performs the step writes down how long the text took to embed, how many *calls* of the function were begun, the
-    *initial* lists the response was merged from, and the read units of each request that tells them.
+    Who performs the step writes down how long the text took to embed, how many *calls* of the function were begun
+    (`retrieval.searching.Searching` counts them), whether the function refused an earlier form of the call
+    (*was_refused*), the *initial* lists that the response was merged from, and the read units that each request reports.
     """
 
     text: str | None
@@ -52,6 +53,7 @@ class Search(_Leaf):
     weight: float = field(default=1.0, kw_only=True)
     embed_seconds: float = field(default=0.0, kw_only=True)
     calls: int = field(default=0, kw_only=True)
+    was_refused: bool = field(default=False, kw_only=True)
     initial: dict[str, Ranking] = field(default_factory=dict, kw_only=True)
     reads: list[float] = field(default_factory=list, kw_only=True)
 

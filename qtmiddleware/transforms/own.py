@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import json
 from functools import lru_cache
+from importlib import import_module
 from typing import Final
 
 from qtmiddleware.catalogue import FILLED_BY, TransformRow
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.protocols import ReplyField
 from qtmiddleware.transforms.prompt import Transform, mark_version
-from qtmiddleware.transforms.prompts import (
-    combined,
-    decompose,
-    hyde,
-    keywords,
-    multi_query,
-    rewrite,
-    stepback,
-)
+from qtmiddleware.transforms.prompts import combined
 
-_MODULES: Final = (decompose, hyde, keywords, multi_query, rewrite, stepback)
-_PROMPTS: Final = {module.TRANSFORM.mode: module.TRANSFORM for module in _MODULES}
+_PROMPTS: Final = {
+    name: import_module(f"qtmiddleware.transforms.prompts.{name}").TRANSFORM for name in FILLED_BY.values()
+}
 
 
 # Rows of one definition are one object, so that their prompt is put together once.

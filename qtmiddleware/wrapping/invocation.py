@@ -120,7 +120,7 @@ class Invocation:
             attempt = other
         else:
             response = self._call(step, query, attempt)
-        self._note_refusals(attempt, first)
+        self._note_refusals(step, attempt, first)
         return response
 
     async def asearch(self, step: Search) -> Any:
@@ -143,7 +143,7 @@ class Invocation:
             attempt = other
         else:
             response = await self._acall(step, query, attempt)
-        self._note_refusals(attempt, first)
+        self._note_refusals(step, attempt, first)
         return response
 
     def _embeds(self, step: Search) -> bool:
@@ -165,9 +165,9 @@ class Invocation:
             return ""
         return self.signature.find_missing_field(self.args, self.kwargs, settings.keyword_evidence.text_field)
 
-    def _note_refusals(self, attempt: _Attempt, first: _Attempt) -> None:
+    def _note_refusals(self, step: Search, attempt: _Attempt, first: _Attempt) -> None:
         """Remember what the function refused before the *attempt* that it answered."""
-        learned = self.context.learned
+        learned, step.was_refused = self.context.learned, attempt is not first
         if attempt.field != first.field and attempt.top_k == first.top_k:
             learned.refuses_field = True
             what = f"the index does not return the field {first.field!r} (keywordEvidence.textField)"
