@@ -40,7 +40,7 @@ class Search(_Leaf):
     *kind* is what the text is to the question, and *weight* that in the fusion; both are for observers.
 
     Who performs the step writes down how long the text took to embed, how many *calls* of the function were begun
-    (`retrieval.searching.Searching` counts them), whether the function refused an earlier form of the call
+    (`Searching` counts them), whether the function refused an earlier form of the call
     (*was_refused*), the *initial* lists that the response was merged from, and the read units that each request reports.
     """
 
