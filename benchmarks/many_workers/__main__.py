@@ -72,6 +72,37 @@ def period_table(periods: list[Period]) -> str:
     return table(head, lines)
 
 
+def short_load_table(rows: list[Row]) -> str:
+    """Return what the page shows of `load_table`: several clients, and fewer columns."""
+    head = ["", "clients", "questions per second", "p50 ms", "p99 ms", "model calls per question"]
+    return table(
+        head,
+        [
+            [row.system, str(row.clients), f"{row.rate:.0f}", f"{row.p50:.0f}", f"{row.p99:.0f}", f"{row.calls:.2f}"]
+            for row in rows
+            if row.clients > 1
+        ],
+    )
+
+
+def short_period_table(periods: list[Period]) -> str:
+    """Return what the page shows of `period_table`: one period before a fault, all later ones, and fewer columns."""
+    states = ["full", "degraded", "failed"]
+    shown = [period for place, period in enumerate(periods) if not place or period.what != "before"]
+    return table(
+        ["", "period", "p99 ms", *states],
+        [
+            [
+                period.day,
+                period.what,
+                f"{period.load.percentile(0.99):.0f}",
+                *(str(period.load.count(state)) for state in states),
+            ]
+            for period in shown
+        ],
+    )
+
+
 def measure_memory(workers: Sequence[Worker]) -> list[str]:
     """RSS and PSS of each of *workers* in MB, the least and the most."""
     sizes = [read_memory(it.pid) for it in workers]
@@ -116,7 +147,7 @@ def main() -> None:
     blocks = {
         "load": load_table(rows),
         "memory": table(["", "RSS, MB", "PSS, MB"], [[name, *sizes] for name, sizes in memory.items()]),
-        "shared": table(["what they share", "calls of the model"], [[name, str(it)] for name, it in shared.items()]),
+        "shared": table(["what they share", "model calls"], [[name, str(it)] for name, it in shared.items()]),
         "days": period_table([*hanging, *redis_days, *killing]),
     }
     text = f"""# Many workers
@@ -163,7 +194,11 @@ search's 20 ms and the model.
 """
     print(text)
     RESULT.write_text(text, encoding="utf-8")
-    put_blocks(PAGE, blocks)
+    shortened = {
+        "load": short_load_table(rows),
+        "days": short_period_table([*hanging, *redis_days, *killing]),
+    }
+    put_blocks(PAGE, blocks | shortened)
     kept = {"worker_mb": float(memory["after the loads"][0].split()[-1]), "loads": [asdict(it) for it in rows]}
     RESULT.with_suffix(".json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
