@@ -21,7 +21,7 @@ MOST_COLUMNS = 78
 AVOIDED = re.compile(
     r"\b(?:mends?|mended|kin|hurts?|of ours|lies? over|lying over|gives? up reading"
     r"|(?:is|are|be|been|was|were) (?:weighed|told)|weighs|weighed by|stands? in for"
-    r"|once (?:a|an) (?:function|call|question|process|worker)|a question costs|may not be had|cannot be had)\b",
+    r"|once (?:a|an) (?:function|call|question|process|worker)|may not be had|cannot be had)\b",
     re.IGNORECASE,
 )
 
