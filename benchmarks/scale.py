@@ -126,7 +126,7 @@ def compute_tables() -> dict[str, str]:
 def tabulate_searching(facts: dict[str, float]) -> str:
     """What searching takes under `balanced`, with all passages in one namespace, and which limit is met first."""
     head = ["passages", "questions per second", "SQLite: seconds per search", "SQLite: cores"]
-    head += ["Pinecone: read units per search", "US dollars per month", "limit reached first"]
+    head += ["Pinecone: read units per search", "US dollars per month for reads", "limit reached first"]
     rows = []
     for size in SIZES:
         units = max(facts["least_units"], _count_gigabytes(facts, size) / facts["gb_a_unit"])
@@ -159,7 +159,7 @@ def tabulate_asking(facts: dict[str, float]) -> str:
     assert price is not None
     usd_a_call = (tokens[0] * price[0] + tokens[1] * price[1]) / 1e6
     head = ["questions per second", "kind", "at once", "cores", "workers"]
-    head += ["model calls per minute", "US dollars per month"]
+    head += ["model calls per minute", "US dollars per month for the model"]
     rows = []
     for rate in RATES:
         for kind, (seconds, ms, calls) in kinds.items():
@@ -179,7 +179,7 @@ def tabulate_corpus(facts: dict[str, float]) -> str:
         "driver, hours",
         "Pinecone upsert, hours",
     ]
-    head += ["ledger, GB", "SQLite, GB", "Pinecone, GB", "US dollars per month"]
+    head += ["ledger, GB", "SQLite, GB", "Pinecone, GB", "stored there, US dollars per month"]
     rows = []
     for size in SIZES:
         gigabytes = _count_gigabytes(facts, size)
