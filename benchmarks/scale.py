@@ -134,23 +134,22 @@ def read_facts() -> dict[str, float]:
 
 def tabulate_searching(facts: dict[str, float]) -> str:
     """What searching takes under `balanced`, with all passages in one namespace, and which limit is met first."""
-    head = ["passages", "questions a second", "SQLite: a search, all cores", "Pinecone: read units a search"]
-    head += ["read units a second", "US dollars a month for reads", "Pinecone's limit that is met first"]
+    head = ["passages", "questions per second", "SQLite: seconds per search", "SQLite: cores"]
+    head += ["Pinecone: read units per search", "US dollars per month for reads", "limit reached first"]
     rows = []
     for size in SIZES:
         units = max(facts["least_units"], _count_gigabytes(facts, size) / facts["gb_a_unit"])
         for rate in RATES:
             searches = rate * SEARCHES
             loads = {
-                "read units of the index": searches * units / facts["units_limit"],
-                "searches of the namespace": searches / facts["queries_limit"],
+                "read units": searches * units / facts["units_limit"],
+                "searches": searches / facts["queries_limit"],
             }
             name = max(loads, key=lambda it: loads[it])
             seconds = facts["sqlite_ms"] / 1e3 * size / SIZES[0]
-            local = f"{show(seconds)} s, {show(searches * seconds)}"
-            usd = show(searches * units * MONTH * facts["usd_units"] / 1e6)
-            rows.append([show(size), show(rate), local, show(units), show(searches * units), usd])
-            rows[-1].append(f"{name}: {show_load(loads[name])}")
+            usd = searches * units * MONTH * facts["usd_units"] / 1e6
+            values = (size, rate, seconds, searches * seconds, units, usd)
+            rows.append([*map(show, values), f"{name}: {show_load(loads[name])}"])
     return build_table(head, rows)
 
 
@@ -166,20 +165,15 @@ def tabulate_asking(facts: dict[str, float]) -> str:
     }
     tokens = (facts["prompt_chars"] / facts["chars_a_token"], facts["reply_chars"] / facts["chars_a_token"])
     usd_a_call = _price_call(facts, MODEL)
-    head = ["questions a second", "kind", "under way at once", "cores", "workers", "memory, GB"]
-    head += ["model calls a minute", "tokens a minute", "US dollars a month for the model", "by batch"]
+    head = ["questions per second", "kind", "at once", "cores", "workers"]
+    head += ["model calls per minute", "US dollars per month for the model"]
     rows = []
     for rate in RATES:
         for kind, (seconds, ms, calls) in kinds.items():
             workers = max(2, ceil(rate * ms / 1e3 / facts["use"]))
             usd = rate * calls * MONTH * usd_a_call
-            row = [show(rate), kind, show(rate * seconds), show(rate * ms / 1e3), show(workers)]
-            row += [
-                show(workers * facts["worker_mb"] / 1e3),
-                show(60 * rate * calls),
-                show(60 * rate * calls * sum(tokens)),
-            ]
-            rows.append([*row, show(usd), show(usd * facts["batch"])])
+            values = (rate * seconds, rate * ms / 1e3, workers, 60 * rate * calls, usd)
+            rows.append([show(rate), kind, *map(show, values)])
     return build_table(head, rows)
 
 
@@ -209,9 +203,9 @@ def tabulate_corpus(facts: dict[str, float]) -> str:
         "embedding here, core-hours",
         "by OpenAI, US dollars",
         "driver, hours",
-        "upsert at the limit, hours",
+        "Pinecone upsert, hours",
     ]
-    head += ["ledger, GB", "SQLite's index, GB", "in Pinecone, GB", "stored there, US dollars a month"]
+    head += ["ledger, GB", "SQLite, GB", "Pinecone, GB", "stored there, US dollars per month"]
     rows = []
     for size in SIZES:
         gigabytes = _count_gigabytes(facts, size)
@@ -257,8 +251,8 @@ def show(number: float) -> str:
 
 
 def show_load(load: float) -> str:
-    """*load* as a share of what is allowed."""
-    return f"{show(load)} times too many" if load > 1 else f"{load:.1%} of it"
+    """Return *load* as a percentage of what is allowed, or from 1 on as how many times that is."""
+    return f"{show(load)} times" if load > 1 else f"{load:.1%}"
 
 
 def build_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -48,4 +48,4 @@ def test_a_number_has_two_figures_that_say_something(number: float, shown: str) 
 
 
 def test_a_load_is_told_by_how_often_it_exceeds_what_is_allowed() -> None:
-    assert (show_load(0.02), show_load(2.19)) == ("2.0% of it", "2.2 times too many")
+    assert (show_load(0.02), show_load(2.19)) == ("2.0%", "2.2 times")
