@@ -163,7 +163,6 @@ def tabulate_asking(facts: dict[str, float]) -> str:
         "`balanced`, repeated": (repeated, facts["repeated_ms"], share),
         "`balanced`, all new": (model + search, facts["new_ms"], 1.0),
     }
-    tokens = (facts["prompt_chars"] / facts["chars_a_token"], facts["reply_chars"] / facts["chars_a_token"])
     usd_a_call = _price_call(facts, MODEL)
     head = ["questions per second", "kind", "at once", "cores", "workers"]
     head += ["model calls per minute", "US dollars per month for the model"]

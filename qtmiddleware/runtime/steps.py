@@ -41,7 +41,7 @@ class Search(_Leaf):
 
     Who performs the step writes down how long the text took to embed, how many *calls* of the function were begun
     (`Searching` counts them), whether the function refused an earlier form of the call
-    (*was_refused*), the *initial* lists that the response was merged from, and the read units that each request reports.
+    (*was_refused*), the *initial* lists that the response was merged from, and the read units of each request.
     """
 
     text: str | None
