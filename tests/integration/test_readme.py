@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from operator import mul
 from pathlib import Path
@@ -40,7 +41,7 @@ def test_the_scores_of_its_example_are_those_of_the_model_it_names() -> None:
 
 def test_the_examples_that_need_a_key_are_python_too() -> None:
     for example in re.findall(r"^```python no-run\n(.*?)^```", README, re.DOTALL | re.MULTILINE):
-        compile(example, "README.md", "exec")
+        compile(example, "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
 def test_it_can_be_read_in_one_go() -> None:
