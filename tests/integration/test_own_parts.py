@@ -180,7 +180,7 @@ def test_a_config_file_nobody_named_adds_no_transform(tmp_path: Path) -> None:
     script = "import sys; sys.argv[1:] = ['preprocess', 'why do kidneys stop']\n"
     done = run_python(script + "from qtmiddleware.kit.cli import main\nmain()", tmp_path)
     assert done.returncode == 2
-    assert "query-transform.config.json was found and sets transforms" in done.stderr
+    assert "query-transform.config.json was found in this folder and must not set transforms" in done.stderr
 
 
 FUSED = """

@@ -103,7 +103,7 @@ def test_a_value_that_cannot_be_read_is_none_and_is_overwritten(
     cache.put(KEY, MADE)
     assert look(cache) == MADE
     assert kept(server) == {NAME}
-    assert caplog.messages == [f"{NAME} of the shared cache at {server.socket} cannot be read and will be overwritten"]
+    assert caplog.messages == [f"{NAME} in the shared cache at {server.socket} cannot be read and will be overwritten"]
     assert not cache.rest
 
 

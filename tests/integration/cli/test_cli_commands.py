@@ -119,7 +119,7 @@ def test_a_check_warns_of_a_log_whose_folder_is_missing(qtm: Run, tmp_path: Path
     for command in ("check", "show"):
         ended = qtm("config", command, "own.json")
         assert ended.code == 0
-        said = "warning: log.path lies in no/such, which is no folder here; make it, or no query will be logged"
+        said = "warning: log.path lies in no/such, which does not exist; create the folder, or no query will be logged"
         assert said in " ".join(ended.err.split())
     assert not (tmp_path / "no").exists()
     (tmp_path / "no" / "such").mkdir(parents=True)
@@ -213,7 +213,7 @@ def test_nothing_that_is_there_is_overwritten_unless_that_is_asked_for(qtm: Run,
     named = qtm("config", "init", "auto")
     assert (named.code, "write --preset auto" in named.err) == (2, True)
     refused = qtm("config", "init")
-    assert (refused.code, "is there already; name another file, or overwrite it with --force" in refused.err) == (
+    assert (refused.code, "already exists; name another file, or overwrite it with --force" in refused.err) == (
         2,
         True,
     )

@@ -163,7 +163,7 @@ def test_a_folder_does_not_take_the_place_of_a_model_of_the_hub(
     (tmp_path / "vendor").mkdir()
     (tmp_path / "vendor" / "tiny").symlink_to(folder, target_is_directory=True)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(EmbeddingError, match=r"write \./vendor/tiny to have the folder"):
+    with pytest.raises(EmbeddingError, match=r"write \./vendor/tiny for the folder"):
         SentenceTransformersEmbedder("vendor/tiny").embed(["a"])
     assert SentenceTransformersEmbedder("./vendor/tiny").embed(["a"])
 
@@ -174,7 +174,7 @@ def test_a_folder_does_not_take_the_place_of_a_model_of_one_word(
     (tmp_path / "sentence-transformers").mkdir()
     (tmp_path / "sentence-transformers" / "tiny").symlink_to(folder, target_is_directory=True)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(EmbeddingError, match=r"write \./sentence-transformers/tiny to have the folder"):
+    with pytest.raises(EmbeddingError, match=r"write \./sentence-transformers/tiny for the folder"):
         SentenceTransformersEmbedder("tiny").embed(["a"])
 
 

@@ -104,7 +104,7 @@ BAD: list[tuple[Any, str, str]] = [
     ({"preprocess": {"enabled": "yes"}}, "preprocess.enabled", "true or false"),
     ({"preprocess": {"enabled": 1}}, "preprocess.enabled", "true or false"),
     ({"preprocess": {"keepWords": "not"}}, "preprocess.keepWords", "a list of texts"),
-    ({"preprocess": {"keepWords": ["not", 3]}}, "preprocess.keepWords.1", "is 3 (decorator); allowed: a text"),
+    ({"preprocess": {"keepWords": ["not", 3]}}, "preprocess.keepWords.1", "is 3 (decorator); must be a text"),
     ({"preprocess": "off"}, "preprocess", "an object, or for preprocess.enabled alone true or false"),
     ({"keywordEvidence": {"weight": 1.5}}, "keywordEvidence.weight", "a number from 0 to 1"),
     ({"keywordEvidence": {"weight": "0.5"}}, "keywordEvidence.weight", '"0.5"'),
@@ -116,19 +116,19 @@ BAD: list[tuple[Any, str, str]] = [
     ({"fusion": "best"}, "fusion.method", "one of anchored, rrf, weighted_rrf, max, concat"),
     ({"fusion": ["max"]}, "fusion", "fusion is a list"),
     ({"fusion": None}, "fusion", "fusion is null"),
-    ({"fusion": {"weights": 1}}, "fusion.weights", "allowed: an object"),
+    ({"fusion": {"weights": 1}}, "fusion.weights", "must be an object"),
     ({"fusion": {"weights": {"hyde": math.nan}}}, "fusion.weights.hyde", "not a finite number"),
     ({"fusion": {"weights": {"hyde": -math.inf}}}, "fusion.weights.hyde", "a number from 0 to 100"),
     ({"fusion": {"weights": {"stepBack": -0.1}}}, "fusion.weights.stepBack", "is -0.1"),
     ({"fusion": {"weights": {"step_back": 101}}}, "fusion.weights.stepBack", "is 101"),
     ({"fusion": {"weights": NO_WEIGHTS}}, "fusion.weights", "at least one above 0"),
-    ({"limits": 5}, "limits", "allowed: an object"),
+    ({"limits": 5}, "limits", "must be an object"),
     ({"limits": {"deadlineMs": 0}}, "limits.deadlineMs", "from 1 to 600000"),
     ({"llm": {"inputPrice": -1}}, "llm.inputPrice", "is -1 (decorator); allowed: a number of at least 0, or null"),
     ({"llm": {"temperature": 3}}, "llm.temperature", "from 0 to 2, or null"),
     ({"llm": {"baseUrl": "localhost:11434/v1"}}, "llm.baseUrl", "begins with http:// or https://"),
     ({"llm": {"prompts": ["x"]}}, "llm.prompts", "an object of texts"),
-    ({"llm": {"prompts": {"rewrite": 3}}}, "llm.prompts.rewrite", "allowed: a text"),
+    ({"llm": {"prompts": {"rewrite": 3}}}, "llm.prompts.rewrite", "must be a text"),
     ({"llm": {"prompts": {"rewite": "x"}}}, "llm.prompts.rewite", "did you mean rewrite?"),
     ({"cache": "no"}, "cache", "for cache.enabled alone true or false"),
     ({"log": False}, "log", "log is false"),
@@ -143,13 +143,13 @@ BAD: list[tuple[Any, str, str]] = [
     (
         {"hybrid": {"enabled": True, "vectorWeight": 0, "bm25Weight": 0}},
         "hybrid.vectorWeight",
-        "above 0 where hybrid.bm25Weight is 0",
+        "above 0 if hybrid.bm25Weight is 0",
     ),
     ({"store": "pinecone"}, "store.index", "the name of a Pinecone index, or store.host"),
     (
         {"store": {"kind": "pinecone", "index": "a", "integrated": True, "sparseIndex": "b"}},
         "store.integrated",
-        "false where a sparse index is named",
+        "false if a sparse index is named",
     ),
     ({"enabled": True}, "enabled", "enabled belongs to preprocess, keywordEvidence, hybrid, rerank, cache"),
     ({"fusion": {"topK": 3}}, "fusion.topK", "topK belongs to the top level"),
@@ -157,9 +157,9 @@ BAD: list[tuple[Any, str, str]] = [
     ({"fusion": {"$schema": "x"}}, "fusion.$schema", "known here: method, weights, rrfK"),
     ({"zzz": 1}, "zzz", "known here: transformationType, transformationModel"),
     ({"": 1}, "", "is not a setting"),
-    ({1: 2}, "<1>", "keys are texts"),
-    ({"fusion": {None: 2}}, "fusion.<null>", "keys are texts"),
-    ({"topK": 4, "top_k": 4}, "topK", "written twice, as topK and top_k"),
+    ({1: 2}, "<1>", "must be text"),
+    ({"fusion": {None: 2}}, "fusion.<null>", "must be text"),
+    ({"topK": 4, "top_k": 4}, "topK", "set twice, as topK and top_k"),
     (7, "config", "a path, the name of a preset, a mapping, a Config, Settings or None"),
     (b"config.json", "config", "a Python bytes"),
     (["topK"], "config", "config is a list"),
@@ -222,7 +222,7 @@ SECRET_KEYS += ["key", "pineconeKey", "password", "clientSecret", "credentials",
 def test_a_key_in_a_config_is_refused_and_never_repeated(key: str, group: str | None) -> None:
     inner = {key: "hunter2"}
     error = refused({group: inner} if group else inner)
-    assert "keys come from the environment alone" in str(error)
+    assert "in the environment" in str(error)
     assert "hunter2" not in str(error) + repr(error) + repr(vars(error))
 
 
@@ -443,8 +443,8 @@ def test_a_bad_override_is_refused_with_its_origin() -> None:
     [
         ({"dataPath": Path("docs")}, "dataPath is a Python"),
         ({"log": Path("a.jsonl")}, "for log.path alone a text"),
-        ({"preprocess": {"keepWords": {"a", "b"}}}, "allowed: a list of texts"),
-        ({"topK": Fraction(8)}, "allowed: a whole number"),
+        ({"preprocess": {"keepWords": {"a", "b"}}}, "must be a list of texts"),
+        ({"topK": Fraction(8)}, "must be a whole number"),
         ({"llm": {"prompts": {"HyDE": "x"}}}, "did you mean hyde?"),
     ],
 )
@@ -713,12 +713,12 @@ BAD_ENVIRONMENT = [
     ("QTM_FUSION_WEIGHTS_HYDE", "NaN", "not a finite number"),
     ("QTM_CACHE_ENABLED", "maybe", "true or false"),
     ("QTM_LLM_PROMPTS", "rewrite", "an object of texts"),
-    ("QTM_LLM_PROMPTS", '{"rewrite": "A", "rewrite": "B"}', "stands more than once"),
+    ("QTM_LLM_PROMPTS", '{"rewrite": "A", "rewrite": "B"}', "must be set once"),
     ("QTM_TOPK", "8", "did you mean QTM_TOP_K?"),
     ("QTM_MIN_SUCCESSES", "8", "did you mean QTM_FUSION_MIN_SUCCESSES?"),
     ("QTM_FUSION", "max", "did you mean QTM_FUSION_METHOD?"),
     ("QTM_CONFIG_FILE", "x", "did you mean QTM_CONFIG?"),
-    ("QTM_FOO", "x", "names that begin with QTM_ are kept for settings"),
+    ("QTM_FOO", "x", "names that begin with QTM_ are reserved for settings"),
     ("QTM_", "x", "is not a setting"),
 ]
 
@@ -772,16 +772,16 @@ BAD_FILES: list[tuple[str | bytes, str, str]] = [
     ("", "x.json", "is not JSON: Expecting value at line 1, column 1"),
     ('{\n  "topK": 4,\n  "x"\n}', "x.json", "at line 4, column 1"),
     ('{"topK": 4} {}', "x.json", "Extra data at line 1, column 13"),
-    ("[1]", "x.json", "holds no JSON object"),
-    ("null", "x.json", "holds no JSON object"),
-    ('{"topK": 4, "topK": 5}', "x.json", "topK stands more than once"),
-    ('{"fusion": {"rrfK": 4, "rrfK": 4}}', "x.json", "fusion.rrfK stands more than once"),
-    ('{"fusion": {}, "fusion": {}}', "x.json", "fusion stands more than once"),
+    ("[1]", "x.json", "must hold one JSON object"),
+    ("null", "x.json", "must hold one JSON object"),
+    ('{"topK": 4, "topK": 5}', "x.json", "topK must be set once"),
+    ('{"fusion": {"rrfK": 4, "rrfK": 4}}', "x.json", "fusion.rrfK must be set once"),
+    ('{"fusion": {}, "fusion": {}}', "x.json", "fusion must be set once"),
     ('{"topK": NaN}', "x.json", "not a finite number"),
     ('{"topK": 1' + "0" * 5000 + "}", "x.json", "a number that is too long"),
     ("[" * 100_000, "x.json", "nested too deeply"),
     ('{"topK": 4}'.encode("utf-16"), "x.json", "is not UTF-8"),
-    ("topK: 4", "x.yaml", "is YAML, which is not read here; write the same keys as JSON, or as TOML"),
+    ("topK: 4", "x.yaml", "must be JSON or TOML, not YAML; write the same keys as JSON, or as TOML"),
     ("topK = ", "x.toml", "is not TOML: Invalid value (at"),
     ("topK = 1\ntopK = 2", "x.toml", "is not TOML"),
     ("topK = 2024-01-01", "x.toml", "topK is a Python date"),
@@ -900,7 +900,7 @@ def test_a_file_goes_before_the_preset_of_its_name_unless_the_preset_is_asked_fo
 def test_a_preset_that_is_none_is_refused_with_the_nearest_and_all_names() -> None:
     with pytest.raises(ConfigError, match=r'no preset "atuo"; did you mean auto\? there are all, auto, .*, synthesis'):
         Config.preset("atuo")
-    assert "no preset is called so; did you mean auto? `qtm config presets` lists them" in str(refused("atuo"))
+    assert "no preset has this name; did you mean auto? `qtm config presets` lists them" in str(refused("atuo"))
     assert "preset" not in str(refused("nope.json"))
     # What takes a path alone says so.
     with pytest.raises(ConfigError, match="file auto does not exist"):

@@ -354,7 +354,7 @@ def test_what_is_wrapped_already_is_taken_as_it_is() -> None:
         retriever = QueryTransformRetriever(retriever=inner, k=2)
         assert ids(retriever.invoke(QUESTION))[0] == "health"
         assert len(retriever.invoke(QUESTION)) == 2
-        with pytest.raises(qtm.ConfigError, match="wrapped already; give config, client to its own middleware"):
+        with pytest.raises(qtm.ConfigError, match="already wrapped; set config, client where you wrap it"):
             QueryTransformRetriever(retriever=inner, config="auto", client=object())
 
 

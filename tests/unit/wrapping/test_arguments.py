@@ -302,7 +302,7 @@ class Retriever:
 
 
 def test_an_object_that_is_no_function_is_refused_with_the_method_to_wrap() -> None:
-    with pytest.raises(qtm.WrapError, match=r"wrap its method that searches: \.invoke"):
+    with pytest.raises(qtm.WrapError, match=r"wrap its search method: \.invoke"):
         qm.wrap(Retriever())  # type: ignore[call-overload]
 
 

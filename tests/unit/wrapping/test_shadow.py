@@ -133,7 +133,7 @@ async def test_a_retrieval_is_the_plain_one_and_says_so(log: Path, is_async: boo
         list("abc"),
     )
     assert found.original_query == QUERY
-    assert found.trace.notes == [("original", "shadow mode: what the plain function returns")]
+    assert found.trace.notes == [("original", "shadow mode: the plain function's result")]
     await await_until(lambda: qm.health().shadow.finished)
     assert [it["shadow"]["kept"] for it in records(log) if "shadow" in it] == [2]
 

@@ -186,14 +186,14 @@ def test_what_another_run_wrote_just_before_it_let_go_stays(out: Path, monkeypat
 
 def test_a_file_that_no_run_made_is_left_alone(out: Path) -> None:
     out.write_text("my notes\n")
-    with pytest.raises(ConfigError, match="says how it was made"), hold_journal(out, fingerprint()):
+    with pytest.raises(ConfigError, match="records how it was made"), hold_journal(out, fingerprint()):
         pass
     assert out.read_text() == "my notes\n"
 
 
 def test_a_second_run_is_refused_as_long_as_the_first_is_there(out: Path) -> None:
     with hold_journal(out, fingerprint()) as journal:
-        with pytest.raises(StoreError, match="another run writes to this output"), hold_journal(out, fingerprint()):
+        with pytest.raises(StoreError, match="another run is writing to this output"), hold_journal(out, fingerprint()):
             pass
         journal.append(FIRST.to_record())
     assert done(out, FIRST) == [True]
@@ -334,7 +334,7 @@ def test_a_run_file_that_no_run_has_written_is_named(out: Path, value: Any) -> N
     write(out, FIRST.to_record())
     put_fingerprint(out, value)
     with (
-        pytest.raises(StoreError, match=r"out.jsonl.run cannot be used .*; move it away, with the output"),
+        pytest.raises(StoreError, match=r"out.jsonl.run cannot be used .*; move the file and the output away"),
         hold_journal(out, fingerprint()),
     ):
         pass

@@ -301,7 +301,7 @@ def test_names_with_a_meaning_are_not_given_another() -> None:
     other = {"transformationType": "none"}
     wrapped = qtm.QueryMiddleware({}).wrap(retrieve)
     for fn, name in ((retrieve, "raw"), (wrapped, "raw"), (wrapped, "yours")):
-        with pytest.raises(ConfigError, match=f"the name '{name}' has a meaning"):
+        with pytest.raises(ConfigError, match=f"the name '{name}' is reserved"):
             compare(fn, QUERIES, QRELS, {name: other})
     assert compare(retrieve, QUERIES, QRELS, {"raw": SYSTEMS["raw"], "yours": other}).questions == 3
 

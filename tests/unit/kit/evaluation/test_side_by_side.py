@@ -111,7 +111,7 @@ def test_questions_with_ideal_answers_are_read_as_they_are_usually_written(tmp_p
         ('[{"question": "What?"', "is not JSON"),
         ('{"question": "What?"}\nWho?\n', "line 2: is not JSON"),
         ('[{"id": "a", "question": "What?"}, {"id": "a", "question": "Who?"}]', "a second time"),
-        ("[1]", "is no JSON object"),
+        ("[1]", "must be a JSON object"),
     ],
 )
 def test_a_file_of_questions_that_is_wrong_is_named_with_the_place(tmp_path: Path, text: str, words: str) -> None:

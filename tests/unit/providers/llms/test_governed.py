@@ -294,8 +294,8 @@ def test_while_one_call_tries_the_others_are_told_so() -> None:
     assert breaker.attempt() is not None
     reason = model.reason_to_wait()
     assert reason is not None
-    assert str(reason) == "scripted failed and is being tried again"
-    with pytest.raises(ModelError, match="is being tried again"):
+    assert str(reason) == "scripted failed and is being tested with one call"
+    with pytest.raises(ModelError, match="is being tested with one call"):
         model.complete(PROMPT, Deadline.after(60))
 
 

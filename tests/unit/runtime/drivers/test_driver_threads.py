@@ -126,7 +126,7 @@ def test_a_full_bulkhead_refuses_at_once_and_tells_of_it_once(caplog: pytest.Log
         release.clear()
     told = [it.getMessage() for it in caplog.records]
     assert ["are taken" in it for it in told] == [True, False, True, False]
-    assert "100 calls were refused so far" in told[1]
+    assert "100 calls have been skipped so far" in told[1]
 
 
 def test_many_callers_never_hold_more_threads_than_a_bulkhead_has() -> None:

@@ -37,9 +37,9 @@ def test_the_verdict_names_the_best_its_price_and_what_is_free() -> None:
 def test_the_verdict_says_how_many_searches_a_question_takes() -> None:
     runs = {question: run(question, searches=6, calls=1) for question in GAINS}
     best = dict.fromkeys(GAINS, 0.2)
-    assert "(median), makes 6.00 searches and asks the model" in verdict(comparison(score("all", best, runs=runs)))
+    assert "(median), makes 6.00 searches and calls the model" in verdict(comparison(score("all", best, runs=runs)))
     runs = {question: run(question, searches=1) for question in GAINS}
-    assert "makes 1.00 searches a question and asks no model." in verdict(comparison(score("a", best, runs=runs)))
+    assert "makes 1.00 searches a question and calls no model." in verdict(comparison(score("a", best, runs=runs)))
 
 
 def test_of_two_at_one_price_the_one_that_searches_less_is_named() -> None:
@@ -49,7 +49,7 @@ def test_of_two_at_one_price_the_one_that_searches_less_is_named() -> None:
         for name, count in (("thorough", 6), ("balanced", 2))
     )
     said = verdict(comparison(best, less))
-    assert said.endswith("“balanced” (2.00 searches a question) does as well.")
+    assert said.endswith("“balanced” (2.00 searches per question) does as well.")
 
 
 def test_the_verdict_names_the_best_of_half_the_price_that_may_be_as_good() -> None:
@@ -97,7 +97,7 @@ def test_the_verdict_says_when_a_price_is_not_known_and_what_is_free_may_be_chan
     said = verdict(comparison(best, score("rules", GAINS, is_significant=False)))
     assert "not known; without a model, “rules” gains +5.0 [+3.0, +7.0], which may be chance." in said
     worse = score("rules", dict.fromkeys(GAINS, -0.1), is_significant=False)
-    assert "not known; nothing gains without a model." in verdict(comparison(best, worse))
+    assert "not known; no system gains without a model." in verdict(comparison(best, worse))
 
 
 def test_a_larger_gain_that_may_be_chance_does_not_win() -> None:
@@ -110,7 +110,7 @@ def test_the_verdict_says_that_nothing_beats_the_baseline() -> None:
     worse = score("worse", dict.fromkeys(GAINS, -0.2))
     assert verdict(comparison(lucky, worse)) == (
         "Nothing beats “raw”. On these 4 questions the largest gain, 5.0 points by “lucky”, may be chance, and “worse” "
-        "is significantly worse. With so few questions only a large difference can show."
+        "is significantly worse. With so few questions, only a large difference can be seen."
     )
 
 

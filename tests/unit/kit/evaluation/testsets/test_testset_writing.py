@@ -77,7 +77,7 @@ def test_a_set_that_is_there_is_never_written_over(tmp_path: Path) -> None:
     folder = tmp_path / "synthetic"
     write(data(), folder)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    with pytest.raises(ConfigError, match="never written over"):
+    with pytest.raises(ConfigError, match="never overwritten"):
         write(data(seed=5), folder)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     assert [it.name for it in tmp_path.iterdir()] == ["synthetic"]

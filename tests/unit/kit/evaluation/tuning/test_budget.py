@@ -36,7 +36,7 @@ def scored(
         (Budget(max_call_rate=0.35), {"calls": 35}, {"calls": 36}, "36.0% of the questions, the budget is 35.0%"),
         (Budget(max_added_ms=800), {"seconds": 0.8}, {"seconds": 0.9}, "adds 900 ms"),
         (Budget(max_usd_per_thousand=2), {"cost_usd": 0.001}, {"cost_usd": 0.003}, "cost $3, the budget is $2"),
-        (Budget(max_searches=2), {"searches": 2}, {"searches": 3}, "makes 3 searches a question, the budget is 2"),
+        (Budget(max_searches=2), {"searches": 2}, {"searches": 3}, "makes 3 searches per question, the budget is 2"),
         (Budget(max_searches=9), {}, {"searches": None}, "not known"),
         (Budget(max_hurt_rate=0.05), {"hurt": 5}, {"hurt": 6}, "hurts 6.0% of the questions"),
     ],
@@ -59,7 +59,7 @@ def test_without_limits_nothing_is_beyond_them() -> None:
 
 
 def test_a_cost_that_is_not_known_is_beyond_any_limit() -> None:
-    assert Budget(max_usd_per_thousand=1e9).broken_by(scored(cost_usd=None)) == ("what it costs is not known",)
+    assert Budget(max_usd_per_thousand=1e9).broken_by(scored(cost_usd=None)) == ("its cost is not known",)
 
 
 def test_a_gate_may_be_beyond_the_limit_by_chance_alone() -> None:
