@@ -187,7 +187,7 @@ def _hint(key: str, names: Sequence[str]) -> str:
     homes = [dotted(known.path[:-1]) for known in all_keys() if known.path[-1] == snake]
     if homes and fold(key) not in map(fold, names):
         places = ", ".join(home or "the top level" for home in homes)
-        return f"{camel(snake)} is a setting of {places}"
+        return f"{camel(snake)} belongs to {places}"
     everywhere = [known.name for known in all_keys()]
     if key in everywhere:
         group, _, last = key.rpartition(".")

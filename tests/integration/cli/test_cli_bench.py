@@ -195,8 +195,8 @@ def test_a_model_that_refuses_the_key_ends_it_at_once(qtm: Run, data: str, chat:
     ("arguments", "said"),
     [
         (("--data", "nowhere"), "nowhere/corpus.jsonl cannot be read"),
-        (("--systems", "raw,bm25"), "no system is called 'bm25'; there are: raw; "),
-        (("--systems", "combined"), "combined cannot be compared without a language model"),
+        (("--systems", "raw,bm25"), "there is no system 'bm25'; the systems are: raw; "),
+        (("--systems", "combined"), "a language model is needed for combined"),
         (("--recordings", "none.jsonl"), "none.jsonl cannot be read"),
         (("--generate", "3"), "--generate needs --docs"),
         (("--generate", "3", "--docs", "set"), "No language model is configured"),
@@ -204,7 +204,7 @@ def test_a_model_that_refuses_the_key_ends_it_at_once(qtm: Run, data: str, chat:
         (("--judge", "3", "--recordings", "others.jsonl"), "recordings hold no answers"),
         (("-c", "set/a.json", "-c", "a.json"), "two config files have the same name"),
         (("-c", "rules.json"), "has the name of a system"),
-        (("-c", "a.json", "-c", "b.json"), "more than one embeddingModel"),
+        (("-c", "a.json", "-c", "b.json"), "must have the same embeddingModel"),
         (("--questions", "0"), "greater than or equal to 1"),
     ],
 )

@@ -169,7 +169,7 @@ def test_what_is_set_wrongly_is_a_usage_error_that_names_the_nearest_key(qtm: Ru
     ended = qtm(*command, "--set", "fusion.rrk=3", "--set", "topK=x")
     assert (ended.code, ended.out) == (2, "")
     assert "fusion.rrk is not a setting (--set); did you mean rrfK?" in ended.err
-    assert 'topK is "x" (--set); allowed: a whole number from 1 to 10000' in ended.err
+    assert 'topK must be a whole number from 1 to 10000, not "x" (--set)' in ended.err
 
 
 def test_no_transformation_shows_the_question_and_its_keywords(qtm: Run, tmp_path: Path) -> None:

@@ -283,7 +283,7 @@ def test_a_config_that_nobody_named_leaves_the_budget_of_the_environment_alone(
         monkeypatch.setenv("QTM_BUDGET_MAX_USD", "5")
         with pytest.raises(
             ConfigError,
-            match=f"was found in this folder and must not set budget.{next(iter(budget))} in addition to the environment's",
+            match=f"must not set budget.{next(iter(budget))} in addition to the environment's",
         ):
             load_config(None)
         assert load_config(CONFIG_FILES[1])

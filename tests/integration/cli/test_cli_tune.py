@@ -154,7 +154,7 @@ def test_who_interrupts_it_keeps_the_config_that_was_there_and_finds_nothing_hal
         (("--out", "taken/own.json"), "nothing can be written to taken: "),
         (("--report", "taken"), "name another place with --report"),
         (("--model-ms", "inf"), "--model-ms"),
-        (("--max-added-ms", "inf"), "max_added_ms is inf; allowed: a finite number"),
+        (("--max-added-ms", "inf"), "max_added_ms must be a finite number"),
         (("--max-hurt-rate", "nan"), "--max-hurt-rate"),
         (("--seed", "-1"), "--seed"),
         (("--questions", "39"), "39 judged questions are too few to tune on"),

@@ -183,7 +183,7 @@ def test_a_port_that_is_taken_is_told_in_one_line(qtm: Callable[..., Ended], ser
 def test_without_an_index_it_says_how_to_make_one(qtm: Callable[..., Ended]) -> None:  # noqa: F811
     ended = qtm("playground", "--no-open")
     assert (ended.code, ended.out) == (1, "")
-    assert "there is no index at" in ended.err
+    assert "does not exist yet" in ended.err
     assert "qtm ingest" in ended.err
 
 

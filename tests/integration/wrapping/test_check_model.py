@@ -42,9 +42,9 @@ def test_a_model_is_asked_once_though_the_gate_might_not_and_its_time_is_said(mo
         ({}, 2, "at most 2 per question; at most $0.032 per 1,000 questions"),
         ({"escalation": {"mode": "auto", "targetCallRate": 0.5}}, 2, "1.5 on average"),
         ({"limits": {"maxSearches": 1}}, 1, "1 per question, as without qtmiddleware; $0.016 per"),
-        ({"transformationType": "decompose", "maxSubQueries": 3}, 4, "at most 4 a question"),
-        ({"transformationType": "combined", "limits": {"maxSearches": 50}}, 8, "at most 8 a question"),
-        ({"escalation": "never"}, 1, "1 a question"),
+        ({"transformationType": "decompose", "maxSubQueries": 3}, 4, "at most 4 per question"),
+        ({"transformationType": "combined", "limits": {"maxSearches": 50}}, 8, "at most 8 per question"),
+        ({"escalation": "never"}, 1, "1 per question"),
     ],
 )
 def test_how_many_searches_a_question_makes_is_said_with_what_they_cost(

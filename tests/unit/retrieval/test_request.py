@@ -30,7 +30,7 @@ def test_a_text_is_given_back_as_it_is() -> None:
 
 @pytest.mark.parametrize("blank", ["", " ", "\n\t", "\u3000", "\u2028"])
 def test_a_blank_text_is_refused(blank: str) -> None:
-    with pytest.raises(qtm.InvalidQuery, match=r"^question is blank$") as caught:
+    with pytest.raises(qtm.InvalidQuery, match=r"^question must not be blank$") as caught:
         validate_query(blank, "question", Settings())
     assert caught.value.argument == "question"
 

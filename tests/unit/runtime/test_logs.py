@@ -27,7 +27,7 @@ from tests.support.clock import Clock
 
 NO_KEY: Final = (
     "the key for the language model is missing: set OPENAI_API_KEY, or QTM_LLM_BASE_URL (llm.baseUrl) for a server that"
-    " needs none"
+    " needs no key"
 )
 QUERY: Final = "Does Jaco have any health concerns?"
 PACKAGE: Final = Path(qtm.__file__).parent
@@ -298,7 +298,7 @@ def test_an_outage_of_the_model_is_told_in_three_records(caplog: pytest.LogCaptu
     assert told == [
         "retrieval ID degraded: transform.rewrite unavailable",
         "the circuit breaker of scripted opened: no calls for 30 s, then one test call",
-        "retrieval ID degraded: transform circuit_open (scripted failed and is left alone for 30 more seconds)",
+        "retrieval ID degraded: transform circuit_open (scripted failed and is not called for 30 more seconds)",
     ]
 
 

@@ -80,7 +80,7 @@ KINDS: Final[dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, str],
         lambda query, top_k=4: search(query, top_k),
         {},
         {"query": "as text in `query`", "top_k": "`top_k`, 4", "text": "`metadata.text`", "scores": "higher is better"},
-        f"weigh {len(PASSAGES)} candidates",
+        f"rerank {len(PASSAGES)} candidates",
     ),
     "an SDK's response to a vector": (
         sdk_response,
@@ -92,7 +92,7 @@ KINDS: Final[dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, str],
         lambda input, config=None: [Document(text) for text in texts(5)],  # noqa: A006
         {},
         {"top_k": "no parameter", "text": "`page_content`", "ids": "none", "scores": "5 of 5 have no score"},
-        "weigh 5 candidates, all that the function returns",
+        "rerank 5 candidates, which is all that the function returns",
     ),
     "a data frame": (
         lambda query, k=4: pd.DataFrame([{**it, "text": it["metadata"]["text"]} for it in search(query, k)]),
@@ -139,11 +139,11 @@ KINDS: Final[dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, str],
     "one that refuses more": (
         lambda query, top_k=4: search(query, top_k) if top_k < 9 else 1 / 0,
         {},
-        {"candidates": f"asked for {WIDE} it raised ZeroDivisionError: division by zero"},
-        "weigh 4 candidates, all that the function returns",
+        {"candidates": f"asked for {WIDE}, the function raised ZeroDivisionError: division by zero"},
+        "rerank 4 candidates, which is all that the function returns",
     ),
     "items that raise": (lambda query, top_k=4: [Unreadable()], {}, {"passages": "raised RuntimeError: gone"}, "read="),
-    "None": (lambda query, top_k=4: None, {}, {"response": "it is None"}, "namespace"),
+    "None": (lambda query, top_k=4: None, {}, {"response": "returned None"}, "namespace"),
     "nothing found": (lambda query, top_k=4: [], {}, {"response": "holds no passage"}, "namespace"),
 }
 HELPED: Final = (

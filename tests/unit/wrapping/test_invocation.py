@@ -141,7 +141,7 @@ def test_an_object_that_embeds_questions_and_passages_embeds_questions(way: Way)
 def test_what_embeds_nothing_is_an_error_that_names_both_contracts(way: Way) -> None:
     with pytest.raises(
         qtm.EmbeddingError,
-        match="'a function from a text to its vector' or 'a function from a list of texts to a list of vectors'",
+        match="a function from a text to its vector or a function from a list of texts to a list of vectors",
     ):
         retrieved(way, lambda it: None, {})
 
@@ -274,7 +274,7 @@ def test_an_own_response_is_read_and_written_by_its_own_functions(way: Way) -> N
 
 @pytest.mark.parametrize("options", [{"read": read}, {"write": write}], ids=["read", "write"])
 def test_reading_and_writing_belong_together(options: dict[str, Any]) -> None:
-    with pytest.raises(qtm.WrapError, match="belong together"):
+    with pytest.raises(qtm.WrapError, match="must be passed together"):
         Way("sync").wrap(**options)
 
 

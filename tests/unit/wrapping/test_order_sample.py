@@ -129,7 +129,10 @@ def test_questions_for_which_the_function_raises_are_reported_and_the_others_cou
     check = checked([*MOVES[:3], "   ", *STAYS[:1]], fail_for_rex)
     sample = take_sample(check)
     assert (sample.asked, sample.failed, sample.compared, sample.other_first) == (5, 2, 3, 2)
-    assert "2 failed (ConnectionError: http://host is down; InvalidQuery: it is blank)" in find(check, "sample").text
+    assert (
+        "2 failed (ConnectionError: http://host is down; InvalidQuery: the question is blank)"
+        in find(check, "sample").text
+    )
 
 
 def test_a_function_that_fails_for_all_but_the_first_question_is_no_reason_for_advice() -> None:
@@ -168,13 +171,13 @@ def test_only_judgements_say_that_the_rules_will_help() -> None:
     assert rules(check).values["advice"] == "keep"
     said = "in 6 judged questions, the answer is first for 6 instead of 0; its place is better for 6, worse for 0"
     assert find(check, "judged").text == rules(check).text == said
-    assert "will help: of 6 judged" in str(check)
+    assert "helps: in 6 judged" in str(check)
 
 
 def test_judgements_say_that_the_rules_harm() -> None:
     check = checked(judge(MOVES[:3], "other"))
     assert (rules(check).values["advice"], check.helps) == ("leave_off", False)
-    assert "first for 0 instead of 3, better for 0, worse for 3" in rules(check).text
+    assert "first for 0 instead of 3; its place is better for 0, worse for 3" in rules(check).text
 
 
 def test_four_answers_that_move_up_are_not_enough_to_promise_more() -> None:
@@ -247,7 +250,7 @@ def test_who_has_few_passages_and_asks_no_model_is_told_that_one_call_gains_most
         return rows[:top_k]
 
     report = str(checked("What does note 7 say?", find_many, config=config, client=client))
-    assert ("small collections gain most from" in report) == is_told
+    assert ("small collections gain most from" in " ".join(report.split())) == is_told
     assert ('"words"' in report) == is_told
 
 

@@ -466,7 +466,7 @@ def test_a_check_says_so() -> None:
     check = middleware("words").wrap(Calls().search).check(QUERY)
     (finding,) = (it for it in check.findings if it.subject == "pages")
     assert (finding.state, finding.values) == (qtm.CheckState.OK, {"argument": "offset", "named": False})
-    assert finding.mend == "wrap with page_arg=False if it asks for none, with page_arg='offset' if it does"
+    assert finding.mend == "wrap with page_arg=False if `offset` does not select a page, else with page_arg='offset'"
     assert "pages             `offset` selects a page: qtmiddleware reorders" in str(check)
     searches = next(it for it in check.findings if it.subject == "searches")
     assert searches.values["most"] == 1

@@ -393,7 +393,7 @@ def test_the_text_of_a_query_bundle_is_read_and_replaced_with_no_vector_of_the_f
         (lambda: read_signature(functools.partial(plain, query="x")), "already sets 'query'"),
         (lambda: read_signature(functools.partial(plain, "x"), query_arg="query"), "already sets 'query'"),
         (lambda: read_signature(functools.partial(INDEX.search, inputs={"text": "x"})), "already sets 'inputs'"),
-        (lambda: read_signature("not callable"), "cannot be called"),  # type: ignore[arg-type]
+        (lambda: read_signature("not callable"), "is not callable"),  # type: ignore[arg-type]
         (lambda: read_signature(plain).query((), {}), "without a query"),
         (lambda: read_signature(loose).query((), {"namespace": "n"}), "query_arg="),
         (lambda: read_signature(INDEX.search).query((), {"inputs": {"image": "x"}}), "inputs.text"),

@@ -104,7 +104,7 @@ def _write_worst(comparison: Comparison, data: Dataset | None, decision: Decisio
     if not hurt:
         return ""
     entries = "\n".join(_write_question(number, one) for number, one in enumerate(hurt, 1))
-    return f"### Questions that {escape_text(best.name, _NAME_LENGTH)} hurt most\n\n{entries}"
+    return f"### Questions that get worse most with {escape_text(best.name, _NAME_LENGTH)}\n\n{entries}"
 
 
 def _write_question(number: int, hurt: HurtQuestion) -> str:

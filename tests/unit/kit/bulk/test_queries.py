@@ -50,7 +50,7 @@ def test_the_layout_of_beir_and_bare_strings_are_read_too() -> None:
         (b"7", "neither an object nor text"),
         (b"{}", "no query"),
         (b'{"query": 3}', "the query must be text, not int"),
-        (b'{"query": "  "}', "the query is blank"),
+        (b'{"query": "  "}', "the query must not be blank"),
         (b'{"query": "a\\u0000b"}', "a NUL character in it"),
         (b'{"query": "\\ud800"}', "not UTF-8"),
         (b'"\xff"', "not UTF-8"),

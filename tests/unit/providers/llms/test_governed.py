@@ -142,7 +142,7 @@ def test_a_call_without_any_time_left_is_not_made_and_speaks_against_nobody(
 @pytest.mark.parametrize("said", ["a text", None, {"text": "fine"}], ids=["text", "nothing", "mapping"])
 def test_what_is_no_reply_is_told_as_such(way: str, said: Any) -> None:
     governed = Governed(said)
-    with pytest.raises(ModelError, match=r"scripted returned (str|NoneType|dict); it has to return a Reply") as caught:
+    with pytest.raises(ModelError, match=r"scripted must return a Reply, not (str|NoneType|dict)") as caught:
         WAYS[way](governed.model, Deadline.after(60))
     assert (caught.value.reason, governed.is_left_alone) == ("unparsable", True)
 

@@ -28,8 +28,8 @@ def test_the_verdict_names_the_best_its_price_and_what_is_free() -> None:
     runs = {question: run(question, calls=1, cost=0.0005) for question in GAINS}
     best = score("combined", dict.fromkeys(GAINS, 0.2), ms=(1240.0, 2300.0), runs=runs)
     assert verdict(comparison(best, score("rules", GAINS))) == (
-        "“combined” beats “raw” by 20.0 points of nDCG@10. It hurts 0 % of the questions, adds 1.2 s (median) and asks "
-        "the model 1.00 times a question, for $0.50 per 1,000 questions; without a model, “rules” gains 5.0. "
+        "“combined” beats “raw” by 20.0 points of nDCG@10. 0 % of the questions get worse; it adds 1.2 s (median) and "
+        "calls the model 1.00 times per question, for $0.50 per 1,000 questions; without a model, “rules” gains 5.0. "
         "“rules” may be as good: the 15.0 points between them [+5.0, +25.0] may be chance."
     )
 
@@ -78,7 +78,7 @@ def test_the_verdict_names_a_cheaper_system_that_may_be_as_good_as_the_best() ->
     assert verdict(comparison(best, score("rules", by_far))).endswith("without a model, “rules” gains 10.0.")
     more = {asked: gain + 0.001 for asked, gain in gains.items()}
     unpriced = score("a", slightly, runs=paid(gains, None)), score("all", more, runs=paid(gains, None, 4))
-    assert "“a” (1.00 calls a question)" in verdict(comparison(*unpriced))
+    assert "“a” (1.00 calls per question)" in verdict(comparison(*unpriced))
 
 
 def test_the_verdict_names_the_second_best_where_chance_may_have_decided_between_the_two() -> None:
