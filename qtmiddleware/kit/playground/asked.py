@@ -103,7 +103,7 @@ class Asked:
                 try:
                     settings[name] = _read_value(KNOBS[name], value.strip())
                 except ValueError:
-                    problems.append(f"{name} must be a {_describe_limits(KNOBS[name])}; it was ignored.")
+                    problems.append(f"{name} must be {_describe_limits(KNOBS[name])}; it was ignored.")
         if len(history) > MOST_TURNS:
             problems.append(f"Only the last {MOST_TURNS} earlier turns are used.")
         # The plain list is what all others are held against.
@@ -153,4 +153,4 @@ def _read_value(knob: Knob, text: str) -> float | int | str:
 def _describe_limits(knob: Knob) -> str:
     if knob.choices:
         return f"one of {', '.join(knob.choices)}"
-    return f"{'whole ' if knob.key == TOP_K else ''}number from {knob.low:g} to {knob.high:g}"
+    return f"a {'whole ' if knob.key == TOP_K else ''}number from {knob.low:g} to {knob.high:g}"

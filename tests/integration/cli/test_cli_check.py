@@ -136,7 +136,7 @@ def test_a_file_of_fewer_than_three_questions_is_asked_and_said_to_be_short(qtm:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ('{"queries": []}', "line 1: has no question"),
+        ('{"queries": []}', "line 1: must have a question"),
         ('What?\n{"question": "What?", "relevant": "a"}', 'line 2: "relevant" must be a list of passage ids'),
         ('What?\n{"question"', "line 2: is not JSON"),
         ("\udce9", "line 1: is not UTF-8"),

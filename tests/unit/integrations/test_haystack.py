@@ -554,7 +554,7 @@ def test_a_file_runs_no_function_of_a_module_that_is_not_allowed() -> None:
     ("changed", "said"),
     [
         ({"config": {"keywordEvidnce": {}}}, "keywordEvidnce is not a setting.*keywordEvidence"),
-        ({"shine": 1}, "has no shine; it takes retriever, .*newer version"),
+        ({"shine": 1}, "has no option shine; the options are retriever, .*newer version"),
         ({"top_k": 0}, "top_k must be a whole number of at least 1"),
         ({"retriever": None}, "retriever must be"),
     ],
@@ -725,7 +725,7 @@ def test_a_query_that_is_no_question_is_passed_on_as_it_is(query: Any) -> None:
 @pytest.mark.parametrize("returned", [42, "a text", [1, 2], [object()], {"answer": 3}], ids=name_type)
 async def test_what_returns_no_documents_is_named_by_its_type_alone(returned: Any) -> None:
     retriever = QueryTransformRetriever(lambda query: returned)
-    with pytest.raises(qtm.ResponseShapeError, match="retriever returned") as caught:
+    with pytest.raises(qtm.ResponseShapeError, match="retriever must return") as caught:
         retriever.run(QUESTION)
     assert "a text" not in str(caught.value)
     with pytest.raises(qtm.ResponseShapeError):

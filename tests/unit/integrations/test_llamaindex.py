@@ -528,7 +528,7 @@ def test_bad_settings_are_refused_as_everywhere() -> None:
 @pytest.mark.parametrize("returned", [42, "a text", [1, 2], [object()], {"answer": 3}], ids=name_type)
 async def test_what_returns_no_nodes_is_named_by_its_type_alone(returned: Any) -> None:
     retriever = QueryTransformRetriever(lambda query: returned)
-    with pytest.raises(qtm.ResponseShapeError, match="retriever returned") as caught:
+    with pytest.raises(qtm.ResponseShapeError, match="retriever must return") as caught:
         retriever.retrieve(QUESTION)
     assert "a text" not in str(caught.value)
     with pytest.raises(qtm.ResponseShapeError):

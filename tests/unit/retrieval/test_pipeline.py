@@ -417,7 +417,7 @@ def test_of_long_passages_fewer_candidates_are_asked_for_once_that_is_known(way:
     assert first.trace.notes == []
     (note,) = second.trace.notes
     assert note[0] == "keyword_evidence"
-    assert note[1].startswith(f"{narrow} candidates instead of 6: passages of ")
+    assert note[1].startswith(f"{narrow} candidates instead of 6: passages have ")
     assert len(first.response) == len(second.response) == 2
 
 

@@ -223,7 +223,7 @@ def test_a_disk_that_fills_up_leaves_whole_lines(out: Path, monkeypatch: pytest.
 
     with hold_journal(out, fingerprint()) as journal:
         monkeypatch.setattr(os, "write", write_a_little)
-        with pytest.raises(StoreError, match=r"out.jsonl cannot be written: No space left.*to go on"):
+        with pytest.raises(StoreError, match=r"out.jsonl cannot be written: No space left.*to continue"):
             journal.append(SECOND.to_record())
         monkeypatch.undo()
         assert records(out) == [FIRST.to_record()]

@@ -89,7 +89,7 @@ def test_an_id_beside_ids_is_the_question_s_own(tmp_path: Path) -> None:
         ("question,answer\nWhat?,x\n", r"must name the columns question and id \(or ids\) .* not 'question', 'answer'"),
         ("What?,a\nWhen?,b\n", r"must name the columns question and id .* not 'What\?', 'a'"),
         ("question,id\nWhat?,a\nWhen?,\n", r"csv line 3: has no passage id under \"id\"\. Fill it in"),
-        ("question,id\n,a\n", r"csv line 2: has no question"),
+        ("question,id\n,a\n", r"csv line 2: must have a question"),
         (
             "question,id\nWhat, and when?,a\n",
             r"line 2: has 3 cells, .* names 2 columns\. Put a cell .* a comma in quotes",
@@ -134,7 +134,7 @@ def test_json_has_the_same_keys_as_a_table(tmp_path: Path, lines: list[Any], as_
         ({"question": "What?", "id": None}, 'has no passage id under "id"'),
         ({"question": "What?", "ids": [{"a": 1}]}, "texts or numbers as passage ids"),
         ({"question": "What?", "ids": [True]}, "texts or numbers as passage ids"),
-        ({"ids": ["a"]}, "has no question"),
+        ({"ids": ["a"]}, "must have a question"),
         (["What?"], "must be a JSON object"),
     ],
 )

@@ -234,7 +234,7 @@ def test_what_else_a_system_raises_passes_through() -> None:
 
 
 def test_a_system_that_returns_no_text_is_told_so() -> None:
-    with pytest.raises(ConfigError, match="answered with NoneType"):
+    with pytest.raises(ConfigError, match="must return the answer's text, not NoneType"):
         judged(by_length, challenger=lambda question: None)
 
 

@@ -435,7 +435,7 @@ class Wordless:
 
 
 def test_a_store_without_a_word_search_is_refused_unless_words_count_nothing() -> None:
-    with pytest.raises(StoreError, match="Wordless has no word search"):
+    with pytest.raises(StoreError, match="Wordless has no keyword search"):
         HybridSearch(Wordless(), EMBEDDER)
     assert ids(HybridSearch(Wordless(), EMBEDDER, options=weighing(1.0, 0.0))("q")) == ["a"]
 

@@ -122,7 +122,7 @@ def test_what_was_really_measured_is_told() -> None:
         baseline="raw",
     )
     text = Reading(page(found, asked)).text
-    assert "Nothing beats “raw”." in text
+    assert "No system beats “raw”." in text
     assert "−24.6" in text
     assert "0.250" not in text
     assert "250 ms" in text

@@ -39,7 +39,7 @@ def test_the_verdict_says_how_many_searches_a_question_takes() -> None:
     best = dict.fromkeys(GAINS, 0.2)
     assert "(median), makes 6.00 searches and calls the model" in verdict(comparison(score("all", best, runs=runs)))
     runs = {question: run(question, searches=1) for question in GAINS}
-    assert "makes 1.00 searches a question and calls no model." in verdict(comparison(score("a", best, runs=runs)))
+    assert "makes 1.00 searches per question and calls no model." in verdict(comparison(score("a", best, runs=runs)))
 
 
 def test_of_two_at_one_price_the_one_that_searches_less_is_named() -> None:
@@ -95,9 +95,9 @@ def test_a_system_whose_every_answer_is_degraded_does_not_win() -> None:
 def test_the_verdict_says_when_a_price_is_not_known_and_what_is_free_may_be_chance() -> None:
     best = score("combined", GAINS, runs={question: run(question, calls=1, cost=None) for question in GAINS})
     said = verdict(comparison(best, score("rules", GAINS, is_significant=False)))
-    assert "not known; without a model, “rules” gains +5.0 [+3.0, +7.0], which may be chance." in said
+    assert "unknown price; without a model, “rules” gains +5.0 [+3.0, +7.0], which may be chance." in said
     worse = score("rules", dict.fromkeys(GAINS, -0.1), is_significant=False)
-    assert "not known; no system gains without a model." in verdict(comparison(best, worse))
+    assert "unknown price; no system gains without a model." in verdict(comparison(best, worse))
 
 
 def test_a_larger_gain_that_may_be_chance_does_not_win() -> None:
@@ -109,7 +109,7 @@ def test_the_verdict_says_that_nothing_beats_the_baseline() -> None:
     lucky = score("lucky", GAINS, is_significant=False)
     worse = score("worse", dict.fromkeys(GAINS, -0.2))
     assert verdict(comparison(lucky, worse)) == (
-        "Nothing beats “raw”. On these 4 questions the largest gain, 5.0 points by “lucky”, may be chance, and “worse” "
+        "No system beats “raw”. On these 4 questions the largest gain, 5.0 points by “lucky”, may be chance, and “worse” "
         "is significantly worse. With so few questions, only a large difference can be seen."
     )
 

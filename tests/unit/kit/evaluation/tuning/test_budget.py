@@ -38,7 +38,7 @@ def scored(
         (Budget(max_usd_per_thousand=2), {"cost_usd": 0.001}, {"cost_usd": 0.003}, "cost $3, the budget is $2"),
         (Budget(max_searches=2), {"searches": 2}, {"searches": 3}, "makes 3 searches per question, the budget is 2"),
         (Budget(max_searches=9), {}, {"searches": None}, "not known"),
-        (Budget(max_hurt_rate=0.05), {"hurt": 5}, {"hurt": 6}, "hurts 6.0% of the questions"),
+        (Budget(max_hurt_rate=0.05), {"hurt": 5}, {"hurt": 6}, "6.0% of the questions get worse"),
     ],
 )
 def test_a_limit_is_what_may_just_be_reached(
