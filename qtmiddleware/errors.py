@@ -200,9 +200,9 @@ def explained(make_error: Callable[[str], QtMiddlewareError]) -> Iterator[None]:
         named = [name for name in variables if os.environ.get(name)]
         if not named:
             raise
-        socks = "; a SOCKS proxy takes: pip install socksio" if isinstance(error, ImportError) else ""
+        socks = "; for a SOCKS proxy run: pip install socksio" if isinstance(error, ImportError) else ""
         raise make_error(
-            f"no connection can be made from here ({type(error).__name__}), and nothing was sent: correct or unset"
+            f"this machine cannot connect ({type(error).__name__}), and nothing was sent; correct or unset"
             f" {' or '.join(named)}{socks}"
         ) from None
 
@@ -217,7 +217,9 @@ def as_model_error(error: BaseException | None) -> ModelError:
     if isinstance(error, ModelError):
         return error
     if error is None:
-        return ModelError("timeout", "the language model did not answer in time; raise answer.timeoutMs where needed")
+        return ModelError(
+            "timeout", "the language model did not answer in time; raise answer.timeoutMs if it needs more"
+        )
     failed = ModelError("unavailable", f"the language model raised {type(error).__name__}")
     failed.__cause__ = error
     return failed

@@ -29,8 +29,8 @@ READER_GROUP: Final = "qtmiddleware.readers"
 MAX_WEIGHT: Final = 100.0
 PROMPT_ALLOWED: Final = "a text that is not empty"
 WEIGHT_ALLOWED: Final = f"a number from 0 to {MAX_WEIGHT:.0f}, or null"
-FIELDS_ALLOWED: Final = f"a list of {', '.join(FILLED_BY)}, or an object of their weights"
-NAME_ALLOWED: Final = "letters, digits, - and _, with a letter first and at most 60 of them"
+FIELDS_ALLOWED: Final = f"a list of {', '.join(FILLED_BY)}, or an object with their weights"
+NAME_ALLOWED: Final = "at most 60 letters, digits, - and _, beginning with a letter"
 
 _Weights = tuple[tuple[str, float | None], ...]
 _NAME: Final = re.compile(r"[A-Za-z][\w-]{0,59}", re.ASCII)
@@ -99,7 +99,7 @@ def load_part(group: str, name: str) -> Any:
         raise UnknownPart(f"no installed package has an entry point {name!r} in {group}")
     if len(found) > 1:
         packages = " and ".join(sorted(_name_package(entry) for entry in found))
-        problem = f"is named by {packages}; uninstall all of them but one"
+        problem = f"is defined by {packages}; keep only one of these packages"
         raise _build_error(group, name, problem)
     try:
         return found[0].load()
@@ -136,7 +136,7 @@ def find_transform(name: str, configured: Mapping[str, Any]) -> TransformRow:
         problem = f"must be a qtmiddleware.plugins.OwnTransform, not {type(part).__name__}"
         raise _build_error(TRANSFORM_GROUP, name, problem)
     for place, _, allowed in find_problems(name, {"prompt": part.prompt, "fields": part.fields}):
-        problem = f"has a bad {place or 'name'}; allowed: {allowed}"
+        problem = f"is not valid: {place or 'name'} must be {allowed}"
         raise _build_error(TRANSFORM_GROUP, name, problem)
     return _make_row(name, part.prompt.strip(), tuple(read_fields(part.fields).items()))
 
@@ -170,7 +170,7 @@ def find_problems(name: str, definition: Mapping[str, Any]) -> Iterator[tuple[st
         elif isinstance(fields, Mapping) and not _is_weight(fields[field]):
             yield f"fields.{field}", fields[field], WEIGHT_ALLOWED
         elif isinstance(fields, Mapping) and fields[field] is not None and not _is_searched(field):
-            yield f"fields.{field}", fields[field], "null; its words are evidence and not searched"
+            yield f"fields.{field}", fields[field], "null, because its words are evidence and are not searched"
 
 
 def read_fields(fields: Sequence[str] | Mapping[str, float | None]) -> dict[str, float | None]:
@@ -212,7 +212,7 @@ def find_fusion(name: str) -> FoundFusion:
         problem = f"must be a qtmiddleware.plugins.OwnFusion, not {type(part).__name__}"
         raise _build_error(FUSION_GROUP, name, problem)
     if not callable(part.merge):
-        problem = f"must have a function as merge, not {type(part.merge).__name__}"
+        problem = f"must have a function as its merge, not {type(part.merge).__name__}"
         raise _build_error(FUSION_GROUP, name, problem)
     row = FusionMethod(name=name, weighs=bool(part.weighs), needs_scores=bool(part.needs_scores))
     return FoundFusion(row, part.merge)
@@ -231,7 +231,7 @@ def find_reader(ending: str) -> Callable[..., Any]:
     name = ending.removeprefix(".")
     part = load_part(READER_GROUP, name)
     if not callable(part):
-        problem = f"must be a function of a path and a file, not {type(part).__name__}"
+        problem = f"must be a function that takes a path and a file, not {type(part).__name__}"
         raise _build_error(READER_GROUP, name, problem)
     found: Callable[..., Any] = part
     return found

@@ -126,7 +126,8 @@ class AnswerFlow:
         passages = select_passages(found, self._settings.answer.context_chars)
         if not passages.matches:
             if retrieval.matches:
-                detail = f"{len(retrieval.matches)} matches without a text; keywordEvidence.textField names its field"
+                count = len(retrieval.matches)
+                detail = f"{count} matches have no text; set keywordEvidence.textField to the field that holds it"
                 self._degradations.append(Degradation("passages", "no_text", detail))
             return self._build_answer(_say_no_answer(self._request.original), found=False)
         return Draft("answer", self._build_prompt(ANSWER, {"passages": passages.entries}), passages)
@@ -182,7 +183,7 @@ class AnswerFlow:
     @property
     def _retrieved(self) -> Retrieval:
         if self.retrieval is None:
-            raise RuntimeError("nothing was retrieved yet")
+            raise RuntimeError("passages have not been retrieved yet")
         return self.retrieval
 
     def _synthesize(self, questions: tuple[str, ...]) -> Flow[Draft | None]:
@@ -191,7 +192,7 @@ class AnswerFlow:
         # That the passages do not hold an answer is no failure, but nothing to make an answer of either.
         useful = [(answer, passages) for answer, passages in parts if answer.found]
         if len(useful) < min(self._settings.fusion.min_successes, len(questions)):
-            detail = f"{len(useful)} of {len(questions)} sub-queries answered"
+            detail = f"{len(useful)} of {len(questions)} sub-queries got an answer"
             self._degradations.append(Degradation("sub_answers", "too_few_successes", detail))
             return None
         passages, joined = _join_sub_answers(useful)
@@ -298,7 +299,7 @@ class AnswerFlow:
         *,
         found: bool = True,
     ) -> Answer:
-        cited = f"{len({it.number for it in citations})} of {len(passages.matches)} passages cited"
+        cited = f"{len({it.number for it in citations})} of {len(passages.matches)} passages are cited"
         self._retrieved.trace.note("answer", cited if found else "not in the passages")
         retrieval = self._finish()
         self._request.log_degradations(logger, "answer", retrieval.trace, self._degradations)

@@ -128,7 +128,7 @@ class AnswerReader:
     @property
     def error(self) -> ModelError | None:
         """What is wrong with an answer that says nothing."""
-        return ModelError("empty", "the language model answered nothing") if self.found and not self._shown else None
+        return ModelError("empty", "the language model's answer is empty") if self.found and not self._shown else None
 
     @property
     def invented(self) -> int:

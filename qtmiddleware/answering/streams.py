@@ -54,7 +54,7 @@ class _Stream:
     def answer(self) -> Answer:
         """The whole answer, once the stream has come to its end; raises `RuntimeError` before."""
         if self._answer is None:
-            raise RuntimeError("there is no answer before the stream was read to its end")
+            raise RuntimeError("the answer is ready only after the stream has been read to its end")
         return self._answer
 
     @property

@@ -230,25 +230,23 @@ def _find_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[
     weights = asdict(settings.fusion.weights)
     if not any(weights.values()):
         source = origins["fusion.weights.original"]
-        line = f"fusion.weights are all 0 ({source}); allowed: at least one above 0"
+        line = f"at least one of fusion.weights must be above 0 ({source})"
         yield ConfigError(line, path="fusion.weights", value=weights, allowed="at least one above 0", source=source)
     hybrid = settings.hybrid
     if hybrid.enabled and not (hybrid.vector_weight or hybrid.bm25_weight):
-        yield bad_value(
-            "hybrid.vectorWeight", 0, "above 0 where hybrid.bm25Weight is 0", origins["hybrid.vectorWeight"]
-        )
+        yield bad_value("hybrid.vectorWeight", 0, "above 0 if hybrid.bm25Weight is 0", origins["hybrid.vectorWeight"])
     store = settings.store
     if store.kind == "pinecone" and not (store.index or store.host):
         yield bad_value("store.index", None, "the name of a Pinecone index, or store.host", origins["store.index"])
     if store.integrated and (store.sparse_index or store.sparse_host):
-        yield bad_value("store.integrated", True, "false where a sparse index is named", origins["store.integrated"])
+        yield bad_value("store.integrated", True, "false if a sparse index is named", origins["store.integrated"])
     address = settings.llm.base_url
     if address is not None and (not address.lower().startswith(("http://", "https://")) or _may_hold_a_key(address)):
-        allowed = "an address that begins with http:// or https:// and holds no name or password and no query"
+        allowed = "an address that begins with http:// or https://, without a user name, password or query"
         yield bad_value("llm.baseUrl", address, allowed, origins["llm.baseUrl"])
     for key, host in (("store.host", store.host), ("store.sparseHost", store.sparse_host)):
         if host is not None and _may_hold_a_key(host):
-            yield bad_value(key, host, "the host of an index, without a name, password or query", origins[key])
+            yield bad_value(key, host, "the host of an index, without a user name, password or query", origins[key])
     if settings.cache.redis_url is not None:
         yield from _check_redis(settings.cache.redis_url, origins["cache.redisUrl"])
 

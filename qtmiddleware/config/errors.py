@@ -55,15 +55,15 @@ _SECRET_PARTS: Final = rf"""{_KEY}[\w.-]*
     |(?<=\bBearer\s)\S+
     |(?<=//)[^/\s@]*@"""
 _HIDDEN: Final = "a text that looks like a key (not shown)"
-_KEYS_ADVICE: Final = "keys come from the environment alone (OPENAI_API_KEY, PINECONE_API_KEY)"
+_KEYS_ADVICE: Final = "set keys in the environment only (OPENAI_API_KEY, PINECONE_API_KEY)"
 
 
 def bad_value(path: str, value: Any, allowed: str, source: str) -> ConfigError:
     """The error for a *value* that may not stand at *path*; it keeps the value unless that is or may hold a secret."""
     if value is REPEATED:
-        line = f"{path} stands more than once in the same object ({source}); allowed: once"
+        line = f"{path} must be set once per object, not more often ({source})"
     else:
-        line = f"{path} is {display(value)} ({source}); allowed: {allowed}"
+        line = f"{path} must be {allowed}, not {display(value)} ({source})"
     kept = value if isinstance(value, str | int | float) and not _is_secret(str(value)) else None
     return ConfigError(line, path=path, value=kept, allowed=allowed, source=source)
 
@@ -95,14 +95,16 @@ def holds_key(value: Any) -> bool:
 
 def misplaced_key(path: str, source: str) -> ConfigError:
     """The error for a text setting at *path* that holds a key, which is not repeated."""
-    return ConfigError(f"{path} is {_HIDDEN} ({source}); {_KEYS_ADVICE}", path=path, source=source)
+    return ConfigError(f"{path} must not hold a key ({source}); {_KEYS_ADVICE}", path=path, source=source)
 
 
 def unknown_key(key: Any, above: tuple[str, ...], names: Sequence[str], source: str) -> ConfigError:
     """The error for a *key* that the group at *above* does not have; *names* are those it has."""
     path = ".".join(filter(None, (dotted(above), as_key(key))))
     if not isinstance(key, str):
-        return ConfigError(f"{path} is not a setting ({source}); keys are texts", path=path, source=source)
+        return ConfigError(
+            f"{path} is not a setting ({source}); the name of a setting must be text", path=path, source=source
+        )
     if is_secret_name(key):
         return ConfigError(f"{path} is not a setting ({source}); {_KEYS_ADVICE}", path=path, source=source)
     allowed = "one of " + ", ".join(names)
@@ -113,18 +115,18 @@ def unknown_key(key: Any, above: tuple[str, ...], names: Sequence[str], source: 
 def unknown_variable(name: str, known: Iterable[str]) -> ConfigError:
     """The error for an environment variable that looks like a setting and is none. Its value is not looked at."""
     if _is_secret(name.removeprefix(ENVIRONMENT_PREFIX)):
-        line = f"a variable that begins with {ENVIRONMENT_PREFIX} has a name that looks like a key (not shown)"
+        line = f"the name of a variable that begins with {ENVIRONMENT_PREFIX} looks like a key (not shown)"
         return ConfigError(f"{line}; {_KEYS_ADVICE}", path=ENVIRONMENT_PREFIX, source="environment")
     source = f"environment {name}"
     if is_secret_name(name):
-        advice = "keys are read from OPENAI_API_KEY and PINECONE_API_KEY"
+        advice = "set OPENAI_API_KEY or PINECONE_API_KEY"
         return ConfigError(f"{name} is not a setting (environment); {advice}", path=name, source=source)
     groups = {ENVIRONMENT_PREFIX + group.upper(): f"_{key.upper()}" for group, key in SHORTHANDS.items()}
     # Without the prefix, which any two of them have in common.
     plain = {each.removeprefix(ENVIRONMENT_PREFIX): each for each in (*known, *RESERVED)}
     found = find_nearest(name.removeprefix(ENVIRONMENT_PREFIX), list(plain))
     near = name + groups[name] if name in groups else plain.get(found or "")
-    hint = f"did you mean {near}?" if near else f"names that begin with {ENVIRONMENT_PREFIX} are kept for settings"
+    hint = f"did you mean {near}?" if near else f"names that begin with {ENVIRONMENT_PREFIX} are reserved for settings"
     return ConfigError(f"{name} is not a setting (environment); {hint}", path=name, allowed=near or "", source=source)
 
 
@@ -191,7 +193,7 @@ def _hint(key: str, names: Sequence[str]) -> str:
         group, _, last = key.rpartition(".")
         return f'write {last} inside the object "{group}"'
     near = find_nearest(key, names) or find_nearest(key, everywhere)
-    return f"did you mean {near}?" if near else "known here: " + ", ".join(names)
+    return f"did you mean {near}?" if near else "the names here are " + ", ".join(names)
 
 
 def _snake(name: str) -> str:

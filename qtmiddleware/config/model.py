@@ -169,7 +169,7 @@ def _normalize_group(value: Any, hint: Any, path: _Path, source: str, errors: li
     short = keys_by_path().get((*path, SHORTHANDS.get(path[-1], "")))
     if short and (short.nullable if value is None else isinstance(value, bool if short.kind == "bool" else str)):
         return {short.path[-1]: _normalize_value(short, value)}
-    allowed = "an object" + (f", or for {short.name} alone {short.allowed}" if short else "")
+    allowed = "an object" + (f" (or {short.allowed}, which sets {short.name})" if short else "")
     errors.append(bad_value(dotted(path), value, allowed, source))
     return {}
 
@@ -196,7 +196,7 @@ def _normalize_value(key: Key, value: Any) -> Any:
 
 def _double_spelling(path: _Path, source: str) -> ConfigError:
     both = f"{camel(path[-1])} and {path[-1]}"
-    line = f"{dotted(path)} is written twice, as {both} ({source}); allowed: one of them"
+    line = f"{dotted(path)} is set twice, as {both} ({source}); keep one of them"
     return ConfigError(line, path=dotted(path), allowed="one of them", source=source)
 
 

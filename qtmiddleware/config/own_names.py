@@ -41,8 +41,9 @@ def normalize_transforms(
             errors.append(unknown_key(name, TRANSFORMS_KEY, (), source))
         elif fold(name) in taken:
             built_in = taken[fold(name)]
-            allowed = f"another name; {built_in} is built in (llm.prompts changes what it says)"
-            errors.append(bad_value(path, definition, allowed, source))
+            line = f"{path} must have another name, because {built_in} is built in ({source})"
+            advice = f"to change the prompt of {built_in}, set llm.prompts"
+            errors.append(ConfigError(f"{line}; {advice}", path=path, allowed="another name", source=source))
         elif not isinstance(definition, Mapping):
             errors.append(bad_value(path, definition, "an object with prompt and fields", source))
         else:
@@ -60,7 +61,7 @@ def normalize_transforms(
 
 def _build_unknown(path: str, source: str) -> ConfigError:
     """The error for a key at *path*, which a transform does not have."""
-    advice = 'a transformation has prompt and fields, and fields may hold weights: {"rewrite": 0.8}'
+    advice = 'a transformation has the keys prompt and fields; fields may hold weights, for example {"rewrite": 0.8}'
     allowed = "one of " + ", ".join(_DEFINITION)
     line = f"{path} is not a setting ({source}); {advice}"
     return ConfigError(line, path=path, allowed=allowed, source=source)

@@ -53,7 +53,7 @@ def read_preset(name: str) -> Layer:
     if found is None:
         names = list_presets()
         raise ConfigError(
-            f"there is no preset {display(name)}; {_hint_at_presets(name)}there are {', '.join(names)}",
+            f"there is no preset {display(name)}; {_hint_at_presets(name)}the presets are {', '.join(names)}",
             path="preset",
             allowed="one of " + ", ".join(names),
             source="preset",
@@ -103,7 +103,7 @@ def read_file(path: str | os.PathLike[str]) -> Layer:
     text = _read_text(name, source)
     values = _parse_toml(text, source) if name.lower().endswith(".toml") else _parse_json(text, source)
     if not isinstance(values, Mapping):
-        raise _file_error(source, "holds no JSON object; a config file begins with { and ends with }")
+        raise _file_error(source, "must hold one JSON object, which begins with { and ends with }")
     return source, values
 
 
@@ -127,7 +127,7 @@ def read_assignments(texts: Sequence[str], source: str) -> list[Layer]:
         name, equals, value = text.partition("=")
         parts = [part.strip() for part in name.split(".")]
         if not (equals and all(parts)):
-            said = f"{display(text)} is no setting ({source}); write key=value, such as topK=8 or fusion.method=rrf"
+            said = f"{display(text)} must have the form key=value ({source}), such as topK=8 or fusion.method=rrf"
             raise ConfigError(said, source=source)
         key = by_name.get(".".join(map(camel, parts)))
         layers.append((source, _nest(parts, _from_json(value) if key is None else _parse_assigned(key, value))))
@@ -179,7 +179,7 @@ def _from_json(text: str) -> Any:
 
 def _read_text(name: str, source: str) -> str:
     if name.lstrip().startswith("{"):
-        raise _file_error("config", "is the text of a config, not a path; parse it first and give the mapping")
+        raise _file_error("config", "must be a path, not the text of a config; parse the text and pass the mapping")
     from pathlib import Path
 
     try:
@@ -189,17 +189,17 @@ def _read_text(name: str, source: str) -> str:
         text = content.decode("utf-8-sig")
     except FileNotFoundError:
         is_word = re.fullmatch(r"[\w-]+", name) is not None
-        presets = f", and no preset is called so; {_hint_at_presets(name)}`qtm config presets` lists them"
+        presets = f", and no preset has this name; {_hint_at_presets(name)}`qtm config presets` lists them"
         raise _file_error(source, f"does not exist (looked from {Path.cwd()}){presets if is_word else ''}") from None
     except IsADirectoryError:
-        raise _file_error(source, "is a folder; name the file in it") from None
+        raise _file_error(source, "is a folder; name a file in it") from None
     except UnicodeDecodeError as error:
         raise _file_error(source, f"is not UTF-8 (byte {error.start}); save it as UTF-8") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise _file_error(source, f"cannot be read: {reason}") from None
     if len(content) > MOST_BYTES:
-        raise _file_error(source, f"is larger than {MOST_BYTES:,} bytes, so it is no config; name another file")
+        raise _file_error(source, f"is larger than {MOST_BYTES:,} bytes, the limit for a config; name another file")
     return text
 
 
@@ -208,8 +208,8 @@ def _parse_json(text: str, source: str) -> Any:
         return json.loads(text, object_pairs_hook=_without_repeats)
     except json.JSONDecodeError as error:
         if source.lower().endswith((".yaml", ".yml")):
-            ways = "write the same keys as JSON, or as TOML in a file whose name ends in .toml"
-            raise _file_error(source, f"is YAML, which is not read here; {ways}") from None
+            ways = "write the same keys as JSON, or as TOML in a .toml file"
+            raise _file_error(source, f"must be JSON or TOML, not YAML; {ways}") from None
         where = f"line {error.lineno}, column {error.colno}"
         raise _file_error(source, f"is not JSON: {error.msg} at {where}") from None
     except RecursionError:

@@ -30,18 +30,20 @@ class RedisAddress:
 
     def __init__(self, url: str) -> None:
         if not re.match(r"(redis|rediss|unix)://", url) or not url.isprintable() or " " in url:
-            _refuse("the address of the shared cache is none")
+            _refuse("cache.redisUrl must be an address")
         try:
             parts = urlsplit(url)
             port = parts.port
             options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
         except ValueError:
             # The error may hold a part of a password.
-            _refuse("the address of the shared cache cannot be read")
+            _refuse("cache.redisUrl must be an address that can be read")
         if "@" in parts.netloc or _SECRET_OPTIONS & {name for name, _ in options}:
-            _refuse(f"user and password do not belong here but into {USER_VARIABLE} and {PASSWORD_VARIABLE}")
+            _refuse(
+                f"cache.redisUrl must not hold a user name or password; set {USER_VARIABLE} and {PASSWORD_VARIABLE}"
+            )
         if not _is_complete(parts, port) or not all(_is_option(parts.scheme, *option) for option in options):
-            _refuse("the address of the shared cache cannot be used")
+            _refuse("cache.redisUrl must be an address that qtmiddleware can use")
         self.url = url
         self._tls_checks = _tls_checks(dict(options)) if parts.scheme == "rediss" else {}
         host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
@@ -77,7 +79,7 @@ class RedisAddress:
             # Made and thrown away, unconnected: a mistake in the options of TLS shows here alone.
             pool.connection_class(**pool.connection_kwargs)
         except (redis.RedisError, TypeError, ValueError):
-            _refuse("the address of the shared cache cannot be used")
+            _refuse("cache.redisUrl must be an address that qtmiddleware can use")
         return redis.Redis(connection_pool=pool)
 
 
@@ -104,4 +106,4 @@ def _tls_checks(options: dict[str, str]) -> dict[str, Any]:
 
 
 def _refuse(why: str) -> NoReturn:
-    raise ConfigError(f"{why}; allowed are {ALLOWED}", path=PATH, allowed=ALLOWED) from None
+    raise ConfigError(f"{why}; examples: {ALLOWED}", path=PATH, allowed=ALLOWED) from None

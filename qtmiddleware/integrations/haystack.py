@@ -109,7 +109,7 @@ class QueryTransformRetriever:
         self.redact, self.observers, self.on_retrieval = redact, observers, on_retrieval
         if top_k is not None and (type(top_k) is not int or top_k < 1):
             raise ConfigError(
-                f"top_k must be a whole number from 1 on, not {top_k!r}", path="top_k", allowed="1 or more"
+                f"top_k must be a whole number of at least 1, not {top_k!r}", path="top_k", allowed="1 or more"
             )
         self._is_warm = False
         self._search, self._asearch = self._wrap()
@@ -220,7 +220,7 @@ class QueryTransformRetriever:
         """
         saved = data.get("init_parameters", {})
         if unknown := sorted(set(saved) - set(_FIELDS)):
-            said = f"{cls.__name__} has no {', '.join(unknown)}; it takes {', '.join(_FIELDS)}"
+            said = f"{cls.__name__} has no option {', '.join(unknown)}; the options are {', '.join(_FIELDS)}"
             raise DeserializationError(f"{said}. Was it saved by a newer version of qtmiddleware?")
         loaded = {name: value if name in _PLAIN else _load(name, value) for name, value in saved.items()}
         made: QueryTransformRetriever = default_from_dict(cls, {**data, "init_parameters": loaded})
@@ -243,7 +243,7 @@ class QueryTransformRetriever:
         inner, embedder = self.retriever, self.text_embedder
         if isinstance(inner, Wrapped | Bound):
             if set_too := [name for name in ("text_embedder", *_OF_MIDDLEWARE) if getattr(self, name)]:
-                raise _refuse(f"retriever is wrapped already; give {', '.join(set_too)} to its own middleware", inner)
+                raise _refuse(f"retriever is already wrapped; set {', '.join(set_too)} where you wrap it", inner)
             return inner, inner
         given = {name: getattr(self, name) for name in _OF_MIDDLEWARE}
         if _is_component(self.client):
@@ -257,7 +257,7 @@ class QueryTransformRetriever:
             hint = "; decorate its class with @component" if hasattr(inner, "run") else ""
             raise _refuse(f"retriever must be {_ACCEPTED}, not {_name_type(inner)}{hint}", inner)
         elif embedder is not None:
-            raise _refuse("a function gets the query as a text; leave text_embedder out", inner, "text_embedder")
+            raise _refuse("a function takes the query as text; leave text_embedder out", inner, "text_embedder")
         else:
             functions = (inner,)
         middleware = QueryMiddleware(**given)
@@ -320,10 +320,10 @@ class _Search:
         kind, filled = _name_type(retriever), {"query", *self.embedded.values()}
         missing = [name for name, socket in inputs.items() if socket.is_mandatory and name not in filled]
         if missing or "documents" not in _read_sockets(retriever, "output") or not (self.takes_query or self.embedded):
-            hint = f"{kind} needs {', '.join(missing)}" if missing else f"{kind} finds no documents for a query"
+            hint = f"{kind} needs {', '.join(missing)}" if missing else f"{kind} does not return documents for a query"
             raise _refuse(f"retriever must be {_ACCEPTED}; {hint}", retriever)
         if embedder is not None and not self.embedded:
-            message = f"{kind} takes none of what {_name_type(embedder)} returns; leave text_embedder out"
+            message = f"{kind} takes no output of {_name_type(embedder)}; leave text_embedder out"
             raise _refuse(message, embedder, "text_embedder")
 
     def __call__(self, query: Any, top_k: int | None = None, **more: Any) -> Any:
@@ -360,7 +360,7 @@ class _ChatModel:
     def __init__(self, generator: Any) -> None:
         if "messages" not in _read_sockets(generator, "input") or "replies" not in _read_sockets(generator, "output"):
             allowed = "a chat generator of Haystack, or what client= of QueryMiddleware takes"
-            said = f"client must be {allowed}; {_name_type(generator)} takes no messages or returns no replies"
+            said = f"client must be {allowed}; {_name_type(generator)} must take messages and return replies"
             raise ConfigError(said, path="client", value=_name_type(generator), allowed=allowed)
         self.generator = generator
         self.model = getattr(generator, "model", None)
@@ -443,7 +443,7 @@ def _list_embeddings(embedder: Any) -> tuple[str, ...]:
     if embedder is None:
         return ()
     if not _is_component(embedder) or "text" not in _read_sockets(embedder, "input"):
-        allowed = "a component that makes an embedding of a text, as every TextEmbedder does"
+        allowed = "a component that embeds a text, such as a TextEmbedder"
         message = f"text_embedder must be {allowed}, not {_name_type(embedder)}"
         raise ConfigError(message, path="text_embedder", value=_name_type(embedder), allowed=allowed)
     return tuple(_read_sockets(embedder, "output"))
@@ -472,7 +472,7 @@ def _read_documents(found: Retrieval) -> list[Document]:
     """The documents of *found* as it shows them; raises `ResponseShapeError` where there are none to be read."""
     if any((it.stage, it.reason) == _UNREADABLE for it in found.degradations):
         shape = _name_type(found.response)
-        message = f"retriever returned {shape}; what is wanted is documents, pairs of document and score, or passages"
+        message = f"retriever must return documents, (document, score) pairs or passages, not {shape}"
         raise ResponseShapeError(message, shape=shape)
     try:
         # A passage that a variant alone found has another score there than it had for that variant.
@@ -492,7 +492,7 @@ def _make_document(match: Match, item: Any, score: float | None) -> Document:
         return document if score is None or document.score == score else replace(document, score=score)
     if match.text is None:
         shape = _name_type(document)
-        message = f"retriever returned {shape} without a text; name its field in keywordEvidence.textField"
+        message = f"retriever returned {shape} without text; set keywordEvidence.textField to the field that holds it"
         raise ResponseShapeError(message, shape=shape)
     meta = {name: value for name, value in match.metadata.items() if value is not match.text}
     return Document(id=match.id or "", content=match.text, meta=meta, score=score)
@@ -512,9 +512,9 @@ def _save(name: str, value: Any) -> Any:
         return component_to_dict(value, name)
     if not callable(value) or find_import_name(value, value) is None:
         raise SerializationError(
-            f"{name}={_name_type(value)} cannot be saved: a file holds components and functions that can be imported"
-            " from a module, no lambdas, methods or other objects, which may hold a key."
-            + (" A model is named in config; its key comes from the environment." if name == "client" else "")
+            f"{name}={_name_type(value)} cannot be saved: a file can hold components and functions that can be imported"
+            " from a module, but no lambdas, methods or other objects, which may hold a key."
+            + (" Name a model in config and set its key in the environment." if name == "client" else "")
         )
     return serialize_callable(value)
 
@@ -534,7 +534,7 @@ def _load(name: str, saved: Any) -> Any:
         return component_from_dict(_import_component(str(kind)), dict(saved), name) if kind else saved
     except (DeserializationError, ImportError, AttributeError) as error:
         what = f"the component {kind}" if kind else f"the function {saved}"
-        raise DeserializationError(f"{name}: {what}, which the file names, cannot be loaded: {error}") from error
+        raise DeserializationError(f"{name}: {what}, named in the file, cannot be loaded: {error}") from error
 
 
 def _import_component(kind: str) -> type[Any]:

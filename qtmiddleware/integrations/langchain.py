@@ -201,7 +201,7 @@ class QueryTransformRetriever(BaseRetriever):
         }
         if isinstance(inner, Wrapped | Bound):
             if set_too := [name for name, value in given.items() if value]:
-                raise _refuse(f"retriever is wrapped already; give {', '.join(set_too)} to its own middleware", inner)
+                raise _refuse(f"retriever is already wrapped; set {', '.join(set_too)} where you wrap it", inner)
             self._search = self._asearch = inner
             return
         if not isinstance(inner, Runnable | VectorStore) and (not callable(inner) or isinstance(inner, type)):
@@ -318,7 +318,7 @@ def _read_documents(found: Retrieval) -> list[Document]:
     """The documents of *found*; raises `ResponseShapeError` where there are none to be read."""
     if any((it.stage, it.reason) == _UNREADABLE for it in found.degradations):
         shape = _name_type(found.response)
-        message = f"retriever returned {shape}; what is wanted is documents, pairs of document and score, or passages"
+        message = f"retriever must return documents, (document, score) pairs or passages, not {shape}"
         raise ResponseShapeError(message, shape=shape)
     return [_make_document(match) for match in found.matches]
 
@@ -329,7 +329,7 @@ def _make_document(match: Match) -> Document:
         return raw
     if match.text is None:
         shape = _name_type(raw)
-        message = f"retriever returned {shape} without a text; name its field in keywordEvidence.textField"
+        message = f"retriever returned {shape} without text; set keywordEvidence.textField to the field that holds it"
         raise ResponseShapeError(message, shape=shape)
     metadata = {name: value for name, value in match.metadata.items() if value is not match.text}
     return Document(id=match.id, page_content=match.text, metadata=metadata)

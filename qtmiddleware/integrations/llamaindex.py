@@ -156,7 +156,7 @@ class QueryTransformRetriever(BaseRetriever):
     @similarity_top_k.setter
     def similarity_top_k(self, similarity_top_k: int | None) -> None:
         if similarity_top_k is not None and (type(similarity_top_k) is not int or similarity_top_k < 1):
-            message = f"similarity_top_k must be a whole number from 1 on, not {similarity_top_k!r}"
+            message = f"similarity_top_k must be a whole number of at least 1, not {similarity_top_k!r}"
             raise ConfigError(message, path="similarity_top_k", value=similarity_top_k)
         self._similarity_top_k = similarity_top_k
 
@@ -199,7 +199,7 @@ class QueryTransformRetriever(BaseRetriever):
         inner = self._inner
         is_retriever, is_wrapped = isinstance(inner, BaseRetriever), isinstance(inner, Wrapped | Bound)
         if is_wrapped and (set_too := [name for name, value in given.items() if value]):
-            raise _refuse(f"retriever is wrapped already; give {', '.join(set_too)} to its own middleware", inner)
+            raise _refuse(f"retriever is already wrapped; set {', '.join(set_too)} where you wrap it", inner)
         if not is_retriever and (not callable(inner) or isinstance(inner, type)):
             raise _refuse(f"retriever must be {_ACCEPTED}, not {_name_type(inner)}", inner)
         self._takes_bundle = is_retriever or _takes_bundle(inner)
@@ -383,7 +383,7 @@ def _read_nodes(found: Retrieval) -> list[NodeWithScore]:
         return found.response
     if any((it.stage, it.reason) == _UNREADABLE for it in found.degradations):
         shape = _name_type(found.response)
-        message = f"retriever returned {shape}; what is wanted is nodes, pairs of node and score, or passages"
+        message = f"retriever must return nodes, (node, score) pairs or passages, not {shape}"
         raise ResponseShapeError(message, shape=shape)
     # What only variants found has no score for the question; with a better one than these its own list would hold it.
     lowest = min((it.score for it in found.matches if it.score is not None), default=None)
@@ -398,7 +398,7 @@ def _make_node(match: Match, score: float | None) -> NodeWithScore:
         return NodeWithScore(node=raw, score=score)
     if match.text is None:
         shape = _name_type(raw)
-        message = f"retriever returned {shape} without a text; name its field in keywordEvidence.textField"
+        message = f"retriever returned {shape} without text; set keywordEvidence.textField to the field that holds it"
         raise ResponseShapeError(message, shape=shape)
     metadata = {name: value for name, value in match.metadata.items() if value is not match.text}
     named = {} if match.id is None else {"id_": match.id}

@@ -198,4 +198,4 @@ def _check_language(language: str) -> str:
 def _check_text(text: object) -> None:
     """Raises `InvalidQuery` if *text* is no string."""
     if not isinstance(text, str):
-        raise InvalidQuery(f"the query must be a string, not {type(text).__name__}", argument="text")
+        raise InvalidQuery(f"the query must be text, not {type(text).__name__}", argument="text")

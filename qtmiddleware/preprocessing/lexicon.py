@@ -154,7 +154,10 @@ def adjust(lexicon: Lexicon, keep: frozenset[str], extra: frozenset[str]) -> Lex
     Both are folded. A kept entry may be a phrase; a phrase in *extra* raises `ConfigError`.
     """
     if any(" " in word for word in extra):
-        raise ConfigError("extraWords holds single words; write a phrase as its words", path="preprocess.extraWords")
+        raise ConfigError(
+            "preprocess.extraWords must hold single words; write a phrase as several words",
+            path="preprocess.extraWords",
+        )
     singles = {word for word in keep if " " not in word}
     kept = dict(lexicon.kept)
     for first, found in compile_phrases(word for word in keep if " " in word).items():

@@ -42,12 +42,12 @@ def load_model(kind: str, model: str, failed: Callable[[str], Exception], **opti
     with _LOCK.free, _quiet():
         here = Path(model).expanduser()
         if not here.exists() and _is_path(model):
-            raise failed(f"there is no folder {model}; name one that holds a model, or a model of the hub")
+            raise failed(f"the folder {model} does not exist; name a folder that holds a model, or a model of the hub")
         # The libraries look in the working folder first, for a single word below this one; whoever made that folder
         # must not choose the model that a name of the hub means.
         for planted in () if _is_path(model) else (model, f"sentence-transformers/{model}"):
             if Path(planted).exists():
-                said = f"{planted} is a folder here and a name on the model hub; write ./{planted} to have the folder"
+                said = f"{planted} is both a folder here and a name on the model hub; write ./{planted} for the folder"
                 raise failed(said)
         reached = here.exists() or _hub_answers(model)
         _log.info("loading %s", model, event="model_loading", model=model)
@@ -75,20 +75,20 @@ def cut_for(model: Any, text: str) -> str:
 def _advice(model: str, *, reached: bool, folder: bool, said: str) -> str:
     if "trust_remote_code" in said:
         return (
-            f"the model {model!r} is run by code that comes with it; where that may run here, pass"
+            f"the model {model!r} runs its own code; to allow that, pass"
             " trust_remote_code=True (for a reranker, rerank.trustRemoteCode)"
         )
     said = said.splitlines()[0]
     if folder:
-        return f"the folder {model} holds no model that can be loaded: {said}"
+        return f"the model in the folder {model} cannot be loaded: {said}"
     if reached:
         return (
             f"the model {model!r} cannot be loaded: {said}; check the name (organisation/model), or name a folder; "
             "a private model needs HF_TOKEN"
         )
     return (
-        f"the model {model!r} is not on this machine and the model hub cannot be reached: let it be reached once, "
-        "name a folder that holds the model, or set HF_HOME to where it was downloaded"
+        f"the model {model!r} is not on this machine, and the model hub cannot be reached: connect once to download "
+        "the model, name a folder that holds the model, or set HF_HOME to its download folder"
     )
 
 

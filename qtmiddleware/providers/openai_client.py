@@ -299,12 +299,12 @@ _UNREADABLE: Final = frozenset(
 )
 
 _ADVICE: Final = {
-    "timeout": "did not answer in time; raise {timeout} where that is usual",
-    "unauthorized": "refused the key; check {key} and what it may use",
-    "rate_limited": "takes no more requests for now (rate limit or quota)",
+    "timeout": "did not answer in time; raise {timeout} if it usually takes longer",
+    "unauthorized": "rejected the key; check {key} and its permissions",
+    "rate_limited": "accepts no more requests for now (rate limit or quota)",
     "refused": "withheld the answer by its content filter",
     "too_long": "says the request is too long for the model",
-    "unparsable": "sent an answer that cannot be read",
+    "unparsable": "sent a response that cannot be read",
 }
 
 
@@ -313,7 +313,7 @@ def read_client_error(
     where: str,
     *,
     address: str = "llm.baseUrl",
-    timeout: str = "limits.llmTimeoutMs, for answers answer.timeoutMs,",
+    timeout: str = "limits.llmTimeoutMs (for answers, answer.timeoutMs)",
     key: str = KEY_VARIABLE,
 ) -> ModelError:
     """The `ModelError` for *error*, raised by a client while asking *where*.
@@ -326,15 +326,17 @@ def read_client_error(
         return ModelError("timeout", f"{where} cannot be reached (ConnectTimeout); check {address} and the network")
     if isinstance(error, UnicodeEncodeError):
         # Headers must be ASCII, and the key is the only one that is not ours.
-        return ModelError("unauthorized", f"the key for {where} holds letters no key holds; check {key}")
+        return ModelError(
+            "unauthorized", f"the key for {where} holds characters that are not allowed in a key; check {key}"
+        )
     status = status_of(error)
     reason = _reason(error, status)
     if status == 407 or type(error.__cause__).__name__ == "ProxyError":
-        return ModelError(reason, f"{where} is behind a proxy that lets nothing through; check HTTPS_PROXY")
+        return ModelError(reason, f"the proxy blocks {where}; check HTTPS_PROXY")
     seen = type(error).__name__ if status is None else f"HTTP {status}"
     if reason == "rejected":
         seen += "".join(f", {name} {said}" for name in ("code", "param") if (said := identifier_of(error, name)))
-        return ModelError(reason, f"{where} rejected the request ({seen}); check model and config")
+        return ModelError(reason, f"{where} rejected the request ({seen}); check the model and the config")
     wait = limit_pause(retry_after(error))
     if reason != "unavailable":
         return ModelError(
@@ -342,7 +344,7 @@ def read_client_error(
         )
     said = f"{where} is not available ({seen}); check {address} and the network"
     if status is not None and status < 400:
-        said = f"{where} redirects to another address ({seen}), which is not followed; check {address}"
+        said = f"{where} redirects to another address ({seen}), and redirects are not followed; check {address}"
     return ModelError(reason, said, retry_after=wait)
 
 

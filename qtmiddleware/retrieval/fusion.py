@@ -313,9 +313,9 @@ def _merge_by_own(method: str, rankings: Sequence[Ranking], sign: int, rrf_k: in
     try:
         scores = {key: float(score) for key, score in _find_own(method).merge(given, sign, rrf_k)}
         if not all(map(isfinite, scores.values())):
-            raise ValueError("a score is not a finite number")
+            raise ValueError("a score must be a finite number")
         if unknown := scores.keys() - items.keys():
-            raise ValueError(f"{len(unknown)} keys are those of no passage")
+            raise ValueError(f"{len(unknown)} keys belong to no passage")
     except Exception as error:
         raise OwnFusionFailed(type(error).__name__) from error
     least = min(scores.values(), default=0.0)

@@ -63,7 +63,7 @@ def read_history(history: Any) -> History:
     if not unread:
         return History(tuple(messages))
     kinds = ", ".join(dict.fromkeys(unread[:3]))
-    detail = f"{len(unread)} of {len(turns)} messages ({kinds})"
+    detail = f"{len(unread)} of {len(turns)} messages could not be read ({kinds})"
     return History(tuple(messages), Degradation("history", "unreadable", detail))
 
 

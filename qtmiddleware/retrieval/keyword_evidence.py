@@ -85,7 +85,7 @@ def weigh_by_keywords(
     items = [it.item for it in candidates]
     texts = read_texts(items, options.text_field)
     if not any(texts):
-        trace.note("keyword_evidence", "no text in the metadata; order kept")
+        trace.note("keyword_evidence", "no candidate has a text; order kept")
         return fused
     keywords, numbers = collect_keywords(), [it.score for it in candidates]
     spread = max(numbers) - min(numbers) if fused.spread is None else fused.spread
@@ -169,10 +169,13 @@ def measure_strength(coverage: Sequence[float], *, is_whole: bool) -> tuple[floa
     most, first = max(coverage), coverage[0]
     strength = min(1.0, max(0.0, (most - first - LEAST_LEAD) / (FULL_LEAD - LEAST_LEAD)))
     if not strength:
-        return 0.0, f"order kept: no passage holds clearly more of the question's words than the first ({first:.0%})"
-    reason = f"one passage holds {most:.0%} of the question's words, the first one {first:.0%}"
+        return (
+            0.0,
+            f"order kept: no passage holds clearly more of the question's keywords than the first one ({first:.0%})",
+        )
+    reason = f"one passage holds {most:.0%} of the question's keywords, the first one {first:.0%}"
     if is_whole and (most < 1.0 or first > HALF):
-        strength, reason = strength * WHOLE, f"{reason}; these are all passages there are, so words count a fifth"
+        strength, reason = strength * WHOLE, f"{reason}; the list is the whole collection, so keywords count a fifth"
     return strength, f"strength {strength:.2f}: {reason}"
 
 

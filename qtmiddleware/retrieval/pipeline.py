@@ -149,7 +149,7 @@ class _Pipeline:
         self.trace = trace or Trace(read_price=self.settings.store.read_price)
         self.degradations = request.known_problems
         if request.page:
-            self.trace.note("query", f"paged by `{request.page}`: the passages of the plain call, in another order")
+            self.trace.note("query", f"`{request.page}` selects a page: the plain call's passages in a new order")
         self.deadline = Deadline.after(self.settings.limits.deadline_ms / 1e3)
         self.query = Query(request.original, request.original, request.original)
         self.original = Variant("original", request.original, self.settings.fusion.weights.original)
@@ -168,7 +168,7 @@ class _Pipeline:
             self.degradations.append(self.request.problem)
             return (yield from self._pass_on())
         if self.settings.shadow is not None:
-            self.trace.note("original", "shadow mode: what the plain function returns")
+            self.trace.note("original", "shadow mode: the plain function's result")
             return (yield from self._pass_on())
         try:
             return (yield from self._improve())
@@ -270,7 +270,7 @@ class _Pipeline:
         if reason:
             trace.decision = Decision(call=False, reason=reason)
             if request.history:
-                trace.note("history", f"not searched with: {reason}")
+                trace.note("history", f"not used for the search: {reason}")
             return None, NOTHING
         # The free tier does not wait for its modules.
         from qtmiddleware.retrieval.question import Question
@@ -280,7 +280,7 @@ class _Pipeline:
             said = select_recent(request.history, request.original, self.settings.llm.history_messages)
             if opens_new_topic(self.query, said):
                 self._is_follow_up = False
-                trace.note("standalone", "not searched: the question opens a new topic")
+                trace.note("standalone", "not searched: the question starts a new topic")
         question = Question(request.original, request.history, self.settings)
         stage = TransformStage(question, self.query, request, trace, self.degradations, self._find_spans, self.deadline)
         if (remembered := stage.recall()) is not None:
@@ -350,8 +350,8 @@ class _Pipeline:
             return
         learned.refuses_words = True
         fields = ", ".join(map(repr, self.request.text_fields))
-        what = f"the function refused to search {fields} by words (hybrid.textFields): {type(error).__name__}"
-        learned.record_problem(f"{what}; name fields that are declared with full_text_search")
+        what = f"the function rejected a keyword search of {fields} (hybrid.textFields): {type(error).__name__}"
+        learned.record_problem(f"{what}; name fields that the index declares with full_text_search")
 
     def _turn_scores(self, results: Sequence[SearchResult], first: SearchResult) -> Sequence[SearchResult]:
         """Let the scores of *results*, which are better the higher they are, run as those of the *first* do."""
@@ -380,7 +380,7 @@ class _Pipeline:
         if (full := self.request.full_width) is not None and width != full:
             count, chars = width or self.request.top_k, self.learned.passage_chars
             self.trace.note(
-                "keyword_evidence", f"{count} candidates instead of {full}: passages of {chars:,.0f} characters"
+                "keyword_evidence", f"{count} candidates instead of {full}: passages have {chars:,.0f} characters"
             )
         self._first = Search(self.query.text, width, may_narrow=True, weight=self.original.weight)
         return self._first
@@ -402,7 +402,7 @@ class _Pipeline:
             self.trace.stage("embed", first.embed_seconds, detail="original", began=began)
         self.trace.stage("search.original", seconds, began=began)
         if width is not None and first.was_refused and self.learned.refuses_widening:
-            self.trace.note("keyword_evidence", f"the function refuses {width} candidates")
+            self.trace.note("keyword_evidence", f"the function rejects {width} candidates")
 
     def _llm_deadline(self) -> Deadline:
         return self.deadline.sooner(self.settings.limits.model_seconds)
@@ -444,7 +444,7 @@ class _Pipeline:
         if self._parts is not None:
             self._parts |= {it.ranking.variant.text: it.response for it in results}
         if len(results) < min(self.settings.fusion.min_successes, len(searched)):
-            detail = f"{len(results)} of {len(searched)} variants"
+            detail = f"{len(results)} of {len(searched)} searches succeeded"
             self.degradations.append(Degradation("search", "too_few_successes", detail))
             return _Variants(own, (), searched), []
         return _Variants(own, weighed, searched), results
@@ -494,7 +494,7 @@ class _Pipeline:
             rankings = [own]
             fused = fuse(rankings, options.method, lower_is_better=self.learned.lower_is_better)
         if fused.method != options.method and others:
-            self.trace.note("fusion", f"scores are missing or do not follow the order; {fused.method} instead")
+            self.trace.note("fusion", f"scores are missing or do not match the order; {fused.method} is used instead")
         self.trace.stage("fuse", self.trace.clock() - began)
         return Fusion(fused, tuple(rankings), own)
 
@@ -531,7 +531,7 @@ class _Pipeline:
         elif len(items) > 1:
             self.learned.holds_text = False
             what, mend = describe_missing_text(items, text_field)
-            self.learned.record_problem(f"{what}, so they cannot be weighed by their words; {mend}")
+            self.learned.record_problem(f"{what}, so keywords cannot rerank them; {mend}")
 
     def _build_retrieval(self, response: Any, **parts: Any) -> Retrieval:
         self.trace.finish()
@@ -565,7 +565,7 @@ class _Pipeline:
 
     def _give_up_unreadable(self, response: Any, error: ResponseShapeError) -> Flow[Retrieval]:
         """The plain function's own answer, where we cannot read it."""
-        self.learned.record_problem(f"nothing was improved: {error}")
+        self.learned.record_problem(f"results are passed through unchanged: {error}")
         if self.request.width is not None:
             self.learned.refuses_widening = True
             if isinstance(response, Coroutine):
@@ -578,7 +578,7 @@ class _Pipeline:
 
     def _note_internal_error(self, error: Exception) -> None:
         about: dict[str, Any] = {"query_id": self.trace.query_id, "error": type(error).__name__}
-        kind = f"{type(error).__name__} inside the middleware"
+        kind = f"{type(error).__name__} inside qtmiddleware"
         self.request.sampler.log(logger, "nothing was improved", [kind], level=logging.ERROR, **about)
-        logger.debug("the middleware failed", exc_info=error, event="nothing_was_improved", **about)
+        logger.debug("qtmiddleware failed", exc_info=error, event="nothing_was_improved", **about)
         self.degradations.append(Degradation("middleware", "failed", type(error).__name__))

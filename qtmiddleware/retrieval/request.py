@@ -126,9 +126,9 @@ class Request:
         if not self.text_fields or self.page or not settings.preprocess.enabled:
             return ""
         if self.learned.refuses_words:
-            return "not searched: the function refused such a clause"
+            return "not searched: the function rejected a text clause"
         if not row.merges or (row.needs_scores and not row.weighs):
-            return f"not searched: fusion.method {settings.fusion.method} cannot compare scores of two kinds"
+            return f"not searched: fusion.method {settings.fusion.method} cannot combine two kinds of scores"
         if most is not None and most < 2:
             return "not searched: limits.maxSearches allows one search"
         # The words of a follow-up are seldom those of what it asks for.
@@ -191,8 +191,8 @@ class Request:
 def describe_page(argument: str) -> str:
     """Return what an *argument* that asks for a page means for the result, and how to say that it does not."""
     return (
-        f"`{argument}` asks for a page: the passages stay those of the plain call, in another order;"
-        " wrap with page_arg=False if it does not"
+        f"`{argument}` selects a page, so the passages of the plain call are only reordered;"
+        " wrap with page_arg=False if it does not select a page"
     )
 
 
@@ -202,7 +202,7 @@ def find_query_problem(query: Any, settings: Settings) -> Degradation | None:
         return Degradation("query", "not_text", type(query).__name__)
     longest = settings.limits.max_query_chars
     if len(query) > longest:
-        return Degradation("query", "too_long", f"{len(query):,} characters; limits.maxQueryChars allows {longest:,}")
+        return Degradation("query", "too_long", f"{len(query):,} characters; limits.maxQueryChars is {longest:,}")
     if not query or query.isspace():
         return Degradation("query", "blank")
     return None
@@ -221,8 +221,8 @@ def build_invalid_query(problem: Degradation, argument: str) -> InvalidQuery:
     why = {
         "not_text": f"{argument} must be text, not {problem.detail}",
         "too_long": f"{argument} has {problem.detail}",
-        "blank": f"{argument} is blank",
-        "missing": f"there is no {argument} to be answered",
+        "blank": f"{argument} must not be blank",
+        "missing": f"{argument} is missing",
     }
     return InvalidQuery(why.get(problem.reason, problem.detail), argument=argument)
 

@@ -30,7 +30,7 @@ def rerank(
     places = [place for place, text in enumerate(texts) if text]
     if len(places) < 2:
         if len(candidates) > 1:
-            trace.note(STAGE, "no text in the metadata; order kept")
+            trace.note(STAGE, "no candidate has a text; order kept")
         return fused, []
     timeout = deadline if request.reranker_is_unloaded else deadline.sooner(options.timeout_ms / 1e3)
     step = Rerank(request.original, [texts[place] or "" for place in places])
@@ -76,4 +76,4 @@ def check_scores(scores: Any, count: int) -> list[float]:
         numbers = [number for score in given if (number := to_number(score)) is not None]
         if len(numbers) == count:
             return numbers
-    raise ModelError("unparsable", f"the reranker did not give one finite number for each of {count} passages")
+    raise ModelError("unparsable", f"the reranker must return one finite number for each of {count} passages")

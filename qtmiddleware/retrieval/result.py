@@ -88,7 +88,7 @@ def read_matches(variant: Variant, response: Any, request: Request) -> tuple[Mat
         return tuple(_build_match(passage, (variant.kind,), options, {}) for passage in passages)
     except Exception as error:
         kind = type(error).__name__
-        logger.debug("nothing could be read of the response: %s", kind, event="response_unreadable", error=kind)
+        logger.debug("the response could not be read: %s", kind, event="response_unreadable", error=kind)
         return ()
 
 

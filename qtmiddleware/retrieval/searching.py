@@ -18,9 +18,9 @@ from qtmiddleware.retrieval.responses import SearchResult, read_response, read_u
 from qtmiddleware.runtime.steps import Embed, Flow, Outcome, Search, Together
 from qtmiddleware.types import Deadline, Degradation, Ranking, Trace, Transformation, Variant
 
-IN_ONE_TEXT: Final = "searched in one text with the question"
+IN_ONE_TEXT: Final = "searched together with the question, as one text"
 NOT_SEARCHED: Final = "not searched"
-PASSAGE_LEADS: Final = "not searched: the hypothetical passage leads"
+PASSAGE_LEADS: Final = "not searched: the hypothetical passage is used instead"
 """What is noted on a variant that has no search of its own."""
 
 # From this share of the question's keywords on a text is about the question, and has its whole weight.
@@ -66,7 +66,7 @@ def build_variants(
             texts.setdefault(row, []).append(text)
         else:
             repeated = "original" if other == ORIGINAL else candidates[other][0].variant
-            notes.append((row.variant, f"not searched: says the same as the {repeated}"))
+            notes.append((row.variant, f"not searched: same text as the {repeated}"))
     terms = find_terms(keywords)
     variants: list[Variant] = []
     for row, own in texts.items():
@@ -144,7 +144,7 @@ def let_passage_lead(
     topic = passage.weight / options.weights.hyde
     if topic < LEADS_FROM:
         return tuple(it for it in variants if it is not passage), (
-            ("hyde", "not searched: says little of the question"),
+            ("hyde", "not searched: has little to do with the question"),
         )
     others = dict.fromkeys(it.kind for it in variants if it is not passage)
     notes = tuple((kind, PASSAGE_LEADS) for kind in others)
@@ -188,7 +188,7 @@ def search_variants(
         trace.stage("embed", embedded.seconds, detail="variants", began=embedded.began)
         vectors = embedded.value
         if not hasattr(vectors, "__len__") or len(vectors) != len(variants):
-            degradations.append(Degradation("embed", "failed", "wrong number of vectors"))
+            degradations.append(Degradation("embed", "failed", "embed= returned the wrong number of vectors"))
             return []
     began = perf_counter()
     widths = {"sub_query": request.settings.fusion.sub_query_top_k or width}

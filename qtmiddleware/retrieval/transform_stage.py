@@ -98,7 +98,7 @@ class TransformStage:
                 return outcome.value  # type: ignore[no-any-return]
             if llm_deadline.passed:
                 self._note_not_asked("shared")
-                return NOTHING, (Degradation("transform", "timeout", "an equal question got no answer in time"),)
+                return NOTHING, (Degradation("transform", "timeout", "an identical question got no reply in time"),)
 
     def _recall_or_ask(self, llm_deadline: Deadline) -> Flow[Result]:
         """What is remembered by now, here or in Redis; else what the model says, which is remembered where whole."""

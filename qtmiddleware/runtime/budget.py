@@ -132,7 +132,7 @@ class Meter:
         self._spent.seconds = max(self._spent.seconds, seconds)
         most = budget.max_llm_calls_per_minute
         if most is not None and (excess := sum(it.calls for it in self._calls.recent(now, _MINUTE)) - most) >= 0:
-            said = f"budget.maxLlmCallsPerMinute allows {most:,} calls of language models a minute"
+            said = f"budget.maxLlmCallsPerMinute allows {most:,} language model calls per minute"
             return said, self._find_wait(now, excess) if most else None
         if budget.max_tokens is None and budget.max_usd is None:
             return "", None

@@ -239,7 +239,7 @@ class Breaker:
         if state is BreakerState.CLOSED:
             if (number := self._outage.record_success()) is not None:
                 logger.warning(
-                    "the circuit breaker of %s closed again; it had opened %s",
+                    "the circuit breaker of %s is closed again: calls work; it had opened %s",
                     self._name,
                     times(number),
                     event="breaker_closed",
@@ -250,7 +250,7 @@ class Breaker:
             more = f" (it opened {times(number - 1)} before)" if number > 1 else ""
             seconds = round(self.rest, 3)
             logger.warning(
-                "the circuit breaker of %s opened: it is left alone for %g s, then tried again%s",
+                "the circuit breaker of %s opened: no calls for %g s, then one test call%s",
                 self._name,
                 seconds,
                 more,

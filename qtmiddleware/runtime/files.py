@@ -50,7 +50,7 @@ def read_own_file(path: Path, most: int) -> bytes:
         if os.name != "nt" and found.st_uid != os.geteuid():
             raise OSError(errno.EPERM, "it belongs to another account", str(path))
         if os.name != "nt" and found.st_mode & 0o022:
-            raise OSError(errno.EPERM, "others may write to it (chmod go-w mends that)", str(path))
+            raise OSError(errno.EPERM, "others may write to it (fix: chmod go-w)", str(path))
         content = file.read(most + 1)
     if len(content) > most:
         raise OSError(errno.EFBIG, f"it is larger than {most:,} bytes", str(path))
@@ -79,7 +79,7 @@ def refuse_link(path: Path) -> None:
     """Raise `OSError` where *path* is a link: whoever put it there would choose what is written to."""
     if path.is_symlink():
         real = os.path.realpath(path)
-        raise OSError(errno.ELOOP, f"it is a link, and no link is written through; name {real} itself", str(path))
+        raise OSError(errno.ELOOP, f"it is a link, and links are not followed; name {real} itself", str(path))
 
 
 def check_link(path: Path) -> Path:
@@ -163,5 +163,5 @@ def _read_mode(target: Path) -> int | None:
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(found):
-        raise OSError(errno.EEXIST, "it is there and no file", str(target))
+        raise OSError(errno.EEXIST, "it exists but is not a file", str(target))
     return stat.S_IMODE(found)

@@ -34,7 +34,7 @@ class _Guarded:
 
     def __init__(self, observer: Observer) -> None:
         if not isinstance(observer, Observer):
-            raise ConfigError(f"{type(observer).__name__} is no observer: it has no on_start and on_end")
+            raise ConfigError(f"an observer must have on_start and on_end; {type(observer).__name__} lacks them")
         self._observer = observer
         self._has_failed = False
 

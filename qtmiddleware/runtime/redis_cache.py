@@ -84,7 +84,7 @@ class RedisCache:
         transformation = decode(value) if isinstance(value, bytes) else None
         if transformation is None or transformation.is_empty or not accepts(transformation):
             logger.warning(
-                "%s of the shared cache at %s cannot be read and will be overwritten",
+                "%s in the shared cache at %s cannot be read and will be overwritten",
                 name,
                 self.where,
                 event="cache_value_unreadable",
@@ -130,7 +130,7 @@ class RedisCache:
             attempt.succeed()
             self.was_reached = True
             if self._outage.record_success():
-                logger.info("the shared cache at %s is used again", self.where, event="cache_used_again")
+                logger.info("the shared cache at %s works again", self.where, event="cache_used_again")
             return reply
         finally:
             self._places.release()
@@ -140,7 +140,7 @@ class RedisCache:
         if (rest := self.rest) and self._outage.record_failure():
             kind = type(error).__name__
             logger.warning(
-                "the shared cache at %s is left alone for %g s: %s",
+                "the shared cache at %s is not used for %g s: %s",
                 self.where,
                 round(rest, 1),
                 kind,

@@ -221,7 +221,7 @@ class ModelOnly:
 
     def search(self, _: Any) -> Any:
         """Raises `WrapError`."""
-        raise WrapError("nothing is wrapped that could search, embed or rerank")
+        raise WrapError("there is no wrapped function to search, embed or rerank")
 
     asearch = aembed = embed = rerank = search
 

@@ -162,15 +162,15 @@ class Bulkhead:
             in_use = self.in_use
         if begins:
             logger.warning(
-                "all threads of a middleware are taken (%d in use, limits.maxThreads is %d): "
-                "calls beside the original search are refused until some of them return",
+                "all threads of a middleware are busy (%d in use, limits.maxThreads is %d): "
+                "only original searches run until a thread is free",
                 in_use,
                 self.limit,
                 event="threads_taken",
                 in_use=in_use,
                 limit=self.limit,
             )
-        return Overloaded("overloaded", f"all threads are taken; limits.maxThreads allows {self.limit}")
+        return Overloaded("overloaded", f"all threads are busy; limits.maxThreads is {self.limit}")
 
     def _release(self) -> None:
         with self._lock:
@@ -180,7 +180,7 @@ class Bulkhead:
                 self._is_full = False
         if ends:
             logger.warning(
-                "threads of the middleware are free again; %d calls were refused so far",
+                "threads of the middleware are free again; %d calls have been skipped so far",
                 self.refused,
                 event="threads_free",
                 refused=self.refused,

@@ -48,9 +48,9 @@ _THOUGHT_CHARS: Final = 1_000_000
 
 _MESSAGES: Final = {
     "refused": "the model refused to transform the query",
-    "empty": "the model's reply holds nothing new to search for",
-    "truncated": "the model's reply broke off before anything usable; raise llm.maxTokens",
-    "unparsable": "the model's reply has none of the fields that were asked for",
+    "empty": "the model's reply has nothing new to search for",
+    "truncated": "the model's reply was cut off before it held anything usable; raise llm.maxTokens",
+    "unparsable": "the model's reply has none of the requested fields",
 }
 _REFUSAL: Final = "refusal"
 _UNKNOWN: Final = "unknown"
@@ -320,7 +320,7 @@ def _choose_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> _C
         elif len(chosen) < most:
             chosen[verdict.key] = verdict.text
         elif field.shape == "list":
-            notes.append("dropped: more than asked for")
+            notes.append("dropped: more than requested")
             break
     if holds_parts(field) and list(chosen) == [normalise(prompt.query)]:
         return _Choice((), tuple(filter(None, dict.fromkeys([*notes, SAME]))), frozenset(rules | {SAME_AS_QUERY}))

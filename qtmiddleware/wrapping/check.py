@@ -77,23 +77,23 @@ _MEASURE: Final = (
 )
 _ASK_MORE: Final = f"check {FEWEST_ASKED} to {MOST_ASKED} questions: check([...]), or qtm check --ask-file FILE"
 _SAYS_BY_ADVICE: Final = {
-    Advice.KEEP: "will help",
-    Advice.MEASURE: "may help or harm, so measure",
+    Advice.KEEP: "helps",
+    Advice.MEASURE: "may help or harm, so measure it",
     Advice.LEAVE_OFF: "leave it off",
-    Advice.UNSEEN: "no effect seen",
+    Advice.UNSEEN: "had no effect here",
 }
 # What says that the model replied, though nothing of it could be used.
 _REPLIED: Final = frozenset({"dropped", "language_mismatch", "empty", "refused", "unparsable", "truncated"})
 _CLAUSE_MENDS: Final = {
-    "lucene": "use a text clause for questions; a query string with Lucene's syntax is searched as you wrote it",
-    "several_questions": "pass the same text in every clause, or one search per question",
+    "lucene": "use a text clause for questions; qtmiddleware leaves query strings with Lucene syntax unchanged",
+    "several_questions": "pass the same text in every clause, or make one search per question",
 }
 _MENDS: Final = {
-    "unauthorized": "set OPENAI_API_KEY to a key that is valid, or pass client=",
-    "timeout": "choose a faster transformationModel, or see whether the service can be reached from here",
-    "unavailable": "see whether the service runs and llm.baseUrl or QTM_LLM_BASE_URL is its address",
+    "unauthorized": "set OPENAI_API_KEY to a valid key, or pass client=",
+    "timeout": "choose a faster transformationModel, or check that this machine can reach the service",
+    "unavailable": "check that the service is running and that llm.baseUrl or QTM_LLM_BASE_URL is its address",
     "over_budget": "raise budget.*",
-    "circuit_open": "ask again in a minute; it failed before",
+    "circuit_open": "try again in a minute; recent calls to the model failed",
 }
 
 
@@ -161,7 +161,7 @@ class Check:
         rows.append("")
         shown = set[str]()
         for verdict in self.verdicts:
-            says = "will do nothing" if verdict.state is CheckState.PROBLEM else "is off"
+            says = "has no effect" if verdict.state is CheckState.PROBLEM else "is off"
             says = _SAYS_BY_ADVICE.get(verdict.values.get("advice", ""), says)
             rows.append(_write_row(verdict.subject, f"{says}: {verdict.text}"))
             if verdict.mend and verdict.mend not in shown:
@@ -215,7 +215,7 @@ class _Checkup:
         verdicts = yield from self._judge()
         if not any(finding.subject == "model" for finding in self.findings):
             has_model = self.call.context.components.has_model
-            text = "configured, and not asked" if has_model else "not configured (no client, key or address)"
+            text = "configured, but not called" if has_model else "not configured (no client, key or address)"
             self._note(_off("model", text, configured=has_model))
         asked = question if isinstance(question, str) else type(question).__name__
         return Check(self.name, asked, self.keywords, tuple(self.findings), tuple(verdicts), self.sample)
@@ -256,13 +256,13 @@ class _Checkup:
                 mend = 'set transformationType: "combined" and give it a model'
                 return _off(part, "transformationType is none", mend)
             if settings.escalation.mode == "never" or not settings.escalation.max_llm_calls_per_query:
-                return _off(part, "escalation allows no call", 'set escalation: "auto" or "always"')
+                return _off(part, "escalation allows no model calls", 'set escalation: "auto" or "always"')
         elif part == _KEYWORDS and not settings.keyword_evidence.enabled:
             return _off(part, "keywordEvidence is false", "set keywordEvidence: true")
         elif part == _KEYWORDS and settings.preprocess.apply_to == "text":
             return _off(part, "preprocess.applyTo is text", 'set preprocess.applyTo: "keywords"')
         elif not (self.request.uses_keyword_evidence if part == _KEYWORDS else self.request.uses_reranker):
-            return _off(part, f"fusion.method {settings.fusion.method} merges nothing", 'set it to "anchored"')
+            return _off(part, f"fusion.method {settings.fusion.method} does not merge lists", 'set it to "anchored"')
         return None
 
     # --- the call and its response ------------------------------------------------------------------------------------
@@ -275,9 +275,9 @@ class _Checkup:
         self._note_top_k()
         outcome = yield from self._search(None)
         if outcome.error is not None:
-            mend = "call it by itself with the same arguments"
+            mend = "call the function without qtmiddleware, with the same arguments"
             if not self.request.embeds:
-                mend += "; if it takes a vector, wrap it with embed= (a text -> its vector)"
+                mend += "; if it takes a vector, wrap it with embed= (a function from a text to its vector)"
             raise self._stop("call", f"{self.name}() raised {_describe_error(outcome.error)}", mend)
         try:
             plain = self._read(outcome.value)
@@ -295,17 +295,17 @@ class _Checkup:
             if not self.request.embeds:
                 self._note(_ok("query", f"passed as text in {self._where}", **self._place, travels="text"))
             return
-        text, mend = problem.detail, "name the parameter of the question with query_arg="
+        text, mend = problem.detail, "name the parameter that holds the question with query_arg="
         if problem.reason == "not_text":
-            text = f"{self._where} was passed a {problem.detail}, which is no text"
+            text = f"{self._where} must be text, not {problem.detail}"
             mend = (
-                "pass the question's text; if the function takes a vector, wrap it with embed= (a text -> its vector);"
-                f' if the text lies inside, with query_arg="{argument}.<name>"'
+                "pass the question's text; if the function takes a vector, wrap it with embed= (a function from a text"
+                f' to its vector); if the text is a field of the argument, use query_arg="{argument}.<name>"'
             )
         elif problem.reason in _CLAUSE_MENDS:
             mend = _CLAUSE_MENDS[problem.reason]
         elif problem.reason != "missing":
-            text, mend = f"it is {problem.reason.replace('_', ' ')}", "ask another question"
+            text, mend = f"the question is {problem.reason.replace('_', ' ')}", "ask another question"
         raise self._stop("query", text, mend, argument=argument, reason=problem.reason)
 
     @property
@@ -331,11 +331,11 @@ class _Checkup:
             # The first time a model is loaded, or how the function wants its texts is found out.
             outcome = yield from self._perform(Embed([self.request.original]))
         if outcome.error is not None:
-            mend = "embed= takes a text and returns its vector, or a list of texts and returns theirs"
+            mend = "embed= must be a function from a text to its vector, or from a list of texts to a list of vectors"
             raise self._stop("query", f"embed= raised {_describe_error(outcome.error)}", mend, argument=argument)
         vector: Sequence[float] = outcome.value[0]
         self.vector, size, ms = vector, len(vector), outcome.seconds * 1e3
-        text = f"embedded into {size} numbers in {_write_ms(ms)}, passed in {self._where}"
+        text = f"embedded as {size} numbers in {_write_ms(ms)}, passed in {self._where}"
         self._note(_ok("query", text, **self._place, travels="vector", dimension=size, embed_ms=_round(ms)))
 
     def _note_top_k(self) -> None:
@@ -345,16 +345,18 @@ class _Checkup:
         if value is not None:
             self._note(_ok("top_k", f"`{name or 'top_k'}`, {value} in this call", argument=name, value=value))
             return
-        text = f"`{name}` holds no number" if name else "no parameter says how many passages to return"
-        mend = "" if name else "name it with top_k_arg= if there is one"
-        self._note(_off("top_k", f"{text}: no more are asked for", mend, argument=name, value=None))
+        text = f"`{name}` is not a number" if name else "no parameter sets the number of passages"
+        mend = "" if name else "if there is such a parameter, name it with top_k_arg="
+        self._note(_off("top_k", f"{text}, so qtmiddleware does not ask for more", mend, argument=name, value=None))
 
     def _note_page(self, page: str) -> None:
         is_named = self.request.page_is_known
         mend = (
-            "" if is_named else f"wrap with page_arg=False if it asks for none, or with page_arg={page!r} to confirm it"
+            ""
+            if is_named
+            else f"wrap with page_arg=False if `{page}` does not select a page, else with page_arg={page!r}"
         )
-        text = f"`{page}` asks for one: the passages stay those of your call, and only their order changes"
+        text = f"`{page}` selects a page: qtmiddleware reorders the passages of your call and adds none"
         self._note(replace(_ok("pages", text, argument=page, named=is_named), mend=mend))
 
     def _perform(self, step: Leaf) -> Flow[Outcome]:
@@ -381,9 +383,9 @@ class _Checkup:
         calls = yield from self._time_calls(asked, first)
         chars, long, mend = round(self.request.learned.passage_chars), "", ""
         if asked != full:
-            long, mend = f", as passages have some {chars:,} characters", "raise keywordEvidence.maxChars for more"
+            long, mend = f", because passages have about {chars:,} characters", "raise keywordEvidence.maxChars"
         if asked is None:
-            text = f"{count} as you call it; no more are asked for{long}"
+            text = f"{count} in your call; qtmiddleware does not ask for more{long}"
             self._note(replace(_ok("candidates", text, plain=count, asked=None, passage_chars=chars), mend=mend))
         candidates, texts, values = plain, list[str](), dict[str, Any]()
         for width, outcomes in calls.items():
@@ -395,13 +397,13 @@ class _Checkup:
             if width is not None:
                 candidates = self._read(response)
                 got = len(candidates.ranking.keys)
-                text = f"{count} as you call it, {got} where {asked} are asked for"
-                text += long if got > count else "; there are no more"
+                text = f"{count} in your call, {got} if qtmiddleware asks for {asked}"
+                text += long if got > count else "; the function has no more"
                 about = {"plain": count, "asked": asked, "widened": got, "passage_chars": chars}
                 self._note(replace(_ok("candidates", text, **about), mend=mend))
                 if asked is not None and 1 < got < asked:
                     self._note_small_collection(got)
-        self._note(_ok("cost", f"{', '.join(texts)} (median of {values['plain_calls']}, as JSON)", **values))
+        self._note(_ok("cost", f"{', '.join(texts)} as JSON (median of {values['plain_calls']} calls)", **values))
         return candidates
 
     def _note_small_collection(self, count: int) -> None:
@@ -409,8 +411,8 @@ class _Checkup:
         has_model = self.call.context.components.has_model
         if has_model and self.settings.transformation_type != "none":
             return
-        text = f"{count} passages are all there is; small collections gain most from one model call"
-        mend = 'try the preset "words", or "balanced" for one more search'
+        text = f"the collection has only {count} passages; small collections gain most from one model call"
+        mend = 'try the preset "words", or "balanced", which makes one more search'
         mend += "" if has_model else ", with client= or OPENAI_API_KEY"
         self._note(replace(_ok("collection", text, passages=count), mend=mend))
 
@@ -429,8 +431,9 @@ class _Checkup:
                 elif width is not None and not calls[width]:
                     del calls[width]
                     self.request.learned.refuses_widening = True
-                    text = f"asked for {asked} it raised {_describe_error(outcome.error)}, so it is asked as you ask"
-                    mend = "set keywordEvidence.candidates to what it allows"
+                    why = _describe_error(outcome.error)
+                    text = f"asked for {asked}, the function raised {why}; qtmiddleware asks for your own number"
+                    mend = "set keywordEvidence.candidates to a number that the function accepts"
                     self._note(_off("candidates", text, mend, asked=asked, refused=True))
         return calls | {None: calls[None] or [first]}
 
@@ -438,21 +441,23 @@ class _Checkup:
         items, text_field = found.ranking.items, self.settings.keyword_evidence.text_field
         count = len(items)
         if not count:
-            mend = "see whether the index is empty; ask what it has passages for; look at namespace and filter"
-            text = "it is None" if found.response is None else "it holds no passage"
+            mend = "check that the index holds passages, check the namespace and filter, or ask another question"
+            text = "the function returned None" if found.response is None else "the response holds no passages"
             raise self._stop("response", text, mend, passages=0)
         kind, shape = type(get_raw(items[0])).__name__, found.shape.name
         self._note(_ok("response", f"{shape}, {count} of type {kind}", shape=shape, item=kind, passages=count))
         if holding := [item for item in items if holds_text(item, text_field)]:
             name = find_text_field(holding[0], text_field)
-            text = f"{len(holding)} of {count} have one, " + (f"in `{name}`" if name else "the passage itself")
+            text = f"{len(holding)} of {count} have a text, " + (
+                f"in `{name}`" if name else "which is the passage itself"
+            )
             self._note(_ok("text", text, field=name, passages=len(holding)))
         else:
             self._note(_problem("text", *self._describe_missing_text(items), field=None, passages=0))
             # As a first query would find out.
             self.request.learned.holds_text = False
         having = sum(read_id(item, self.settings.keyword_evidence.id_field) is not None for item in items)
-        text = f"{having} of {count} have one" if having else "none; passages are told apart by their texts"
+        text = f"{having} of {count} have an id" if having else "none; qtmiddleware tells passages apart by their texts"
         mend = "" if having else _name_field("idField", suggest_id_field(items))
         self._note(replace(_ok("ids", text, passages=having), mend=mend))
         self._note_scores(found.ranking)
@@ -468,11 +473,13 @@ class _Checkup:
         ]
         if fields:
             mend = (
-                f'add "{fields[0]}" to include_fields; or set config={{"keywordEvidence": {{"textField":'
-                f' "{fields[0]}"}}}}, which requests it and leaves it out of the result'
+                f'add "{fields[0]}" to include_fields, or set config={{"keywordEvidence": {{"textField":'
+                f' "{fields[0]}"}}}} to request the field without returning it'
             )
         elif self.clauses and not any(map(read_metadata, items)):
-            mend = "add the field that holds the text to include_fields, or name it in keywordEvidence.textField"
+            mend = (
+                "add the field that holds the text to include_fields, or name that field in keywordEvidence.textField"
+            )
         return what, mend
 
     def _try_text_clause(self, plain: SearchResult) -> Flow[None]:
@@ -484,29 +491,35 @@ class _Checkup:
         named = ", ".join(f"`{name}`" for name in fields)
         subject, values = "text clause", {"fields": fields, "chosen": bool(chosen)}
         if not fields or not self.keywords:
-            text = "no field of texts is known" if not fields else "the question has no keywords"
-            self._note(_off(subject, text, 'name such fields in hybrid.textFields, as ["title", "body"]', **values))
+            text = "the text fields are not known" if not fields else "the question has no keywords"
+            self._note(
+                _off(
+                    subject, text, 'name the text fields in hybrid.textFields, for example ["title", "body"]', **values
+                )
+            )
             return
         step = Search(self.keywords, self.request.width or self.request.top_k, fields=fields)
         outcome = yield from self._perform(step)
         if outcome.error is not None:
-            make, mend = (_problem, "name fields that are declared with full_text_search") if chosen else (_off, "")
-            why = f"a search of {named} by words raised {_describe_error(outcome.error)}"
+            make, mend = (
+                (_problem, "name fields that the index declares with full_text_search") if chosen else (_off, "")
+            )
+            why = f"a keyword search of {named} raised {_describe_error(outcome.error)}"
             self._note(make(subject, why, mend, **values))
             self.request.learned.refuses_words = True
             return
         found, units = self._read(outcome.value), read_usage(outcome.value)
         new = len(set(found.ranking.keys) - set(plain.ranking.keys))
         values |= {"ms": _round(outcome.seconds * 1e3), "read_units": units, "passages": len(found.ranking.keys)}
-        cost = f"1 search more a question, {_write_ms(outcome.seconds * 1e3)} beside the first"
+        cost = f"1 more search per question, {_write_ms(outcome.seconds * 1e3)} in parallel with the first"
         cost += "" if units is None else f", reads {units:g} units"
-        text = f"searches {named} by words: {len(found.ranking.keys)} passages, {new} not in your call's; {cost}"
+        text = f"searches {named} by keywords: {len(found.ranking.keys)} passages, {new} of them new; {cost}"
         if chosen:
             self._note(_ok(subject, text, **values))
         else:
             listed = json.dumps(fields)
             mend = f'set config={{"hybrid": {{"textFields": {listed}}}}} and measure'
-            self._note(_off(subject, f"could be added: it {text}", mend, **values))
+            self._note(_off(subject, f"could be added; it {text}", mend, **values))
 
     def _guess_text_fields(self, plain: SearchResult) -> list[str]:
         """The fields that a search by words may know: that of a clause that embeds texts, else that of the passages."""
@@ -520,11 +533,13 @@ class _Checkup:
         direction, missing, mend = find_direction([ranking]), ranking.scores.count(None), ""
         first, last = ranking.scores[0], ranking.scores[-1]
         if not has_scores([ranking]):
-            what = "they do not follow the order" if not missing else f"{missing} of {len(ranking.scores)} have none"
-            text = f"{what}; the places in the list stand in for them"
+            what = (
+                "scores do not match the order" if not missing else f"{missing} of {len(ranking.scores)} have no score"
+            )
+            text = f"{what}; qtmiddleware uses the places in the list instead"
             mend = _name_field("scoreField", suggest_score_field(ranking.items))
         elif not direction:
-            text = f"all are {first:.4g} and tell nothing apart"
+            text = f"all scores are {first:.4g}, so they do not rank the passages"
         else:
             text = f"{'lower' if direction > 0 else 'higher'} is better, from {first:.4g} to {last:.4g}"
         named = {1: "lower_is_better", -1: "higher_is_better", 0: "unknown"}[direction]
@@ -537,17 +552,17 @@ class _Checkup:
         units, price = read_usage(response), self.settings.store.read_price
         values: dict[str, Any] = {"most": most, "mean": float(most), "read_units": units}
         at_most = "at most " if most > 1 + by_words else ""
-        text = "1 a question, as without the middleware" if most == 1 else f"{at_most}{most} a question"
+        text = "1 per question, as without qtmiddleware" if most == 1 else f"{at_most}{most} per question"
         if most > 1 and self.settings.escalation.mode == "auto":
             rate, sure = self.settings.escalation.target_call_rate, 1 + by_words
             values["mean"] = sure + rate * (most - sure)
-            text += f", {values['mean']:.1f} in the mean at most, as the model is asked about {rate:.0%} of them"
+            text += f", {values['mean']:.1f} on average, because {rate:.0%} of the questions call the model"
         if units is not None:
             text += f"; each reads {units:g} units"
         if price is not None:
             usd = values["mean"] * (1 if units is None else units) * price / 1e3
             values["read_usd_per_thousand"] = usd
-            text += f"; {at_most}${usd:.2g} for 1,000 questions"
+            text += f"; {at_most}${usd:.2g} per 1,000 questions"
         self._note(_ok("searches", text, **values))
 
     # --- the parts of the middleware ----------------------------------------------------------------------------------
@@ -568,8 +583,8 @@ class _Checkup:
             if finding.subject == "text" and finding.state is CheckState.PROBLEM:
                 return _problem(_KEYWORDS, finding.text, finding.mend), before
         if count < 2:
-            mend = "let the function return more, or name the parameter that says how many with top_k_arg="
-            return _problem(_KEYWORDS, "one passage cannot be put in order", mend), before
+            mend = "let the function return more, or name the parameter that sets the number with top_k_arg="
+            return _problem(_KEYWORDS, "a single passage cannot be reordered", mend), before
         rerank = replace(self.settings.rerank, enabled=False)
         try:
             retrieval, change = yield from self._retrieve(before, transformation_type="none", rerank=rerank)
@@ -579,9 +594,9 @@ class _Checkup:
         why = str(change) if change.is_any else self._explain_order(noted)
         said = f"{'changed' if change.is_any else 'not changed'} for this question: {why}"
         self._note(_ok("order", said, changed=change.is_any))
-        text = f"the words of a question weigh {count} candidates"
+        text = f"the question's keywords rerank {count} candidates"
         if count <= len(before):
-            text += ", all that the function returns: they are put in order, and none is new"
+            text += ", which is all that the function returns, so no passage is new"
         text += _in_brackets(noted)
         if len(self.questions) > 1 or any(question.relevant for question in self.questions):
             yield from self._sample_orders()
@@ -602,12 +617,12 @@ class _Checkup:
             self._note(_ok("judged", str(judged), **asdict(judged)))
         else:
             text = f"no relevant passage was found for any of {judged.questions} questions"
-            self._note(_problem("judged", text, "compare the ids with those of the passages", **asdict(judged)))
+            self._note(_problem("judged", text, "compare your ids with the ids of the passages", **asdict(judged)))
 
     def _compare_orders(self, question: str) -> Flow[tuple[Matches, Matches]]:
         """The passages of one more *question* in the plain order and under the rules; raises what the function does."""
         if (problem := find_query_problem(question, self.settings)) is not None:
-            raise InvalidQuery(f"it is {problem.reason.replace('_', ' ')}")
+            raise InvalidQuery(f"the question is {problem.reason.replace('_', ' ')}")
         rules = replace(self.settings, transformation_type="none", rerank=replace(self.settings.rerank, enabled=False))
         request = replace(self.request, original=question, settings=rules, text_fields=())
         variant = Variant("original", question)
@@ -625,7 +640,7 @@ class _Checkup:
             asks_model = self.settings.transformation_type != "none" and self.call.context.components.has_model
             mend = "set keywordEvidence: false"
             if asks_model:
-                mend = 'with the model\'s words they are worth more: set escalation: "always"'
+                mend = 'keywords help more together with the model\'s words: set escalation: "always"'
             return _problem(_KEYWORDS, why, mend, **values)
         mend = {Advice.MEASURE: _MEASURE, Advice.UNSEEN: _ASK_MORE}.get(advice, "")
         return replace(_ok(_KEYWORDS, why or text, **values), mend=mend)
@@ -637,10 +652,10 @@ class _Checkup:
     def _explain_order(self, noted: str) -> str:
         """Why the words of the question leave the order as it is; *noted* is what the trace says of them."""
         if not self.keywords:
-            return "it has no keywords"
+            return "the question has no keywords"
         if noted.startswith("no keyword"):
-            return "no candidate holds any of its keywords"
-        return noted.removeprefix("order kept: ") or "the scores tell more than the keywords do"
+            return "no candidate holds any keyword of the question"
+        return noted.removeprefix("order kept: ") or "the scores count for more than the keywords"
 
     def _try_variants(self, before: Sequence[Key]) -> Flow[Finding]:
         if not self.call.context.components.has_model:
@@ -665,25 +680,25 @@ class _Checkup:
             return self._note_model(_problem("model", text, mend, **values, reason=failed.reason))
         if not trace.llm_calls:
             reason = "" if trace.decision is None else trace.decision.reason.replace("_", " ")
-            text = f"{name} is not asked about such a question{_in_brackets(reason)}"
-            return self._note_model(_off("model", text, "check with another one", **values))
+            text = f"{name} is not called for this kind of question{_in_brackets(reason)}"
+            return self._note_model(_off("model", text, "check with another question", **values))
         ms = max((it.ms for it in trace.stages if it.name.startswith("transform")), default=0.0)
         tokens, granted = trace.input_tokens + trace.output_tokens, round(1e3 * limits.model_seconds)
         values |= {"ms": _round(ms), "tokens": tokens, "cost_usd": trace.cost_usd}
         text = f"{name} replied in {_write_ms(ms)}" + (f", {tokens} tokens" if tokens else "")
         if ms > granted:
             mend = f"set limits.llmTimeoutMs and limits.deadlineMs well above {ms:.0f}, or choose a faster model"
-            return self._note_model(_problem("model", f"{text}; it may take {granted} ms", mend, **values))
+            return self._note_model(_problem("model", f"{text}; the limit is {granted} ms", mend, **values))
         self._note(_ok("model", text, **values))
         if (failed := failed or _find_failure(retrieval, "search", "embed")) is not None:
             return _problem(_VARIANTS, f"{failed.stage} {failed.reason}{_in_brackets(failed.detail)}")
         kinds = [variant.kind for variant in retrieval.variants[1:]]
         weighed = [name for name in TEXT_FIELDS for _ in retrieval.transformation.texts(name)]
         if kinds:
-            text = f"{len(kinds)} more texts are searched ({', '.join(dict.fromkeys(kinds))}); {change}"
+            text = f"searches {len(kinds)} more texts ({', '.join(dict.fromkeys(kinds))}); {change}"
         elif weighed and self.request.uses_keyword_evidence:
             labels = ", ".join(TEXT_FIELDS[name].label for name in dict.fromkeys(weighed))
-            text = f"nothing more is searched, the words of {len(weighed)} texts are weighed ({labels}); {change}"
+            text = f"makes no more searches, reranks by the words of {len(weighed)} texts ({labels}); {change}"
         else:
             return _off(_VARIANTS, "the model's reply left nothing more to search for this question")
         return _describe_effect(_VARIANTS, text, is_changed=change.is_any, kinds=kinds)
@@ -705,9 +720,9 @@ class _Checkup:
             mend = "raise rerank.timeoutMs" if failed.reason == "timeout" else ""
             return _problem(_RERANK, f"{failed.reason}{_in_brackets(noted or failed.detail)}", mend)
         if not retrieval.reranked:
-            return _problem(_RERANK, noted or "there is nothing to judge")
+            return _problem(_RERANK, noted or "there are no passages to rerank")
         judged, ms = len(retrieval.reranked), sum(it.ms for it in retrieval.trace.stages if it.name == "rerank")
-        text = f"{judged} candidates are judged, in {_write_ms(ms)}; {change}"
+        text = f"reranks {judged} candidates in {_write_ms(ms)}; {change}"
         return _describe_effect(_RERANK, text, is_changed=change.is_any, ms=_round(ms), judged=judged)
 
 
@@ -724,9 +739,9 @@ class _Change:
 
     def __str__(self) -> str:
         if not self.is_any:
-            return "the order stays for this question"
+            return "the order does not change for this question"
         new = len(set(self.after) - set(self.before))
-        first = "the first stays" if self.before[:1] == self.after[:1] else "another comes first"
+        first = "the same passage is first" if self.before[:1] == self.after[:1] else "another passage is first"
         return f"{new or 'none'} of {len(self.after)} passages {'is' if new < 2 else 'are'} new, {first}"
 
 
@@ -752,7 +767,7 @@ def _problem(subject: str, text: str, mend: str = "", /, **values: Any) -> Findi
 def _name_field(option: str, field: str | None) -> str:
     """How to name the *field* in *option* of ``keywordEvidence``; ``""`` if passages have no fields."""
     if not field:
-        return "" if field is None else f"if a field holds them, name it in keywordEvidence.{option}"
+        return "" if field is None else f"if a field holds them, name the field in keywordEvidence.{option}"
     return f'set config={{"keywordEvidence": {{"{option}": "{field}"}}}}'
 
 

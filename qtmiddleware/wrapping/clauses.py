@@ -102,19 +102,21 @@ def read_question(clauses: Any) -> Any:
     its syntax) or ``several_questions``.
     """
     if not are_clauses(clauses):
-        raise ClauseProblem(f"{SCORE_BY} must hold a clause with the text of the question", "missing")
+        raise ClauseProblem(f"{SCORE_BY} must hold a clause with the question's text", "missing")
     kinds = [read_type(clause) for clause in clauses]
     texts = [read_field(clause, PLACES[kind]) for clause, kind in zip(clauses, kinds, strict=True)]
     question = texts[0]
     if question is None:
-        raise ClauseProblem(f"the {kinds[0]} clause holds no {PLACES[kinds[0]]}", "missing")
+        raise ClauseProblem(f"the {kinds[0]} clause has no {PLACES[kinds[0]]!r}", "missing")
     if kinds[0] in VECTORS and not isinstance(question, str) and not _is_list_of_questions(question):
         raise ClauseProblem(f"vector in a {kinds[0]} clause", "not_text", question)
     if any(text != question for text in texts[1:]):
-        raise ClauseProblem("the clauses hold different texts, so none of them is the question", "several_questions")
+        raise ClauseProblem(
+            "the clauses hold different texts, so it is not clear which one is the question", "several_questions"
+        )
     if QUERY_STRING in kinds and isinstance(question, str) and (syntax := find_syntax(question)):
-        why = f"the query string uses Lucene's {syntax}, so it is searched as you wrote it"
-        raise ClauseProblem(f"{why}; a text clause takes any text", "lucene", question)
+        why = f"the query string uses Lucene syntax ({syntax}), so it is searched unchanged"
+        raise ClauseProblem(f"{why}; use a text clause for plain questions", "lucene", question)
     return question
 
 

@@ -159,7 +159,7 @@ class Components:
             return own
         for key in keys_with("middleware"):
             if key.read(asked) != key.read(own):
-                message = f"{key.name} belongs to the whole middleware; one call cannot change it"
+                message = f"{key.name} cannot be set for one call; set it in the config of QueryMiddleware"
                 raise ConfigError(message, path=key.name, source="call")
         return asked
 
@@ -236,7 +236,7 @@ class Components:
             try:
                 reranker.load()
             except (MissingExtra, ModelError) as error:
-                logger.warning("nothing will be reranked: %s", error, event="reranker_missing")
+                logger.warning("results will not be reranked: %s", error, event="reranker_missing")
 
     def asks_slow_model(self) -> bool:
         """Whether the own settings may ask a model that takes something to load, which it has a ``warm_up`` for."""

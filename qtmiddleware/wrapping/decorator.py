@@ -95,7 +95,7 @@ def middleware(
     check_options(middleware, options, WrapOptions.__optional_keys__)
     if isinstance(fn, str | os.PathLike | Mapping | Config | Settings):
         written = display(fn) if isinstance(fn, str) else "..."
-        raise WrapError(f"middleware() must be given a function, not a {type(fn).__name__}; write config={written}")
+        raise WrapError(f"middleware() must be given a function, not {type(fn).__name__}; write config={written}")
     given: Any = {"client": client, "reranker": reranker, "redact": redact, "observers": observers}
     if fn is None:
         return functools.partial(middleware, config=config, **given, **options)

@@ -45,7 +45,7 @@ class ModelHealth:
 
     def __str__(self) -> str:
         limit = f" of {self.allowed_failures}" if self.allowed_failures else ""
-        again = f", tried again in {self.retry_in:.1f} s" if self.retry_in else ""
+        again = f", next try in {self.retry_in:.1f} s" if self.retry_in else ""
         state = "" if self.is_configured else ", no key or address"
         breaker = self.breaker.replace("_", "-")
         return f"{self.name}{state}, breaker {breaker} ({self.failures}{limit} failures in a row{again})"
@@ -65,7 +65,7 @@ class ThreadsHealth:
     given_up: int
 
     def __str__(self) -> str:
-        return f"{self.in_use} of {self.limit} in use, {self.refused:,} refused, {self.given_up:,} given up"
+        return f"{self.in_use} of {self.limit} in use, {self.refused:,} refused, {self.given_up:,} abandoned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class RedisHealth:
     rest: float = 0.0
 
     def __str__(self) -> str:
-        rest = f", left alone for {self.rest:.1f} s" if self.rest else ""
+        rest = f", next try in {self.rest:.1f} s" if self.rest else ""
         return f"{self.where}: {self.state.replace('_', ' ')}{rest}" if self.where else "not used"
 
 

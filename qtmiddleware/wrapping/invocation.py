@@ -170,8 +170,8 @@ class Invocation:
         learned, step.was_refused = self.context.learned, attempt is not first
         if attempt.field != first.field and attempt.top_k == first.top_k:
             learned.refuses_field = True
-            what = f"the index does not return the field {first.field!r} (keywordEvidence.textField)"
-            learned.record_problem(f"{what}; name one whose text it stores")
+            what = f"the index does not return keywordEvidence.textField {first.field!r}"
+            learned.record_problem(f"{what}; name a text field that the index stores")
         learned.refuses_widening = learned.refuses_widening or attempt.top_k != first.top_k
 
     def _call(self, step: Search, query: Any, attempt: _Attempt) -> Any:
@@ -215,7 +215,7 @@ class Invocation:
     @property
     def _embedder(self) -> CallableEmbedder:
         if self.context.embedder is None:
-            raise WrapError("there is no embed= to make vectors of texts")
+            raise WrapError("embed= must be set to turn texts into vectors")
         return self.context.embedder
 
     @contextmanager
@@ -228,7 +228,7 @@ class Invocation:
     def rerank(self, step: Rerank) -> Sequence[float]:
         """Returns a score a text."""
         if self.context.reranker is None:
-            raise WrapError("no reranker is configured")
+            raise WrapError("there is no reranker; pass reranker= or set rerank.enabled")
         return self.context.reranker.rerank(step.query, step.texts)
 
     def finish(self, retrieval: Retrieval) -> Retrieval:
@@ -256,12 +256,12 @@ class Invocation:
             warned.of_pages = True
             if not self.signature.paging.is_named:
                 logger.warning(
-                    "%s(): %s, or with page_arg=%r to confirm it", self.signature.function_name,
+                    "%s(): %s, with page_arg=%r if it does", self.signature.function_name,
                     describe_page(learned.page), learned.page, event="paged", query_id=retrieval.trace.query_id,
                 )  # fmt: skip
         if learned.problem and not warned.of_problem:
             warned.of_problem = True
-            message = f"{self.signature.function_name}(): {learned.problem} (more: .check(question))"
+            message = f"{self.signature.function_name}(): {learned.problem} (details: .check(question))"
             _warn_of_setup(message, retrieval.trace.query_id)
 
     def start_shadow(self, request: Request, response: Any, ms: float) -> None:

@@ -87,8 +87,8 @@ class JudgedSample:
 
     def __str__(self) -> str:
         return (
-            f"of {self.questions} judged questions the answer comes first for {self.first_after} instead of"
-            f" {self.first_before}, better for {self.better}, worse for {self.worse}"
+            f"in {self.questions} judged questions, the answer is first for {self.first_after} instead of"
+            f" {self.first_before}; its place is better for {self.better}, worse for {self.worse}"
         )
 
 
@@ -129,7 +129,7 @@ class OrderSample:
         answers move down than up. That bar is lower: leaving the rules off costs nothing.
         """
         if self.compared >= FEWEST_ASKED and not self.changed:
-            return Advice.LEAVE_OFF, f"the order stays for all {self.compared} questions"
+            return Advice.LEAVE_OFF, f"the order does not change for any of {self.compared} questions"
         judged = self.judged
         if judged is not None and is_unlikely(judged.better, judged.worse):
             return Advice.KEEP, str(judged)
@@ -139,20 +139,20 @@ class OrderSample:
 
     def __str__(self) -> str:
         if not self.compared:
-            text = f"no question of {self.asked} could be compared"
+            text = f"none of {self.asked} questions could be compared"
         elif not self.changed:
-            text = f"in none of {_count(self.compared)} the order changes"
+            text = f"the order does not change in any of {_count(self.compared)}"
         else:
             text = (
-                f"in {self.other_first or 'none'} of {_count(self.compared)} another passage comes first,"
-                f" in {self.changed} the order changes"
+                f"another passage is first in {self.other_first or 'none'} of {_count(self.compared)},"
+                f" and the order changes in {self.changed}"
             )
         if self.failed:
             text += f"; {self.failed} failed ({'; '.join(self.errors)})"
         if self.left_out:
             text += f"; {self.left_out} more questions were not asked"
         if self.compared < FEWEST_ASKED:
-            text += f"; that is too few to advise on: ask {FEWEST_ASKED} to {MOST_ASKED}"
+            text += f"; too few for advice: ask {FEWEST_ASKED} to {MOST_ASKED}"
         return text
 
 
@@ -189,7 +189,7 @@ def read_relevant(value: Any) -> frozenset[str]:
     if not isinstance(value, list | tuple | set | frozenset) or not all(
         isinstance(id_, str | int) and not isinstance(id_, bool) for id_ in value
     ):
-        raise InvalidQuery('"relevant" must be a list of passage ids, as ["a", "b"]')
+        raise InvalidQuery('"relevant" must be a list of passage ids, such as ["a", "b"]')
     return frozenset(map(str, value))
 
 

@@ -6,7 +6,7 @@ import sys
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Final
 
-ADVICE: Final = "make the middleware in the worker, or import there the module that makes it"
+ADVICE: Final = "create the middleware in the worker, or import there the module that creates it"
 # What stands between a pickler and an object's own methods.
 _BETWEEN: Final = ("qtmiddleware", "pickle", "_pickle", "copyreg")
 
@@ -58,7 +58,7 @@ def check_picklable(what: str, given: Any, *, by_value: bool) -> None:
         isinstance(given, BuiltinFunctionType) and isinstance(given.__self__, ModuleType)
     ):
         kind = type(given).__qualname__
-        raise PicklingError(f"{what} is no function ({kind}): it may hold a key or a connection; {ADVICE}")
+        raise PicklingError(f"{what} must be a function to be pickled, not {kind}, which may hold a key; {ADVICE}")
     if not by_value and find_import_name(given, given) is None:
         raise PicklingError(
             f"{what} cannot be imported as {given.__module__}.{given.__qualname__}; pickle it with cloudpickle, or"

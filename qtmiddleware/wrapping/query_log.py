@@ -253,14 +253,14 @@ class QueryLog:
             why = str(error) if isinstance(error, QtMiddlewareError) else type(error).__name__
             count = self._outage.record_failure()
             if count is not None:
-                more = f" (it failed {times(count - 1)} before)" if count > 1 else ""
+                more = f" (writing failed {times(count - 1)} before)" if count > 1 else ""
                 about: dict[str, Any] = {"event": "query_log_failed", "reason": why, "count": count}
                 logger.warning("the query log could not be written: %s%s", why, more, **about)
             return Degradation("log", "failed", why)
         if (count := self._outage.record_success()) is not None:
             said = times(count)
             logger.warning(
-                "the query log is written again; it failed %s", said, event="query_log_restored", count=count
+                "the query log can be written again; writing failed %s", said, event="query_log_restored", count=count
             )
         return None
 
@@ -278,6 +278,6 @@ class QueryLog:
         try:
             append_line(self._path, line.encode("utf-8", "replace"))
         except FileNotFoundError:
-            raise ConfigError("the folder of log.path is missing; make it", path="log.path") from None
+            raise ConfigError("the folder of log.path does not exist; create it", path="log.path") from None
         if writer.failure:
-            raise ConfigError(f"redact {writer.failure}; hashes were written in place of texts", path="redact")
+            raise ConfigError(f"redact {writer.failure}; the log holds hashes instead of texts", path="redact")

@@ -258,7 +258,7 @@ class QueryMiddleware:
         before = {name: value for name, value, _ in former.config.rows()}
         changed = [name for name, value, _ in loaded.rows() if value != before[name]]
         what = ", ".join(changed) or "no setting"
-        logger.info("the configuration was reloaded; changed: %s", what, event="config_reloaded", changed=changed)
+        logger.info("the config was reloaded; changed: %s", what, event="config_reloaded", changed=changed)
 
     def health(self) -> Health:
         """How this middleware is, as far as it knows without asking anybody; instant, and raises nothing."""
@@ -328,7 +328,9 @@ class QueryMiddleware:
         options: Mapping[str, Any] | None = None,
     ) -> ContextSource:
         if (read is None) != (write is None):
-            raise WrapError("read and write belong together: one takes the matches out, the other puts them back")
+            raise WrapError(
+                "read= and write= must be passed together: read= takes the matches out, write= puts them back"
+            )
         embedder = None
         if embed is not None:
             # Those who wrap functions of texts do not wait for its modules.

@@ -112,5 +112,5 @@ class ShadowRuns:
 
 def _log_failure(error: Exception) -> None:
     name = type(error).__name__
-    logger.info("a retrieval in the shadow failed: %s", name, event="shadow_failed", error=name)
-    logger.debug("a retrieval in the shadow failed: %s", format_error(error), event="shadow_failed", error=name)
+    logger.info("a shadow retrieval failed: %s", name, event="shadow_failed", error=name)
+    logger.debug("a shadow retrieval failed: %s", format_error(error), event="shadow_failed", error=name)

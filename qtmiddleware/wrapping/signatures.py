@@ -78,7 +78,7 @@ def read_signature(
     return kind(parameters, argument, top_k, is_named=query_arg is not None, page_arg=page_arg)
 
 
-_NO_TEXT: Final = "takes a vector and no text; pass embed=, a function that turns a text into its vector"
+_NO_TEXT: Final = "takes a vector, not a text; pass embed=, a function from a text to its vector"
 
 
 class CallSignature:
@@ -292,10 +292,10 @@ class CallSignature:
             self._parameters.assign(place, value, args, kwargs)
 
     def _missing(self) -> WrapError:
-        advice = "if it takes a vector, wrap it with embed=; else " if self._parameters.is_loose else ""
+        advice = "if it takes a vector, wrap it with embed=; otherwise " if self._parameters.is_loose else ""
         return WrapError(
             f"{self._parameters.function_name}() was called without a query; {advice}pass it as {self.argument!r}, or"
-            " name the parameter that holds it with query_arg="
+            " name the parameter that holds the query with query_arg="
         )
 
 
@@ -457,8 +457,8 @@ class VectorSignature(CallSignature):
 
     def _missing(self) -> WrapError:
         return WrapError(
-            f"{self._parameters.function_name}() was called without a query; pass it as {self.argument!r}, or"
-            " name the parameter that holds it with query_arg="
+            f"{self._parameters.function_name}() was called without a query; pass the query as {self.argument!r}, or"
+            " name the parameter that holds the query with query_arg="
         )
 
 
@@ -471,7 +471,7 @@ class Parameters:
     def __init__(self, fn: Callable[..., Any]) -> None:
         fn = fn.__func__ if isinstance(fn, staticmethod | classmethod) else fn
         if not callable(fn):
-            raise WrapError(f"a {type(fn).__qualname__} cannot be called; wrap its method that searches")
+            raise WrapError(f"{type(fn).__qualname__} is not callable; wrap its search method")
         inner = fn.func if isinstance(fn, functools.partial) else fn
         every = _parameters_of(fn)
         self.function_name: str = getattr(inner, "__qualname__", type(inner).__qualname__)
@@ -522,7 +522,7 @@ class Parameters:
         if page_arg is None or page_arg is False:
             return
         if not isinstance(page_arg, str):
-            raise self._refusal(f"is wrapped with page_arg={page_arg!r}; it must be a parameter's name, or False")
+            raise self._refusal(f"cannot be wrapped: page_arg must be a parameter's name or False, not {page_arg!r}")
         self._check_known(page_arg.partition(".")[0], "page_arg")
 
     def position(self, name: str) -> int | None:
@@ -572,7 +572,7 @@ class Parameters:
             return chosen
         if self.is_loose:
             return "vector" if takes_vector else "query"
-        raise self._refusal(f"has no parameter that could be the query; name it with query_arg= ({self._listed()})")
+        raise self._refusal(f"has no parameter that looks like the query; name it with query_arg= ({self._listed()})")
 
     @property
     def _takes_vector_alone(self) -> bool:
@@ -601,7 +601,7 @@ class Parameters:
         """Returns *argument*; raises `WrapError` where a partial holds it already."""
         name = argument.partition(".")[0]
         if name in self._fixed or (name in self._inner and name not in self.named):
-            raise self._refusal(f"is a partial that already fixes {name!r}; leave the query out of it")
+            raise self._refusal(f"is a partial that already sets {name!r}; leave the query out of the partial")
         return argument
 
     def _check_known(self, name: str, option: str) -> None:
@@ -611,7 +611,7 @@ class Parameters:
 
         near = get_close_matches(name, self.named, 1)
         hint = f"did you mean {near[0]!r}?" if near else self._listed()
-        raise self._refusal(f"has no parameter {name!r}, which {option}= names; {hint}")
+        raise self._refusal(f"has no parameter {name!r}, but {option}= names it; {hint}")
 
     def _listed(self) -> str:
         return "its parameters are: " + (", ".join(self.named) or "none")
@@ -626,7 +626,7 @@ def returns_awaitable(fn: Any, kind: object) -> bool:
         raise WrapError(f"kind must be 'sync' or 'async', not {kind!r}")
     if not callable(fn):
         methods = [name for name in _SEARCHES if callable(getattr(type(fn), name, None))]
-        advice = f"wrap its method that searches: .{methods[0]}" if methods else "the middleware wraps functions"
+        advice = f"wrap its search method: .{methods[0]}" if methods else "pass a function that searches"
         raise WrapError(f"{type(fn).__name__} is not callable; {advice}")
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         is_awaited = inspect.isasyncgenfunction(fn)
@@ -637,7 +637,7 @@ def returns_awaitable(fn: Any, kind: object) -> bool:
             else f"lambda query: list({name}(query))"
         )
         raise WrapError(
-            f"{getattr(fn, '__name__', fn)} yields its results one by one; wrap a function that returns them, "
+            f"{getattr(fn, '__name__', fn)} yields its results one by one; wrap a function that returns a list, "
             f"for example {example}"
         )
     return kind == "async" if kind else is_async(fn)

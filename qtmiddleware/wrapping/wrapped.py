@@ -282,7 +282,9 @@ class Wrapped(Generic[P, R]):
         queries = signature.passed(args, kwargs)
         if not isinstance(queries, list | tuple):
             name = signature.argument
-            raise InvalidQuery(f"{name} must be a list of queries here; retrieve takes a single one")
+            raise InvalidQuery(
+                f"{name} must be a list of queries, not {type(queries).__name__}; for one query use retrieve"
+            )
         history = kwargs.get("history")
         if isinstance(history, Iterator):
             kwargs = {**kwargs, "history": tuple(history)}
@@ -384,9 +386,10 @@ class Wrapped(Generic[P, R]):
         except ConfigError as error:
             if not is_theirs or not self._signature.takes_any_keyword:
                 raise
-            what = f"{error}; config= holds our settings here: give {self._signature.function_name}() a parameter of"
+            name = self._signature.function_name
+            what = f"{error}; config= sets options of qtmiddleware: if {name}() needs config=, add a"
             raise ConfigError(
-                f"{what} that name to have it passed on", path=error.path, value=error.value, allowed=error.allowed,
+                f"{what} parameter of that name", path=error.path, value=error.value, allowed=error.allowed,
                 source=error.source,
             ) from None  # fmt: skip
 
@@ -406,7 +409,9 @@ class Wrapped(Generic[P, R]):
             return "", Degradation("query", "missing", str(error))
         problem = find_query_problem(query, settings)
         if problem is None and is_nested_call(self._fn):
-            problem = Degradation("query", "nested", "the function searches through itself; nothing was added")
+            problem = Degradation(
+                "query", "nested", "the function calls itself; the inner call is passed through unchanged"
+            )
         return query, problem
 
     @staticmethod
@@ -441,8 +446,8 @@ class Wrapped(Generic[P, R]):
         if name.startswith("_") and any(name in it.__dict__ and hasattr(it, "model_fields") for it in parents):
             whole = f"{owner.__name__}.{name}"
             raise WrapError(
-                f"{whole} would be hidden by its parent's, as {owner.__name__} is a pydantic model; wrap it behind "
-                f"the class: {whole} = qtm.middleware({whole})"
+                f"{whole} cannot be wrapped inside the pydantic model {owner.__name__}; wrap it after "
+                f"the class body: {whole} = qtm.middleware({whole})"
             )
 
     def __getattr__(self, name: str) -> Any:

@@ -180,7 +180,7 @@ def test_a_config_file_nobody_named_adds_no_transform(tmp_path: Path) -> None:
     script = "import sys; sys.argv[1:] = ['preprocess', 'why do kidneys stop']\n"
     done = run_python(script + "from qtmiddleware.kit.cli import main\nmain()", tmp_path)
     assert done.returncode == 2
-    assert "query-transform.config.json was found and sets transforms" in done.stderr
+    assert "query-transform.config.json was found in this folder and must not set transforms" in done.stderr
 
 
 FUSED = """
@@ -231,9 +231,9 @@ def test_a_part_that_cannot_be_used_is_told_when_the_config_is_loaded(site: Path
     assert "the entry point 'absent' of qtmiddleware.transforms cannot be imported: AttributeError" in messages[0]
     assert "cannot be imported: ModuleNotFoundError: No module named 'no_such_module'" in messages[1]
     assert "must be a qtmiddleware.plugins.OwnTransform, not dict" in messages[2]
-    assert "has a bad fields.rewrite; allowed: a number from 0 to 100, or null" in messages[3]
+    assert "fields.rewrite must be a number from 0 to 100, or null" in messages[3]
     assert "must be a qtmiddleware.plugins.OwnFusion, not function" in messages[4]
-    assert messages[5].startswith('transformationType is "jargn" (config); allowed: one of rewrite, ')
+    assert messages[5].startswith("transformationType must be one of rewrite, ")
     assert messages[7].endswith("; did you mean rewrite?")
     paths = [path for _, path, _ in told]
     assert paths[:4] == ["transformationType"] * 4

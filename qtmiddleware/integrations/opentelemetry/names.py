@@ -98,17 +98,17 @@ SEARCHES: Final = Metric("qtmiddleware.search.duration", "s", "Searches by the w
 RERANKS: Final = Metric("qtmiddleware.rerank.duration", "s", "Calls of the reranker.", _SECONDS)
 INFERENCES: Final = Metric("gen_ai.client.inference.duration", "s", "Calls of a language model.", _MODEL_SECONDS)
 EMBEDDINGS: Final = Metric("gen_ai.client.embeddings.duration", "s", "Calls of the embedder.", _MODEL_SECONDS)
-INPUT_TOKENS: Final = Metric("gen_ai.client.inference.usage.input_tokens", "{token}", "Tokens that models read.")
-OUTPUT_TOKENS: Final = Metric("gen_ai.client.inference.usage.output_tokens", "{token}", "Tokens that models wrote.")
+INPUT_TOKENS: Final = Metric("gen_ai.client.inference.usage.input_tokens", "{token}", "Input tokens of models.")
+OUTPUT_TOKENS: Final = Metric("gen_ai.client.inference.usage.output_tokens", "{token}", "Output tokens of models.")
 CALL_INPUT_TOKENS: Final = Metric(
-    "gen_ai.client.inference.operation.input_tokens", "{token}", "Tokens that a model read in one call.", _TOKENS
+    "gen_ai.client.inference.operation.input_tokens", "{token}", "Input tokens of one model call.", _TOKENS
 )
 CALL_OUTPUT_TOKENS: Final = Metric(
-    "gen_ai.client.inference.operation.output_tokens", "{token}", "Tokens that a model wrote in one call.", _TOKENS
+    "gen_ai.client.inference.operation.output_tokens", "{token}", "Output tokens of one model call.", _TOKENS
 )
-DEGRADATIONS: Final = Metric("qtmiddleware.degradations", "{degradation}", "What did not go as asked.")
-READ_UNITS: Final = Metric("qtmiddleware.read_units", "{unit}", "What searches read, as their responses say.")
-COST: Final = Metric("qtmiddleware.cost", "{USD}", "What models and searches cost, where prices are known.")
+DEGRADATIONS: Final = Metric("qtmiddleware.degradations", "{degradation}", "Degradations, by stage and reason.")
+READ_UNITS: Final = Metric("qtmiddleware.read_units", "{unit}", "Read units of searches, as reported by the responses.")
+COST: Final = Metric("qtmiddleware.cost", "{USD}", "Cost of models and searches in US dollars, if prices are known.")
 
 METRICS: Final = (
     *(REQUESTS, STAGES, SEARCHES, RERANKS, INFERENCES, EMBEDDINGS),

@@ -37,7 +37,7 @@ def parse_fingerprint(text: Any) -> dict[str, Any]:
     except (ValueError, RecursionError):
         fingerprint = None
     if not isinstance(fingerprint, dict):
-        raise ValueError("what it says of the config is damaged")
+        raise ValueError("its record of the config is damaged")
     return fingerprint
 
 

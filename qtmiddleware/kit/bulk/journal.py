@@ -33,9 +33,9 @@ _RUN_FILE: Final = FileKind(
     application_id=0x71746D72,  # "qtmr" in ASCII
     version=1,
     statements=("CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID",),
-    subject="{path}, which says how the output beside it is made,",
-    busy="another run writes to this output; wait until it has ended, or name another --out",
-    remedy="move it away, with the output, or name another --out",
+    subject="{path}, the record of the output beside it,",
+    busy="another run is writing to this output; wait until it ends, or name another --out",
+    remedy="move the file and the output away, or name another --out",
 )
 
 
@@ -171,7 +171,7 @@ def hold_journal(path: Path, fingerprint: Mapping[str, Any], *, overwrite: bool 
         raise ConfigError(f"{path} is not a file; name another --out", path="--out")
     run_path = Path(f"{path}.run")
     if not overwrite and _holds_something(path) and not run_path.exists():
-        raise _refuse(f"{path} is there, and no {run_path.name} beside it says how it was made")
+        raise _refuse(f"{path} exists, but {run_path.name}, which records how it was made, is missing")
     with closing(open_file(str(run_path), _RUN_FILE, timeout=0, exclusive=True)) as connection:
         # Looked at again: another run may have written to it until it let go of the lock.
         goes_on = not overwrite and _holds_something(path)
@@ -211,11 +211,11 @@ def _usable(run_path: Path) -> Iterator[None]:
 def _check_fingerprint(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     changes = list(describe_changes(before, now))
     if changes:
-        raise _refuse(f"{path} was begun under another config: {', '.join(changes)}")
+        raise _refuse(f"{path} was started with another config: {', '.join(changes)}")
 
 
 def _refuse(why: str) -> ConfigError:
-    return ConfigError(f"{why}; name another --out, or --overwrite what is there", path="--out")
+    return ConfigError(f"{why}; name another --out, or replace it with --overwrite", path="--out")
 
 
 @contextmanager
@@ -227,8 +227,8 @@ def _explained(path: Path) -> Iterator[None]:
         if error.errno == errno.ELOOP:
             raise StoreError(f"{path} cannot be written: {why}") from error
         raise StoreError(
-            f"{path} cannot be written: {why}; what is in it is whole: make room for more, and run the same command to "
-            "go on"
+            f"{path} cannot be written: {why}; its lines are complete: free some disk space, and run the same "
+            "command to continue"
         ) from error
 
 

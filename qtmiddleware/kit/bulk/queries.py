@@ -107,13 +107,13 @@ def _read_line(number: int, raw: bytes | None, settings: Settings, *, has_json: 
     if isinstance(record, str):
         return InputQuery(number, _check_text(record, settings))
     if not isinstance(record, dict):
-        raise ValueError("neither an object nor a text")
+        raise ValueError("neither an object nor text")
     query = next((record[name] for name in _TEXT if record.get(name) is not None), None)
     if query is None:
         raise ValueError("no query")
     given = next((record[name] for name in _ID if record.get(name) is not None), None)
     if given is not None and (not isinstance(given, str | int) or isinstance(given, bool)):
-        raise ValueError("an id that is neither a text nor a whole number")
+        raise ValueError("an id that is neither text nor a whole number")
     if isinstance(given, str):
         _check_characters(given)
     return InputQuery(number, _check_text(query, settings), given, _read_history(record))
@@ -147,7 +147,7 @@ def _read_history(record: dict[str, Any]) -> History:
     given = record.get("history") or (metadata.get("history") if isinstance(metadata, dict) else None) or ()
     history = read_history(given) if isinstance(given, list | tuple) else None
     if history is None or history.problem is not None:
-        raise ValueError("a history that is no list of messages with role and content")
+        raise ValueError("a history that is not a list of messages with role and content")
     for message in history.messages:
         _check_characters(message.content)
     return history

@@ -125,7 +125,8 @@ def transform_file(
     """
     if engine is not None and client is not None:
         raise ConfigError(
-            "a client is not sent to the workers of an engine; let the config name the model", path="client"
+            "client cannot be passed with an engine, because workers make their own; name the model in the config",
+            path="client",
         )
     path = Path(out)
     # Of what comes through a pipe the first line says it.
@@ -235,7 +236,7 @@ def open_source(source: str | Path, out: Path) -> AbstractContextManager[BinaryI
         raise ConfigError(f"{source} cannot be read: {error.strerror}", path="--file") from error
     if out.exists() and out.samefile(source):
         file.close()
-        raise ConfigError(f"{out} is the input itself; name another --out", path="--out")
+        raise ConfigError(f"--out must not be the input {out}; name another --out", path="--out")
     return file
 
 

@@ -37,17 +37,17 @@ def read_ask_file(path: Path) -> list[str] | list[dict[str, Any]]:
             break
     if not questions and hashed:
         raise ConfigError(
-            f"{path} must hold questions, not their hashes. Hashes cannot be asked: log with log.queryText true, or"
+            f"{path} must hold questions, not their hashes. Set log.queryText to true and log again, or"
             " write some questions to a text file",
             path="--ask-file",
         )
     if not questions:
         raise ConfigError(f"{path} must hold questions, one per line; it holds none", path="--ask-file")
     if hashed:
-        note(f"{hashed:,} hashed questions of the file cannot be asked.")
+        note(f"{hashed:,} questions in the file are hashes and were skipped.")
     if len(questions) < FEWEST_ASKED:
         count = "1 question" if len(questions) == 1 else f"{len(questions)} questions"
-        note(escape_line(f"{path} holds {count}; {FEWEST_ASKED} to {MOST_ASKED} say more."))
+        note(escape_line(f"{path} holds {count}; {FEWEST_ASKED} to {MOST_ASKED} give a better answer."))
     if any(questions.values()):
         return [{"question": text, "relevant": relevant} for text, relevant in questions.items()]
     return list(questions)
@@ -73,7 +73,7 @@ def _read_line(line: str) -> Iterator[tuple[str, list[str]]]:
     record = parse_object(line)
     text = _find_question(record)
     if text is None:
-        raise ValueError(f"has no question; it stands under one of {', '.join(QUESTION_NAMES)}")
+        raise ValueError(f"must have a question, under one of {', '.join(QUESTION_NAMES)}")
     if text.strip():
         try:
             yield text, sorted(read_relevant(record.get("relevant")))

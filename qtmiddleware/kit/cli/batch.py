@@ -43,11 +43,11 @@ class BatchCommand(StrEnum):
 
 Batch = Annotated[
     BatchCommand | None,
-    typer.Option("--batch", help="Ask by OpenAI's Batch API, at half the price within 24 hours, in these steps."),
+    typer.Option("--batch", help="Step to run with OpenAI's Batch API (half the price, within 24 hours)."),
 ]
 BatchTokens = Annotated[
     int | None,
-    typer.Option(min=1_000, help="Most tokens to have queued in batches at once, as your limits there say; all."),
+    typer.Option(min=1_000, help="Most tokens queued in batches at once, as your account allows. Default: no limit."),
 ]
 
 
@@ -64,10 +64,10 @@ class BatchOptions:
         if not self.is_given:
             return
         if self.tokens is not None and self.command is not BatchCommand.SUBMIT:
-            raise ConfigError("--batch-tokens is for --batch submit", path="--batch-tokens")
+            raise ConfigError("--batch-tokens needs --batch submit", path="--batch-tokens")
         if self.overwrite and self.command is not BatchCommand.SUBMIT:
-            why = "the other steps go on with what is there"
-            raise ConfigError(f"--overwrite is for --batch submit: {why}", path="--overwrite")
+            why = "the other steps continue with what is there"
+            raise ConfigError(f"--overwrite needs --batch submit: {why}", path="--overwrite")
 
     @property
     def is_given(self) -> bool:
@@ -133,7 +133,7 @@ def ask_by_batch(
         show_status(status, options.command)
     if options.command is BatchCommand.COLLECT:
         if not opening.model_ms:
-            note("Nobody knows how long a reply by batch took: it counts with --model-ms, here 0.")
+            note("The time of a batch reply is not known; each one counts as --model-ms (here 0 ms).")
         if status.open:
             raise typer.Exit(FAILED)
 
@@ -173,10 +173,10 @@ def _describe(status: BatchStatus, command: BatchCommand | None) -> Iterator[str
     if status.spent.read or status.spent.written:
         yield f"answered: {_describe_cost(status.spent)}"
     if any(not part.batch and not part.settled for part in status.parts):
-        yield "a submit was stopped in the middle: --batch submit again goes on with it"
+        yield "a submit was interrupted; run --batch submit again to continue"
     if status.missing:
-        again = "once others have ended" if status.underway else "to send them"
-        yield f"{_count(status.missing, 'request')} with nobody: --batch submit again {again}"
+        again = "when other batches have ended" if status.underway else "to send them"
+        yield f"{_count(status.missing, 'request')} not sent yet: run --batch submit again {again}"
     elif status.underway and command is not BatchCommand.CANCEL:
         yield "next: --batch status, and --batch collect once batches have ended"
     elif status.underway:
@@ -188,10 +188,10 @@ def _describe(status: BatchStatus, command: BatchCommand | None) -> Iterator[str
 def _describe_cost(cost: Cost) -> str:
     tokens = f"{cost.read:,} tokens read, {cost.written:,} written"
     if cost.live is None:
-        return f"{tokens}, of a model whose price is not known here"
+        return f"{tokens}; the price of the model is not known"
     if cost.batch is None:
-        return f"{tokens}: ${cost.live:,.4f} one by one; what a batch costs there is not known here"
-    return f"{tokens}: ${cost.batch:,.4f} by batch, ${cost.live:,.4f} one by one"
+        return f"{tokens}: ${cost.live:,.4f} with single calls; the batch price is not known"
+    return f"{tokens}: ${cost.batch:,.4f} by batch, ${cost.live:,.4f} with single calls"
 
 
 def _describe_trouble(status: BatchStatus) -> Iterator[str]:
@@ -199,24 +199,24 @@ def _describe_trouble(status: BatchStatus) -> Iterator[str]:
     for part in status.parts:
         for error in part.errors[:1]:
             more = f" and {len(part.errors) - 1:,} more" if len(part.errors) > 1 else ""
-            yield f"part {part.number} was not taken: {error}{more}{_advise(error)}"
+            yield f"part {part.number} was rejected: {error}{more}{_advise(error)}"
     if tally.failures:
         failed = ", ".join(f"{count:,} {what}" for what, count in tally.failures.most_common())
-        refused = f"; {tally.refused:,} of them would be refused again" if tally.refused else ""
+        refused = f"; {tally.refused:,} of them would be rejected again" if tally.refused else ""
         yield f"requests that were not answered: {failed}{refused}"
-    for lines, what in ((tally.broken, "not read"), (tally.short, "fewer lines than counted")):
+    for lines, what in ((tally.broken, "not read"), (tally.short, "fewer lines than expected")):
         if lines:
             more = "; ..." if len(lines) > _MOST_NAMED else ""
             yield f"{what}: {'; '.join(lines[:_MOST_NAMED])}{more}"
-    for count, what in ((tally.repeated, "came twice"), (tally.unknown, "belong to nothing that was asked")):
+    for count, what in ((tally.repeated, "came twice"), (tally.unknown, "do not belong to any request")):
         if count:
-            yield f"{count:,} replies {what} and were passed over"
+            yield f"{count:,} replies {what} and were skipped"
 
 
 def _advise(error: str) -> str:
     if not error.startswith("token_limit_exceeded"):
         return ""
-    return "; submit again once others have ended, with --batch-tokens below that limit"
+    return "; submit again when other batches have ended, with --batch-tokens below that limit"
 
 
 def _describe_time(seconds: float) -> str:

@@ -59,17 +59,17 @@ _FEWER = "--questions, --systems or --no-deep"
 
 Data = Annotated[
     Path,
-    typer.Option(
-        help="Folder with corpus.jsonl, queries.jsonl and qrels/*.tsv; for --function also CSV or JSON: question, ids."
-    ),
+    typer.Option(help="Folder with corpus.jsonl, queries.jsonl and qrels/*.tsv, or a CSV or JSON file for --function."),
 ]
-Recordings = Annotated[Path | None, typer.Option(help="Replay the recorded replies in this file; no model is asked.")]
+Recordings = Annotated[
+    Path | None, typer.Option(help="Replay the recorded replies in this file instead of calling a model.")
+]
 Record = Annotated[Path | None, typer.Option(help="Write the model's replies to this file.")]
-Model = Annotated[str | None, typer.Option(help="Language model, in place of transformationModel.")]
-ModelMs = Annotated[float, typer.Option(min=0, max=600_000, help="Milliseconds that stand for each recorded reply.")]
-Questions = Annotated[int | None, typer.Option(min=1, help="How many are asked; all by default.")]
-Split = Annotated[str, typer.Option(help="The one file of judgements to use, as test; all by default.")]
-Cache = Annotated[Path, typer.Option(help="Where index, vectors and replies are kept.")]
+Model = Annotated[str | None, typer.Option(help="Language model; overrides transformationModel.")]
+ModelMs = Annotated[float, typer.Option(min=0, max=600_000, help="Milliseconds to count for each recorded reply.")]
+Questions = Annotated[int | None, typer.Option(min=1, help="Number of questions to ask. Default: all.")]
+Split = Annotated[str, typer.Option(help="Judgement file to use, such as test. Default: all files.")]
+Cache = Annotated[Path, typer.Option(help="Folder that keeps the index, vectors and replies.")]
 
 System = Mapping[str, Any]
 
@@ -87,10 +87,10 @@ def bench_command(
     embed: Embed = None,
     top_k: AskedFor = None,
     systems: Annotated[
-        str | None, typer.Option(help="Names with commas between them; the usual ones by default.")
+        str | None, typer.Option(help="Systems to compare, separated by commas. Default: the usual ones.")
     ] = None,
     config: Annotated[
-        list[Path] | None, typer.Option("--config", "-c", help="Config file, compared as one more system; repeatable.")
+        list[Path] | None, typer.Option("--config", "-c", help="Config file to compare as one more system. Repeatable.")
     ] = None,
     sets: Sets = None,
     recordings: Recordings = None,
@@ -101,20 +101,22 @@ def bench_command(
     split: Split = "",
     deep: Annotated[
         bool | None,
-        typer.Option(help="Measure R@100 too, which asks every system once more; the default without --function."),
+        typer.Option(help="Also measure R@100, with one more search per system. Default without --function."),
     ] = None,
     cache: Cache = CACHE,
-    seed: Annotated[int, typer.Option(help="Of every draw and resampling.")] = 0,
-    concurrency: Annotated[int, typer.Option(min=1, max=256, help="How many questions the model gets at once.")] = 8,
+    seed: Annotated[int, typer.Option(help="Seed for drawing questions and resampling.")] = 0,
+    concurrency: Annotated[int, typer.Option(min=1, max=256, help="Questions sent to the model at the same time.")] = 8,
     report: Annotated[Path | None, typer.Option(help="Write report.md, .html and .json to this folder.")] = None,
     generate: Annotated[
-        int | None, typer.Option(min=1, help="Let the model write so many questions about --docs into --data first.")
+        int | None, typer.Option(min=1, help="First let the model write this many questions about --docs into --data.")
     ] = None,
     docs: Annotated[
-        list[Path] | None, typer.Option(help="Document, folder or glob (in quotes) to ask about; repeatable.")
+        list[Path] | None,
+        typer.Option(help="Document, folder or glob (in quotes) to write questions about. Repeatable."),
     ] = None,
     judge: Annotated[
-        int | None, typer.Option(min=1, help="Let the model answer so many questions from raw and best; judge them.")
+        int | None,
+        typer.Option(min=1, help="Let the model answer this many questions from raw and best, and judge the answers."),
     ] = None,
     workers: Workers = 1,
     batch: Batch = None,
@@ -122,16 +124,20 @@ def bench_command(
     yes: Yes = False,
     json_output: AsJson = False,
 ) -> None:
-    """Compare raw, preprocessed and transformed retrieval on your own judged questions.
+    """Compare search systems on judged questions.
 
-    With --function app:search your own function is measured, on its own index:
-    nothing is embedded or copied. --data is then a CSV file with the columns
-    question and id. It says first how often the function is called; after
-    Ctrl-C the same command goes on where it was. Without --function the
-    passages in --data are embedded and searched.
-    With --workers the passages are embedded in so many processes; the figures are the same.
-    With --batch the model is asked by a Batch API first: submit, then collect, until all is
-    there; what it said is kept, and the same command without --batch measures with it.
+    The systems are plain search (raw), the rules and the transformations by a model.
+
+    With --function app:search the command measures your own function on its
+    own index. Nothing is embedded or copied, and --data may be a CSV file with
+    the columns question and id. The command first says how often it calls the
+    function. After Ctrl-C, run the same command again to continue.
+
+    Without --function the command embeds and searches the passages in --data.
+    With --workers several processes embed the passages; the figures stay the same.
+
+    With --batch the model's replies come from a Batch API: submit, then collect
+    until all replies are there. The same command without --batch then measures with them.
     """
     options = BatchOptions(batch, batch_tokens, as_json=json_output)
     if function is not None:
@@ -156,7 +162,9 @@ def bench_command(
     )  # fmt: skip
     if options.is_given:
         if recordings is not None or generate is not None or judge is not None or report is not None:
-            raise ConfigError("--batch asks the model alone; measure with the same command without it", path="--batch")
+            raise ConfigError(
+                "--batch only collects model replies; to measure, run the same command without --batch", path="--batch"
+            )
         asked = {**(named if named is not None else chosen(USUAL)), **given}
         ask_by_batch(asked, data, replace(opening, record=record if batch == "collect" else None), options)
         return
@@ -191,15 +199,15 @@ def _check_company(
 ) -> None:
     """Raise `ConfigError` for options that need others, or do not go with them."""
     if (generate is None) != (docs is None):
-        raise ConfigError("--generate and --docs belong together: how many questions, about which documents")
+        raise ConfigError("--generate needs --docs, and --docs needs --generate")
     if judge is not None and recordings is not None:
-        raise ConfigError("--judge needs a model that answers; recordings hold none of its answers", path="judge")
+        raise ConfigError("--judge needs a language model, because recordings hold no answers", path="judge")
 
 
 def _refuse_needless(options: Mapping[str, Any]) -> None:
     """Raise `ConfigError` for what is for passages that are embedded here, beside a function of the user's own."""
     if given := [option for option, value in options.items() if value]:
-        message = f"{given[0]} is for passages that are embedded here; leave it out with --function"
+        message = f"{given[0]} cannot be used with --function, which does not embed passages; leave it out"
         raise ConfigError(message, path=given[0])
 
 
@@ -218,18 +226,18 @@ def _find_shared_settings(
     """
     shared = (*_SHARED, *(f"keywordEvidence.{name}" for name in READING)) if reads else _SHARED
     if len(own) < len(paths):
-        raise ConfigError("two config files have the same name, which is that of their system", path="config")
+        raise ConfigError(
+            "two config files have the same name; rename one, because the name is that of the system", path="config"
+        )
     if taken := sorted(own.keys() & SYSTEMS.keys()):
-        raise ConfigError(f"a config file is named as a system is: {taken[0]}; rename it", path="config")
+        raise ConfigError(f"the config file {taken[0]} has the name of a system; rename the file", path="config")
     asked = {} if model is None else {"transformationModel": model}
     alone = () if own else Config.load(None).assigned(sets).rows()
     strays = [
         key for key, _, origin in alone if origin == ASSIGNED and key not in shared and not key.startswith("llm.")
     ]
     if strays:
-        message = (
-            f"--set {strays[0]} needs --config: it is laid over that file's system, and no other system is changed"
-        )
+        message = f"--set {strays[0]} needs --config, because it changes only the systems of config files"
         raise ConfigError(message, path=strays[0], source=ASSIGNED)
     configs = [loaded.overridden(asked) for loaded in own.values()] or [
         Config.load(None).assigned(sets).overridden(asked)
@@ -237,7 +245,7 @@ def _find_shared_settings(
     rows = [{name: value for name, value, _ in loaded.rows() if name in shared} for loaded in configs]
     for key in shared:
         if len({str(row[key]) for row in rows}) > 1:
-            raise ConfigError(f"the config files name more than one {key}; compare one at a time", path=key)
+            raise ConfigError(f"the config files must have the same {key}; compare one at a time", path=key)
     return configs[0].settings
 
 
@@ -258,15 +266,15 @@ def _select_systems(
     found |= own
     if not opened.has_model and (asking := [name for name, settings in found.items() if _asks(settings)]):
         raise ConfigError(
-            f"{', '.join(asking)} cannot be compared without a language model: give --recordings, or set "
-            "OPENAI_API_KEY or QTM_LLM_BASE_URL",
+            f"a language model is needed for {', '.join(asking)}: pass --recordings, or set OPENAI_API_KEY or"
+            " QTM_LLM_BASE_URL",
             path="systems",
         )
     if lost := [name for name, settings in found.items() if opened.lacks(settings)]:
         # Measured, they would be what is left without a model, at no price.
-        raise ConfigError(f"nothing was recorded that {', '.join(lost)} would ask for; leave it out", path="systems")
+        raise ConfigError(f"the recording has no replies for {', '.join(lost)}; leave it out", path="systems")
     if unasked:
-        note(f"Nothing was recorded that they ask for, so they are left out: {', '.join(sorted(unasked))}.")
+        note(f"Skipped, because the recording has no replies for them: {', '.join(sorted(unasked))}.")
     for said in opened.notes:
         note(said)
     return found
@@ -334,14 +342,13 @@ def _count_dropped(made: Any) -> str:
 def draw_judged_questions(opened: OpenedBench, systems: System, count: int, seed: int) -> tuple[Question, ...]:
     """The questions whose answers are judged: *count* of those with a reference answer, drawn by *seed*."""
     if len(systems) < 2:
-        raise ConfigError("there is nothing to judge the baseline against; name a second system", path="judge")
+        raise ConfigError("--judge needs a second system; name one with --systems", path="judge")
     if not opened.has_model:
         raise ConfigError(NO_MODEL, path="judge")
     answered = {one.id for one in opened.data.questions if str(one.metadata.get("answer") or "").strip()}
     if not answered:
         raise ConfigError(
-            'none of the questions has a reference answer to judge by: it stands in queries.jsonl as "answer" in the '
-            "metadata",
+            '--judge needs reference answers: in queries.jsonl, set "answer" in the metadata',
             path="judge",
         )
     return opened.data.only(answered).sampled(count, seed=seed).questions
@@ -437,7 +444,7 @@ def check_places(folder: Path, names: Sequence[str], option: str) -> None:
         with name_option_in_errors(folder / name, option):
             refuse_link(folder / name)
         if (folder / name).exists() and not (folder / name).is_file():
-            message = f"nothing can be written to {folder / name}: it is no file; name another place with {option}"
+            message = f"{folder / name} cannot be written, because it is not a file; name another place with {option}"
             raise ConfigError(message, path=option, value=str(folder / name))
 
 
@@ -462,5 +469,5 @@ def name_option_in_errors(path: Path, option: str) -> Iterator[None]:
         yield
     except OSError as error:
         why = error.strerror or type(error).__name__
-        message = f"nothing can be written to {path}: {why}; name another place with {option}"
+        message = f"{path} cannot be written: {why}; name another place with {option}"
         raise ConfigError(message, path=option, value=str(path)) from error

@@ -24,15 +24,22 @@ from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 _STAND_IN: Final = "What are the most important points?"
 TARGET: Final = "MODULE:FUNCTION"
 
-_Target = Annotated[str, typer.Argument(metavar=TARGET, help="As app:search or app:index.search; app.py lies here.")]
-_Question = Annotated[str | None, typer.Argument(help="A question as your users ask it.")]
+_Target = Annotated[
+    str,
+    typer.Argument(
+        metavar=TARGET, help="Your function, such as app:search or app:index.search, in app.py in this folder."
+    ),
+]
+_Question = Annotated[str | None, typer.Argument(help="A question that your users ask.")]
 InPlaceOfIndex = Annotated[
     str | None,
-    typer.Option("--function", "-f", metavar=TARGET, help="Ask this function of yours in place of the index."),
+    typer.Option("--function", "-f", metavar=TARGET, help="Search with your function instead of the index."),
 ]
 Arguments = Annotated[
     list[str] | None,
-    typer.Option("--arg", "-a", metavar="NAME=VALUE", help="An argument of the function; the value as JSON or a text."),
+    typer.Option(
+        "--arg", "-a", metavar="NAME=VALUE", help="Argument of the function; the value is JSON or text. Repeatable."
+    ),
 ]
 
 
@@ -41,29 +48,33 @@ def check_command(
     question: _Question = None,
     ask_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Questions, one per line: text, JSON or a query log; 3 to 10 are asked."),
+        typer.Option(
+            metavar="FILE", help="File of questions, one per line: text, JSON or a query log. 3 to 10 are asked."
+        ),
     ] = None,
     config: ConfigFile = None,
     sets: Sets = None,
     arguments: Arguments = None,
-    query_arg: Annotated[str | None, typer.Option(help="The parameter that holds the question.")] = None,
-    top_k_arg: Annotated[str | None, typer.Option(help="The parameter that says how many passages.")] = None,
+    query_arg: Annotated[str | None, typer.Option(help="Parameter that holds the question.")] = None,
+    top_k_arg: Annotated[str | None, typer.Option(help="Parameter that sets the number of passages.")] = None,
     embed: Annotated[
-        str | None, typer.Option(metavar=TARGET, help="What makes vectors, for a function that takes one.")
+        str | None, typer.Option(metavar=TARGET, help="Function that embeds a text, if your function takes a vector.")
     ] = None,
     json_output: AsJson = False,
 ) -> None:
-    """Say what is understood of your retrieval function, and what changes.
+    """Check how qtmiddleware uses your function.
 
-    The function, plain or wrapped, is imported from the current folder and
-    called about ten times. If the config asks a model, it is asked once.
+    The command imports the function, plain or wrapped, from the current folder
+    and calls it about ten times. If the config uses a model, the model is called once.
+
     With --ask-file the report says for how many of your questions another
-    passage comes first, and shows two. If the lines name the "relevant"
-    passages, it also says how many answers move up and down.
-    The exit code is 1 if nothing takes effect or all is better left off.
+    passage comes first, and shows two examples. If the lines name the "relevant"
+    passages, the report also says how many answers move up and down.
+
+    The exit code is 1 if nothing takes effect or everything should be left off.
     """
     if question is not None and ask_file is not None:
-        raise typer.BadParameter("give either a question or --ask-file, not both", param_hint="--ask-file")
+        raise typer.BadParameter("pass a question or --ask-file, not both", param_hint="--ask-file")
     questions: Any = question if ask_file is None else read_ask_file(ask_file)
     if isinstance(questions, list) and len(questions) == 1 and isinstance(questions[0], str):
         questions = questions[0]
@@ -76,7 +87,7 @@ def check_command(
             options["embed"] = find_function(embed)
         with wrap_function(fn, config, sets, options) as wrapped:
             if questions is None:
-                note("No question was given, so a stand-in is asked; one of your users' says more.")
+                note("No question was given, so a generic one is used. A question of your users shows more.")
             asked = questions or _STAND_IN
             found = asyncio.run(wrapped.acheck(asked, **given)) if wrapped.is_async else wrapped.check(asked, **given)
     if json_output:
@@ -92,7 +103,9 @@ def wrap_function(fn: Any, config: str | None, sets: list[str] | None, options: 
     """*fn* wrapped by *config* and *options*, or as it is where it is wrapped already."""
     if isinstance(fn, Wrapped | Bound):
         if config is not None or sets or any(it is not None for it in options.values()):
-            raise typer.BadParameter("the function is wrapped already, with options of its own", param_hint=TARGET)
+            raise typer.BadParameter(
+                "the function is already wrapped; set the options where you wrap it", param_hint=TARGET
+            )
         yield fn
         return
     loaded = load_config(config, sets)
@@ -106,7 +119,9 @@ def find_function(target: str) -> Any:
     named, _, path = target.partition(":")
     module = named.removesuffix(".py").replace("/", ".")
     if not (module and path):
-        raise typer.BadParameter(f"{target!r} is no {TARGET}, such as app:search", param_hint=TARGET)
+        raise typer.BadParameter(
+            f"the function must be given as {TARGET}, such as app:search, not {target!r}", param_hint=TARGET
+        )
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     try:
@@ -114,7 +129,7 @@ def find_function(target: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise WrapError(f"{module} could not be imported: {error}") from error
-        raise typer.BadParameter(f"there is no module {error.name!r} in {here}", param_hint=TARGET) from error
+        raise typer.BadParameter(f"the module {error.name!r} was not found in {here}", param_hint=TARGET) from error
     except (Exception, SystemExit) as error:
         raise WrapError(f"{module} could not be imported: {type(error).__name__}: {error}") from error
     for name in path.split("."):
@@ -128,7 +143,7 @@ def read_argument(text: str) -> tuple[str, Any]:
     """The name and the value that ``name=value`` gives, the value as JSON where it is that."""
     name, equals, value = text.partition("=")
     if not (equals and name.isidentifier()):
-        raise typer.BadParameter(f"{text!r} is not written as name=value", param_hint="--arg")
+        raise typer.BadParameter(f"the argument must have the form name=value, not {text!r}", param_hint="--arg")
     try:
         return name, json.loads(value)
     except (ValueError, RecursionError):

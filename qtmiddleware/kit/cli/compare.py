@@ -53,10 +53,10 @@ _DECIDING: Final = frozenset(
 
 
 def compare_command(
-    question: Annotated[str | None, typer.Argument(help="The question; with --questions, those in the file.")] = None,
+    question: Annotated[str | None, typer.Argument(help="Question to ask; without it, use --questions.")] = None,
     systems: Annotated[
         str | None,
-        typer.Option(help=f"Names as for bench, with commas between them; by default {', '.join(SHOWN)}."),
+        typer.Option(help=f"Systems to compare (names as in bench), separated by commas. Default: {', '.join(SHOWN)}."),
     ] = None,
     function: InPlaceOfIndex = None,
     arguments: Arguments = None,
@@ -65,42 +65,42 @@ def compare_command(
     top_k: TopK = None,
     history: History = None,
     condition: Filter = None,
-    answers: Annotated[bool, typer.Option("--answers", help="Let the model answer from what each found.")] = False,
+    answers: Annotated[bool, typer.Option("--answers", help="Let the model answer from each system's list.")] = False,
     reference: Annotated[
-        str, typer.Option(help="The ideal answer: the model answers, and ranks the answers against it.")
+        str, typer.Option(help="Ideal answer. The model answers from each system's passages and ranks the answers.")
     ] = "",
     questions: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="JSON file of questions and ideal answers, or a data set's folder."),
+        typer.Option(metavar="FILE", help="JSON file of questions and ideal answers, or the folder of a data set."),
     ] = None,
-    data: Annotated[Path | None, typer.Option(help="The same as --questions, which then may be a number.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="How many of them are asked; all by default.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Same as --questions, which may then be a number.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Number of questions to ask. Default: all.")] = None,
     repeats: Annotated[
-        int, typer.Option(min=2, help="How often the judge ranks each question; half of it in reversed orders.")
+        int, typer.Option(min=2, help="How often the judge ranks each question, half of the times in reverse order.")
     ] = 2,
-    seed: Annotated[int, typer.Option(help="Draws the orders in which the judge sees answers.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed for the order in which the judge sees the answers.")] = 0,
     report: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write what the judge said as a page of HTML.")
+        Path | None, typer.Option(metavar="FILE", help="Write the judge's rankings to this HTML file.")
     ] = None,
-    timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds after which a system that has not answered is given up.")
-    ] = 120,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for each system.")] = 120,
     json_output: AsJson = False,
 ) -> None:
-    """Put one question to every system, side by side: what moved and why, answers, time, searches, calls, money.
+    """Compare all systems on one question.
 
-    It asks your index (see 'qtm ingest') or a function of yours (--function),
-    and needs no judgements. With an ideal answer (--reference, or
-    "ideal_answer" in the file of --questions) a language model answers from
-    what each system found and ranks all answers at once. 'yours' is the system
-    of your own config.
+    The result shows which passages moved and why, the answers, and the time,
+    searches, model calls and cost of each system. The command searches your
+    index (see 'qtm ingest') or your function (--function). No judgements are needed.
+
+    With an ideal answer (--reference, or "ideal_answer" in the file of
+    --questions) a language model answers from each system's passages and ranks
+    all answers at once. The system 'yours' is that of your own config.
     """
     asked = _read_questions(question, reference, history, _find_file(questions, data, limit))
     given = _read_arguments(function, arguments, condition)
     is_judged = any(one.reference for one in asked)
     if report is not None:
         if not is_judged:
-            raise ConfigError("--report needs ideal answers, by which a judge can rank", path="--report")
+            raise ConfigError("--report needs ideal answers; pass --reference or --questions", path="--report")
         require_jinja()
         check_places(report.parent, [report.name], "--report")
     with _open(function, config, sets) as (base, loaded), redirect_stdout(sys.stderr):
@@ -109,7 +109,7 @@ def compare_command(
         if not has_model:
             if answers or is_judged:
                 raise ConfigError(NO_MODEL, path="answers")
-            note(f"{NO_MODEL} Systems that ask none are compared.")
+            note(f"{NO_MODEL} Only systems that need no model are compared.")
         with show_progress() as update, _limit_time(timeout, function) as restart:
 
             def show(name: str, done: int, total: int) -> None:
@@ -138,21 +138,21 @@ def _read_questions(
     """The one question that was given, or those of the file."""
     path, limit = file
     if (question is None) == (path is None):
-        raise ConfigError("give either a question or --questions, a file of questions", path="question")
+        raise ConfigError("pass a question or --questions FILE", path="question")
     if path is None:
         turns = tuple(Message(turn["role"], turn["content"]) for turn in to_messages(history))
         return [Question("question", question or "", turns, {"answer": reference} if reference else {})]
     if reference or history:
-        raise ConfigError("--reference and --history belong to one question; a file has its own", path="--questions")
+        raise ConfigError("--reference and --history cannot be used with --questions", path="--questions")
     return list(load_questions(path))[:limit]
 
 
 def _read_arguments(function: str | None, arguments: list[str] | None, condition: str | None) -> dict[str, Any]:
     """What is passed on with every question: arguments of the user's own function, or the index's filter."""
     if function is None and arguments:
-        raise ConfigError("--arg is an argument of the function that --function names", path="--arg")
+        raise ConfigError("--arg needs --function", path="--arg")
     if function is not None and condition is not None:
-        raise ConfigError("--filter is for the index; give --arg name=value to your function", path="--filter")
+        raise ConfigError("--filter cannot be used with --function; use --arg name=value", path="--filter")
     wanted = parse_filter(condition)
     return dict(map(read_argument, arguments or ())) | ({} if wanted is None else {"filter": wanted})
 
@@ -189,7 +189,7 @@ def _find_file(questions: str | None, data: Path | None, limit: int | None) -> t
     if questions is None or data is None:
         return Path(questions) if questions is not None else data, limit
     if not questions.isdecimal() or not int(questions):
-        raise ConfigError("with --data, --questions is how many are asked; the file is named once", path="--questions")
+        raise ConfigError("with --data, --questions must be a number, not a file", path="--questions")
     return data, int(questions)
 
 
@@ -261,7 +261,7 @@ def _choose_systems(named: str | None, loaded: Config, *, has_model: bool, is_ju
         return [*shown, OWN] if sets_something(loaded) and is_askable else shown
     names = split_names(named)
     if not has_model and (asking := [name for name in names if name != OWN and asks_a_model(name)]):
-        raise ConfigError(f"{', '.join(asking)} cannot be asked: {NO_MODEL}", path="systems")
+        raise ConfigError(f"{', '.join(asking)} cannot be compared. {NO_MODEL}", path="systems")
     if is_judged and len({BASELINE, *names}) > MOST_SYSTEMS:
         raise ConfigError(f"a judge ranks at most {MOST_SYSTEMS} systems, not {len(names)}", path="systems")
     return names

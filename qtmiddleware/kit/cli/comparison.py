@@ -57,7 +57,7 @@ def _show_passages(row: AskedQuestion) -> None:
     for one in row.systems:
         why = tuple(_explain_places(one, moved.get(one.system), numbers))
         before = told.setdefault(why, one.system)
-        lines = why if before == one.system or not why else [f"  passages as with {before}"]
+        lines = why if before == one.system or not why else [f"  passages as in {before}"]
         if lines := [*_describe_searches(one), *lines, *_describe_answer(one, numbers)]:
             say(f"\n{one.system}")
             for line in lines:
@@ -94,7 +94,7 @@ def _show_systems(row: AskedQuestion, moved: dict[str, Movements]) -> None:
     ]
     _show_table([*headings, "reads $"] if with_price else headings, body)
     if any(map(_has_trouble, row.systems)):
-        say("! not everything went as asked: see below\n")
+        say("! some steps failed or were skipped: see below\n")
 
 
 def _has_trouble(one: SystemAnswer) -> bool:
@@ -171,7 +171,7 @@ def _show_places(row: AskedQuestion, moved: dict[str, Movements], numbers: dict[
             ]
             for key, (number, match) in held
         ]
-        _show_table(["place, and how far it moved"[:room], *names], body)
+        _show_table(["place and change of place"[:room], *names], body)
         if not others:
             return
 
@@ -210,7 +210,7 @@ def _explain_places(one: SystemAnswer, moved: Movements | None, numbers: dict[Ke
             number, _ = numbers.get(_name(it.match, numbers), ("-", None))
             yield f"  [{number}] {it.why}"
         if not told and not moved.dropped and moved.passages:
-            yield f"  every passage where {BASELINE} has it"
+            yield f"  every passage in the same place as in {BASELINE}"
 
 
 def _describe_answer(one: SystemAnswer, numbers: dict[Key, tuple[int, Match]]) -> Iterator[str]:
@@ -236,7 +236,7 @@ def _describe_error(error: Exception) -> str:
 def _list_ranking(ranking: RankedAnswers) -> Iterator[str]:
     """The judge's ranking in its own words, or why there is none."""
     if ranking.error == "length":
-        yield "\nSet aside: the judge preferred an answer as soon as it was said twice."
+        yield "\nNot counted: the judge preferred an answer merely because it was repeated."
     elif not ranking.reasons:
         yield "\nAll answers are the same." if ranking.error == "equal" else f"\nThe judge failed: {ranking.error}."
         return
@@ -247,7 +247,7 @@ def _list_ranking(ranking: RankedAnswers) -> Iterator[str]:
     for reason in ranking.reasons:
         yield f"  why: {reason.text} ({reason.legend})"
     if ranking.is_flip:
-        yield "  Another answer was best when they changed places."
+        yield "  With the answers in reverse order, another one was best."
 
 
 def _list_judgement(equals: Sequence[Standing]) -> Iterator[str]:

@@ -22,7 +22,7 @@ from qtmiddleware.providers.llms.openai.prices import find_shutdown
 from qtmiddleware.providers.llms.openai.requests import is_openai
 from qtmiddleware.runtime.files import replace_file
 
-app = typer.Typer(help="Start, show, check and describe the configuration.", no_args_is_help=True)
+app = typer.Typer(help="Create, show and check a config.", no_args_is_help=True)
 
 _USUAL: Final = "query-transform"
 _SCHEMA: Final = "qtmiddleware.schema.json"
@@ -31,14 +31,17 @@ _SCHEMA: Final = "qtmiddleware.schema.json"
 _File = Annotated[
     str | None,
     typer.Argument(
-        help="Config file or name of a preset; without one, that of the other commands.", callback=refuse_ambiguous
+        help="Config file or preset. Default: the config that the other commands use.", callback=refuse_ambiguous
     ),
 ]
 
 
 @app.command()
 def presets(json_output: AsJson = False) -> None:
-    """List the presets: each name is taken wherever a config is."""
+    """List the presets.
+
+    You can use the name of a preset wherever a config file is expected.
+    """
     rows = {name: read_preset(name)[1]["$comment"] for name in list_presets()}
     if json_output:
         as_json([{"name": name, "description": said} for name, said in rows.items()])
@@ -50,25 +53,28 @@ def presets(json_output: AsJson = False) -> None:
 
 @app.command()
 def init(
-    path: Annotated[
-        Path, typer.Argument(help="The file to write, or a folder that is there.", show_default=True)
-    ] = Path(_USUAL + PRESET_ENDING),
-    preset: Annotated[str, typer.Option("--preset", "-p", help="What to begin with; see qtm config presets.")] = _USUAL,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite what is there.")] = False,
+    path: Annotated[Path, typer.Argument(help="File to write, or an existing folder.", show_default=True)] = Path(
+        _USUAL + PRESET_ENDING
+    ),
+    preset: Annotated[str, typer.Option("--preset", "-p", help="Preset to copy; see qtm config presets.")] = _USUAL,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     json_output: AsJson = False,
 ) -> None:
-    """Write a preset to a file of your own, with the schema beside it by which editors complete and check keys."""
+    """Write a preset to a config file.
+
+    A JSON schema is written beside the file, so that editors can complete and check keys.
+    """
     if str(path) in list_presets():
-        message = f"{path} is the name of a preset; write --preset {path}, and a file's name that ends in .json"
+        message = f"{path} is the name of a preset; write --preset {path}, and name a file that ends in .json"
         raise ConfigError(message, path="PATH", value=str(path))
     origin, values = read_preset(preset)
     name = origin.removeprefix("preset ")
     target = path / f"{name}{PRESET_ENDING}" if path.is_dir() else path
     schema_file = target.with_name(_SCHEMA)
     if target.name.lower().endswith((".toml", ".yaml", ".yml")):
-        raise ConfigError(f"{target} would hold JSON; name a file that ends in .json", path="PATH", value=str(target))
+        raise ConfigError(f"the file must end in .json, not {target}", path="PATH", value=str(target))
     if target.exists() and not force:
-        message = f"{target} is there already; name another file, or overwrite it with --force"
+        message = f"{target} already exists; name another file, or overwrite it with --force"
         raise ConfigError(message, path="PATH", value=str(target))
     written = json.dumps({**values, "$schema": f"./{_SCHEMA}"}, indent=2, ensure_ascii=False)
     described = json.dumps(json_schema(), indent=2, ensure_ascii=False)
@@ -103,16 +109,17 @@ def show(file: _File = None, sets: Sets = None, json_output: AsJson = False) -> 
 
 @app.command()
 def check(file: _File = None, sets: Sets = None, json_output: AsJson = False) -> None:
-    """Check a config file; exit code 2 says that something in it is wrong.
+    """Check a config file.
 
-    Models with a known end, and a query log whose folder is missing, are warned of.
+    The exit code is 2 if the config is not valid. The command also warns of
+    models that OpenAI will shut down, and of a query log whose folder is missing.
     """
     warnings = _find_warnings(load_config(file, sets).settings)
     note_files({}, config=file)
     if json_output:
         as_json({"ok": True, "warnings": warnings})
         return
-    notes.print("the configuration is valid")
+    notes.print("the config is valid")
     for warning in warnings:
         notes.print(f"warning: {warning}")
 
@@ -132,7 +139,7 @@ def find_log_warnings(settings: Settings) -> list[str]:
     folder = Path(settings.log.path or "").parent
     if settings.log.path is None or folder.is_dir():
         return []
-    return [f"log.path lies in {folder}, which is no folder here; make it, or no query will be logged"]
+    return [f"log.path lies in {folder}, which does not exist; create the folder, or no query will be logged"]
 
 
 def find_shutdown_warnings(settings: Settings, today: date) -> list[str]:

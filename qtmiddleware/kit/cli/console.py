@@ -40,14 +40,14 @@ class PlainConsole(Console):
 out = PlainConsole(soft_wrap=True)
 notes = PlainConsole(stderr=True)
 
-Queries = Annotated[list[str] | None, typer.Argument(help="Questions; without any, the lines of standard input.")]
+Queries = Annotated[list[str] | None, typer.Argument(help="Questions. Default: the lines of standard input.")]
 
 
 def refuse_ambiguous(config: str | None) -> str | None:
     """Refuse a *config* that is the name of a preset and of a file here: whoever made the folder must not choose."""
     if config is not None and config.isprintable() and config in list_presets() and Path(config).is_file():
         raise ConfigError(
-            f"{config} is a preset, and a file in this folder has its name; write ./{config} for the file",
+            f"{config} is both a preset and a file in this folder; write ./{config} for the file",
             path="--config",
             value=config,
         )
@@ -59,19 +59,19 @@ ConfigFile = Annotated[
     typer.Option(
         "--config",
         "-c",
-        help=f"Config file or preset; without one QTM_CONFIG, else {' or '.join(CONFIG_FILES)} in this folder.",
+        help=f"Config file or preset. Default: QTM_CONFIG, else {' or '.join(CONFIG_FILES)} in this folder.",
         callback=refuse_ambiguous,
     ),
 ]
 Sets = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="One setting, over all others: fusion.method=rrf; repeatable."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Override one setting, such as fusion.method=rrf. Repeatable."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON.")]
 Kind = Annotated[str | None, typer.Option("--type", "-t", help=f"Transformation type: {', '.join(TRANSFORMS)}.")]
 History = Annotated[
     list[str] | None,
-    typer.Option("--history", "-H", help="Earlier turns, user and assistant by turns, oldest first."),
+    typer.Option("--history", "-H", help="One earlier message, user and assistant in turn, oldest first. Repeatable."),
 ]
 
 

@@ -45,20 +45,26 @@ _THINKING = 0.4
 
 
 def demo_command(
-    question: Annotated[str, typer.Option("--question", "-q", help="The question to walk through.")] = _QUESTION,
-    questions: Annotated[int | None, typer.Option(min=1, help="How many are asked; all by default.")] = None,
-    model: Annotated[str, typer.Option(help="Language model, where one can be reached.")] = "gpt-6-luna",
-    recorded: Annotated[bool, typer.Option("--recorded", help="Replay the recorded replies in any case.")] = False,
-    record: Annotated[Path | None, typer.Option(help="Keep the model's replies in this file.")] = None,
-    index: Annotated[Path, typer.Option(help="Where the index is built.")] = _INDEX,
+    question: Annotated[str, typer.Option("--question", "-q", help="Question to show step by step.")] = _QUESTION,
+    questions: Annotated[int | None, typer.Option(min=1, help="Number of questions to ask. Default: all.")] = None,
+    model: Annotated[str, typer.Option(help="Language model, if a key or address is set.")] = "gpt-6-luna",
+    recorded: Annotated[
+        bool, typer.Option("--recorded", help="Replay the recorded replies even if a model is configured.")
+    ] = False,
+    record: Annotated[Path | None, typer.Option(help="Write the model's replies to this file.")] = None,
+    index: Annotated[Path, typer.Option(help="File of the demo's index.")] = _INDEX,
     playground: Annotated[
-        bool, typer.Option("--playground", help="Ask on a page instead, and see what moves and why.")
+        bool, typer.Option("--playground", help="Open a web page to ask questions and see what moves and why.")
     ] = False,
     port: Port = None,
     no_open: NoOpen = False,
     json_output: AsJson = False,
 ) -> None:
-    """Compare raw, preprocessed and transformed retrieval on real text with real vectors."""
+    """Compare search systems on a demo collection.
+
+    The collection has real documents and real vectors. The systems are plain
+    search (raw), the rules and the transformations by a model.
+    """
     if playground:
         _open_playground(model, index, recorded=recorded, record=record, port=port, opens=not no_open)
         return
@@ -129,7 +135,9 @@ def _open_model(name: str, *, recorded: bool, record: Path | None) -> tuple[Lang
     if recorded or not has_language_model(settings):
         why = "as asked" if recorded else "neither OPENAI_API_KEY nor QTM_LLM_BASE_URL is set"
         if record is not None:
-            raise ConfigError(f"there is nothing to record: recorded replies are replayed ({why})", path="record")
+            raise ConfigError(
+                f"--record needs a language model, but recorded replies are replayed ({why})", path="record"
+            )
         return recorded_model(), (
             f"Replaying recorded replies of a large language model ({why}): "
             "no model is called, and neither its time nor its price is in the figures."
@@ -144,7 +152,7 @@ def _find_question(data: Dataset, wanted: str) -> Question:
     for question in data.questions:
         if question.id == wanted:
             return question
-    raise typer.BadParameter(f"there is no question {wanted!r}; they are q01 to q{len(data.questions):02d}")
+    raise typer.BadParameter(f"the question must be one of q01 to q{len(data.questions):02d}")
 
 
 def _walk_through(data: Dataset, question: Question, found: Retrieval) -> None:
@@ -154,7 +162,7 @@ def _walk_through(data: Dataset, question: Question, found: Retrieval) -> None:
         out.print(f"  {turn.role}: {turn.content}")
     out.print(f"1. The question             {question.text}")
     out.print(
-        f"2. Searched beside it       {len(found.variants) - 1} variants, from {found.trace.llm_calls} model call"
+        f"2. Also searched            {len(found.variants) - 1} variants, from {found.trace.llm_calls} model call"
     )
     for ranking in found.rankings:
         out.print(
@@ -162,7 +170,7 @@ def _walk_through(data: Dataset, question: Question, found: Retrieval) -> None:
         )
         out.print(f"   {'':<11} found        {_list_ids([key[1] for key in ranking.keys], relevant)}")
     out.print(f"3. Fused                    {_list_ids([key[1] for key in found.fused], relevant)}")
-    out.print(f"4. Weighed by keywords      {_list_ids([match.id or '' for match in found.matches], relevant)}")
+    out.print(f"4. Reranked by keywords     {_list_ids([match.id or '' for match in found.matches], relevant)}")
     out.print("   * answers the question, + helps")
     out.print(
         f"5. To the generator         the question, byte for byte, and {len(found.matches)} passages ({found.status})"

@@ -25,15 +25,18 @@ class EngineName(StrEnum):
 
 
 EngineChoice = Annotated[
-    EngineName, typer.Option("--engine", help="Where it is done: on this machine, or by Ray, on that of RAY_ADDRESS.")
+    EngineName,
+    typer.Option("--engine", help="Where the work runs: on this machine, or on the Ray cluster at RAY_ADDRESS."),
 ]
-Workers = Annotated[int, typer.Option(min=1, max=MOST_WORKERS, help="Processes that do it, of one processor each.")]
+Workers = Annotated[
+    int, typer.Option(min=1, max=MOST_WORKERS, help="Number of worker processes, each with one processor.")
+]
 
 
 def refuse_engine(name: EngineName, workers: int, *, is_used: bool) -> None:
     """Raise `ConfigError` for an engine that was asked for and has nothing to do."""
     if not is_used and (name, workers) != (EngineName.LOCAL, 1):
-        message = "--engine and --workers are for --file without --batch: nothing else is spread over workers"
+        message = "--engine and --workers need --file, without --batch"
         raise ConfigError(message, path="--engine")
 
 

@@ -26,8 +26,8 @@ CONFIG_FILES: Final = ("config/query-transform.config.json", "query-transform.co
 """The config of the working folder, where ``--config`` and ``QTM_CONFIG`` name none: the first that is there."""
 
 NO_MODEL: Final = (
-    "No language model is configured: set OPENAI_API_KEY (a .env file will do), or QTM_LLM_BASE_URL for a service of "
-    "your own."
+    "No language model is configured: set OPENAI_API_KEY (a .env file works too), or QTM_LLM_BASE_URL for your own "
+    "service."
 )
 
 _MOST_BYTES: Final = 1_000_000
@@ -50,7 +50,7 @@ def load_dotenv_file() -> None:
     except OSError as error:
         _note(f"{path} was not read: {error.strerror or type(error).__name__}")
     except ValueError:
-        _note(f"{path} was not read: it is not UTF-8, or holds what no variable can hold")
+        _note(f"{path} was not read: it is not UTF-8, or holds a value that no variable can hold")
 
 
 def load_config(
@@ -85,12 +85,10 @@ def _find_config() -> str | None:
         try:
             read_own_file(Path(name), MOST_BYTES)
         except OSError as error:
-            _note(
-                f"{name} was not used: {error.strerror or type(error).__name__}; --config {name} uses it all the same"
-            )
+            _note(f"{name} was not used: {error.strerror or type(error).__name__}; --config {name} uses it anyway")
             continue
         if behind := there[there.index(name) + 1 :]:
-            _note(f"{', '.join(behind)} is there too and was not used")
+            _note(f"{', '.join(behind)} exists too and was not used")
         return name
     return None
 
@@ -100,9 +98,9 @@ def _check_found(config: Config, name: str) -> None:
     origin = f"file {name}"
     if keys := list(_find_forbidden(config, {key for key, found in config.origins.items() if found == origin})):
         said = (
-            f"{origin} was found and sets {', '.join(keys)}: what decides where texts and keys go, what is read, run, "
-            "written, spent or said to a model is taken from a config you name alone; if it is yours, add --config "
-            f"{name} or set QTM_CONFIG={name}"
+            f"{origin} was found in this folder and must not set {', '.join(keys)}: only a config that you name may "
+            "decide where data and keys go and what is read, run, written, spent or told to a model; if the file is "
+            f"yours, add --config {name} or set QTM_CONFIG={name}"
         )
         raise ConfigError(said, path=keys[0], source=origin)
 
@@ -113,7 +111,7 @@ def _find_forbidden(config: Config, given: Collection[str]) -> Iterator[str]:
     yield from (key.name for key in keys_with("named") if key.name in given)
     for key, path in (("indexPath", settings.index_path), ("dataPath", settings.data_path)):
         if key in given and path and not _lies_here(path):
-            yield f"{key} outside of this folder"
+            yield f"{key} outside this folder"
     if "dataPath" in given and _is_hidden(settings.data_path or ""):
         yield "dataPath to hidden files"
     if "embeddingModel" in given and Path(settings.embedding_model).expanduser().exists():
@@ -121,7 +119,7 @@ def _find_forbidden(config: Config, given: Collection[str]) -> Iterator[str]:
     budgets = [key for key in all_keys() if key.path[0] == "budget"]
     # A file goes before the environment, but this one must not undo what you allow to be spent.
     if any(key.environment in os.environ for key in budgets):
-        yield from (f"{key.name} beside the environment's" for key in budgets if key.name in given)
+        yield from (f"{key.name} in addition to the environment's" for key in budgets if key.name in given)
 
 
 def _lies_here(path: str) -> bool:
@@ -154,7 +152,7 @@ def note_files(
     places = {what: os.path.expanduser(place) for what, place in found.items() if place}  # noqa: PTH111 - needs no home
     there = [f"{what} {Path(place).absolute()}" for what, place in places.items() if os.path.lexists(place)]
     if there:
-        (tell or _note)(f"used without being named: {'; '.join(there)}")
+        (tell or _note)(f"used by default: {'; '.join(there)}")
 
 
 def files_of(config: Config, *, ingests: bool = False) -> dict[str, str | Path | None]:
@@ -180,7 +178,9 @@ def _set_credentials(path: Path) -> None:
     parts = [f"{_list_names(list(new))} read from {path}"] if new else []
     if ignored := [name for name in values if name not in CREDENTIALS]:
         where = "there" if new else f"in {path}"
-        parts.append(f"ignored {where}: {_list_names(ignored)} (a .env file sets keys alone: {', '.join(CREDENTIALS)})")
+        parts.append(
+            f"ignored {where}: {_list_names(ignored)} (a .env file can set only keys: {', '.join(CREDENTIALS)})"
+        )
     if parts:
         _note("; ".join(parts))
 

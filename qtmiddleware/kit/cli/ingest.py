@@ -35,22 +35,25 @@ _LABELS: dict[Stage, str] = {
 
 def ingest_command(
     data_path: Annotated[
-        str | None, typer.Argument(help="File, folder or glob (in quotes); without one, dataPath of the config.")
+        str | None, typer.Argument(help="File, folder or glob (in quotes). Default: dataPath of the config.")
     ] = None,
     config: ConfigFile = None,
     sets: Sets = None,
-    index: Annotated[str | None, typer.Option(help="Where the index is kept, in place of indexPath.")] = None,
+    index: Annotated[str | None, typer.Option(help="Path of the index; overrides indexPath.")] = None,
     engine: EngineChoice = EngineName.LOCAL,
     workers: Workers = 1,
     log_json: Annotated[
-        bool, typer.Option("--log-json", help="Write log lines in JSON instead of a progress bar, as into a pipe.")
+        bool, typer.Option("--log-json", help="Write JSON log lines instead of a progress bar.")
     ] = False,
     json_output: AsJson = False,
 ) -> None:
-    """Read, cut and embed documents and store them; what is known already is left alone.
+    """Read, split, embed and store documents.
 
-    With --workers texts are embedded in so many processes, with --engine ray on a Ray cluster:
-    the one at RAY_ADDRESS, or one of this machine that ends with the command.
+    Documents that have not changed since the last run are skipped.
+
+    With --workers several processes embed the texts. With --engine ray the
+    work runs on the Ray cluster at RAY_ADDRESS, or on a cluster that the
+    command starts on this machine and ends again.
     """
     has_bars = notes.is_terminal and not log_json
     with _show_bars() if has_bars else _write_log_lines() as listener:
@@ -73,8 +76,10 @@ def ingest_command(
         files = _count(missed.total(), "file")
         note(f'{files} not read: {endings}; run: pip install "qtmiddleware[{extra}]"')
     if report.left_out:
-        advice = "save as one of these what should be found"
-        note(escape_line(f"left out: {describe_left_out(report.left_out)}; taken are {' '.join(EXTENSIONS)}: {advice}"))
+        advice = "save files that should be found in one of these formats"
+        note(
+            escape_line(f"left out: {describe_left_out(report.left_out)}; supported: {' '.join(EXTENSIONS)}; {advice}")
+        )
     if json_output:
         as_json(report.to_dict())
     else:
@@ -90,9 +95,7 @@ def _log_config(path: str) -> None:
 def _check_kept(settings: Settings) -> None:
     """Raise `ConfigError` for an index that would be gone when the command ends."""
     if settings.store.kind == "memory" or (settings.store.kind == "sqlite" and settings.index_path == MEMORY):
-        message = (
-            "an index in memory would be gone when qtm ends; set store.kind to another, indexPath to a place on disk"
-        )
+        message = "the index must be kept on disk, because memory is lost when qtm ends; set store.kind and indexPath"
         raise ConfigError(message, path="store.kind", value=settings.store.kind)
 
 
@@ -137,7 +140,7 @@ def _sum_up(report: IngestReport) -> str:
         ),
         (
             f"{_count(report.written, 'chunk')} written, {_count(report.embedded, 'text')} embedded, "
-            f"{_count(report.reused, 'vector')} known already"
+            f"{_count(report.reused, 'vector')} reused"
         ),
     ]
     if report.contexts or report.contexts_failed:

@@ -21,17 +21,21 @@ COUNTED: Final = ("retrieval degraded",)
 """The degradation that a table of figures counts, so that it is no note."""
 MOST_UNASKED: Final = 1_000
 """So many searches of a function are made without asking for leave."""
-_PRICE: Final = "To see what they cost, set store.readPrice to the US dollars for a million reads"
+_PRICE: Final = "To see the cost, set store.readPrice to the US dollars per million reads"
 
 Measured = Annotated[
     str | None,
-    typer.Option("--function", "-f", metavar=TARGET, help="Measure this function of yours, on its own index."),
+    typer.Option("--function", "-f", metavar=TARGET, help="Measure your function on its own index."),
 ]
-Embed = Annotated[str | None, typer.Option(metavar=TARGET, help="What makes vectors, if that function takes a vector.")]
+Embed = Annotated[
+    str | None, typer.Option(metavar=TARGET, help="Function that embeds a text, if your function takes a vector.")
+]
 AskedFor = Annotated[
-    int | None, typer.Option(min=1, max=1_000, help=f"How many passages it is asked for; {TOP_K} by default.")
+    int | None, typer.Option(min=1, max=1_000, help=f"Passages to ask the function for. Default: {TOP_K}.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help=f"Go ahead without asking beyond {MOST_UNASKED:,} searches.")]
+Yes = Annotated[
+    bool, typer.Option("--yes", "-y", help=f"Make more than {MOST_UNASKED:,} searches without asking first.")
+]
 
 
 def read_source(
@@ -44,17 +48,17 @@ def read_source(
     if function is None:
         given = {"--arg": arguments, "--embed": embed, "--top-k": top_k}
         if needless := [option for option, value in given.items() if value]:
-            raise ConfigError(f"{needless[0]} needs --function, the function that it is for", path=needless[0])
+            raise ConfigError(f"{needless[0]} needs --function", path=needless[0])
         return None
     fn = _find(function)
     if not callable(fn):
-        raise typer.BadParameter(f"{function} is no function but {type(fn).__name__}", param_hint="--function")
+        raise typer.BadParameter(f"{function} must be a function, not {type(fn).__name__}", param_hint="--function")
     passed = dict(map(read_argument, arguments or ()))
     source = FunctionSource(fn, function, passed, top_k or TOP_K)
     if embed is None:
         return source
     if source.is_wrapped:
-        raise ConfigError("the function is wrapped already; give embed= to what wraps it", path="--embed")
+        raise ConfigError("the function is already wrapped; pass embed= where you wrap it", path="--embed")
     return FunctionSource(fn, function, passed, top_k or TOP_K, {"embed": _find(embed)})
 
 
@@ -70,15 +74,15 @@ def confirm_searches(forecast: Forecast, name: str, *, yes: bool, fewer: str) ->
     Raises `ConfigError` if nobody is there to be asked, with *fewer*, how to make fewer of them, and `typer.Exit` if
     the answer is no.
     """
-    cost = "" if forecast.usd is None else f" That costs at most ${forecast.usd:,.2f}."
+    cost = "" if forecast.usd is None else f" The cost is at most ${forecast.usd:,.2f}."
     note(f"{name} is called at most {forecast.searches:,} times.{cost}")
     if yes or forecast.searches <= MOST_UNASKED:
         return
     if not sys.stdin.isatty():
         priced = "" if forecast.usd is not None else f". {_PRICE}"
         raise ConfigError(
-            f"more than {MOST_UNASKED:,} searches must be confirmed, and this measurement makes up to "
-            f"{forecast.searches:,}. Add --yes, or make fewer with {fewer}{priced}",
+            f"more than {MOST_UNASKED:,} searches must be confirmed; this measurement makes up to "
+            f"{forecast.searches:,}. Add --yes, or reduce the number with {fewer}{priced}",
             path="--yes",
         )
     if forecast.usd is None:

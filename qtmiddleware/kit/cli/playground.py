@@ -26,9 +26,9 @@ from qtmiddleware.kit.playground.tiers import Tiers
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 
 Port = Annotated[
-    int | None, typer.Option(min=0, max=65_535, help="Port on this machine; by default 8765, else one that is free.")
+    int | None, typer.Option(min=0, max=65_535, help="Port on this machine. Default: 8765, or a free port.")
 ]
-NoOpen = Annotated[bool, typer.Option("--no-open", help="Open no browser; the address is printed in any case.")]
+NoOpen = Annotated[bool, typer.Option("--no-open", help="Do not open a browser; only print the address.")]
 
 
 def playground_command(
@@ -37,16 +37,17 @@ def playground_command(
     config: ConfigFile = None,
     sets: Sets = None,
     questions: Annotated[
-        Path | None, typer.Option(help="Example questions: a JSON file as for compare, or a data set's folder.")
+        Path | None, typer.Option(help="Example questions: a JSON file as for compare, or the folder of a data set.")
     ] = None,
     port: Port = None,
     no_open: NoOpen = False,
 ) -> None:
-    """Ask on a page and see every tier side by side: what moves, and why.
+    """Compare the tiers on a web page.
 
-    The page is served on this machine alone until Ctrl-C. Its address is new
-    at each start, and nobody can guess it. Without a language model the rules
-    are compared; './scripts/demo --playground' has recorded replies to look at.
+    The page shows every tier side by side, which passages move, and why. Only
+    this machine can open the page, until you press Ctrl-C. The address is new
+    at each start and cannot be guessed. Without a language model only the rules
+    are compared; './scripts/demo --playground' shows recorded replies.
     """
     require_web()
     examples = () if questions is None else load_questions(questions)
@@ -84,7 +85,7 @@ def run(
     *qrels* are the judgements of the *examples*. With *searches* a question is asked before anybody waits for
     one: a search costs nothing then.
     """
-    said = [*notes, *([] if tiers.has_model else [f"{NO_MODEL} Tiers that ask none are compared."])]
+    said = [*notes, *([] if tiers.has_model else [f"{NO_MODEL} Only tiers that need no model are compared."])]
     page = Page(tiers, name=name, examples=examples, notes=said, qrels=qrels)
     token = make_token()
     address = f"http://{LOOPBACK}:{listening.getsockname()[1]}/{token}/"
@@ -92,7 +93,7 @@ def run(
     for it in said:
         note(it)
     say(address, wraps=False)
-    note("Ctrl-C ends it.")
+    note("Press Ctrl-C to stop.")
     with show_page(address) if opens else nullcontext(enter_result=False) as is_opened:
         if is_opened:
             note("If your browser shows no page, open the address above.")

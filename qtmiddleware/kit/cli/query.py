@@ -37,11 +37,11 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 # What went wrong with a question is part of what is shown of it.
 SHOWN_ANYWAY = ("retrieval degraded", "answer degraded", "nothing was improved")
 
-TopK = Annotated[int | None, typer.Option("--top-k", "-k", min=1, help="Passages for a question.")]
-NoAnswer = Annotated[bool, typer.Option("--no-answer", help="Show the passages; ask for no answer.")]
+TopK = Annotated[int | None, typer.Option("--top-k", "-k", min=1, help="Passages per question.")]
+NoAnswer = Annotated[bool, typer.Option("--no-answer", help="Show only the passages, without an answer.")]
 Filter = Annotated[
     str | None,
-    typer.Option("--filter", help="""Condition on metadata as JSON: '{"source": "a.txt", "page": {"$gte": 3}}'."""),
+    typer.Option("--filter", help="""Filter on metadata, as JSON: '{"source": "a.txt", "page": {"$gte": 3}}'."""),
 ]
 
 
@@ -59,9 +59,9 @@ def ask_command(
 ) -> None:
     """Answer questions from the index.
 
-    Without a language model, or where it fails, the passages are shown and the
-    exit code is 1. It is 0 where the passages do not hold the answer, and 2
-    where a question cannot be asked as it is.
+    Without a language model, or if the model fails, the command shows the
+    passages and the exit code is 1. The exit code is 0 even if the passages do
+    not hold the answer, and 2 if a question is not valid.
     """
     loaded = load_config(config, sets, kind=kind)
     wanted = parse_filter(condition)
@@ -72,7 +72,7 @@ def ask_command(
     results: list[Outcome] = []
     with open_middleware(loaded, config) as middleware:
         if not has_model:
-            note(f"{NO_MODEL} Passages are shown, found by the rules alone.")
+            note(f"{NO_MODEL} Only passages are shown, ranked by the rules.")
         streams = sys.stdout.isatty() and not json_output
         for text in lines(question):
             if not json_output and results:
@@ -110,36 +110,33 @@ def query_command(
     kind: Kind = None,
     top_k: TopK = None,
     no_answer: NoAnswer = False,
-    chat: Annotated[
-        bool, typer.Option("--chat", help="Take the lines of a pipe for one conversation, as is done at a terminal.")
-    ] = False,
+    chat: Annotated[bool, typer.Option("--chat", help="Treat the lines of a pipe as one conversation.")] = False,
     no_history: Annotated[
-        bool, typer.Option("--no-history", help="Do not keep the questions for the up arrow of the next session.")
+        bool, typer.Option("--no-history", help="Do not save questions for the next session's up arrow.")
     ] = False,
-    json_output: Annotated[bool, typer.Option("--json", help="Write one JSON object a question.")] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="Write one JSON object per question.")] = False,
 ) -> None:
-    """Ask questions of the index, one after the other.
+    """Ask the index questions, one after another.
 
-    At a terminal this is a conversation: a question may refer to the ones
-    before it. 'tt' changes the transformation type, ':help' lists the other
-    commands, 'exit' leaves. Questions are kept for the up arrow in
-    qtmiddleware/history in the user's state folder, readable by the user
-    alone, unless --no-history is given.
+    At a terminal this is a conversation: a question may refer to earlier
+    questions. 'tt' changes the transformation type, ':help' lists the other
+    commands, 'exit' leaves. For the up arrow, questions are saved in
+    qtmiddleware/history in your state folder, in a file that only you can
+    read. --no-history turns this off.
 
-    In a pipe every line is a question of its own, unless --chat is given. What
-    is typed at a terminal works there too: 'tt' and the number or name of a
-    type on the line after it, a number of one on the first line, 'exit'.
-    Answers go to stdout, notes to stderr. The exit code is 1 when every
-    question failed.
+    In a pipe every line is a separate question, unless --chat is given. The
+    commands work there too: 'tt' with the number or name of a type on the next
+    line, the number of a type on the first line, and 'exit'. Answers go to
+    stdout, notes to stderr. The exit code is 1 if every question failed.
 
-    Without a language model passages are shown instead of answers.
+    Without a language model the command shows passages instead of answers.
     """
     loaded = load_config(config, sets, kind=kind)
     has_model = has_language_model(loaded.settings)
     fixed = "" if has_model else f"{NO_MODEL} Until then the transformation type is none."
     with open_middleware(loaded, config) as middleware:
         if not has_model:
-            note(f"{NO_MODEL} Passages are shown instead of answers, found by the rules alone.")
+            note(f"{NO_MODEL} Passages, ranked by the rules, are shown instead of answers.")
         keyboard = open_keyboard(keep=not no_history) if sys.stdin.isatty() else None
         own = tuple(loaded.settings.transforms)
         choose = None if keyboard is None else partial(choose_kind, keyboard, own=own)
@@ -188,7 +185,9 @@ def parse_filter(text: str | None) -> Mapping[str, Any] | None:
     except (ValueError, RecursionError):
         condition = None
     if not isinstance(condition, dict):
-        raise typer.BadParameter("""it must be a JSON object such as '{"source": "a.txt"}'""", param_hint="--filter")
+        raise typer.BadParameter(
+            """the filter must be a JSON object, such as '{"source": "a.txt"}'""", param_hint="--filter"
+        )
     return condition
 
 

@@ -30,8 +30,8 @@ LEAVING: Final = frozenset({"exit", "quit", ":q", ":quit", ":exit"})
 HELP: Final = """\
 tt            choose the transformation type
 :type NAME    set the transformation type
-:explain      how the passages of the last question were found
-:config       the settings that differ from the defaults; ':config all' shows every one
+:explain      show how the passages of the last question were found
+:config       show the settings that differ from the defaults; ':config all' shows all
 :clear        forget the conversation
 :help         this list
 exit          leave, as do quit, :q and Ctrl-D
@@ -136,7 +136,7 @@ class Session:
         self._awaits_kind = False
         kind = find_kind(text, self.own_kinds) if text else self.kind
         if kind is None:
-            note(f"There is no such type as the line after tt names; it stays {self.kind}.")
+            note(f"The line after tt is not a type; the type stays {self.kind}.")
         elif not self._fixed:
             self._set_kind(kind)
         return kind is not None
@@ -154,14 +154,16 @@ class Session:
                 if self._fixed:
                     note(self._fixed)
                 elif kind is None:
-                    note(f"Write :type and one of: {', '.join((*KINDS, *self.own_kinds))}. It is {self.kind} now.")
+                    note(
+                        f"Write :type and one of: {', '.join((*KINDS, *self.own_kinds))}. The type is {self.kind} now."
+                    )
                 else:
                     self._set_kind(kind)
             case "config":
                 self._show_config(everything=argument == "all")
             case "clear":
                 self._messages.clear()
-                note("The conversation is forgotten.")
+                note("The conversation was cleared.")
             case "explain":
                 self._explain()
             case _:
@@ -175,7 +177,7 @@ class Session:
 
     def _explain(self) -> None:
         if self._last is None:
-            note("Nothing was asked yet.")
+            note("No question has been asked yet.")
             return
         outcome, kind = self._last
         for row in explain(outcome, self._config.overridden({"transformationType": kind}).settings):
@@ -203,7 +205,7 @@ def choose_kind(
     have been meant for one, asks again.
     """
     show_kinds(own)
-    note("\nPress Enter to keep the type in brackets, or ask your question at once.")
+    note("\nPress Enter to keep the type in brackets, or type your question.")
     while True:
         text = keyboard.read_choice(f"Select transformation type [{default}]: ")
         line = text.strip()
@@ -213,7 +215,7 @@ def choose_kind(
         if line == "tt":
             show_kinds(own)
         elif line.isdecimal():
-            note(f"There is no such type: enter a number from 1 to {len(KINDS) + len(own)} or a name.")
+            note(f"This is not a type: enter a number from 1 to {len(KINDS) + len(own)} or a name.")
         elif line.isidentifier() and line not in LEAVING and (near := find_nearest(line, [*KINDS, *own])):
             note(f"There is no type {line}: did you mean {near}?")
         else:
@@ -224,7 +226,7 @@ def choose_kind(
 def show_kinds(own: Sequence[str] = ()) -> None:
     """List the transformation types with their numbers, those of the user's *own* last, on stderr."""
     note("\nAvailable transformation types:")
-    labels = {**KINDS, **dict.fromkeys(own, "of your own (transforms)")}
+    labels = {**KINDS, **dict.fromkeys(own, "your own (transforms)")}
     for number, (kind, label) in enumerate(labels.items(), start=1):
         note(f"  {number}. {kind} - {label}")
 
@@ -303,10 +305,10 @@ def make_history_file() -> Path | None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(open_itself(path, os.O_RDWR | os.O_CREAT))
     except (OSError, RuntimeError) as error:
-        note(f"Questions are not kept: {getattr(error, 'strerror', None) or error}.")
+        note(f"Questions are not saved: {getattr(error, 'strerror', None) or error}.")
         return None
     if is_new:
-        note(f"Questions are kept in {path} for the up arrow; --no-history keeps none.")
+        note(f"Questions are saved in {path} for the up arrow; --no-history turns this off.")
     return path
 
 

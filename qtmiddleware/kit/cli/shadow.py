@@ -15,38 +15,45 @@ from qtmiddleware.kit.cli.terminal import FAILED, note, say
 from qtmiddleware.kit.evaluation.shadow import ShadowQuestion, ShadowReport, Shown, judge_lists, read_shadow_log
 from qtmiddleware.providers.llms import as_language_model, has_language_model
 
-app = typer.Typer(help="Read what shadow mode logged.", no_args_is_help=True)
+app = typer.Typer(help="Read the log of shadow mode.", no_args_is_help=True)
 
 _WIDE: Final = 58
 
 
 @app.callback()
 def shadow() -> None:
-    """Read what shadow mode logged: set "shadow" to a share of the calls and log.path to a file, and let it run."""
+    """Read the log of shadow mode.
+
+    To write such a log, set "shadow" to a share of the calls and log.path to a file.
+    """
 
 
 @app.command()
 def report(
-    log: Annotated[Path, typer.Argument(help="The query log of a middleware in shadow mode.")],
-    examples: Annotated[int, typer.Option(min=0, help="How many questions are shown whose lists differ most.")] = 3,
+    log: Annotated[Path, typer.Argument(help="Query log written in shadow mode.")],
+    examples: Annotated[
+        int, typer.Option(min=0, help="Number of questions to show, those whose lists differ most.")
+    ] = 3,
     judge: Annotated[
-        int | None, typer.Option(min=1, help="Let the model say which list answers better, for so many questions.")
+        int | None, typer.Option(min=1, help="Let the model judge which list answers better, for this many questions.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Draws the questions that are judged.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed for drawing the questions to judge.")] = 0,
     config: ConfigFile = None,
     sets: Sets = None,
     json_output: AsJson = False,
 ) -> None:
-    """Say how often lists would change, how much moves, and what it would cost.
+    """Show what qtmiddleware would change.
 
-    Callers got what the plain function returns all along. With --judge a
-    language model compares both lists, each pair in both orders; for that
-    the log needs the texts of passages (log.passageText).
+    The report says how often the lists would change, by how much, and what that
+    would cost. Your callers got the plain function's results all the time.
+
+    With --judge a language model compares both lists of a question, in both
+    orders. The log must then hold the texts of passages (log.passageText).
     """
     found = read_shadow_log(log)
     if not found.questions:
         raise ConfigError(
-            f'{log} holds no record of shadow mode; set "shadow" to a share of the calls, as 0.05', path=str(log)
+            f'{log} has no records of shadow mode; set "shadow" to a share of the calls, such as 0.05', path=str(log)
         )
     if judge is not None:
         loaded = load_config(config, sets)
@@ -78,19 +85,19 @@ def _show(found: ShadowReport, examples: list[ShadowQuestion]) -> None:
     changed, plain, ours = figures["changed"], figures["plainMs"], figures["ms"]
     if found.unreadable:
         note(f"{found.unreadable:,} lines of the log could not be read.")
-    dropped = f" ({found.dropped:,} more were dropped, as too many were under way)" if found.dropped else ""
+    dropped = f" ({found.dropped:,} more were dropped, because too many were running)" if found.dropped else ""
     cost = figures["costUsd"]
-    price = "at a price that is not known" if cost is None else f"${cost * 1e3:,.2f} a thousand questions"
-    say(f"{figures['questions']:,} questions were retrieved in the shadow{dropped}.")
+    price = "price not known" if cost is None else f"${cost * 1e3:,.2f} per 1,000 questions"
+    say(f"{figures['questions']:,} questions were retrieved in shadow mode{dropped}.")
     say()
     say(f"  {changed['passages']:>6.1%}  would get other passages: {figures['enteredPassages']:.1f} new ones of "
         f"{figures['passages']:.1f} on average")  # fmt: skip
-    say(f"  {changed['order']:>6.1%}  would get the same ones in another order")
-    say(f"  {changed['same']:>6.1%}  would get the very same list")
+    say(f"  {changed['order']:>6.1%}  would get the same passages in another order")
+    say(f"  {changed['same']:>6.1%}  would get the same list")
     say(f"  {figures['otherFirst']:>6.1%}  would have another passage first")
     say()
-    say(f"  searches      {figures['searches']:.2f} a question")
-    say(f"  model calls   {figures['llmCalls']:.2f} a question, {figures['tokens']:,.0f} tokens; {price}")
+    say(f"  searches      {figures['searches']:.2f} per question")
+    say(f"  model calls   {figures['llmCalls']:.2f} per question, {figures['tokens']:,.0f} tokens; {price}")
     say(f"  time          {ours['median']:,.0f} ms instead of {plain['median']:,.0f} ms for half of the questions "
         f"(for 95 %: {ours['p95']:,.0f} instead of {plain['p95']:,.0f})")  # fmt: skip
     say(f"  degraded      {figures['degraded']:.1%}")

@@ -58,10 +58,10 @@ def present(outcome: Outcome) -> None:
     """
     answer, retrieval = outcome.answer, outcome.retrieval
     if outcome.error is not None:
-        what = "The answer broke off" if outcome.streamed else "No answer"
+        what = "The answer was cut off" if outcome.streamed else "No answer"
         note(f"{what}: {outcome.error}" if retrieval is not None else f"qtm: {outcome.error}")
     elif answer is not None and outcome.streamed not in ("", answer.text):
-        note("The answer broke off; one of its parts stands in for it:")
+        note("The answer was cut off; one sub-answer is shown instead:")
     if answer is not None and outcome.streamed != answer.text:
         say(answer.text)
     if retrieval is None:
@@ -88,7 +88,7 @@ def explain(outcome: Outcome, settings: Settings) -> Iterator[str]:
         yield from _explain_search(ranking)
     for variant in found.variants:
         if all(variant.text != ranking.variant.text for ranking in found.rankings):
-            yield f"  {LABELS.get(variant.kind, variant.kind)}: no part in the fusion: {shorten(variant.text, 100)}"
+            yield f"  {LABELS.get(variant.kind, variant.kind)}: not used in the fusion: {shorten(variant.text, 100)}"
     yield f"Fusion     {settings.fusion.method}: {_list_ids(found.fused)}"
     yield f"Keywords   {_explain_evidence(found, settings)}"
     yield f"Rerank     {_explain_rerank(found, settings)}"
@@ -105,7 +105,7 @@ def explain(outcome: Outcome, settings: Settings) -> Iterator[str]:
         yield f"  {stage.name:<24} {stage.ms:9.1f} ms from {stage.started_ms:.1f}" + (f"  {how}" if how else "")
     trace = found.trace
     all_of_it = f"{outcome.seconds * 1e3:9.1f} ms, {_format_searches(trace)}, {trace.llm_calls} LLM calls"
-    yield f"  {'all of it':<24} {all_of_it}"
+    yield f"  {'total':<24} {all_of_it}"
 
 
 def _list_sources(outcome: Outcome) -> Iterator[str]:
@@ -115,7 +115,7 @@ def _list_sources(outcome: Outcome) -> Iterator[str]:
     listed = cited or dict(enumerate(outcome.passages, start=1))
     if not listed:
         return
-    yield "\nSources:" if cited else "\nPassages that were read:"
+    yield "\nSources:" if cited else "\nPassages used:"
     for at, match in listed.items():
         yield f"  [{at}] {_format_place(match)}"
 
@@ -182,7 +182,7 @@ def _explain_gate(decision: Decision | None) -> str:
     if decision is None:
         return "not reached"
     numbers = ", ".join(f"{name} {value:g}" for name, value in decision.signals.items())
-    return ("asked the model: " if decision.call else "did not ask the model: ") + " ".join(
+    return ("called the model: " if decision.call else "did not call the model: ") + " ".join(
         filter(None, (decision.reason, f"({numbers})" if numbers else ""))
     )
 
@@ -245,14 +245,14 @@ def _format_id(key: Key) -> str:
 
 def _format_place(match: Match) -> str:
     score = _find_score(match)
-    own = f", in the store {_format_score(match.score)}" if match.score not in (None, score) else ""
+    own = f", store score {_format_score(match.score)}" if match.score not in (None, score) else ""
     return f"{describe_match(match)} (score {_format_score(score)}{own})"
 
 
 def describe_match(match: Match) -> str:
     """Where a passage stands, on one line: its document's title and source, and its page, slide or rows."""
     held = match.metadata
-    source = str(held.get("source") or held.get("url") or match.id or "a passage without a name")
+    source = str(held.get("source") or held.get("url") or match.id or "a passage without an id")
     title = held.get("title")
     place = f"{title} ({source})" if isinstance(title, str) and title and title not in source else source
     if where := describe_place(held):

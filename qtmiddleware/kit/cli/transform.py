@@ -39,12 +39,14 @@ _NO_KEY = "unauthorized"
 
 def preprocess_command(
     query: Queries = None,
-    language: Annotated[str | None, typer.Option(help="Code of the word list, or auto.")] = None,
+    language: Annotated[
+        str | None, typer.Option(help="Language of the word list, as a code such as en, or auto.")
+    ] = None,
     config: ConfigFile = None,
     sets: Sets = None,
     json_output: AsJson = False,
 ) -> None:
-    """Turn questions into keywords, without a model."""
+    """Extract keywords from questions by rules."""
     settings = load_config(config, sets).settings
     note_files({}, config=config)
     options = settings.preprocess
@@ -71,30 +73,37 @@ def transform_command(
     sets: Sets = None,
     history: History = None,
     file: Annotated[
-        str | None, typer.Option("--file", help="File of many questions, for --out; - reads standard input.")
+        str | None, typer.Option("--file", help="File of questions, with --out; - reads standard input.")
     ] = None,
     output: Annotated[
-        str | None, typer.Option("--out", help="JSON lines, one for each question of --file; what is there is skipped.")
+        str | None,
+        typer.Option(
+            "--out",
+            help="JSON-lines file to append to, one line per question of --file; questions already there are skipped.",
+        ),
     ] = None,
     concurrency: Annotated[
-        int, typer.Option(min=1, max=MOST_CONCURRENT, help="Calls of the model under way at most, with --file.")
+        int, typer.Option(min=1, max=MOST_CONCURRENT, help="Most model calls at the same time, with --file.")
     ] = CONCURRENCY,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin --out anew, whatever is in it.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start --out from scratch.")] = False,
     engine: EngineChoice = EngineName.LOCAL,
     workers: Workers = 1,
     batch: Batch = None,
     batch_tokens: BatchTokens = None,
     json_output: AsJson = False,
 ) -> None:
-    """Show the variants the language model makes of questions.
+    """Show the variants a model writes.
 
-    Where nobody says which transformation, all forms are asked for in one call
-    (combined). With none the question and its keywords are shown.
+    Without --type and without a config, one call asks for all forms (combined).
+    With the type none the command shows the question and its keywords.
 
-    With --file the questions of a file are transformed, many at a time, and what comes of each is
-    appended to --out as it is done. Run again after it was interrupted or killed, it goes on.
-    With --engine ray that is done by --workers of a Ray cluster, each at its own pace and with its own budget.
-    With --batch they are asked by a Batch API: submit, then status and collect until all is there.
+    With --file the questions of a file are transformed, several at a time, and
+    each result is appended to --out. If the run is interrupted, run the same
+    command again to continue.
+
+    With --engine ray the work runs on --workers of a Ray cluster, each with its
+    own rate and its own budget. With --batch the questions go to a Batch API:
+    submit, then status and collect until all replies are there.
     """
     loaded = load_config(config, sets, kind=kind)
     if loaded.origins["transformationType"] == "default":
@@ -142,8 +151,8 @@ def transform_command(
         as_json(rows)
     if asks and rows and not any(map(_is_answered, rows)):
         reasons = sorted({reason for row in rows for _, reason in row["notes"]})
-        advice = "; set OPENAI_API_KEY, or QTM_LLM_BASE_URL for a service of your own" if _NO_KEY in reasons else ""
-        raise ModelError("unavailable", f"the language model gave nothing usable ({', '.join(reasons)}){advice}")
+        advice = "; set OPENAI_API_KEY, or QTM_LLM_BASE_URL for your own service" if _NO_KEY in reasons else ""
+        raise ModelError("unavailable", f"the language model's reply was not usable ({', '.join(reasons)}){advice}")
 
 
 def _is_answered(row: Mapping[str, Any]) -> bool:

@@ -34,11 +34,15 @@ def refuse_others(
     """Raise `ConfigError` where ``--file`` and ``--out`` do not stand together, or beside what is for one question."""
     if file is None or output is None:
         missing, there = ("--out", "--file") if output is None else ("--file", "--out")
-        raise ConfigError(f"{there} needs {missing}: what comes of a file of questions is kept in a file", path=missing)
+        raise ConfigError(
+            f"{there} needs {missing}: the results of a file of questions are written to a file", path=missing
+        )
     if query:
-        raise ConfigError("questions are either given or read from --file, not both", path="--file")
+        raise ConfigError("pass questions or --file, not both", path="--file")
     if history:
-        raise ConfigError('with --file each question has its own "history", in its line', path="--history")
+        raise ConfigError(
+            '--history cannot be used with --file; set "history" in the line of each question', path="--history"
+        )
 
 
 def transform_many(
@@ -93,7 +97,7 @@ def sum_up(report: BulkReport) -> str:
     tokens = f"{_count(report.calls, 'call')}, {report.input_tokens:,} tokens read, {report.output_tokens:,} written"
     return (
         f"{_count(report.done)}: {', '.join(parts)}\n{tokens}, {_describe_cost(report)}; {report.seconds:.1f} s"
-        f" ({_rate(report):.1f} a second)"
+        f" ({_rate(report):.1f} per second)"
     )
 
 
@@ -128,7 +132,7 @@ def _every(seconds: float, show: ShowBulk) -> Callable[[BulkReport], None]:
 
 def _describe(report: BulkReport) -> str:
     of = "" if report.total is None else f" of {report.total:,}"
-    parts = [f"{report.done:,}{of} questions", f"{_rate(report):.1f} a second", _describe_cost(report)]
+    parts = [f"{report.done:,}{of} questions", f"{_rate(report):.1f} per second", _describe_cost(report)]
     if report.failed:
         parts.append(f"{report.failed.total():,} failed")
     if report.total is not None and report.made:
@@ -161,19 +165,19 @@ def _describe_trouble(report: BulkReport, file: str) -> Iterator[str]:
         yield f"{report.broken_lines:,} of {_count(report.done)} of {name} could not be read: {named}{more}"
     if report.failed:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in report.failed.most_common())
-        yield f"{report.failed.total():,} questions failed ({reasons}); the same command asks them again"
+        yield f"{report.failed.total():,} questions failed ({reasons}); run the same command to retry them"
 
 
 def _note_how_to_go_on(file: str, output: str) -> None:
     again = "the same questions and the same command" if file == STDIN else "the same command"
     # Counted in the file: an interrupt may come between the writing of a line and its being counted.
     lines = count_lines(Path(output))
-    note(escape_line(f"{_count(lines)} in {output}; {again} will go on from there"))
+    note(escape_line(f"{_count(lines)} in {output}; run {again} to continue"))
 
 
 def _advise(error: ModelError) -> str:
     if error.reason == "over_budget":
-        return f"{error}, and that is spent; raise it and run the same command to go on"
+        return f"{error}, and the budget is spent; raise the limit and run the same command to continue"
     return f"the run was stopped: {error}"
 
 

@@ -79,36 +79,41 @@ def tune_command(
     model: Model = None,
     model_ms: ModelMs = 0.0,
     max_call_rate: Annotated[
-        float | None, typer.Option(min=0.0, max=1.0, help="Share of the questions that may call the model.")
+        float | None,
+        typer.Option(min=0.0, max=1.0, help="Most questions that may call the model, as a share from 0 to 1."),
     ] = None,
     max_added_ms: Annotated[
-        float | None, typer.Option(min=0.0, help="Milliseconds added, for 95 of 100 questions.")
+        float | None, typer.Option(min=0.0, help="Most added milliseconds for 95 of 100 questions.")
     ] = None,
     max_usd_per_thousand: Annotated[
-        float | None, typer.Option(min=0.0, help="US dollars that the model may cost for 1,000 questions.")
+        float | None, typer.Option(min=0.0, help="Most US dollars for the model per 1,000 questions.")
     ] = None,
     max_searches: Annotated[
-        float | None, typer.Option(min=1.0, help="Searches of the index a question, its own counted.")
+        float | None, typer.Option(min=1.0, help="Most searches per question, including the question's own.")
     ] = None,
     max_hurt_rate: Annotated[
-        float | None, typer.Option(min=0.0, max=1.0, help="Share of the questions that may do worse than raw.")
+        float | None,
+        typer.Option(min=0.0, max=1.0, help="Most questions that may get worse than raw, as a share from 0 to 1."),
     ] = None,
     questions: Questions = None,
     split: Split = "",
-    seed: Annotated[int, typer.Option(min=0, help="Decides which questions are held out.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed for choosing the held-out questions.")] = 0,
     cache: Cache = CACHE,
     workers: Workers = 1,
-    out_file: Annotated[Path, typer.Option("--out", "-o", help="The config file to write, as JSON.")] = _OUT,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite that file.")] = False,
-    report: Annotated[Path | None, typer.Option(help="Folder for a report in Markdown and HTML.")] = None,
+    out_file: Annotated[Path, typer.Option("--out", "-o", help="JSON config file to write.")] = _OUT,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    report: Annotated[Path | None, typer.Option(help="Folder for the Markdown and HTML reports.")] = None,
     yes: Yes = False,
     json_output: AsJson = False,
 ) -> None:
-    """Tune the settings on judged questions, under a budget; write a config file if it is better, else end with 1.
+    """Tune the settings on judged questions.
 
-    With --function app:search they are tuned to your own function on its own
-    index, as with 'qtm bench'.
-    With --workers the passages are embedded in so many processes; the figures are the same.
+    The settings must stay within the budget that you set. If the tuned config is
+    better, the command writes it to a file; otherwise the exit code is 1.
+
+    With --function app:search the settings are tuned to your function on its own
+    index, as in 'qtm bench'. With --workers several processes embed the
+    passages; the figures stay the same.
     """
     budget = Budget(
         max_call_rate=max_call_rate,
@@ -161,10 +166,10 @@ def _read_source(
     """Return the function to tune, ``None`` without one; raises `ConfigError` if it is wrapped already."""
     source = read_source(function, arguments, embed, top_k)
     if source is not None and source.is_wrapped:
-        message = f"{source.name} is wrapped already, by settings of its own; name the plain function to tune it"
+        message = f"{source.name} is already wrapped; name the plain function to tune it"
         raise ConfigError(message, path="--function")
     if source is not None and workers > 1:
-        raise ConfigError("--workers is for passages that are embedded here; leave it out with --function")
+        raise ConfigError("--workers cannot be used with --function, which does not embed passages; leave it out")
     return source
 
 
@@ -180,10 +185,10 @@ def _check_outputs(out_file: Path, report: Path | None, *, force: bool) -> None:
     if out_file.is_dir():
         raise ConfigError(f"{out_file} is a folder; name a file in it with --out", path="--out", value=str(out_file))
     if out_file.exists() and not force:
-        message = f"{out_file} is there already: overwrite it with --force, or name another file with --out"
+        message = f"{out_file} already exists; overwrite it with --force, or name another file with --out"
         raise ConfigError(message, path="--out", value=str(out_file))
     if out_file.suffix.lower() == ".toml":
-        raise ConfigError(f"{out_file} would be read as TOML, and JSON is written; name it .json", path="--out")
+        raise ConfigError(f"--out must end in .json, not {out_file}", path="--out")
     check_places(out_file.parent, (out_file.name,), "--out")
     if report is not None:
         require_jinja()

@@ -83,5 +83,5 @@ def find_seconds(size: int) -> float:
 
 def build_late_error(path: Path, seconds: float) -> UnreadableDocument:
     """Return the error for the document at *path*, which took more than *seconds*."""
-    detail = f"it takes more than {seconds:,.0f} seconds of processor time to read; save the file in smaller parts"
+    detail = f"reading it takes more than {seconds:,.0f} seconds of processor time; save the file in smaller parts"
     return UnreadableDocument(path, "too large", detail)

@@ -75,11 +75,11 @@ def cut_into_chunks(
     Raises `ConfigError` when *overlap* is not less than *size*, or either is impossible.
     """
     if size < 1:
-        raise ConfigError(f"chunkSize is {size}; allowed: 1 or more", path="chunkSize", value=size, allowed="1 or more")
+        raise ConfigError(f"chunkSize must be 1 or more, not {size}", path="chunkSize", value=size, allowed="1 or more")
     if not 0 <= overlap < size:
         allowed = f"0 or more and less than chunkSize, which is {size}"
         raise ConfigError(
-            f"chunkOverlap is {overlap}; allowed: {allowed}", path="chunkOverlap", value=overlap, allowed=allowed
+            f"chunkOverlap must be {allowed}, not {overlap}", path="chunkOverlap", value=overlap, allowed=allowed
         )
     text = _Text(_drop_if_blank(pieces))
     return _cut_windows(text, size, overlap) if boundary == "character" else _cut_at_boundaries(text, size, overlap)

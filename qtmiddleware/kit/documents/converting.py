@@ -57,7 +57,7 @@ _HELD: Final = (".xml", ".rels", ".xhtml", ".html", ".htm", ".opf")
 _STREAMED: Final = "xl/worksheets/"
 _ZIPPED: Final = frozenset((".epub", ".docx", ".pptx", ".xlsx"))
 _OLE: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
-_TOO_MUCH: Final = "it takes too much memory to read"
+_TOO_MUCH: Final = "reading it takes too much memory"
 _BATCH_CHARS: Final = 1 << 16
 _BATCH_PIECES: Final = 1 << 10
 
@@ -159,7 +159,7 @@ class Converter:
     @staticmethod
     def _explain_death(process: subprocess.Popen[bytes]) -> str:
         code = process.wait()
-        return "it takes too long to read" if code == 1 else f"its reader died, code {code}"
+        return "reading it takes too long" if code == 1 else f"its reader crashed, code {code}"
 
 
 def _send(stream: Any, message: Any) -> None:
@@ -271,7 +271,7 @@ def _check_zip(path: Path, file: BinaryIO) -> int:
     if not start:
         raise UnreadableDocument(path, "empty")
     if start == _OLE:
-        raise UnreadableDocument(path, "encrypted", "or of an old Office; save it anew, without a password")
+        raise UnreadableDocument(path, "encrypted", "or an old Office format; save it again without a password")
     with ZipFile(file) as packed:
         parts = packed.infolist()
         if any(it.flag_bits & 1 for it in parts):

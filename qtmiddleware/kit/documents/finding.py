@@ -30,7 +30,7 @@ def find_documents(data_path: str | Path, *, every: bool = False) -> list[Path]:
     Raises `ConfigError` where there are none, and where a folder cannot be looked into: its documents would seem gone.
     """
     if not str(data_path).strip():
-        raise _build_error(data_path, "dataPath is empty")
+        raise _build_error(data_path, "dataPath must not be empty")
     path = Path(data_path)
     # A name that begins with ~ need not be somebody's home.
     with suppress(RuntimeError):
@@ -43,7 +43,7 @@ def find_documents(data_path: str | Path, *, every: bool = False) -> list[Path]:
         raise _build_error(data_path, message) from error
     if not found:
         others = describe_left_out(count_left_out(path))
-        where = f"dataPath is {str(data_path)!r}, where no documents were found"
+        where = f"dataPath is {str(data_path)!r}, which holds no documents"
         raise _build_error(data_path, f"{where} but {others}" if others else where)
     return found
 
@@ -81,7 +81,7 @@ def _find_all(path: Path) -> Iterable[Path]:
     if os.path.lexists(path):
         return []
     if _WILD.isdisjoint(str(path)):
-        raise FileNotFoundError(errno.ENOENT, "there is no such file or folder", str(path))
+        raise FileNotFoundError(errno.ENOENT, "the file or folder does not exist", str(path))
     return _match_pattern(path)
 
 
@@ -127,4 +127,4 @@ def has_own_reader(path: Path) -> bool:
 
 
 def _build_error(data_path: str | Path, message: str) -> ConfigError:
-    return ConfigError(f"{message}; allowed: {_ALLOWED}", path="dataPath", value=str(data_path), allowed=_ALLOWED)
+    return ConfigError(f"{message}; it must be {_ALLOWED}", path="dataPath", value=str(data_path), allowed=_ALLOWED)

@@ -28,9 +28,9 @@ def ask_reader(reader: Reader, path: Path) -> Iterator[Piece] | None:
         found = reader(path)
         if inspect.iscoroutine(found):
             found.close()
-            raise _NoText("it is async; give a function that returns a text")
+            raise _NoText("the reader must be a plain function that returns text, not async")
         if found is not None and (isinstance(found, bytes | Mapping) or not isinstance(found, Iterable)):
-            raise _NoText(f"{type(found).__name__} is no text")
+            raise _NoText(f"the reader must return text, not {type(found).__name__}")
     return None if found is None else _take_pieces(found, path)
 
 
@@ -40,7 +40,7 @@ def _take_pieces(found: Any, path: Path) -> Iterator[Piece]:
         for one in [found] if isinstance(found, str) else found:
             text, place = one if isinstance(one, tuple) and len(one) == 2 else (one, {})
             if not isinstance(text, str):
-                raise _NoText(f"{type(text).__name__} is no text")
+                raise _NoText(f"the reader must yield text, not {type(text).__name__}")
             place = {name: value for name, value in dict(place).items() if value is not None}
             for name, value in place.items():
                 if not isinstance(name, str) or name in OWN or not isinstance(value, str | int | float):

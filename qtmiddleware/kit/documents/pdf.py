@@ -61,7 +61,7 @@ def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
             raise
         except _TooSlow as error:
             slow += 1
-            _log.warning("page %d of %s takes too long to read and was left out", number, path, event="page_left_out")
+            _log.warning("page %d of %s takes too long to read and was skipped", number, path, event="page_left_out")
             if slow == SLOW_PAGES:
                 raise UnreadableDocument(path, "damaged", f"page {number} takes too long to read") from error
         # What a broken file makes pypdf stumble over is an error of any kind.
@@ -70,7 +70,7 @@ def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
                 raise _build_error(path, error) from error
             broken += 1
             about: dict[str, Any] = {"event": "page_left_out", "error": type(error).__name__}
-            _log.warning("page %d of %s is damaged and was left out: %s", number, path, type(error).__name__, **about)
+            _log.warning("page %d of %s is damaged and was skipped: %s", number, path, type(error).__name__, **about)
         used += thread_time() - began
         if used > most:
             raise build_late_error(path, most)

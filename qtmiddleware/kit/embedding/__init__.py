@@ -23,13 +23,15 @@ def embedder_named(name: str, *, dimensions: int | None = None) -> Embedder:
     shortens the vectors, of models that can. Raises `ConfigError` for a blank name and impossible dimensions.
     """
     if not name.strip():
-        raise ConfigError("the embedding model has no name", path="embeddingModel", value=name, allowed="a name")
+        raise ConfigError(
+            "embeddingModel must be a name, not empty", path="embeddingModel", value=name, allowed="a name"
+        )
     if name in _MINILM:
         embedder = MiniLMEmbedder()
         if dimensions not in (None, embedder.dimension):
             allowed = f"null or {embedder.dimension}"
             raise ConfigError(
-                f"{MODEL_NAME} gives vectors of {embedder.dimension} numbers, not {dimensions}; allowed is {allowed}",
+                f"embeddingDimensions must be {allowed} for {MODEL_NAME}, not {dimensions}",
                 path="embeddingDimensions",
                 value=dimensions,
                 allowed=allowed,

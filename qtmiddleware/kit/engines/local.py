@@ -58,7 +58,7 @@ class LocalEngine:
 
     def __init__(self, *, workers: int = 1) -> None:
         if workers < 0:
-            allowed = "a whole number, 0 for one a processor"
+            allowed = "a whole number (0 means one per processor)"
             raise ConfigError(f"workers must be {allowed}", path="workers", value=workers, allowed=allowed)
         self.workers: Final = workers or count_processors()
         self._crews: list[_Crew] = []
@@ -122,7 +122,7 @@ class _Crew:
     def put(self, payload: bytes) -> None:
         """Have this batch done."""
         if self._is_over:
-            raise EngineError("the engine was closed while this was under way")
+            raise EngineError("the engine was closed while the work was running")
         self._todo.put(payload)
         if len(self._members) < self._size:
             self._start_member()
@@ -194,11 +194,11 @@ class _Crew:
 
     def _explain_death(self, code: int) -> EngineError:
         if self._is_over:
-            return EngineError("the engine was closed while this was under way")
-        how = f"ended with code {code}: what it said is on the standard error"
+            return EngineError("the engine was closed while the work was running")
+        how = f"ended with code {code}; its output is on standard error"
         if code < 0:
-            how = f"was ended by signal {-code}, as where memory runs out: use fewer, or give the machine more memory"
-        return EngineError(f"one of {self._size} workers {how}. What is done is kept: run the same again")
+            how = f"was ended by signal {-code}, which happens if memory runs out: use fewer workers or more memory"
+        return EngineError(f"one of {self._size} workers {how}. Finished work is kept; run the same command again")
 
 
 def _open(done: bytes | EngineError) -> Any:
@@ -216,8 +216,8 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, it: Any) -> Any:
         if isinstance(it, type | FunctionType) and it.__module__ == "__main__":
             raise EngineError(
-                f"{it.__qualname__} cannot be sent to a worker: it is defined in the script or notebook itself; put it"
-                " into a module and import it from there, or use one worker"
+                f"{it.__qualname__} cannot be sent to a worker: it is defined in the script or notebook itself; move"
+                " it to a module and import it, or use one worker"
             )
         return NotImplemented
 

@@ -37,7 +37,9 @@ AHEAD: Final = 3
 """Batches for each worker that are taken and not done: one it is at, one that waits beside it, one on the way."""
 RETRIES: Final = 3
 """How often a batch whose worker died is done again."""
-_ADVICE: Final = "is there memory enough, and this package on every machine? What is done is kept: run the same again"
+_ADVICE: Final = (
+    "check the memory, and that this package is on every machine. Finished work is kept; run the same command again"
+)
 _STORE_BYTES: Final = 256 << 20
 """What a cluster of our own shares among its processes; only the batches on the way lie there."""
 _QUIET: Final = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_DATA_LOG_LEVEL": "CRITICAL"}
@@ -237,7 +239,7 @@ class _Worker:
         payload, deaths = ray.get(self._feed.take.remote(number))
         outcome: Outcome = Outcome(number)
         if deaths > RETRIES:
-            outcome = Outcome(number, error=EngineError(f"{deaths} workers died over one batch: {_ADVICE}"))
+            outcome = Outcome(number, error=EngineError(f"{deaths} workers crashed on the same batch: {_ADVICE}"))
         elif payload:
             outcome = self._perform(number, payload)
         return pa.table({"outcome": pa.array([outcome.dump()], pa.large_binary())})

@@ -207,7 +207,7 @@ def _give_up(error: ModelError, ballots: list[Ballot], questions: Sequence[Quest
     left = questions[len(ballots) :]
     ballots += [Ballot(question, error=ModelError("cancelled")) for question in left]
     about: dict[str, Any] = {"event": "judging_given_up", "reason": error.reason, "left": len(left)}
-    logger.warning("judging was given up with %d questions left (%s: %s)", len(left), error.reason, error, **about)
+    logger.warning("judging stopped with %d questions left (%s: %s)", len(left), error.reason, error, **about)
 
 
 def parse_opinion(reply: Reply | ModelError, order: Sequence[int], criteria: Sequence[str] = CRITERIA) -> Opinion:

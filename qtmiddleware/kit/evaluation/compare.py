@@ -76,7 +76,7 @@ def compare(
     check_options(compare, options, WrapOptions.__optional_keys__)
     is_wrapped = isinstance(fn, Wrapped | Bound)
     if is_wrapped and (client is not None or options):
-        raise ConfigError("fn is wrapped already; give the client and the options to what wraps it", path="fn")
+        raise ConfigError("fn is already wrapped; set the client and the options where you wrap it", path="fn")
     base: Any = fn if is_wrapped else QueryMiddleware({}, client=client).wrap(fn, **options)
     settings = choose_systems(systems, has_model=client is not None or is_wrapped, is_wrapped=is_wrapped)
     with open_runner(base, "compare") as runner:
@@ -141,7 +141,10 @@ def measure(
     """
     if baseline not in systems:
         raise ConfigError(
-            f"no system is called {baseline!r}", path="baseline", value=baseline, allowed=", ".join(systems)
+            f"baseline must be the name of a system, not {baseline!r}",
+            path="baseline",
+            value=baseline,
+            allowed=", ".join(systems),
         )
     require_measurable(dataset)
     require_extras()
@@ -192,9 +195,7 @@ def require_measurable(dataset: Dataset) -> None:
     if blank := [question.id for question in dataset.questions if not question.text.strip()]:
         raise ConfigError(f"the question {blank[0]!r} of the data set {dataset.name} is blank", path="queries")
     if not any(map(_is_answerable, dataset.qrels.values())):
-        raise ConfigError(
-            f"no passage is judged relevant in the data set {dataset.name}: no grade is above 0", path="qrels"
-        )
+        raise ConfigError(f"the data set {dataset.name} must have a passage with a grade above 0", path="qrels")
 
 
 def require_extras() -> None:
@@ -213,7 +214,7 @@ def choose_systems(
     if isinstance(systems, Mapping):
         reserved = {BASELINE, OWN} if is_wrapped else {BASELINE}
         if taken := [name for name in systems if name in reserved and systems[name] != SYSTEMS.get(name)]:
-            raise ConfigError(f"the name {taken[0]!r} has a meaning of its own here; rename the system", path="systems")
+            raise ConfigError(f"the name {taken[0]!r} is reserved; rename the system", path="systems")
         found = {**chosen(()), **systems}
     elif isinstance(systems, str):
         found = chosen([systems])
@@ -229,7 +230,7 @@ def _build_dataset(name: str, queries: Mapping[str, str] | Iterable[Question], q
     )
     for number, one in enumerate(questions, 1):
         if not (isinstance(one, Question) and all(isinstance(it, str) for it in (one.id, one.text))):
-            raise ConfigError(f"query {number} is no Question, or no text under an id that is text", path="queries")
+            raise ConfigError(f"query {number} must be a Question, or text under an id that is text", path="queries")
     known = {question.id for question in questions}
     if len(known) < len(questions):
         raise ConfigError("two of the queries have the same id", path="queries")
@@ -270,7 +271,7 @@ def _run(
         try:
             answer = system(question)
         except Exception as error:
-            error.add_note(f"It came of the system {name!r} on the question {question.id!r}.")
+            error.add_note(f"The system {name!r} raised this on the question {question.id!r}.")
             raise
         seconds[question.id] = perf_counter() - began
         found = answer if isinstance(answer, Run) else Run(tuple(id_ for id_, _ in answer))
@@ -311,7 +312,7 @@ def _describe_failures(failures: Mapping[str, Mapping[str, Exception]], dataset:
     ]
     more = f" and {count - _MOST_NAMED} more" if count > _MOST_NAMED else ""
     yield (
-        f"{count} of {len(dataset.questions)} questions failed and are left out of all figures: "
+        f"{count} of {len(dataset.questions)} questions failed and are not counted: "
         f"{'; '.join(named[:_MOST_NAMED])}{more}."
     )
 
@@ -368,12 +369,12 @@ def _find_doubts(dataset: Dataset, runs: Mapping[str, Mapping[str, Run]]) -> Ite
     if unanswerable := sum(not _is_answerable(grades) for grades in dataset.qrels.values()):
         yield (
             f"{unanswerable} of {count} questions have no relevant passage in their judgements; "
-            "they count 0 everywhere."
+            "they count as 0 for every system."
         )
     if not any(
         not dataset.qrels[asked].keys().isdisjoint(run.ids) for found in runs.values() for asked, run in found.items()
     ):
-        yield "Nothing that any system found is judged: see that the judgements use the ids that the search returns."
+        yield "No passage that a system found is judged; check that the judgements use the ids that the search returns."
     for name, found in runs.items():
         if degraded := sum(run.degraded for run in found.values()):
             yield (

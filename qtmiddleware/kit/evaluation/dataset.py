@@ -136,7 +136,7 @@ def load_questions(path: str | Path) -> tuple[Question, ...]:
         try:
             question = build_asked(given, str(number))
             if question.id in questions:
-                raise ValueError(f"the id {question.id!r} stands there a second time")
+                raise ValueError(f"the id {question.id!r} occurs a second time")
         except ValueError as error:
             raise ConfigError(f"{place}: {error}", path=str(file)) from None
         questions[question.id] = question
@@ -173,13 +173,13 @@ def read_records(file: Path, needs: Collection[str] = ()) -> Iterator[tuple[str,
 def build_asked(record: Any, number: str) -> Question:
     """Return the question of a *record*, called by its *number* if it has no id; raises `ValueError`."""
     if not isinstance(record, dict):
-        raise ValueError("is no JSON object")
+        raise ValueError("must be a JSON object")
     text = next((record[name] for name in QUESTION_NAMES if name in record), None)
     if not isinstance(text, str) or not text.strip():
-        raise ValueError(f"has no question; it stands under one of {', '.join(QUESTION_NAMES)}")
+        raise ValueError(f"must have a question, under one of {', '.join(QUESTION_NAMES)}")
     metadata = record.get("metadata") or {}
     if not isinstance(metadata, dict):
-        raise ValueError(f'"metadata" is no object but {type(metadata).__name__}')
+        raise ValueError(f'"metadata" must be an object, not {type(metadata).__name__}')
     reference = next((record[name] for name in _REFERENCE if isinstance(record.get(name), str)), None)
     if reference is not None:
         metadata = {**metadata, "answer": reference}
@@ -199,7 +199,7 @@ def _read_records(file: Path, build: Callable[[dict[str, Any]], T]) -> tuple[T, 
         with name_line_in_errors(file, number):
             record = _parse_record(text)
             if record["_id"] in built:
-                raise ValueError(f"the id {record['_id']!r} stands there a second time")
+                raise ValueError(f"the id {record['_id']!r} occurs a second time")
             built[record["_id"]] = build(record)
     return tuple(built.values())
 
@@ -213,7 +213,7 @@ def _parse_record(text: str) -> dict[str, Any]:
         raise ValueError('no "_id"')
     record["metadata"] = record.get("metadata") or {}
     if not isinstance(record["metadata"], dict):
-        raise ValueError(f'"metadata" is no object but {type(record["metadata"]).__name__}')
+        raise ValueError(f'"metadata" must be an object, not {type(record["metadata"]).__name__}')
     return record
 
 
@@ -222,7 +222,7 @@ def _get_text(record: Mapping[str, Any], key: str) -> str:
     if value is None:
         raise ValueError(f'no "{key}"')
     if not isinstance(value, str):
-        raise ValueError(f'"{key}" is no text but {type(value).__name__}')
+        raise ValueError(f'"{key}" must be text, not {type(value).__name__}')
     return value
 
 
@@ -239,9 +239,9 @@ def _build_question(record: dict[str, Any]) -> Question:
     try:
         turns = [(turn["role"], turn["content"]) for turn in metadata.pop("history", None) or ()]
     except (TypeError, KeyError):
-        raise ValueError('"history" is no list of {"role": ..., "content": ...}') from None
+        raise ValueError('"history" must be a list of {"role": ..., "content": ...}') from None
     if not all(isinstance(part, str) for turn in turns for part in turn):
-        raise ValueError('"history" holds a role or content that is no text')
+        raise ValueError('"history" must have text as role and content')
     history = tuple(Message(role, content) for role, content in turns)
     return Question(record["_id"], _get_text(record, "text"), history, metadata)
 
@@ -261,7 +261,7 @@ def _read_qrels(root: Path, split: str, questions: set[str], passages: set[str] 
     folder = root / "qrels"
     files = [folder / f"{split}.tsv"] if split else sorted(folder.glob("*.tsv"))
     if not files:
-        raise ConfigError(f"{folder} holds no .tsv file with judgements", path=str(folder))
+        raise ConfigError(f"{folder} must hold a .tsv file with judgements", path=str(folder))
     qrels: dict[str, dict[str, int]] = {}
     for file in files:
         for number, text in read_lines(file, _ADVICE):
@@ -274,7 +274,7 @@ def _read_qrels(root: Path, split: str, questions: set[str], passages: set[str] 
                     if known is not None and id_ not in known:
                         raise ValueError(f"judges {id_!r}, which is not in {name}.jsonl")
                 if qrels.setdefault(question, {}).setdefault(passage, grade) != grade:
-                    raise ValueError(f"judges {passage!r} for {question!r} a second time, and not as before")
+                    raise ValueError(f"judges {passage!r} for {question!r} a second time, with another grade")
     return qrels
 
 

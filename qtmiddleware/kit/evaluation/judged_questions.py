@@ -34,7 +34,7 @@ def load_judged(path: str | Path, *, split: str = "") -> Dataset:
     if root.is_dir():
         return load_judged_folder(root, split)
     if split:
-        raise ConfigError(f"{root} is a file and has no splits; leave --split out", path="split", value=split)
+        raise ConfigError(f"{root} is a file, which has no splits; leave --split out", path="split", value=split)
     questions: dict[str, Question] = {}
     qrels: dict[str, dict[str, int]] = {}
     by_text: dict[str, str] = {}
@@ -43,7 +43,7 @@ def load_judged(path: str | Path, *, split: str = "") -> Dataset:
             question, ids, is_named = _read_record(record, str(len(questions) + 1))
             known = by_text.get(question.text) if not is_named else None
             if known is None and question.id in questions:
-                raise ValueError(f"the id {question.id!r} stands there a second time")
+                raise ValueError(f"the id {question.id!r} occurs a second time")
         except ValueError as error:
             raise ConfigError(f"{place}: {error}", path=str(root)) from None
         if known is None:
@@ -63,12 +63,12 @@ def _read_record(record: Any, number: str) -> tuple[Question, list[str], bool]:
     Raises `ValueError` that says what is missing.
     """
     if not isinstance(record, Mapping):
-        raise ValueError("is no JSON object")
+        raise ValueError("must be a JSON object")
     several = next((name for name in _IDS if name in record), None)
     rest = dict(record)
     found = rest.pop(several if several is not None else _ID, None)
     if several is None and _ID not in record:
-        raise ValueError(f'has no id of a passage; it stands under "{_ID}", or several under "{_IDS[0]}"')
+        raise ValueError(f'must have the id of a passage, under "{_ID}", or several ids under "{_IDS[0]}"')
     for name in ("_id", _ID):
         if name in rest and not str(rest[name]).strip():
             del rest[name]
@@ -97,6 +97,6 @@ def _split_ids(value: Any) -> list[str]:
 
 def _list_ids(values: list[Any]) -> list[str]:
     if not all(value is None or (isinstance(value, str | int) and not isinstance(value, bool)) for value in values):
-        raise ValueError('must have texts or numbers as passage ids, as ["a", "b"]')
+        raise ValueError('must have texts or numbers as passage ids, such as ["a", "b"]')
     ids = (str(value).strip() for value in values if value is not None)
     return list(dict.fromkeys(id_ for id_ in ids if id_))

@@ -161,7 +161,7 @@ class Judged:
             f"and ties {self.ties} against {self.baseline}: {verdict} (p = {self.p:.2g}, sign test)."
         )
         aside = (
-            ("Other verdict when the answers changed places", self.flips),
+            ("The verdict changed when the answers were swapped", self.flips),
             ("failed", self.failed),
             ("without a reference answer", self.skipped),
         )
@@ -217,7 +217,11 @@ def judge(
     same and numbers that are impossible, `MissingExtra` without scipy, and what else the systems raise.
     """
     if baseline_name == challenger_name:
-        raise ConfigError(f"both systems are called {baseline_name!r}", path="challenger_name", value=challenger_name)
+        raise ConfigError(
+            f"the two systems must have different names, not both {baseline_name!r}",
+            path="challenger_name",
+            value=challenger_name,
+        )
     _sign_test(0, 0)  # Without scipy nothing of what follows should be paid for.
     panel = Judge(ANSWERS, model, seed=seed, timeout=timeout, concurrency=concurrency)
 
@@ -264,7 +268,7 @@ def _build_verdict(ballot: Ballot, systems: Sequence[str]) -> Verdict:
 
 def _require_text(answer: object) -> str:
     if not isinstance(answer, str):
-        raise ConfigError(f"a system answered with {type(answer).__name__}; it has to return the answer's text")
+        raise ConfigError(f"a system must return the answer's text, not {type(answer).__name__}")
     return answer
 
 

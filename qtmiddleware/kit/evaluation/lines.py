@@ -52,5 +52,5 @@ def parse_object(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"is not JSON ({getattr(error, 'msg', 'unreadable')})") from None
     if not isinstance(record, dict):
-        raise ValueError("is no JSON object")
+        raise ValueError("must be a JSON object")
     return record

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from qtmiddleware.catalogue import JOINED, TEXT_CLAUSE, TEXT_FIELDS
-from qtmiddleware.retrieval.question_words import find_held_words
+from qtmiddleware.preprocessing import prepare
+from qtmiddleware.retrieval.question_words import find_held_words, load_word_rules
 from qtmiddleware.retrieval.responses import get_raw, read_metadata, read_text
 from qtmiddleware.types import Key, Match, Retrieval, Variant
 
@@ -196,7 +197,7 @@ class _Account:
     def _follow(self, key: Key, match: Match, place: int | None) -> Movement:
         if place is not None and place != self._final[key]:
             # Lists that stand one after the other hold a passage as often as it was found.
-            return Movement(match, place, match.fused_score, None, why="stands here once more")
+            return Movement(match, place, match.fused_score, None, why="listed here again")
         fused = self._fused.get(key)
         scores = self._found.fused_scores
         share = self._shares.get(key)
@@ -247,13 +248,13 @@ class _Account:
         before, place = moved.before, moved.place
         if place is None:
             last = moved.reranked_place or moved.weighed_place or moved.fused_place
-            now = "no search found it here" if last is None else f"now {format_place(last)}"
+            now = "no search found it" if last is None else f"now {format_place(last)}"
             return f"was {format_place(before or 0)}, {now} and out of the {len(self._found.matches)} shown"
         now = format_place(place)
         if before is not None:
             return f"stays {now}" if before == place else f"from {format_place(before)} to {now}"
         start = self._find_start(moved)
-        own = f", from {format_place(start)} in the question's own list" if start is not None else ""
+        own = f", from {format_place(start)} in the question's own search" if start is not None else ""
         return f"new at {now}{own}"
 
     def _say_why(self, moved: Movement) -> Iterator[str]:
@@ -270,26 +271,36 @@ class _Account:
             if others and (by_fusion is not False or not is_own):
                 named = [f"{self._labels[hit.search]} ({format_place(hit.place)})" for hit in others]
                 alone = not is_own and any(it.variant.kind == "original" for it in self._found.rankings)
-                yield f"{'also ' if is_own else ''}found by {_join(named)}{', not by the question' if alone else ''}"
-            if moved.keywords and by_words is not False:
-                yield f"holds {_join([repr(word) for word in moved.keywords])}"
+                also, apart = "also " if is_own else "", ", not by the question's own search" if alone else ""
+                yield f"{also}found by {_join(named)}{apart}"
+            if (words := self._choose_named(moved.keywords)) and by_words is not False:
+                yield f"holds {_join([repr(word) for word in words])}"
         elif moved.passed_by:
             one = "the passage" if len(moved.passed_by) == 1 else "those"
             yield f"passed by {one} now {_join(list(map(format_place, moved.passed_by)))}"
         if is_down and by_fusion is False:
-            yield "the searches beside the question's lift others"
+            yield "the other searches raise other passages"
         if is_down and by_words is False and moved.keywords:
-            yield "keywords add less to it"
+            yield "its keywords add less"
         if moved.evidence is not None and not moved.keywords and (is_down or by_words is False):
-            yield "holds none of the keywords"
+            yield "holds no keyword"
         if by_reranker is not None and by_reranker is not is_down and moved.rerank_score is not None:
             yield f"the reranker puts it {format_place(moved.reranked_place or 0)}"
         last = moved.reranked_place or moved.weighed_place or moved.fused_place
         if place is not None and last is not None and last > len(self._found.matches) and moved.before is not None:
-            yield "kept, as the plain search gives it"
+            yield "kept, because the plain search returned it"
+
+    def _choose_named(self, keywords: Sequence[str]) -> list[str]:
+        """The *keywords* that a reason may name: no function words such as "does", which explain nothing."""
+        held, query = self._found.evidence, self._found.original_query
+        language = "" if held is None else held.language
+        if keywords and not language and isinstance(query, str):
+            language = prepare(query).language
+        function_words = load_word_rules(language).function_words
+        return [word for word in keywords if word not in function_words]
 
     def _find_start(self, moved: Movement) -> int | None:
-        """Its place in the question's own list."""
+        """Its place in the question's own search."""
         return next((hit.place for hit in moved.hits if hit.kind == "original"), moved.before)
 
 

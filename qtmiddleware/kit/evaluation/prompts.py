@@ -224,7 +224,9 @@ class PromptRunner:
 
     def __init__(self, model: LanguageModel, timeout: float, concurrency: int) -> None:
         if not 0 < timeout < float("inf"):
-            raise ConfigError(f"timeout must be some seconds, not {timeout}", path="timeout", value=timeout)
+            raise ConfigError(
+                f"timeout must be a number of seconds above 0, not {timeout}", path="timeout", value=timeout
+            )
         if concurrency < 1:
             raise ConfigError(
                 f"concurrency must be at least 1, not {concurrency}", path="concurrency", value=concurrency
@@ -253,7 +255,7 @@ class PromptRunner:
             reply: Reply = outcome.value
             # Clients of other making pass on a missing content as it is, whatever the type says.
             if not isinstance(reply.text, str):
-                return ModelError("empty", "the language model answered nothing")
+                return ModelError("empty", "the language model's answer is empty")
             unknown = self.cost_usd is None or reply.cost_usd is None
             self.cost_usd = None if unknown else (self.cost_usd or 0.0) + (reply.cost_usd or 0.0)
             return reply

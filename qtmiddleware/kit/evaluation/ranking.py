@@ -172,8 +172,8 @@ class RankedSystems:
         """The result in a few sentences; one question says nothing of the next."""
         standings, judged = self.standings, len(self.questions) - self.failed - self.set_aside
         aside = (
-            ("Another answer was best when they changed places", sum(one.is_flip for one in self.questions)),
-            ("set aside, as the judge preferred an answer that was said twice", self.set_aside),
+            ("Another answer was best when their order was reversed", sum(one.is_flip for one in self.questions)),
+            ("not counted, because the judge preferred a repeated answer", self.set_aside),
             ("failed", self.failed),
             ("without a reference answer or a second answer", self.skipped),
         )
@@ -187,7 +187,7 @@ class RankedSystems:
         questions = "1 question" if judged == 1 else f"{judged} questions"
         ahead = [one.system for one in standings if one.is_ahead]
         if judged > 1 and any(one.lead is not None for one in standings):
-            said = f" Before {BASELINE} by more than chance: {', '.join(ahead) or 'none'}.{said}"
+            said = f" Ahead of {BASELINE} by more than chance: {', '.join(ahead) or 'none'}.{said}"
         if self.agreement is not None:
             said = f" Repeats agree on {100 * self.agreement:.0f} % of the pairs.{said}"
         return f"Ranked by {self.judge} on {questions}: {listed}.{said}"
@@ -231,9 +231,9 @@ def rank(
     that was asked about, or as `Judge.ask` does, and `ConfigError` for more than twelve systems, or impossible numbers.
     """
     if len(answers) > MOST_SYSTEMS:
-        raise ConfigError(f"{len(answers)} systems are too many to rank: at most {MOST_SYSTEMS}", path="answers")
+        raise ConfigError(f"at most {MOST_SYSTEMS} systems can be ranked, not {len(answers)}", path="answers")
     if repeats < 2 or repeats % 2:
-        message = f"repeats must be an even number, as each order is shown in reverse too, not {repeats}"
+        message = f"repeats must be an even number, because each order is also shown in reverse, not {repeats}"
         raise ConfigError(message, path="repeats", value=repeats)
     judge = Judge(ANSWERS, model, repeats=repeats, seed=seed, timeout=timeout, concurrency=concurrency)
     judged = [one for one in questions if one.reference and len(_collect_answers(one, answers)) > 1]

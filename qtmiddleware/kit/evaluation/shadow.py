@@ -201,7 +201,7 @@ def judge_lists(
     judged = Random(seed).sample(places, min(count, len(places)))
     if any(not shown.text for at in judged for shown in (*report.questions[at].plain, *report.questions[at].ours)):
         raise ConfigError(
-            "the log holds no texts of passages to judge; set log.passageText, leave log.queryText on, and log anew",
+            "the log must hold the texts of passages; set log.passageText, keep log.queryText on, and log again",
             path="log.passageText",
         )
     panel = Judge(LISTS, model, seed=seed, timeout=timeout, concurrency=concurrency)

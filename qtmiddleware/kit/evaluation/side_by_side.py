@@ -129,7 +129,7 @@ def ask_systems(
     check_options(ask_systems, options, WrapOptions.__optional_keys__)
     is_wrapped = isinstance(fn, Wrapped | Bound)
     if is_wrapped and (client is not None or options):
-        raise ConfigError("fn is wrapped already; give the client and the options to what wraps it", path="fn")
+        raise ConfigError("fn is already wrapped; set the client and the options where you wrap it", path="fn")
     base: Any = fn if is_wrapped else QueryMiddleware({}, client=client).wrap(fn, **options)
     asked = _list_questions(questions, reference)
     for question in asked:
@@ -177,7 +177,7 @@ def _list_questions(questions: str | Question | Iterable[Question], reference: s
         return [Question(_ONE, questions, metadata={"answer": reference} if reference else {})]
     listed = [questions] if isinstance(questions, Question) else list(questions)
     if reference:
-        raise ConfigError('a Question has its reference in its metadata, as "answer"', path="reference")
+        raise ConfigError('set the reference of a Question as "answer" in its metadata', path="reference")
     if len({question.id for question in listed}) < len(listed):
         raise ConfigError("two of the questions have the same id", path="questions")
     return listed

@@ -102,7 +102,7 @@ def chosen(names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
         if name not in SYSTEMS:
             known = "; ".join(SYSTEMS)
             raise ConfigError(
-                f"no system is called {name!r}; there are: {known}", path="systems", value=name, allowed=known
+                f"there is no system {name!r}; the systems are: {known}", path="systems", value=name, allowed=known
             )
     return {name: SYSTEMS[name] for name in dict.fromkeys((BASELINE, *names))}
 
@@ -141,15 +141,15 @@ def run_of(found: Retrieval) -> Run:
     """Return *found* as a run; raises `ConfigError` for results that cannot be read, or have no ids to judge by."""
     if unread := next((it for it in found.degradations if (it.stage, it.reason) == ("response", "unreadable")), None):
         raise ConfigError(
-            f"the function's results cannot be read as passages ({unread.detail}); let it return a list of passages, "
+            f"the function's results cannot be read as passages ({unread.detail}); return a list of passages, "
             'each with an "id" that the judgements use',
             path="fn",
         )
     ids = tuple(match.id for match in found.matches if match.id)
     if len(ids) < len(found.matches):
         raise ConfigError(
-            "the function's results have no ids, so they cannot be held against the judgements; let it return "
-            'passages with an "id" that the judgements use, or name the field that holds it (keywordEvidence.idField)',
+            "the function's results have no ids, so they cannot be compared with the judgements; return "
+            'passages with an "id" that the judgements use, or set keywordEvidence.idField to their field',
             path="fn",
         )
     trace = found.trace

@@ -56,7 +56,7 @@ def _name_cells(place: str, file: Path, cells: list[str], names: list[str], sepa
     """Return the *cells* by column; a row that is too long or too short is refused, as its cells may be shifted."""
     if len(cells) > len(names) and any(cell.strip() for cell in cells[len(names) :]):
         raise ConfigError(
-            f"{place}: has {len(cells)} cells, and the first line names {len(names)} columns. Put a cell that holds "
+            f"{place}: has {len(cells)} cells, but the first line names {len(names)} columns. Put a cell that holds "
             f"{_SEPARATORS[separator]} in quotes",
             path=str(file),
         )

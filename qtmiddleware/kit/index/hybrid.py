@@ -114,12 +114,12 @@ class Hybrid:
         whole = options.vector_weight + options.bm25_weight
         if not whole > 0:
             raise ConfigError(
-                "hybrid.vectorWeight and hybrid.bm25Weight are both 0; one of the searches must count",
+                "hybrid.vectorWeight and hybrid.bm25Weight are both 0; set one of them above 0",
                 path="hybrid.vectorWeight",
                 allowed="at least one weight above 0",
             )
         if is_async(vector_search) or is_async(keyword_search):
-            raise WrapError("hybrid search takes plain functions; these are async")
+            raise WrapError("hybrid search needs plain functions, not async functions")
         self._weights = options.vector_weight / whole, options.bm25_weight / whole
         # So that whoever reads the signature sees how many passages a call without top_k gives.
         own = inspect.signature(self.__call__)
@@ -177,7 +177,7 @@ class Hybrid:
             kind = type(error).__name__
             why = error if isinstance(error, StoreError) and error.__cause__ is None else kind
             about: dict[str, Any] = {"event": "word_search_failed", "error": kind}
-            logger.log(level, "the word search failed (%s); vectors alone were searched", why, **about)
+            logger.log(level, "the keyword search failed (%s); only the vector search was used", why, **about)
             return None
 
 
@@ -241,11 +241,11 @@ class HybridSearch(Hybrid):
         options = options or HybridSettings()
         if options.bm25_weight and not isinstance(store, KeywordStore):
             raise StoreError(
-                f"{type(store).__name__} has no word search, which hybrid.enabled asks for; use sqlite, lancedb or "
+                f"{type(store).__name__} has no keyword search, which hybrid.enabled needs; use sqlite, lancedb or "
                 "pinecone with store.sparseIndex, or set hybrid.bm25Weight to 0"
             )
         if options.vector_weight and not store.embeds and embedder is None:
-            raise ConfigError(f"{type(store).__name__} takes vectors; give an embedder", path="embedder")
+            raise ConfigError(f"{type(store).__name__} needs vectors; pass an embedder", path="embedder")
 
         def nearest(query: str, top_k: int, **condition: Any) -> list[Record]:
             if store.embeds or embedder is None:

@@ -86,12 +86,12 @@ def _open_store(settings: Settings, embedder: Embedder | None, *, must_exist: bo
     name, dimension = ("", 0) if embedder is None else (embedder.name, embedder.dimension)
     row, path = STORES[settings.store.kind], settings.index_path
     if row.keeps_files and must_exist and not Path(path).expanduser().exists():
-        raise StoreError(f"there is no index at {path} yet; make one with qtm ingest, and the same config")
+        raise StoreError(f"the index {path} does not exist yet; create it with qtm ingest and the same config")
     module = import_module(f"qtmiddleware.kit.stores.{row.name}")
     opened: Store = module.open_store(settings, embedding_model=name, dimension=dimension)
     # Whoever ingests fills it; a service in the cloud is not asked for this alone.
     if must_exist and row.keeps_files and not opened.count():
-        logger.warning("the index at %s holds no passages; add documents with qtm ingest", path, event="index_empty")
+        logger.warning("the index at %s is empty; add documents with qtm ingest", path, event="index_empty")
     return opened
 
 

@@ -40,7 +40,7 @@ _WEIGHTS: Final = "fusion.weights."
 KNOBS: Final[Mapping[str, Knob]] = {
     knob.key: knob
     for knob in (
-        Knob(key=TOP_K, label="passages", meaning="How many are wanted.", usual="", low=1, high=50, step=1),
+        Knob(key=TOP_K, label="passages", meaning="Number of passages.", usual="", low=1, high=50, step=1),
         Knob(
             key="keywordEvidence.weight",
             label="words’ weight",
@@ -50,7 +50,7 @@ KNOBS: Final[Mapping[str, Knob]] = {
         Knob(
             key="fusion.method",
             label="fusion",
-            meaning="How the lists of several searches become one.",
+            meaning="How several result lists are merged.",
             usual="",
             choices=tuple(name for name, row in FUSION_METHODS.items() if row.merges),
         ),
@@ -103,9 +103,9 @@ class Asked:
                 try:
                     settings[name] = _read_value(KNOBS[name], value.strip())
                 except ValueError:
-                    problems.append(f"{name} is no {_describe_limits(KNOBS[name])}; it was left out.")
+                    problems.append(f"{name} must be {_describe_limits(KNOBS[name])}; it was ignored.")
         if len(history) > MOST_TURNS:
-            problems.append(f"Of the earlier turns the last {MOST_TURNS} are taken.")
+            problems.append(f"Only the last {MOST_TURNS} earlier turns are used.")
         # The plain list is what all others are held against.
         tiers = tuple(name for name in known if name == known[0] or name in (wanted or shown))
         return cls(
@@ -153,4 +153,4 @@ def _read_value(knob: Knob, text: str) -> float | int | str:
 def _describe_limits(knob: Knob) -> str:
     if knob.choices:
         return f"one of {', '.join(knob.choices)}"
-    return f"{'whole ' if knob.key == TOP_K else ''}number from {knob.low:g} to {knob.high:g}"
+    return f"a {'whole ' if knob.key == TOP_K else ''}number from {knob.low:g} to {knob.high:g}"

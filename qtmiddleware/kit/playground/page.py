@@ -37,8 +37,8 @@ _TITLE: Final = 90
 _SAME: Final = "The same list"
 _REASONS: Final = {
     "unrecorded": "no reply is recorded for this question",
-    "empty": "the model's reply held nothing of use",
-    "unreadable": "no list of passages was found in what the function returns; qtm check says how to mend that",
+    "empty": "the model's reply was not usable",
+    "unreadable": "the function's result has no list of passages; run qtm check to see how to fix that",
 }
 
 
@@ -260,7 +260,7 @@ def _name_passage(match: Match) -> tuple[str, str]:
     held = match.metadata
     names = [held.get("title"), held.get("source"), held.get("url"), match.id]
     known = [name for name in (clean(str(it)) for it in names if isinstance(it, str | int)) if name]
-    title = known[0] if known else clean(match.text or "") or "a passage without a name"
+    title = known[0] if known else clean(match.text or "") or "a passage without an id"
     where = [it for it in known[1:] if it != title][:1] + [it for it in [describe_place(held)] if it]
     return shorten(title, _TITLE), shorten(", ".join(where), _TITLE)
 
@@ -285,7 +285,7 @@ def _describe_searches(found: Retrieval, moves: Movements) -> Iterator[Search]:
     labels = label_searches(ranking.variant for ranking in found.rankings)
     for at, (ranking, label) in enumerate(zip(found.rankings, labels, strict=True)):
         places = {it.place: hit.place for it in moves.passages for hit in it.hits if hit.search == at}
-        spoken = "; ".join(f"result {place} stood at {was}" for place, was in places.items()) or "none of the result"
+        spoken = "; ".join(f"result {place} was at {was}" for place, was in places.items()) or "not in the result"
         yield Search(
             label="joined text" if ranking.variant.kind == JOINED else label.removeprefix("the "),
             text=shorten(ranking.variant.text, 400),
@@ -304,7 +304,7 @@ def _list_texts(found: Retrieval) -> Iterator[tuple[str, str]]:
         for text in found.transformation.texts(name):
             what = "" if text in merged or not row.variant else ", without a search of its own"
             if what and text in searched:
-                what = ", searched, and of no weight"
+                what = ", searched, with weight 0"
             yield row.label + what, text[:MOST_SHOWN]
 
 
@@ -332,23 +332,23 @@ def _describe_decision(found: Retrieval) -> str:
     decision = found.trace.decision
     if decision is None:
         return ""
-    return ("The model was asked: " if decision.call else "The model was not asked: ") + decision.reason + "."
+    return ("The model was called: " if decision.call else "The model was not called: ") + decision.reason + "."
 
 
 def _find_headline(cards: Sequence[Card]) -> str:
     """What happened to the list, in a sentence or two."""
     moved = [card for card in cards if not card.is_baseline and not card.problem]
     if not moved:
-        return "There is no plain list, so no tier was asked." if cards and not cards[0].rows else "The plain list."
+        return "There is no plain list, so no tier ran." if cards and not cards[0].rows else "The plain list."
     unheard = sum(any(it.startswith("transform") for it in card.degradations) for card in moved)
-    said = f" The model gave nothing of use to {_count(unheard, 'tier')}." if unheard else ""
+    said = f" The model gave nothing usable to {_count(unheard, 'tier')}." if unheard else ""
     if cards[0].is_baseline and cards[0].answers:
         return f"{_describe_answer(cards[0], moved)}{said}"
     most, card = max(((sum(row.way == "new" for row in card.rows), card) for card in moved), key=itemgetter(0))
     if most:
-        return f"{card.tier.name} changes {most} of the {_count(len(card.rows), 'passage')} that are shown.{said}"
+        return f"{card.tier.name} changes {most} of the {_count(len(card.rows), 'passage')} shown.{said}"
     if ordered := [card.tier.name for card in moved if card.headline != _SAME]:
-        return f"Every tier shows the passages of the plain search, {_join(ordered)} in another order.{said}"
+        return f"Every tier shows the passages of the plain search; {_join(ordered)} in another order.{said}"
     return f"Every tier gives the plain list.{said}"
 
 

@@ -66,7 +66,7 @@ def open_socket(port: int | None) -> socket.socket:
             return socket.create_server((LOOPBACK, wanted))
         except (OSError, OverflowError) as error:
             why = getattr(error, "strerror", None) or str(error)
-    message = f"nothing can listen on port {port}: {why}; leave --port out, and a free one is taken"
+    message = f"port {port} cannot be used: {why}; leave --port out to use a free port"
     raise ConfigError(message, path="--port", value=port)
 
 
@@ -108,18 +108,18 @@ class Guard:
         headers = scope["headers"]
         hosts = [value for name, value in headers if name == b"host"]
         if len(hosts) != 1 or hosts[0] not in self._hosts:
-            return "This server answers at 127.0.0.1 alone."
+            return "This server answers only at 127.0.0.1."
         if any(value not in self._origins for name, value in headers if name == b"origin") or (
             any(value not in (b"none", b"same-origin") for name, value in headers if name == b"sec-fetch-site")
             and not _only_opens(scope)
         ):
-            return "Another site asked for this page, so it is not shown; copy the address to the address bar."
+            return "Another site requested this page, so it is not shown. Copy the address to the address bar."
         # What is asked of the server as a whole, as by OPTIONS *, has no path.
         given = "".join(scope["path"].split("/", 2)[1:2]).encode("utf-8", "surrogateescape")
         if not hmac.compare_digest(given, self._token):
             return (
-                "This address is not the one that `qtm playground` printed. Each start has an address of its own: take "
-                "the newest, and put what stands behind the ? of this one behind it."
+                "This address is not the one that `qtm playground` printed. The address changes at each start: "
+                "use the newest one, and append the part of this one after the ?."
             )
         return ""
 

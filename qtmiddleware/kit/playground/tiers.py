@@ -27,7 +27,7 @@ AT_ONCE: Final = 2
 _SHOWN: Final = (BASELINE, "rules", "rewrite", "stepback", "decompose", "combined", OWN)
 _LABELS: Final[Mapping[str, str]] = {
     BASELINE: "The plain function, untouched",
-    "rules": "Keywords of the question weigh the candidates; no model",
+    "rules": "The question's keywords rerank the candidates; no model",
     OWN: "As your config says",
 }
 # What is tried here is nobody's question: it stands in no query log, and is retrieved in any case.
@@ -187,6 +187,6 @@ class Tiers:
 
     def _describe(self, error: Exception, *, is_late: bool) -> str:
         if is_late:
-            return f"gave no answer within {self.seconds:g} seconds, so nobody waits for it any more"
+            return f"did not answer within {self.seconds:g} seconds and was stopped"
         said = " ".join(hide_secrets(str(error)).split())
         return f"raised {type(error).__name__}" + (f": {said[:_MOST_SAID]}" if said else "")

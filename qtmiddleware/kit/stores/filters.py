@@ -41,26 +41,26 @@ def build_matcher(filter: Mapping[str, Any]) -> Matcher:  # noqa: A002
 
 def _conditions(given: Any, depth: int) -> Matcher:
     if not isinstance(given, Mapping):
-        raise _make_error(f"a condition is a mapping from fields, $and or $or, not {_kind_of(given)}")
+        raise _make_error(f"a condition must be a mapping from fields, $and or $or, not {_kind_of(given)}")
     if depth > DEEPEST:
-        raise _make_error(f"conditions may be nested {DEEPEST} deep, these are deeper")
+        raise _make_error(f"conditions must be nested at most {DEEPEST} deep")
     return _all([_condition(key, value, depth) for key, value in given.items()])
 
 
 def _condition(key: Any, value: Any, depth: int) -> Matcher:
     if not isinstance(key, str):
-        raise _make_error(f"a field's name is a text, not {_kind_of(key)}")
+        raise _make_error(f"the name of a field must be text, not {_kind_of(key)}")
     if key in _JUNCTIONS:
         if not isinstance(value, list | tuple) or not value:
-            raise _make_error(f"{key} takes a list of one or more conditions, not {_kind_of(value)}")
+            raise _make_error(f"{key} must be a list of one or more conditions, not {_kind_of(value)}")
         parts = [_conditions(part, depth + 1) for part in value]
         return _all(parts) if key == "$and" else _any(parts)
     if key.startswith("$"):
-        raise _make_error(f"{key} cannot stand where a field does; {' and '.join(_JUNCTIONS)} can")
+        raise _make_error(f"{key} cannot be used as a field name; only {' and '.join(_JUNCTIONS)} can")
     if not isinstance(value, Mapping):
         return _equal(key, [_operand("$eq", value)])
     if not value:
-        raise _make_error(f"the field {key!r} has no operator; allowed are {', '.join(_OPERATORS)}")
+        raise _make_error(f"the field {key!r} must have an operator; the operators are {', '.join(_OPERATORS)}")
     return _all([_operation(key, name, operand) for name, operand in value.items()])
 
 
@@ -71,19 +71,19 @@ def _operation(field: str, name: Any, operand: Any) -> Matcher:
         return equal if name == "$eq" else _not(equal)
     if name in ("$in", "$nin"):
         if not isinstance(operand, list | tuple | set | frozenset):
-            raise _make_error(f"{name} takes a list of texts, numbers and booleans, not {_kind_of(operand)}")
+            raise _make_error(f"{name} must be a list of texts, numbers and booleans, not {_kind_of(operand)}")
         equal = _equal(field, [_operand(name, one) for one in operand])
         return equal if name == "$in" else _not(equal)
     if name in _ORDERS:
         if not _is_number(operand) or not abs(operand) < inf:
-            raise _make_error(f"{name} takes a number, not {_kind_of(operand)}")
+            raise _make_error(f"{name} must be a number, not {_kind_of(operand)}")
         compare = _ORDERS[name]
         return _any_value(field, lambda one: _is_number(one) and compare(one, operand))
     if name == "$exists":
         if not isinstance(operand, bool):
-            raise _make_error(f"$exists takes true or false, not {_kind_of(operand)}")
+            raise _make_error(f"$exists must be true or false, not {_kind_of(operand)}")
         return lambda metadata: (metadata.get(field) is not None) is operand
-    raise _make_error(f"{name!r} is no operator; allowed are {', '.join(_OPERATORS)}")
+    raise _make_error(f"{name!r} is not an operator; the operators are {', '.join(_OPERATORS)}")
 
 
 def _equal(field: str, operands: Iterable[Any]) -> Matcher:
@@ -116,7 +116,7 @@ def _not(part: Matcher) -> Matcher:
 
 def _operand(name: str, value: Any) -> Any:
     if not isinstance(value, str | int | float):
-        raise _make_error(f"{name} takes a text, a number or a boolean, not {_kind_of(value)}")
+        raise _make_error(f"{name} must be a text, a number or a boolean, not {_kind_of(value)}")
     return value
 
 

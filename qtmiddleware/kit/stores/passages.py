@@ -96,7 +96,7 @@ def pair_vectors(
 ) -> Iterator[tuple[Passage, Sequence[float]]]:
     """Each of *passages* with its vector; raises `StoreError` unless there are as many of both."""
     if len(passages) != len(vectors):
-        raise StoreError(f"{len(passages)} passages came with {len(vectors)} vectors; each needs its own")
+        raise StoreError(f"{len(passages)} passages came with {len(vectors)} vectors; each passage needs one vector")
     return zip(passages, vectors, strict=True)
 
 
@@ -108,12 +108,12 @@ def filter_ids(ids: Iterable[str]) -> list[str]:
 def check_row(passage: Passage) -> Row:
     """*passage* as it is stored; raises `StoreError` for an id that is no text and metadata that is no JSON."""
     if not _is_storable(passage.id):
-        raise StoreError(f"the id {passage.id!r} is not text that can be stored; nothing was written")
+        raise StoreError(f"the id {passage.id!r} must be text that can be stored; nothing was written")
     try:
         metadata = json.dumps(dict(passage.metadata))
     except (TypeError, ValueError) as error:
         raise StoreError(
-            f"the metadata of the passage {passage.id!r} is not JSON ({error}); nothing was written"
+            f"the metadata of the passage {passage.id!r} must be JSON ({error}); nothing was written"
         ) from error
     return passage.id, replace_surrogates(passage.text), metadata
 
@@ -129,7 +129,7 @@ def _is_storable(id_: Any) -> bool:
 def check_query(query: Sequence[float] | str, dimension: int) -> Floats:
     """The vector of a search; raises `StoreError` for a text, which no store of this kind can embed."""
     if isinstance(query, str):
-        raise StoreError("this store keeps vectors and embeds nothing itself: search it by the query's vector")
+        raise StoreError("this store does not embed texts; search it with the query's vector")
     found: Floats = check_vectors([query], dimension)[0]
     return found
 
@@ -156,7 +156,7 @@ def check_vectors(vectors: Sequence[Sequence[float]], dimension: int, *, of: Seq
     if not np.isfinite(array).all():
         at = int(np.flatnonzero(~np.isfinite(array).all(axis=1))[0])
         whose = f"of the passage {of[at]!r}" if of else "of the query"
-        raise StoreError(f"the vector {whose} holds a number that is not finite; no distance can be taken to it")
+        raise StoreError(f"the vector {whose} must hold finite numbers only")
     return array
 
 

@@ -28,8 +28,8 @@ from qtmiddleware.runtime.steps import aconverse, converse
 class Contract(Enum):
     """What a function that embeds takes and returns."""
 
-    ONE = "a text -> its vector"
-    MANY = "a list of texts -> a list of vectors"
+    ONE = "a function from a text to its vector"
+    MANY = "a function from a list of texts to a list of vectors"
 
 
 QUERY_METHODS: Final = ("embed_query", "get_query_embedding", "embed", "encode_query", "encode")
@@ -199,14 +199,14 @@ class CallableEmbedder:
             if (yield from self._reads_whole(one.vectors[0], other.vectors[0])):
                 self._contract = Contract.ONE
                 return (yield from self._one_by_one(texts))
-            one = one._replace(came="returned the vector of its first letter")
+            one = one._replace(came="treated the text as a list of letters")
         elif many.vectors and (yield from self._keeps_texts_apart()):
             self._contract = Contract.MANY
             return many.vectors[: len(texts)]
         if (error := _own_error(one.error, many.error)) is not None:
             raise error
         raise EmbeddingError(
-            f"{self._name} does not embed: it must be {Contract.ONE.value!r} or {Contract.MANY.value!r}. "
+            f"{self._name} must be {Contract.ONE.value} or {Contract.MANY.value}. "
             f"Given a text it {one.came}; given a list of {len(asked)} texts it {many.came}"
         ) from (one.error or many.error)
 
@@ -289,7 +289,7 @@ def _find_methods(given: Any, names: Sequence[str]) -> tuple[Callable[..., Any],
             return given, None
     what = f"the class {given.__name__}; make an object of it" if isinstance(given, type) else type(given).__name__
     raise WrapError(
-        f"embed must be a function ({Contract.ONE.value!r} or {Contract.MANY.value!r}) or an object that embeds "
+        f"embed must be {Contract.ONE.value}, {Contract.MANY.value}, or an object that embeds "
         f"(LangChain, LlamaIndex, sentence-transformers or an Embedder), not {what}"
     )
 

@@ -167,14 +167,14 @@ class OpenAIEmbedder:
         if self._given is None:
             return self._own.get(self._make_client)
         if is_async_client(self._given):
-            raise EmbeddingError("an async client cannot serve a synchronous call; pass openai.OpenAI()")
+            raise EmbeddingError("the client must be synchronous for a synchronous call; pass openai.OpenAI()")
         return self._given
 
     def _make_client(self) -> Any:
         address = self._address()
         if not address and not read_key():
             raise EmbeddingError(
-                f"there is no key for the embedding model: set {KEY_VARIABLE}, or {SDK_ADDRESS_VARIABLE} (base_url)"
+                f"the key for the embedding model is missing: set {KEY_VARIABLE}, or {SDK_ADDRESS_VARIABLE} (base_url)"
                 " for a server that needs none"
             )
         with explained(EmbeddingError):
@@ -227,7 +227,9 @@ class OpenAIEmbedder:
             for chunk in response.iter_bytes():
                 body += chunk
                 if len(body) > most:
-                    raise EmbeddingError(f"{self._model} sent more than {most:,} bytes, which was not read on")
+                    raise EmbeddingError(
+                        f"{self._model} sent more than {most:,} bytes, the limit; the rest was not read"
+                    )
                 if deadline.passed:
                     raise TimeoutError
         return bytes(body)
@@ -238,9 +240,9 @@ def _check_dimensions(model: str, dimensions: int | None) -> None:
     longest = DIMENSIONS.get(model)
     if dimensions is None or longest is None or (1 <= dimensions <= longest and model not in FIXED):
         return
-    allowed = f"null: it gives {longest} and can give no other" if model in FIXED else f"1 to {longest}"
+    allowed = f"null, because its vectors always have {longest} numbers" if model in FIXED else f"1 to {longest}"
     raise ConfigError(
-        f"{model} gives no vectors of {dimensions} numbers; allowed is {allowed}",
+        f"embeddingDimensions must be {allowed} for {model}, not {dimensions}",
         path="embeddingDimensions",
         value=dimensions,
         allowed=allowed,

@@ -41,7 +41,7 @@ def check_vectors(made: Any, count: int, *, dimension: int | None, name: str) ->
     except (TypeError, ValueError, OverflowError) as error:
         # What stands there in place of numbers may be the very text that was to be embedded, and Python quotes it.
         kind = type(error).__name__
-        raise EmbeddingError(f"{name} returned something else than lists of numbers ({kind})") from None
+        raise EmbeddingError(f"{name} returned {kind} instead of lists of numbers") from None
     if len(vectors) != count:
         raise EmbeddingError(f"{name} returned {len(vectors)} vectors for {count} texts")
     lengths = {len(vector) for vector in vectors}
@@ -57,7 +57,7 @@ def check_vectors(made: Any, count: int, *, dimension: int | None, name: str) ->
 def _numbers(vector: Sequence[Any]) -> list[float]:
     """*vector* as a list of floats; an array is turned into one in a single step."""
     if isinstance(vector, str | bytes):
-        raise TypeError("a text stands where a vector should")
+        raise TypeError("a text instead of a vector")
     return [float(number) for number in (vector.tolist() if hasattr(vector, "tolist") else vector)]
 
 
@@ -74,9 +74,11 @@ def read_vectors(answer: Any, count: int, name: str) -> Vectors:
         by_index = {_index(item, at): _vector(read_field(item, "embedding")) for at, item in enumerate(items)}
     except (TypeError, ValueError, RecursionError):
         # What was read may quote a text, so it does not become the cause.
-        raise EmbeddingError(f"{name} sent an answer that cannot be read; is this the address of an API?") from None
+        raise EmbeddingError(
+            f"{name} sent a response that cannot be read; check that the address is that of an API"
+        ) from None
     if len(items) != count or by_index.keys() != set(range(count)):
-        raise EmbeddingError(f"{name} sent {len(items)} vectors for {count} texts, or not one for each")
+        raise EmbeddingError(f"{name} must send one vector per text, not {len(items)} for {count} texts")
     return Vectors((by_index[at] for at in range(count)), count_tokens(held))
 
 

@@ -41,9 +41,7 @@ def as_language_model(client_or_model: Any, settings: Settings) -> LanguageModel
     hint = "; pass an instance, not the class" if isinstance(given, type) else ""
     if isinstance(given, str):
         hint = "; to name a model, set transformationModel"
-    raise ConfigError(
-        f"{type(given).__name__} is no language model: client may be {_ALLOWED}{hint}", path="client", allowed=_ALLOWED
-    )
+    raise ConfigError(f"client must be {_ALLOWED}, not {type(given).__name__}{hint}", path="client", allowed=_ALLOWED)
 
 
 def clients_of(client_or_model: Any, settings: Settings) -> Clients | None:

@@ -252,7 +252,7 @@ def _read_message(answer: Any, label: str) -> Reply:
     holders = (answer, read_field(answer, "message"), read_field(read_field(answer, "output"), "message"), inner)
     found = next(((it, text) for it in holders if (text := _text_in(it)) is not None), None)
     if found is None:
-        raise ModelError("unparsable", f"{label} returned {_kind_of(answer)}; it has to return {ACCEPTED}")
+        raise ModelError("unparsable", f"{label} returned {_kind_of(answer)}; it must return {ACCEPTED}")
     message, text = found
     holders = (answer, inner, read_field(answer, "response_metadata"), read_field(answer, "incomplete_details"))
     ends = (read_field(holder, name) for holder in holders for name in _ENDS)

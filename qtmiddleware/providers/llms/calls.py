@@ -13,7 +13,7 @@ from qtmiddleware.runtime.background_loop import run_in_background_loop
 from qtmiddleware.types import Deadline
 
 
-def time_left(deadline: Deadline, otherwise: str = "no time was left to ask the language model") -> float:
+def time_left(deadline: Deadline, otherwise: str = "no time was left to call the language model") -> float:
     """The seconds until *deadline*, infinite where there is none.
 
     Raises `ModelError` with the message *otherwise* where none are left: ``cancelled`` where nobody waits any more,
@@ -60,4 +60,4 @@ def complete_in_background(
     except TimeoutError:
         raise ModelError("timeout", "the language model did not answer in time") from None
     except CancelledError:
-        raise ModelError("cancelled", "the call of the language model was cancelled") from None
+        raise ModelError("cancelled", "the language model call was cancelled") from None

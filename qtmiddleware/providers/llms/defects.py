@@ -60,12 +60,12 @@ def find_defect(error: BaseException, label: str, fn: Any) -> ModelError | None:
     what = "a bug in the function"
     if not frames and isinstance(error, TypeError):
         taken = "one argument, the messages" if callable(fn) else "a prompt and a deadline"
-        what = f"it cannot be called with {taken}{_list_parameters(fn)}"
+        what = f"the function cannot be called with {taken}{_list_parameters(fn)}"
     # Atomic: one question may fail in several threads at once.
     if _reported.setdefault((getattr(fn, "__code__", label), kind), this_call) is this_call:
         stack = _format_stack(frames, kind, fn)
         _log.error(
-            "%s raised %s: %s; logged once\n%s", label, kind, what, stack, event="model_bug", model=label, error=kind
+            "%s raised %s: %s (logged once)\n%s", label, kind, what, stack, event="model_bug", model=label, error=kind
         )
     return ModelError("failed", f"{label} raised {kind}: {what}; the traceback is in the log")
 

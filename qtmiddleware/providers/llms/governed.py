@@ -59,8 +59,8 @@ class GovernedModel:
         self.prices = known or Prices(inner.name, settings.llm.input_price, settings.llm.output_price)
         if self._budget.max_usd is not None and self.prices.cost(1, 1) is None:
             raise ConfigError(
-                f"budget.maxUsd needs the price of {inner.name}, which is not known here; set llm.inputPrice and"
-                " llm.outputPrice (US dollars for a million tokens)",
+                f"budget.maxUsd needs the price of {inner.name}, which is not known; set llm.inputPrice and"
+                " llm.outputPrice (US dollars per million tokens)",
                 path="budget.maxUsd",
                 value=self._budget.max_usd,
             )
@@ -84,9 +84,9 @@ class GovernedModel:
         """Why a call made now would be refused without asking; ``None`` where it would be made."""
         rest = self.breaker.rest
         if rest > 0:
-            until = "being tried again"
+            until = "being tested with one call"
             if rest > PROBE_REST:
-                until = f"left alone for {ceil(rest)} more second{'' if rest <= 1 else 's'}"
+                until = f"not called for {ceil(rest)} more second{'' if rest <= 1 else 's'}"
             return ModelError("circuit_open", f"{self.name} failed and is {until}", retry_after=rest)
         lacking = self.meter.find_shortage(self._budget)
         return ModelError("over_budget", lacking) if lacking else None
@@ -138,7 +138,9 @@ class GovernedModel:
         left = time_left(deadline)
         attempt = self.breaker.attempt(deadline.at, has_time=left >= self._enough)
         if attempt is None:
-            raise self.reason_to_wait() or ModelError("circuit_open", f"{self.name} failed and is being tried again")
+            raise self.reason_to_wait() or ModelError(
+                "circuit_open", f"{self.name} failed and is being tested with one call"
+            )
         try:
             # A token is about four characters of English and one of Chinese, which takes three bytes.
             asked = len((prompt.system + prompt.user).encode("utf-8", "replace")) // 3
@@ -168,9 +170,7 @@ class _Call:
     def settle(self, reply: object) -> Reply:
         """*reply*, which ends the call; raises `ModelError` where the model gave something else."""
         if not isinstance(reply, Reply):
-            raise _NoReply(
-                "unparsable", f"{self._model.name} returned {type(reply).__name__}; it has to return a Reply"
-            )
+            raise _NoReply("unparsable", f"{self._model.name} must return a Reply, not {type(reply).__name__}")
         self._has_output = True
         # What it still takes to end says nothing of the model: some services never close what they have sent.
         self._attempt.succeed()

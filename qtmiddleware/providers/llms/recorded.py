@@ -36,7 +36,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
             for number, line in enumerate(iter(partial(lines.readline, MOST_CHARS + 1), ""), 1):
                 if len(line) > MOST_CHARS:
                     raise ConfigError(
-                        f"{path}, line {number} is longer than {MOST_CHARS:,} characters, so it is none; take it out",
+                        f"{path}, line {number} is longer than {MOST_CHARS:,} characters, the limit; delete that line",
                         path="recording",
                     )
                 if line.strip():
@@ -58,9 +58,9 @@ def _read_record(line: str, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         record = None
     if not isinstance(record, dict):
-        raise ConfigError(f"{where} is not a JSON object; mend that line or take it out", path="recording")
+        raise ConfigError(f"{where} must be a JSON object; fix or delete that line", path="recording")
     if not isinstance(record.get("history") or [], list):
-        raise ConfigError(f"{where} has a history that is no list; mend that line or take it out", path="recording")
+        raise ConfigError(f"{where} must have a list as its history; fix or delete that line", path="recording")
     return record
 
 
@@ -142,7 +142,7 @@ class RecordedModel:
         for total, record in enumerate(records, 1):  # noqa: B007
             self._index(record, known)
         if total and not self._by_text and not self._by_standalone:
-            raise ConfigError(f"none of the {total} recorded replies says which query it answers; give the query set")
+            raise ConfigError(f"none of the {total} recorded replies names its query; pass queries=")
 
     @classmethod
     def from_file(cls, path: str | Path, queries: Iterable[Mapping[str, Any]] = ()) -> RecordedModel:
@@ -167,7 +167,7 @@ class RecordedModel:
         values = {wanted.name: fit_shape(entry.value(wanted.name, prompt.mode), wanted) for wanted in asked}
         answer = {name: value for name, value in values.items() if value}
         if not answer:
-            raise ModelError("empty", "the recorded reply for this query holds none of the fields that were asked for")
+            raise ModelError("empty", "the recorded reply for this query has none of the requested fields")
         return Reply(json.dumps(answer, ensure_ascii=False), cost_usd=0.0)
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
@@ -269,7 +269,7 @@ class RecordingModel:
         answer = {name: value for name, value in values.items() if value}
         if not answer:
             _log.warning(
-                "a reply of mode %s was not recorded: it holds none of the fields asked for",
+                "a reply in mode %s was not recorded: it has none of the requested fields",
                 prompt.mode,
                 event="reply_not_recorded",
                 mode=prompt.mode,

@@ -307,8 +307,8 @@ def make_vendor_model(vendor: Vendor, client: Any, settings: Settings) -> Vendor
     model = next((it for it in named if it not in DEFAULT_MODELS), None)
     if model is None:
         raise ConfigError(
-            f"{named[0]} is not one of {vendor.name}'s models; with a client of {vendor.name} set transformationModel"
-            " (and chatModel, if another one is to answer)",
+            f"{named[0]} is not a model of {vendor.name}; with a {vendor.name} client, set transformationModel"
+            " (and chatModel, if another model answers)",
             path="transformationModel",
             value=named[0],
             allowed=f"the name of a model of {vendor.name}",
@@ -385,7 +385,7 @@ def read_vendor_error(error: Exception) -> Exception:
     said: dict[str, Any] = dict(body) if isinstance(body, Mapping) else {"detail": body}
     if status < 400:
         if "type" not in said:
-            return ModelError("unparsable", "the service sent an answer that cannot be read")
+            return ModelError("unparsable", "the service sent a response that cannot be read")
         status = _STATUS_OF_TYPE.get(str(said["type"]), 500)
     words = json.dumps(said, default=str)[:_MOST_WORDS].lower()
     code = next((code for code, pattern in _CAUSES if pattern.search(words)), None)

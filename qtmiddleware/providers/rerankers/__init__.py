@@ -40,7 +40,7 @@ def as_reranker(given: Any, settings: Settings) -> Reranker:
         if isinstance(given, Reranker):
             if inspect.iscoroutinefunction(given.rerank):
                 raise ConfigError(
-                    "rerank is async, but it is called in a thread: make it a plain method", path="reranker"
+                    "rerank must be a plain method, not async, because it is called in a thread", path="reranker"
                 )
             return given
         # First of all callables: a model of torch can be called too, but with tensors.
@@ -52,7 +52,7 @@ def as_reranker(given: Any, settings: Settings) -> Reranker:
             return CallableReranker(given)
     hint = "; pass an instance, not the class" if isinstance(given, type) else ""
     raise ConfigError(
-        f"{type(given).__name__} is no reranker: it may be {_ALLOWED}{hint}", path="reranker", allowed=_ALLOWED
+        f"reranker must be {_ALLOWED}, not {type(given).__name__}{hint}", path="reranker", allowed=_ALLOWED
     )
 
 
@@ -84,7 +84,8 @@ class CallableReranker:
         """The model's name, where one was given."""
         if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__):
             raise ConfigError(
-                f"{self._name} is async, but a reranker is called in a thread: give a plain function", path="reranker"
+                f"{self._name} must be a plain function, not async, because a reranker is called in a thread",
+                path="reranker",
             )
         self._fn = fn
 
@@ -104,7 +105,7 @@ class CallableReranker:
         if inspect.isawaitable(made):
             if inspect.iscoroutine(made):
                 made.close()
-            raise ModelError("unparsable", f"the reranker {self._name} returned an awaitable: give a plain function")
+            raise ModelError("unparsable", f"the reranker {self._name} returned an awaitable; pass a plain function")
         return check_scores(_sort_by_index(made), len(texts))
 
 

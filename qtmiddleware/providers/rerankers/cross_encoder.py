@@ -58,7 +58,7 @@ class CrossEncoderReranker:
         self._name = model if named else _name_of(model)
         if named and model in WITH_CODE and not trust_remote_code:
             raise ConfigError(
-                f"{model} is run by code that comes with it; where that may run here, set rerank.trustRemoteCode to"
+                f"{model} runs its own code; to allow that, set rerank.trustRemoteCode to"
                 " true (trust_remote_code=True), or choose another model",
                 path="rerank.trustRemoteCode",
                 value=False,

@@ -149,7 +149,7 @@ def read_response(
     shape = custom or find_shape(response, options)
     items = shape.items(response)
     if not is_list(items):
-        raise shape_error(items, "read= must return a list of items and gave a")
+        raise shape_error(items, "read= must return a list of items, not")
     items = name_places(items, (options.id_field, options.text_field, options.score_field))
     keys, scores = read_keys_and_scores(response, items, options)
     return SearchResult(Ranking(variant, keys, scores, items, initial or {}), shape, response)
@@ -202,12 +202,12 @@ def find_shape(response: Any, options: KeywordEvidenceSettings = _USUAL) -> Shap
     if _is_data_frame(response):
         return Shape(_read_frame, partial(_write_frame, options.score_field), "the rows of a data frame")
     if isinstance(response, str):
-        mend = f"return their list and join it afterwards, or {ADVICE}"
-        raise ResponseShapeError(f"the passages are joined to one str; {mend}", shape="str")
+        mend = f"return the list of passages and join it later, or {ADVICE}"
+        raise ResponseShapeError(f"the response must be a list of passages, not one str; {mend}", shape="str")
     if isinstance(response, Coroutine):
-        raise ResponseShapeError("the response is still to be awaited; wrap it with kind='async'", shape="coroutine")
+        raise ResponseShapeError("the response must be awaited; wrap the function with kind='async'", shape="coroutine")
     if not is_list(response) or _is_record(response):
-        raise shape_error(response, "no list of matches was found in a response, a")
+        raise shape_error(response, "no list of matches was found in a response of type")
     return _find_list_shape(response)
 
 
@@ -252,7 +252,7 @@ def _check_other_columns(response: Any, path: tuple[str, ...]) -> None:
         if name == path[0] or name in _NUMBERS or not is_list(value) or len(value) != len(items):
             continue
         if isinstance(items[0], str) or all(map(is_number, value)):
-            raise shape_error(response, f"another list may belong to {path[0]!r}, place by place, in a")
+            raise shape_error(response, f"another list may run parallel to {path[0]!r} in a response of type")
 
 
 def _probe(response: Any, path: tuple[str, ...]) -> Any:
@@ -360,7 +360,7 @@ def _split_columns(response: Any) -> tuple[dict[str, Any], bool]:
     first = next(it for name in _LEADING if is_list(it := response.get(name)))
     is_nested = len(first) > 0 and is_list(first[0])
     if is_nested and len(first) > 1:
-        raise shape_error(response, "the results of several queries were found in a")
+        raise shape_error(response, "the results of several queries were found in a response of type")
     count = len(first[0] if is_nested else first)
     columns = {}
     for name, outer in response.items():
@@ -370,7 +370,7 @@ def _split_columns(response: Any) -> tuple[dict[str, Any], bool]:
         if (is_list(column) or is_array(column)) and len(column) == count and name != _NO_COLUMN:
             columns[name] = column
         elif name in _FIELDS and outer is not None:
-            raise shape_error(response, f"{name!r} is not as long as the other columns of a")
+            raise shape_error(response, f"{name!r} must be as long as the other columns in a response of type")
     return columns, is_nested
 
 

@@ -228,7 +228,7 @@ def remove_field(holder: Any, name: str) -> Any:
     try:
         return kept if kind is dict else kind(kept)
     except Exception as error:
-        raise shape_error(holder, f"no copy without {name!r} could be made of a") from error
+        raise shape_error(holder, f"{name!r} cannot be left out of a copy of type") from error
 
 
 def shape_error(value: Any, what: str) -> ResponseShapeError:
@@ -247,7 +247,7 @@ def _copy_with(holder: Any, name: str | int, value: Any) -> Any:
     except ResponseShapeError:
         raise
     except Exception as error:
-        raise shape_error(holder, f"no copy with another {name!r} could be made of a") from error
+        raise shape_error(holder, f"{name!r} cannot be changed in a copy of type") from error
 
 
 def _copy_sequence(holder: Sequence[Any], place: int, value: Any) -> Any:
@@ -287,5 +287,5 @@ def _copy_object(holder: Any, name: str, value: Any) -> Any:
 def _copy(holder: Any) -> Any:
     copied = copy.copy(holder)
     if copied is holder:
-        raise shape_error(holder, "copying gives the very same object of a")
+        raise shape_error(holder, "copy.copy() does not make a new object of type")
     return copied

@@ -68,7 +68,7 @@ def check_item(item: Any, text_field: str | None = None, id_field: str | None = 
         return
     if kind is PLAIN:
         if not is_pair(item):
-            raise shape_error(item, "neither (id, score) nor (document, score) was found in an item, a")
+            raise shape_error(item, "an item must be (id, score) or (document, score), not")
         if not isinstance(item[0], (str, int)):
             check_item(item[0], text_field, id_field)
         return
@@ -76,7 +76,7 @@ def check_item(item: Any, text_field: str | None = None, id_field: str | None = 
     if find_kind(type(holder)) is MAPPING or pick_fields(holder, NAMES):
         return
     if read_text(item, text_field) is None and read_id(item, id_field) is None and not _measure_item(item):
-        raise shape_error(item, "neither an id nor a text was found in an item, a")
+        raise shape_error(item, "neither an id nor a text was found in an item of type")
 
 
 def may_be_passage(item: Any, text_field: str | None, id_field: str | None) -> bool:
@@ -233,20 +233,20 @@ def describe_missing_text(items: Sequence[Any], text_field: str | None) -> tuple
     Fields are named whose value reads like a text, and no content.
     """
     if all(isinstance(_find_holder(item), str | int) and not read_metadata(item) for item in items):
-        return "the passages are ids without a text", "return the texts with them, as {'id', 'score', 'text'}"
-    where = "a usual name" if text_field is None else f"keywordEvidence.textField {text_field!r}"
+        return "the passages are ids without texts", "return the texts too, for example as {'id', 'score', 'text'}"
+    where = "a common field name" if text_field is None else f"keywordEvidence.textField {text_field!r}"
     lengths: Counter[str] = Counter()
     for item in items:
         lengths.update(_measure_item(item))
     if lengths:
         name = max(lengths, key=lambda it: (lengths[it], it))
         setting = f'config={{"keywordEvidence": {{"textField": "{name}"}}}}'
-        return f"the passages have no text under {where}, but one under {name!r}", f"set {setting}"
+        return f"the passages have no text under {where}, but {name!r} holds text", f"set {setting}"
     if not any(read_metadata(item) for item in items):
         return "the passages have neither a text nor metadata", (
-            "ask for them, with Pinecone include_metadata=True, or include_fields=[...] in a search of documents"
+            "request them: in Pinecone with include_metadata=True, or with include_fields=[...] in a document search"
         )
-    advice = "store it in the metadata, or name its field in keywordEvidence.textField"
+    advice = "store the text in the metadata, or name its field in keywordEvidence.textField"
     return f"the passages have no text under {where}", advice
 
 

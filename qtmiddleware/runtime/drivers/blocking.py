@@ -61,7 +61,7 @@ def _call(step: Leaf, performer: Performer) -> Any:
     if isinstance(step, Tell):
         return tell(step.hook, step.retrieval)
     if isinstance(step, Join):
-        raise TypeError("a flight is joined within Together, where nobody waits for it for ever")
+        raise TypeError("a flight must be joined within Together, which limits the wait")
     return model_of(step, performer).complete(step.prompt, step.deadline)
 
 

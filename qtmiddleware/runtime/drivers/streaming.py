@@ -163,7 +163,7 @@ async def _aread(model: Any, prompt: Prompt, deadline: Deadline, put: Callable[[
                 put((piece, None))
     except asyncio.CancelledError:
         # Also where it was not us who cancelled: then somebody still reads.
-        put((None, ModelError("cancelled", "the call of the language model was cancelled")))
+        put((None, ModelError("cancelled", "the language model call was cancelled")))
         raise
     except Exception as error:
         put((None, error))

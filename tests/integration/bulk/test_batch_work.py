@@ -314,13 +314,13 @@ def test_a_service_without_batches_is_told(world: BatchWorld) -> None:
 
 def test_a_wrong_key_is_told(world: BatchWorld) -> None:
     world.service.faults.calls["POST files"] = [failure(401)]
-    with pytest.raises(ModelError, match="refused the key; check OPENAI_API_KEY"):
+    with pytest.raises(ModelError, match="rejected the key; check OPENAI_API_KEY"):
         world.submit()
 
 
 def test_other_clients_and_functions_are_refused() -> None:
     for client in (openai.AsyncOpenAI(api_key="k"), lambda messages: "x", object()):
-        with pytest.raises(ConfigError, match=r"cannot be asked in batches: they take an openai\.OpenAI client"):
+        with pytest.raises(ConfigError, match=r"cannot be used with --batch; use an openai\.OpenAI client"):
             BatchService(Settings(), client)
 
 
@@ -336,7 +336,9 @@ def test_a_client_of_ones_own_is_asked_and_stays_open(world: BatchWorld) -> None
 def test_a_budget_is_asked_before_anything_is_sent(make: Callable[..., BatchWorld]) -> None:
     prices = {"inputPrice": 1.0, "outputPrice": 10.0}
     world = make(budget={"maxUsd": 0.05}, llm=prices)
-    with pytest.raises(ModelError, match=r"budget\.maxUsd allows 0\.05 US dollars, and with the next batch it may be"):
+    with pytest.raises(
+        ModelError, match=r"budget\.maxUsd allows 0\.05 US dollars, with the next batch the total may be"
+    ):
         world.submit()
     assert not world.service.files
     world.config = world.config.overridden({"budget": {"maxUsd": None, "maxTokens": 10_000}})
@@ -405,7 +407,7 @@ def test_a_file_without_an_end_is_given_up_and_what_came_is_kept(
     first, content = world.service.files[file][1].split(b"\n")[:5], chain([b""], repeat(endless))
     world.service.faults.calls["GET files"] = [Response(chain([b"\n".join(first), b"\n"], content))]
     collected = world.run("collect")
-    assert collected.tally.broken[-1] == f"the rest of the output file of part 1: {why}, and was not read on"
+    assert collected.tally.broken[-1] == f"the rest of the output file of part 1: {why}, and the rest was not read"
     assert (collected.answered, collected.missing) == (5, 7)
     world.submit()
     assert world.finish().open == 0
@@ -436,13 +438,13 @@ def test_openai_itself_charges_half_by_batch_and_of_others_it_is_not_known(world
 
 
 def test_two_commands_at_once_are_refused(world: BatchWorld) -> None:
-    with BatchState(world.path), pytest.raises(StoreError, match="another command is at work with these batches"):
+    with BatchState(world.path), pytest.raises(StoreError, match="another command is working with these batches"):
         world.submit()
 
 
 def test_a_damaged_state_is_left_as_it_is(world: BatchWorld) -> None:
     world.path.write_bytes(b"not a database, but long enough to be looked at" * 20)
-    with pytest.raises(StoreError, match="move it away, and everything is sent anew"):
+    with pytest.raises(StoreError, match="move the file away to send everything again"):
         world.submit()
     assert world.path.read_bytes().startswith(b"not a database")
 

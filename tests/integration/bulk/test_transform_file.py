@@ -144,7 +144,7 @@ def test_a_refused_key_ends_the_run_at_once(transform: Run, service: RewritingSe
     assert ended.code == 1
     assert "0 lines in out.jsonl; the same command will go on from there" in ended.err
     assert "the run was stopped" in ended.err
-    assert "refused the key" in ended.err
+    assert "rejected the key" in ended.err
     assert len(service.bodies) <= 4
     service.reply = rewriting
     assert transform().code == 0
@@ -165,7 +165,7 @@ def test_a_spent_budget_ends_the_run_with_what_to_do(transform: Run, service: Re
     write_questions(tmp_path / "queries.jsonl", make_questions(60))
     ended = transform("--set", "budget.maxTokens=4000")
     assert ended.code == 1
-    said = "budget.maxTokens allows 4,000 tokens in 24 hours, and that is spent; raise it and run the same command"
+    said = "budget.maxTokens allows 4,000 tokens in 24 hours, and the budget is spent"
     assert said in ended.err
     done = read_records(tmp_path / "out.jsonl")
     # 120 each, and before one is asked there is room for the most it may cost.
@@ -183,7 +183,7 @@ def test_a_question_the_model_refuses_is_told_and_asked_again_by_the_next_run(
     write_questions(tmp_path / "queries.jsonl", questions)
     ended = transform()
     assert ended.code == 1
-    assert "1 questions failed (1 refused); the same command asks them again" in ended.err
+    assert "1 questions failed (1 refused); run the same command to retry them" in ended.err
     by_line = {it["line"]: it.get("error") for it in read_records(tmp_path / "out.jsonl")}
     assert by_line == {1: None, 2: None, 3: "refused", 4: None, 5: None, 6: None}
     service.refused = set()
@@ -242,7 +242,7 @@ def test_a_second_run_on_one_output_is_refused(transform: Run, service: Rewritin
     for options in ((), ("--overwrite",)):
         ended = transform(*options)
         assert ended.code == 1
-        assert "another run writes to this output" in ended.err
+        assert "another run is writing to this output" in ended.err
     service.holds = False
     service.released.set()
     running.communicate(timeout=200)
@@ -295,9 +295,9 @@ def test_without_a_model_the_keywords_are_written(qtm: Run, tmp_path: Path) -> N
         (("--file", "q.txt"), "--file needs --out"),
         (("--out", "o.jsonl"), "--out needs --file"),
         (("Why?", "--file", "q.txt", "--out", "o.jsonl"), "not both"),
-        (("--file", "q.txt", "--out", "o.jsonl", "-H", "Who?"), '"history", in its line'),
+        (("--file", "q.txt", "--out", "o.jsonl", "-H", "Who?"), 'set "history" in the line'),
         (("--file", "no.txt", "--out", "o.jsonl"), "no.txt cannot be read: No such file or directory"),
-        (("--file", "q.txt", "--out", "q.txt"), "is the input itself"),
+        (("--file", "q.txt", "--out", "q.txt"), "must not be the input"),
         (("--file", "q.txt", "--out", "."), "is not a file"),
     ],
 )

@@ -103,7 +103,7 @@ def test_a_value_that_cannot_be_read_is_none_and_is_overwritten(
     cache.put(KEY, MADE)
     assert look(cache) == MADE
     assert kept(server) == {NAME}
-    assert caplog.messages == [f"{NAME} of the shared cache at {server.socket} cannot be read and will be overwritten"]
+    assert caplog.messages == [f"{NAME} in the shared cache at {server.socket} cannot be read and will be overwritten"]
     assert not cache.rest
 
 
@@ -142,7 +142,7 @@ def test_a_redis_that_is_down_is_tried_once_an_interval(
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda _: look(cache), range(8))) == [None] * 8
     assert silent.counted(4) == 4
-    assert caplog.messages == [f"the shared cache at {silent.url[8:]} is left alone for 30 s: TimeoutError"]
+    assert caplog.messages == [f"the shared cache at {silent.url[8:]} is not used for 30 s: TimeoutError"]
 
 
 def test_a_redis_that_is_back_is_used_again(
@@ -167,7 +167,7 @@ def test_a_redis_that_is_back_is_used_again(
     assert (
         caplog.messages
         == [
-            f"{where} is left alone for 30 s: ConnectionError",
+            f"{where} is not used for 30 s: ConnectionError",
             f"{where} is used again",
         ]
         * 2
@@ -240,7 +240,7 @@ def test_what_answers_otherwise_than_redis_is_left_alone(
     cache = opened(server.url)
     assert look(cache) is None
     assert cache.rest
-    assert "is left alone for 60 s" in caplog.text
+    assert "is not used for 60 s" in caplog.text
     assert "this is" not in caplog.text
 
 

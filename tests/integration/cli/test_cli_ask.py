@@ -33,7 +33,7 @@ def test_questions_are_answered_with_their_sources(qtm: Run, folder: Path, servi
     assert "Question   What does he eat?" in second
     assert [len(it["passages"]) for it in service.answered] == [2, 2]
     assert [[turn["content"] for turn in it["history"]] for it in service.requests] == [["Who is Jaco?", "A dog."]] * 4
-    assert ended.err == f"qtm: note: used without being named: index {folder / INDEX}\n"
+    assert ended.err == f"qtm: note: used by default: index {folder / INDEX}\n"
 
 
 def test_json_says_what_the_passages_do_not_hold(qtm: Run, folder: Path, service: AnsweringService) -> None:
@@ -60,7 +60,7 @@ def test_where_the_model_fails_the_passages_are_shown(qtm: Run, folder: Path, se
     at = {"QTM_LLM_BASE_URL": service.url, "QTM_ESCALATION_MODE": "auto", "QTM_STORE_READ_PRICE": "16"}
     ended = qtm("ask", QUESTION, "--type", "hyde", "--explain", **at)
     assert ended.code == 1
-    assert "Gate       did not ask the model: clear_first_result (lead 0." in ended.out
+    assert "Gate       did not call the model: clear_first_result (lead 0." in ended.out
     assert ended.err.splitlines()[1].startswith("No answer: ")
     assert ended.out.startswith("Passages:\n  [1] The vet's report (vet.pdf), page 3")
     assert " s, 1 search for $0.000016, 1 LLM call, " in ended.out

@@ -39,7 +39,7 @@ def test_questions_are_submitted_looked_after_and_collected(qtm: Run, service: B
     service.finish()
     ended = qtm(*FILES, "--batch", "collect", **address)
     assert ended.code == 1
-    assert "2 requests with nobody: --batch submit again to send them" in ended.out
+    assert "2 requests not sent yet: run --batch submit again to send them" in ended.out
     assert "2 batch_expired" in ended.err
     assert not any(question in ended.out + ended.err for question in QUESTIONS)
     qtm(*FILES, "--batch", "submit", **address)
@@ -80,13 +80,13 @@ def test_what_has_changed_since_the_submit_is_refused_with_what_it_is(
 
 def test_without_a_key_or_a_file_and_with_options_that_do_not_fit_it_is_said(qtm: Run, service: BatchServer) -> None:
     ended = qtm(*FILES, "--batch", "submit")
-    assert (ended.code, "there is no key for the language model" in ended.err) == (1, True)
+    assert (ended.code, "the key for the language model is missing" in ended.err) == (1, True)
     for arguments, said in (
         (("transform", "--batch", "submit"), "needs --out"),
-        (("transform", "--file", "-", "--out", "o.jsonl", "--batch", "submit"), "name a file with --file"),
-        ((*FILES, "--batch", "collect", "--batch-tokens", "2000"), "--batch-tokens is for --batch submit"),
-        ((*FILES, "--batch-tokens", "2000"), "--batch-tokens is for --batch submit"),
-        ((*FILES, "--batch", "status", "--overwrite"), "--overwrite is for --batch submit"),
+        (("transform", "--file", "-", "--out", "o.jsonl", "--batch", "submit"), "--batch needs --file"),
+        ((*FILES, "--batch", "collect", "--batch-tokens", "2000"), "--batch-tokens needs --batch submit"),
+        ((*FILES, "--batch-tokens", "2000"), "--batch-tokens needs --batch submit"),
+        ((*FILES, "--batch", "status", "--overwrite"), "--overwrite needs --batch submit"),
     ):
         ended = qtm(*arguments, QTM_LLM_BASE_URL=service.url)
         assert ended.code == 2

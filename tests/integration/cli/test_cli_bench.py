@@ -65,7 +65,7 @@ def test_recorded_replies_are_compared_and_reported(qtm: Run, data: str, recordi
     assert "…" not in ended.out
     assert "\x1b" not in ended.out + ended.err
     assert "left out: keywords, multi_query" in ended.err
-    assert "300 ms stand for the time of each" in ended.err
+    assert "300 ms are counted for each" in ended.err
     assert sorted(file.name for file in (tmp_path / "out" / "report").iterdir()) == [
         "report.html", "report.json", "report.md",
     ]  # fmt: skip
@@ -105,7 +105,7 @@ def test_a_system_of_which_nothing_was_recorded_is_refused_and_not_told_to_be_fr
     for named, asked in (("multi_query", ("--systems", "rules,multi_query")), ("mine", ("-c", "mine.json"))):
         ended = qtm("bench", "--data", data, "--recordings", recording, *asked)
         assert (ended.code, ended.out) == (2, "")
-        assert ended.err.splitlines()[-1] == f"qtm: nothing was recorded that {named} would ask for; leave it out"
+        assert ended.err.splitlines()[-1] == f"qtm: the recording has no replies for {named}; leave it out"
 
 
 def test_without_a_model_what_needs_none_is_compared(qtm: Run, data: str) -> None:
@@ -113,7 +113,7 @@ def test_without_a_model_what_needs_none_is_compared(qtm: Run, data: str) -> Non
     plain = json.loads(ended.out)
     assert names(plain) == list(FREE)
     assert (plain["questions"], plain["model"]) == (3, None)
-    assert "No language model was asked" in ended.err
+    assert "No language model was called" in ended.err
     assert "3 of 6 questions, drawn with seed 5." in plain["notes"]
 
 
@@ -179,14 +179,14 @@ def test_that_there_is_nothing_to_judge_is_told_before_anything_is_asked(
 ) -> None:
     ended = qtm("bench", "--data", data, "--systems", "raw", "--judge", "2", QTM_LLM_BASE_URL=chat.url)
     assert (ended.code, ended.out, len(chat.bodies)) == (2, "", 0)
-    assert "nothing to judge the baseline against" in ended.err
+    assert "--judge needs a second system" in ended.err
 
 
 def test_a_model_that_refuses_the_key_ends_it_at_once(qtm: Run, data: str, chat: ModelServer) -> None:
     chat.reply = failure(401)
     ended = qtm("bench", "--data", data, "--systems", "rewrite,hyde", QTM_LLM_BASE_URL=chat.url)
     assert ended.code == 1
-    assert ended.err.splitlines()[-1].startswith("qtm: gpt-6-luna answered none of the first 6 questions (unauth")
+    assert ended.err.splitlines()[-1].startswith("qtm: gpt-6-luna replied to none of the first 6 questions (unauth")
     assert ended.out == ""
     assert len(chat.bodies) == 6
 
@@ -195,16 +195,16 @@ def test_a_model_that_refuses_the_key_ends_it_at_once(qtm: Run, data: str, chat:
     ("arguments", "said"),
     [
         (("--data", "nowhere"), "nowhere/corpus.jsonl cannot be read"),
-        (("--systems", "raw,bm25"), "no system is called 'bm25'; there are: raw; "),
-        (("--systems", "combined"), "combined cannot be compared without a language model"),
+        (("--systems", "raw,bm25"), "there is no system 'bm25'; the systems are: raw; "),
+        (("--systems", "combined"), "a language model is needed for combined"),
         (("--recordings", "none.jsonl"), "none.jsonl cannot be read"),
-        (("--generate", "3"), "--generate and --docs belong together"),
+        (("--generate", "3"), "--generate needs --docs"),
         (("--generate", "3", "--docs", "set"), "No language model is configured"),
         (("--judge", "3"), "No language model is configured"),
-        (("--judge", "3", "--recordings", "others.jsonl"), "recordings hold none of its answers"),
+        (("--judge", "3", "--recordings", "others.jsonl"), "recordings hold no answers"),
         (("-c", "set/a.json", "-c", "a.json"), "two config files have the same name"),
-        (("-c", "rules.json"), "is named as a system is: rules"),
-        (("-c", "a.json", "-c", "b.json"), "more than one embeddingModel"),
+        (("-c", "rules.json"), "has the name of a system"),
+        (("-c", "a.json", "-c", "b.json"), "must have the same embeddingModel"),
         (("--questions", "0"), "greater than or equal to 1"),
     ],
 )

@@ -37,4 +37,4 @@ def test_a_bench_is_asked_by_batch_and_then_measured_without_a_call(
     assert service.live.total() == 0
     assert [system["name"] for system in json.loads(ended.out)["systems"]] == ["raw", "rules", "combined", "hyde"]
     ended = qtm(*BENCH, "--batch", "submit", "--report", "out", **address)
-    assert (ended.code, "--batch asks the model alone" in ended.err) == (2, True)
+    assert (ended.code, "--batch only collects model replies" in ended.err) == (2, True)

@@ -240,9 +240,7 @@ def test_a_question_the_function_fails_on_is_counted_and_not_fatal(bench: Run) -
     ended = bench("app:flaky", "--json")
     assert figures(ended)["raw"]["failed"] == 1
     assert json.loads(ended.out)["questions"] == 3
-    told = (
-        "1 of 4 questions failed and are left out of all figures: raw on '2' (TimeoutError: no answer from the index)."
-    )
+    told = "1 of 4 questions failed and are not counted: raw on '2' (TimeoutError: no answer from the index)."
     assert told in ended.err
     assert told in json.loads(ended.out)["notes"]
 
@@ -258,18 +256,18 @@ def test_a_question_the_function_fails_on_is_counted_and_not_fatal(bench: Run) -
         ),
         (("app:renamed",), 2, "They name 'health', for example; the function returned 'chunk-"),
         (("app:index.query",), 1, "On the command line: --embed app:embed"),
-        (("app:names",), 2, "app:names is no function but list"),
+        (("app:names",), 2, "app:names must be a function, not list"),
         (("app:nothing",), 2, "app has no 'nothing'"),
-        (("nowhere:search",), 2, "there is no module 'nowhere'"),
-        (("app:search", "--arg", "namespace"), 2, "is not written as name=value"),
+        (("nowhere:search",), 2, "the module 'nowhere' was not found"),
+        (("app:search", "--arg", "namespace"), 2, "must have the form name=value"),
         (("app:search", "--arg", "other=1"), 1, "TypeError"),
         (("app:search", "--generate", "3", "--docs", "."), 2, "--generate is for passages that are embedded here"),
         (("app:search", "--judge", "3"), 2, "--judge is for passages that are embedded here"),
-        (("app:search", "--batch", "submit"), 2, "--batch is for passages that are embedded here"),
+        (("app:search", "--batch", "submit"), 2, "--batch cannot be used with --function"),
         (("app:search", "--systems", "hybrid"), 2, "hybrid"),
-        (("app:search", "--systems", "combined"), 2, "cannot be compared without a language model"),
-        (("app:wrapped", "--embed", "app:embed"), 2, "wrapped already"),
-        (("app:wrapped", "--recordings", "r.jsonl"), 2, "wrapped already"),
+        (("app:search", "--systems", "combined"), 2, "a language model is needed for"),
+        (("app:wrapped", "--embed", "app:embed"), 2, "already wrapped"),
+        (("app:wrapped", "--recordings", "r.jsonl"), 2, "already wrapped"),
         (("app:search", "--set", "topK=3"), 2, "needs --config"),
     ],
 )
@@ -305,7 +303,7 @@ def test_a_file_that_cannot_be_read_ends_it_before_anything_is_searched(
 def test_options_of_a_function_need_one_and_a_file_of_questions_too(qtm: Run, folder: Path) -> None:
     for option, value in (("--arg", "a=1"), ("--embed", "app:embed"), ("--top-k", "3")):
         ended = qtm("bench", "--data", "questions.csv", option, value, folder=folder)
-        assert (ended.code, last_line(ended)) == (2, f"qtm: {option} needs --function, the function that it is for")
+        assert (ended.code, last_line(ended)) == (2, f"qtm: {option} needs --function")
     ended = qtm("bench", "--data", "questions.csv", folder=folder)
     assert (ended.code, "add --function module:name" in ended.err) == (2, True)
 
@@ -321,10 +319,10 @@ def test_beyond_a_thousand_searches_leave_is_needed(bench: Run, folder: Path) ->
     data = many(folder, 340)
     ended = bench("app:search", data=data)
     assert (ended.code, ended.out, "asked for" in ended.err) == (2, "", False)
-    assert "makes up to 1,020. Add --yes, or make fewer with --questions" in last_line(ended)
+    assert "makes up to 1,020. Add --yes, or reduce the number with --questions" in last_line(ended)
     assert "store.readPrice" in last_line(ended)
     ended = bench("app:search", "--set", "store.readPrice=16", data=data)
-    assert "called at most 1,020 times. That costs at most $0.02.\n" in ended.err
+    assert "called at most 1,020 times. The cost is at most $0.02.\n" in ended.err
     fewer = bench("app:search", "--questions", "5", "--json", data=data)
     assert json.loads(fewer.out)["questions"] == 5
     assert figures(bench("app:search", "--yes", "--json", data=data))["raw"]["searches"] == 340
@@ -360,7 +358,7 @@ def test_ctrl_c_loses_nothing_that_was_found(qtm: Run, folder: Path) -> None:
     (folder / "go").touch()
     ended = qtm(*options, folder=folder)
     assert list(figures(ended)) == list(FREE)
-    assert "This goes on where the same measurement was interrupted: 2 results are known." in ended.err
+    assert "Continuing an interrupted measurement: 2 results are known." in ended.err
     assert "is called at most 10 times" in ended.err
     assert calls.read_text().count("Does Jaco have any health concerns?") == 2  # raw and rules
     assert [file.name for file in (folder / ".qtm" / "bench").iterdir()] == ["cache.sqlite"]

@@ -119,7 +119,7 @@ def test_a_check_warns_of_a_log_whose_folder_is_missing(qtm: Run, tmp_path: Path
     for command in ("check", "show"):
         ended = qtm("config", command, "own.json")
         assert ended.code == 0
-        said = "warning: log.path lies in no/such, which is no folder here; make it, or no query will be logged"
+        said = "warning: log.path lies in no/such, which does not exist; create the folder, or no query will be logged"
         assert said in " ".join(ended.err.split())
     assert not (tmp_path / "no").exists()
     (tmp_path / "no" / "such").mkdir(parents=True)
@@ -169,7 +169,7 @@ def test_what_is_set_wrongly_is_a_usage_error_that_names_the_nearest_key(qtm: Ru
     ended = qtm(*command, "--set", "fusion.rrk=3", "--set", "topK=x")
     assert (ended.code, ended.out) == (2, "")
     assert "fusion.rrk is not a setting (--set); did you mean rrfK?" in ended.err
-    assert 'topK is "x" (--set); allowed: a whole number from 1 to 10000' in ended.err
+    assert 'topK must be a whole number from 1 to 10000, not "x" (--set)' in ended.err
 
 
 def test_no_transformation_shows_the_question_and_its_keywords(qtm: Run, tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_nothing_that_is_there_is_overwritten_unless_that_is_asked_for(qtm: Run,
     named = qtm("config", "init", "auto")
     assert (named.code, "write --preset auto" in named.err) == (2, True)
     refused = qtm("config", "init")
-    assert (refused.code, "is there already; name another file, or overwrite it with --force" in refused.err) == (
+    assert (refused.code, "already exists; name another file, or overwrite it with --force" in refused.err) == (
         2,
         True,
     )

@@ -27,7 +27,7 @@ def rows_of(text: str) -> dict[str, list[str]]:
 def test_one_question_is_put_to_every_system_side_by_side(qtm: Run, folder: Path, service: AnsweringService) -> None:
     ended = qtm("compare", QUESTION, "--top-k", "2", "--answers", QTM_LLM_BASE_URL=service.url)
     assert ended.code == 0, ended.err
-    rows = rows_of(ended.out.partition("place, and how far")[0])
+    rows = rows_of(ended.out.partition("place and change")[0])
     names = ["raw", "rules", "rewrite", "stepback", "decompose", "multi_query", "hyde", "keywords", "combined"]
     assert [name for name in rows if name in names] == names
     assert [rows[name][-4:-2] for name in names] == [
@@ -44,7 +44,7 @@ def test_each_passage_has_its_place_how_far_it_moved_and_why(qtm: Run, folder: P
     asked = ("compare", QUESTION, "--systems", "rewrite", "--top-k", "1")
     ended = qtm(*asked, QTM_LLM_BASE_URL=service.url, QTM_FUSION_INCLUDE_ORIGINAL="false")
     assert ended.code == 0, ended.err
-    table = ended.out.partition("place, and how far it moved")[2].partition("\n\n")[0]
+    table = ended.out.partition("place and change of place")[2].partition("\n\n")[0]
     assert [rows_of(table)[f"[{at}]"][-2:] for at in (1, 2)] == [["1", "out"], ["1", "new"]]
     assert "\n  [2] new at 1st: found by the rewrite (1st)" in ended.out
     told = json.loads(qtm(*asked, "--json", QTM_LLM_BASE_URL=service.url, QTM_FUSION_INCLUDE_ORIGINAL="false").out)
@@ -63,7 +63,7 @@ def test_no_line_of_a_table_is_wider_than_the_terminal(
     tables = [line for line in ended.out.partition("\n[1] ")[0].splitlines() if "  " in line]
     assert max(map(len, tables)) <= columns
     assert "\x1b" not in ended.out
-    headings = [line.split() for line in ended.out.splitlines() if line.startswith("place, and how far")]
+    headings = [line.split() for line in ended.out.splitlines() if line.startswith("place and change")]
     assert all("raw" in heading for heading in headings)
     named = [name for heading in headings for name in heading if name in SHOWN and name != "raw"]
     assert named == [*SHOWN[1:]]
@@ -126,14 +126,14 @@ def test_a_file_of_questions_and_ideal_answers_needs_no_judgements(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "either a question or --questions"),
-        ((QUESTION, "--questions", "some.json"), "either a question or --questions"),
+        ((), "a question or --questions"),
+        ((QUESTION, "--questions", "some.json"), "a question or --questions"),
         ((QUESTION, "--report", "r.html"), "--report needs ideal answers"),
-        ((QUESTION, "--arg", "a=1"), "the function that --function names"),
-        ((QUESTION, "--function", "app:search", "--filter", "{}"), "--filter is for the index"),
-        ((QUESTION, "--function", "nowhere:search"), "there is no module 'nowhere'"),
-        (("--data", "some.json", "--questions", "other.json"), "the file is named once"),
-        ((QUESTION, "--systems", "rewrite"), "rewrite cannot be asked: No language model"),
+        ((QUESTION, "--arg", "a=1"), "--arg needs --function"),
+        ((QUESTION, "--function", "app:search", "--filter", "{}"), "--filter cannot be used with --function"),
+        ((QUESTION, "--function", "nowhere:search"), "the module 'nowhere' was not found"),
+        (("--data", "some.json", "--questions", "other.json"), "must be a number, not a file"),
+        ((QUESTION, "--systems", "rewrite"), "rewrite cannot be compared. No language model"),
         ((QUESTION, "--systems", "rewritten"), "no system is called 'rewritten'"),
         ((QUESTION, "--answers"), "No language model"),
         (("--data", "none.json"), "none.json cannot be read"),
@@ -236,7 +236,7 @@ def test_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     at = environ(tmp_path)
     with Terminal("compare", QUESTION, "--function", "app:hangs", folder=tmp_path, environ=at) as terminal:
-        terminal.wait_for("Systems that ask none are compared.")
+        terminal.wait_for("Only systems that need no model are compared.")
         terminal.type(CTRL_C, enter=False)
         terminal.wait_for("interrupted")
         assert terminal.ended() == 130

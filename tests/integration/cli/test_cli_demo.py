@@ -50,6 +50,6 @@ def test_what_cannot_be_recorded_is_refused_before_anything_is_asked(qtm: Run, t
     for options in ((), ("--recorded",)):
         ended = qtm("demo", "--record", "replies.jsonl", *options)
         assert (ended.code, ended.out) == (2, "")
-        assert "there is nothing to record" in ended.err
+        assert "--record needs a language model" in ended.err
     assert not (tmp_path / "replies.jsonl").exists()
     assert not (tmp_path / ".tmp").exists()

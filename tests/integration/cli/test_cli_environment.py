@@ -34,7 +34,7 @@ def put(folder: Path, text: str) -> Path:
 def test_a_key_in_it_is_used_and_named_without_its_value(qtm: Run, folder: Path, service: AnsweringService) -> None:
     path = put(folder, f"\ufeffexport OPENAI_API_KEY='{SECRET}'\n")
     ended = qtm("ask", QUESTION, QTM_LLM_BASE_URL=service.url)
-    used = f"qtm: note: used without being named: index {folder / INDEX}\n"
+    used = f"qtm: note: used by default: index {folder / INDEX}\n"
     assert (ended.code, ended.err) == (0, f"qtm: note: OPENAI_API_KEY read from {path}\n{used}")
     assert HEALTH in ended.out
     assert set(service.keys) == {f"Bearer {SECRET}"}
@@ -155,16 +155,16 @@ def test_a_file_that_nobody_named_is_named_on_stderr_and_nowhere_else(qtm: Run, 
     (folder / "mine.json").write_text('{"topK": 2}')
     index, mine = folder / INDEX, folder / "mine.json"
     ended = qtm("ask", "--no-answer", "--json", QUESTION, QTM_CONFIG="mine.json", QTM_LOG_PATH="queries.jsonl")
-    first = f"qtm: note: used without being named: settings (QTM_CONFIG) {mine}; index {index}"
+    first = f"qtm: note: used by default: settings (QTM_CONFIG) {mine}; index {index}"
     assert ended.err.splitlines()[0] == first
     assert [len(row["passages"]) for row in json.loads(ended.out)] == [2]
     ended = qtm("ask", "--no-answer", QUESTION, "--config", "mine.json", QTM_LOG_PATH="queries.jsonl")
     assert ended.err.splitlines()[0] == (
-        f"qtm: note: used without being named: index {index}; query log {folder / 'queries.jsonl'}"
+        f"qtm: note: used by default: index {index}; query log {folder / 'queries.jsonl'}"
     )
     for arguments in (["config", "show", "--json"], ["config", "check", "--json"], ["preprocess", "--json", QUESTION]):
         ended = qtm(*arguments, QTM_CONFIG="mine.json")
-        assert (ended.code, ended.err) == (0, f"qtm: note: used without being named: settings (QTM_CONFIG) {mine}\n")
+        assert (ended.code, ended.err) == (0, f"qtm: note: used by default: settings (QTM_CONFIG) {mine}\n")
         assert json.loads(ended.out)
 
 
@@ -175,10 +175,10 @@ def test_an_ingest_names_what_it_adds_to_and_reads_unless_that_was_named(qtm: Ru
     index, ledger = folder / INDEX, folder / f"{INDEX}.ingest"
     ended = qtm("ingest", "docs")
     lines = [json.loads(line) for line in ended.err.splitlines()]
-    assert lines[0] == {"level": "info", "message": f"used without being named: index {index}"}
+    assert lines[0] == {"level": "info", "message": f"used by default: index {index}"}
     ended = qtm("ingest", "--config", "own.json")
     assert f'named: index {index}; ledger {ledger}; documents {folder / "docs"}"' in ended.err
-    assert "without being named" not in qtm("ingest", "docs", "--index", str(INDEX)).err
+    assert "used by default" not in qtm("ingest", "docs", "--index", str(INDEX)).err
 
 
 def test_the_config_of_the_folder_is_found_and_named_under_any_that_is_named(qtm: Run, folder: Path) -> None:
@@ -189,7 +189,7 @@ def test_the_config_of_the_folder_is_found_and_named_under_any_that_is_named(qtm
     (folder / "mine.json").write_text('{"topK": 4}')
     ended = qtm("ask", "--no-answer", "--json", QUESTION)
     told = ended.err.splitlines()
-    assert told[0] == f"qtm: note: {second} is there too and was not used"
+    assert told[0] == f"qtm: note: {second} exists too and was not used"
     assert told[1] == f"qtm: note: Loading config {first} (found in this folder; --config names another)"
     assert [len(row["passages"]) for row in json.loads(ended.out)] == [2]
     assert qtm("transform", QUESTION).out == f"query: {QUESTION}\npreprocessed: jaco health concerns\n"
@@ -234,7 +234,9 @@ def test_a_config_that_nobody_named_decides_no_address_model_code_or_place(
     monkeypatch.delenv("QTM_CONFIG", raising=False)
     (tmp_path / "model").mkdir()
     (tmp_path / CONFIG_FILES[1]).write_text(json.dumps(GRAVE[key]))
-    with pytest.raises(ConfigError, match=rf"was found and sets {key}.* add --config {CONFIG_FILES[1]} ") as caught:
+    with pytest.raises(
+        ConfigError, match=rf"was found in this folder and must not set {key}.* add --config {CONFIG_FILES[1]} "
+    ) as caught:
         load_config(None)
     assert "evil" not in str(caught.value)
     assert load_config(CONFIG_FILES[1])
@@ -261,7 +263,7 @@ def test_a_config_that_nobody_named_reads_and_writes_in_its_folder_alone(
     monkeypatch.delenv("QTM_CONFIG", raising=False)
     config = {key: path.format(home=tmp_path)}
     (clone / CONFIG_FILES[1]).write_text(json.dumps(config))
-    with pytest.raises(ConfigError, match=f"was found and sets {key} outside of this folder"):
+    with pytest.raises(ConfigError, match=f"was found in this folder and must not set {key} outside this folder"):
         load_config(None)
     assert load_config(CONFIG_FILES[1])
     for inside in ("docs", "./docs/*.md", "docs/../docs/**", ".", str(clone / "docs"), "not/there"):
@@ -280,7 +282,8 @@ def test_a_config_that_nobody_named_leaves_the_budget_of_the_environment_alone(
         assert load_config(None)
         monkeypatch.setenv("QTM_BUDGET_MAX_USD", "5")
         with pytest.raises(
-            ConfigError, match=f"was found and sets budget.{next(iter(budget))} beside the environment's"
+            ConfigError,
+            match=f"must not set budget.{next(iter(budget))} in addition to the environment's",
         ):
             load_config(None)
         assert load_config(CONFIG_FILES[1])
@@ -294,7 +297,7 @@ def test_a_config_that_nobody_named_sends_nothing_from_outside_of_its_folder(
     (folder / CONFIG_FILES[1]).write_text(json.dumps(config))
     ended = qtm("ingest", OPENAI_API_KEY=SECRET, QTM_LLM_BASE_URL=service.url)
     assert (ended.code, service.bodies) == (2, [])
-    assert "dataPath outside of this folder" in ended.err
+    assert "dataPath outside this folder" in ended.err
     assert not (folder / "i.sqlite").exists()
 
 

@@ -164,7 +164,7 @@ def test_an_index_that_nobody_could_search_is_a_usage_error(
     (tmp_path / "memory.json").write_text(json.dumps({"store": {"kind": "memory"}}))
     ended = qtm("ingest", "docs", *arguments)
     assert ended.code == 2
-    assert "gone when qtm ends" in ended.err
+    assert "lost when qtm ends" in ended.err
 
 
 @pytest.mark.skipif(os.name != "posix", reason="streams are closed by a shell of POSIX here")
@@ -274,4 +274,4 @@ def test_an_engine_that_would_have_nothing_to_do_is_a_usage_error(qtm: Run) -> N
     for arguments in (("--engine", "ray"), ("--workers", "2"), ("--engine", "ray", "--batch", "submit")):
         ended = qtm("transform", "a question", *arguments)
         assert ended.code == 2
-        assert "--engine and --workers are for --file" in ended.err
+        assert "--engine and --workers need --file" in ended.err

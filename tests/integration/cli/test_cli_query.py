@@ -41,7 +41,7 @@ def test_a_conversation_at_a_terminal(folder: Path, service: AnsweringService) -
         menu = terminal.wait_for("type [none]:")
         assert all(f"{number}. {kind} - " in menu for number, kind in enumerate(KINDS, start=1))
         terminal.type("12")
-        terminal.wait_for("There is no such type: enter a number from 1 to", "type [none]:")
+        terminal.wait_for("This is not a type: enter a number from 1 to", "type [none]:")
         terminal.type("rewrit")
         terminal.wait_for("There is no type rewrit: did you mean rewrite?", "type [none]:")
         terminal.type("1")
@@ -91,7 +91,7 @@ def test_a_question_at_the_first_prompt_is_answered_with_the_default_type(
     folder: Path, service: AnsweringService
 ) -> None:
     with Terminal("query", folder=folder, environ=environ(folder, QTM_LLM_BASE_URL=service.url)) as terminal:
-        terminal.wait_for("or ask your question at once", "type [none]:")
+        terminal.wait_for("or type your question", "type [none]:")
         terminal.type(QUESTION)
         terminal.wait_for("Current transformation type: none", f"{HEALTH} [1]", "Sources:", "\n>")
         assert service.answered[-1]["question"] == QUESTION
@@ -127,7 +127,7 @@ def test_an_empty_index_says_so(qtm: Run, folder: Path) -> None:
     with SQLiteStore(folder / INDEX, embedding_model="all-MiniLM-L6-v2", dimension=384) as store:
         store.delete([passage.id for passage in PASSAGES])
     for ended in (qtm("query", text=b"exit\n", folder=folder), qtm("ask", QUESTION, folder=folder)):
-        assert f"the index at {INDEX} holds no passages; add documents with qtm ingest" in ended.err
+        assert f"the index at {INDEX} is empty; add documents with qtm ingest" in ended.err
 
 
 def test_ctrl_c_stops_an_answer_and_the_session_goes_on(folder: Path, service: AnsweringService) -> None:
@@ -208,7 +208,7 @@ def test_the_score_that_is_shown_falls_with_the_order(qtm: Run, folder: Path) ->
     shown = [float(it) for it in re.findall(r"\(score (\d\.\d+)", ended.out)]
     assert len(shown) == 4
     assert shown == sorted(shown, reverse=True)
-    assert ended.out.count(", in the store 0.") >= 2
+    assert ended.out.count(", store score 0.") >= 2
 
 
 @given(st.lists(st.text("ab漢\u0301[1]-. \n", max_size=30)), st.integers(1, 60))
@@ -228,7 +228,7 @@ def test_a_pipe_may_be_a_conversation_and_be_explained(qtm: Run, folder: Path, s
     assert ended.code == 0, ended.err
     assert [len(it.get("history", ())) for it in service.answered] == [0, 2, 0]
     for told in (
-        "asked the model: always",
+        "called the model: always",
         "sub-query, weight 0.40",
         "Fusion     anchored: ",
         "Keywords   weight ",
@@ -325,7 +325,7 @@ def test_a_synthesis_that_broke_off_is_told_from_the_part_that_stands_in(capsys:
         asked = ask(it, QUESTION, kind="none", answers=True)
     present(replace(asked, streamed="Both are"))
     shown = capsys.readouterr()
-    assert shown.err == "The answer broke off; one of its parts stands in for it:\n"
+    assert shown.err == "The answer was cut off; one sub-answer is shown instead:\n"
     # Nor can what a document is called look like a line of ours.
     assert shown.out.startswith("A part [1].\n\nSources:\n  [1] a [9] made up (score ")
 

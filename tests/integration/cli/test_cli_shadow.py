@@ -77,7 +77,7 @@ def test_a_judge_says_which_list_answers_better(qtm: Run, log: str, model_server
     ("arguments", "said"),
     [
         (("nothing.jsonl",), "cannot be read"),
-        (("empty.jsonl",), "holds no record of shadow mode"),
+        (("empty.jsonl",), "has no records of shadow mode"),
         (("queries.jsonl", "--judge", "3"), "No language model is configured"),
     ],
 )

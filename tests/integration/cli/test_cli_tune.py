@@ -150,15 +150,15 @@ def test_who_interrupts_it_keeps_the_config_that_was_there_and_finds_nothing_hal
     ("arguments", "told"),
     [
         (("--out", "pumps"), "pumps is a folder; name a file in it with --out"),
-        (("--out", "config.toml"), "config.toml would be read as TOML"),
+        (("--out", "config.toml"), "--out must end in .json"),
         (("--out", "taken/own.json"), "nothing can be written to taken: "),
         (("--report", "taken"), "name another place with --report"),
         (("--model-ms", "inf"), "--model-ms"),
-        (("--max-added-ms", "inf"), "max_added_ms is inf; allowed: a finite number"),
+        (("--max-added-ms", "inf"), "max_added_ms must be a finite number"),
         (("--max-hurt-rate", "nan"), "--max-hurt-rate"),
         (("--seed", "-1"), "--seed"),
         (("--questions", "39"), "39 judged questions are too few to tune on"),
-        (("--recordings", "other.jsonl"), "it belongs to another data set"),
+        (("--recordings", "other.jsonl"), "name the recording of this data set"),
     ],
 )
 def test_what_cannot_be_done_is_a_usage_error_that_names_it(
@@ -179,7 +179,7 @@ def test_judgements_at_random_are_refused_reported_and_not_written(tune: Run, tm
     data = pumps(tmp_path / "random", shuffled=True)
     ended = tune("--data", str(data), "--report", "report")
     assert ended.code == 1, ended.err
-    assert "No language model was asked" in ended.err
+    assert "No language model was called" in ended.err
     assert "20 questions, 40 passages" in ended.out
     assert "Refused: " in ended.out
     assert f"{CONFIG} was not written." in ended.out

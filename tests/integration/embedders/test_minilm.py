@@ -254,9 +254,7 @@ def test_the_official_files_are_fetched_once_and_kept(
     assert len(hub.log) == 2
 
 
-@pytest.mark.parametrize(
-    ("status", "said"), [(200, "another file than the official"), (404, "NOT FOUND"), (503, "503|SERVICE")]
-)
+@pytest.mark.parametrize(("status", "said"), [(200, "not the official one"), (404, "NOT FOUND"), (503, "503|SERVICE")])
 def test_a_wrong_answer_of_the_hub_leaves_nothing_behind(
     hub: HTTPServer, nothing_here: Path, status: int, said: str
 ) -> None:

@@ -68,7 +68,9 @@ def test_a_redirect_is_not_followed(httpserver: HTTPServer) -> None:
     away = httpserver.url_for("/elsewhere")
     httpserver.expect_request("/v1/embeddings").respond_with_data(status=307, headers={"location": away})
     embedder = OpenAIEmbedder("m", base_url=httpserver.url_for("/v1"))
-    with pytest.raises(EmbeddingError, match=r"redirects to another address \(HTTP 307\), which is not followed"):
+    with pytest.raises(
+        EmbeddingError, match=r"redirects to another address \(HTTP 307\), and redirects are not followed"
+    ):
         embedder.embed([TEXT])
     embedder.close()
     assert [request.path for request, _ in httpserver.log] == ["/v1/embeddings"]
@@ -238,8 +240,8 @@ def test_a_shortened_text_is_a_beginning_of_it(text: str, most: int) -> None:
 @pytest.mark.parametrize(
     ("status", "code", "said"),
     [
-        (401, "invalid_api_key", "refused the key; check OPENAI_API_KEY"),
-        (403, None, "refused the key; check OPENAI_API_KEY and what it may use"),
+        (401, "invalid_api_key", "rejected the key; check OPENAI_API_KEY"),
+        (403, None, "rejected the key; check OPENAI_API_KEY and its permissions"),
         (404, "model_not_found", "rejected the request .*model_not_found.* check model"),
         (429, "insufficient_quota", "rate limit or quota"),
         (400, None, "rejected the request"),

@@ -149,11 +149,11 @@ def test_a_model_that_is_not_here_and_cannot_be_fetched_says_what_to_do() -> Non
 def test_a_folder_that_is_not_there_is_no_matter_of_the_hub(name: str) -> None:
     with pytest.raises(EmbeddingError) as caught:
         SentenceTransformersEmbedder(name).embed(["a"])
-    assert str(caught.value).startswith(f"there is no folder {name};")
+    assert str(caught.value).startswith(f"the folder {name} does not exist;")
 
 
 def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
-    with pytest.raises(EmbeddingError, match=rf"the folder {tmp_path} holds no model"):
+    with pytest.raises(EmbeddingError, match=rf"the model in the folder {tmp_path} cannot be loaded"):
         SentenceTransformersEmbedder(str(tmp_path)).embed(["a"])
 
 
@@ -163,7 +163,7 @@ def test_a_folder_does_not_take_the_place_of_a_model_of_the_hub(
     (tmp_path / "vendor").mkdir()
     (tmp_path / "vendor" / "tiny").symlink_to(folder, target_is_directory=True)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(EmbeddingError, match=r"write \./vendor/tiny to have the folder"):
+    with pytest.raises(EmbeddingError, match=r"write \./vendor/tiny for the folder"):
         SentenceTransformersEmbedder("vendor/tiny").embed(["a"])
     assert SentenceTransformersEmbedder("./vendor/tiny").embed(["a"])
 
@@ -174,7 +174,7 @@ def test_a_folder_does_not_take_the_place_of_a_model_of_one_word(
     (tmp_path / "sentence-transformers").mkdir()
     (tmp_path / "sentence-transformers" / "tiny").symlink_to(folder, target_is_directory=True)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(EmbeddingError, match=r"write \./sentence-transformers/tiny to have the folder"):
+    with pytest.raises(EmbeddingError, match=r"write \./sentence-transformers/tiny for the folder"):
         SentenceTransformersEmbedder("tiny").embed(["a"])
 
 

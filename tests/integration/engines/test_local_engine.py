@@ -106,14 +106,16 @@ def test_results_that_are_there_come_before_what_the_batches_raise(engine: Local
 def test_of_an_error_that_cannot_travel_the_name_alone_is_told(engine: LocalEngine) -> None:
     with pytest.raises(EngineError) as caught:
         list(engine.map(ray_work.build_untold, batches(2)))
-    assert str(caught.value) == "a batch failed by _Untold"
+    assert str(caught.value) == "a batch failed with _Untold"
 
 
 def test_of_a_worker_that_is_killed_is_told_what_to_do(engine: LocalEngine) -> None:
     results = engine.map(partial(ray_work.build_dying, 5), batches(20))
     # The other worker may still be at one of them.
     assert len({next(results) for _ in range(4)} & set(range(5))) == 4
-    with pytest.raises(EngineError, match="of 2 workers was ended by signal 9, as where memory runs out: use fewer"):
+    with pytest.raises(
+        EngineError, match="of 2 workers was ended by signal 9, which happens if memory runs out: use fewer"
+    ):
         list(results)
     with pytest.raises(EngineError, match="ended with code 3"):
         list(engine.map(pool_work.build_leaving, batches(1)))

@@ -105,7 +105,7 @@ def test_what_the_work_raises_arrives_as_itself_or_by_its_name_alone(engine: Ray
         list(engine.map(ray_work.build_nothing, batches(10)))
     with pytest.raises(EngineError) as caught:
         list(engine.map(ray_work.build_untold, batches(2)))
-    assert str(caught.value) == "a batch failed by _Untold"
+    assert str(caught.value) == "a batch failed with _Untold"
 
 
 def test_what_the_batches_raise_arrives_too(engine: RayEngine) -> None:
@@ -130,7 +130,7 @@ def test_where_a_worker_and_the_source_are_killed_nothing_is_lost_or_comes_twice
 
 
 def test_a_batch_that_kills_every_worker_ends_the_run_with_advice(engine: RayEngine) -> None:
-    with pytest.raises(EngineError, match=f"{RETRIES + 1} workers died over one batch: is there memory enough"):
+    with pytest.raises(EngineError, match=f"{RETRIES + 1} workers crashed on the same batch: check the memory"):
         list(engine.map(partial(ray_work.build_dying, 1), batches(3)))
 
 

@@ -81,7 +81,7 @@ def test_a_model_that_cannot_be_asked_ends_the_run_and_what_was_done_is_kept(
         transform_file(file, out, config=config, concurrency=CONCURRENCY, engine=engine)
     assert caught.value.reason == "over_budget"
     assert 0 < len(read_records(out)) < 60
-    with pytest.raises(ConfigError, match="not sent to the workers"):
+    with pytest.raises(ConfigError, match="cannot be passed with an engine"):
         transform_file(file, out, config=config, client=lambda _: "", engine=engine)
 
 

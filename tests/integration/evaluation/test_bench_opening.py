@@ -75,7 +75,7 @@ def test_a_folder_is_opened_and_its_systems_are_measured(tmp_path: Path, cache: 
     assert (found.dataset, found.questions, found.passages) == ("set", 6, 12)
     assert found["rules"].means["R@100"] == 1.0
     assert found.data_hash == replace(DATA, name="set").data_hash
-    assert "No language model was asked" in found.notes[0]
+    assert "No language model was called" in found.notes[0]
     assert not opened.has_model
 
 
@@ -152,7 +152,7 @@ def test_a_model_that_is_not_there_is_noticed_at_once(cache: Path) -> None:
     model = ScriptedModel(ModelError("unauthorized"))
     with (
         open_bench(DATA, settings=SETTINGS, client=model, cache=cache, concurrency=2) as opened,
-        pytest.raises(ModelError, match="answered none of the first 2 questions") as caught,
+        pytest.raises(ModelError, match="replied to none of the first 2 questions") as caught,
     ):
         opened.measure(chosen(["rewrite", "hyde"]))
     assert caught.value.reason == "unauthorized"
@@ -174,9 +174,9 @@ def test_recorded_replies_are_replayed_with_estimated_costs_and_the_time_given(t
         found = opened.measure(chosen(["combined"]))
     assert (found.questions, opened.has_model, opened.recorded) == (4, True, frozenset(RECORDED))
     assert found.notes == (
-        "Recorded replies of a language model (r.jsonl): none was asked, and 250 ms stand for the time of each.",
-        "4 of 6 questions were recorded; the others are left out.",
-        "Tokens are estimated, 4 characters each; money by the prices of gpt-6-luna.",
+        "Recorded replies of a language model (r.jsonl): no model was called, and 250 ms are counted for each.",
+        "4 of 6 questions were recorded; the others are skipped.",
+        "Tokens are estimated, 4 characters each; costs use the prices of gpt-6-luna.",
     )
     assert found["combined"].added_ms.p50 >= 250
     assert found["combined"].cost_usd is not None
@@ -211,7 +211,10 @@ def test_a_recording_tells_which_systems_it_holds_nothing_for(tmp_path: Path, ca
     ("data", "said"),
     [
         (DATA.first(0), "no judged questions"),
-        (replace(DATA, qrels={id_: dict.fromkeys(found, 0) for id_, found in DATA.qrels.items()}), "judged relevant"),
+        (
+            replace(DATA, qrels={id_: dict.fromkeys(found, 0) for id_, found in DATA.qrels.items()}),
+            "a passage with a grade above 0",
+        ),
         (replace(DATA, questions=(replace(DATA.questions[0], text=" "), *DATA.questions[1:])), "is blank"),
     ],
 )
@@ -291,7 +294,7 @@ def test_what_cannot_be_recorded_is_refused_before_anything_is_asked(tmp_path: P
         open_bench(DATA, settings=SETTINGS, client=model, record=tmp_path / "file" / "r.jsonl", cache=cache).__enter__()
     with pytest.raises(ConfigError, match=r"file, line 1 is not a JSON object"):
         open_bench(DATA, settings=SETTINGS, client=model, record=tmp_path / "file", cache=cache).__enter__()
-    with pytest.raises(ConfigError, match="nothing to record"):
+    with pytest.raises(ConfigError, match="--record needs a language model"):
         open_bench(DATA, settings=SETTINGS, record=tmp_path / "r.jsonl", cache=cache).__enter__()
     with pytest.raises(ConfigError, match="not both"):
         open_bench(DATA, settings=SETTINGS, recordings=tmp_path / "a", record=tmp_path / "b", cache=cache).__enter__()

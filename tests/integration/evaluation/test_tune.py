@@ -81,7 +81,7 @@ def test_the_outcome_is_plain_data_and_plain_words(found: Tuned) -> None:
     assert told["training"]["candidates"] == len(found.trials)
     summary = found.summary()
     assert f"{len(found.trials)} candidates tried on 25 questions" in summary
-    assert "is what does not carry over" in summary
+    assert "is the part that does not carry over" in summary
     assert "Recommended: the tuned config, which the held-out questions confirm." in summary
 
 
@@ -128,8 +128,8 @@ def test_the_default_is_recommended_where_what_was_found_does_not_carry_over(dat
     assert found.overfit > 0.2
     assert found.config == {}
     summary = found.summary()
-    assert "Recommended: the default, rules, as the held-out questions do not confirm what was decided." in summary
-    assert "it may look a little better on them than it is" in summary
+    assert "Recommended: the default, rules, because the held-out questions do not confirm the choice." in summary
+    assert "its figures may be a little too good" in summary
 
 
 def test_the_held_out_judgements_decide_nothing_that_is_tried_or_decided(data: Dataset, found: Tuned) -> None:
@@ -197,7 +197,7 @@ def test_where_nothing_is_within_the_budget_the_raw_query_stays(data: Dataset) -
     found = tune(bench(data), data, tiers=FREE_TIERS, budget=Budget(max_added_ms=0.0))
     assert not found.is_better
     assert found.tuned == found.default == "raw"
-    assert "Keep the raw query, widen the budget" in found.refusals[0]
+    assert "Keep the raw query, raise the budget" in found.refusals[0]
 
 
 def test_too_few_questions_are_refused_before_anything_runs() -> None:
@@ -209,7 +209,7 @@ def test_too_few_questions_are_refused_before_anything_runs() -> None:
 
 
 def test_a_seed_that_no_draw_takes_is_refused(data: Dataset) -> None:
-    with pytest.raises(ConfigError, match="seed is -1; allowed: a whole number of at least 0"):
+    with pytest.raises(ConfigError, match="seed must be a whole number of at least 0, not -1"):
         tune(bench(data), data, seed=-1)
 
 

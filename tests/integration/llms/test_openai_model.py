@@ -141,7 +141,7 @@ def test_the_record_of_a_wrong_model_name_says_what_to_look_at(
     with qtm.QueryMiddleware(config) as qm:
         qm.wrap(lambda query, top_k=3: [{"id": "a", "score": 0.9, "text": "The fee is due"}])(QUERY)
     (message,) = (it.getMessage() for it in caplog.records if it.levelno >= logging.WARNING)
-    asked = "rejected the request (HTTP 404, code model_not_found, param model); check model and config"
+    asked = "rejected the request (HTTP 404, code model_not_found, param model); check the model and the config"
     assert "degraded: transform.rewrite rejected (" in message
     assert asked in message
     assert SECRET not in message

@@ -217,11 +217,11 @@ def test_a_model_that_cannot_be_had_is_not_looked_for_again_at_once(
 ) -> None:
     path = tmp_path / "model"
     reranker = CrossEncoderReranker(str(path), device="cpu")
-    with pytest.raises(ModelError, match="there is no folder"):
+    with pytest.raises(ModelError, match=r"the folder .* does not exist"):
         reranker.rerank(QUERY, TEXTS)
     shutil.copytree(folder, path)
     assert not reranker.is_unread
-    with pytest.raises(ModelError, match="there is no folder"):
+    with pytest.raises(ModelError, match=r"the folder .* does not exist"):
         reranker.rerank(QUERY, TEXTS)
     later = cross_encoder.monotonic() + cross_encoder.AGAIN_SECONDS
     monkeypatch.setattr(cross_encoder, "monotonic", lambda: later)
@@ -234,7 +234,7 @@ def test_why_a_model_cannot_be_had_is_noted() -> None:
     found = qtm.QueryMiddleware(config).wrap(lambda query: [{"text": text} for text in TEXTS]).retrieve(QUERY)
     assert [(it.stage, it.reason) for it in found.degradations] == [("rerank", "failed")]
     (why,) = [why for stage, why in found.trace.notes if stage == "rerank"]
-    assert "there is no folder /no/such/folder" in why
+    assert "the folder /no/such/folder does not exist" in why
 
 
 def test_opening_the_own_store_reads_the_rerankers_model(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -244,7 +244,7 @@ def test_opening_the_own_store_reads_the_rerankers_model(tmp_path: Any, caplog: 
     with qtm.QueryMiddleware(config, **given) as qm:
         assert caplog.messages == []
         assert qm.retriever(QUERY) == []
-    assert [line for line in caplog.messages if "nothing will be reranked: there is no folder" in line]
+    assert [line for line in caplog.messages if "results will not be reranked: the folder" in line]
 
 
 def test_the_rules_are_warmed_up_too_and_a_reranker_that_cannot_be_had_is_warned_of(
@@ -252,4 +252,4 @@ def test_the_rules_are_warmed_up_too_and_a_reranker_that_cannot_be_had_is_warned
 ) -> None:
     qm = qtm.QueryMiddleware({"rerank": {"enabled": True, "model": "./no/such/folder"}})
     assert qm.warm_up() is None
-    assert "nothing will be reranked" in caplog.text
+    assert "results will not be reranked" in caplog.text

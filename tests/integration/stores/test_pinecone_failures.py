@@ -54,7 +54,7 @@ each_use = pytest.mark.parametrize("use", USES)
 BAD_DAYS: dict[str, tuple[dict[str, Any], str]] = {
     "unauthorized": (
         {"status": 401, "body": "Invalid API Key"},
-        r"refused the key; check PINECONE_API_KEY \(HTTP 401\)",
+        r"rejected the key; check PINECONE_API_KEY \(HTTP 401\)",
     ),
     "payment": ({"status": 402, "body": "pay"}, "HTTP 402"),
     "forbidden": ({"status": 403, "body": "quota"}, "HTTP 403"),

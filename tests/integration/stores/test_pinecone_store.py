@@ -121,7 +121,7 @@ def test_an_impossible_filter_is_refused_before_anything_is_sent(world: Pinecone
     with pytest.raises(InvalidQuery, match=r"\$like"):
         store.search(X, 1, filter={"a": {"$like": "b"}})
     for number in (float("nan"), float("inf"), 10**400, 2**63):
-        with pytest.raises(InvalidQuery, match="a number that Pinecone cannot take"):
+        with pytest.raises(InvalidQuery, match="a number that Pinecone does not accept"):
             store.search(X, 1, filter={"$and": [{"a": {"$in": [1, number]}}]})
     assert len(world.exchanges) == before
 

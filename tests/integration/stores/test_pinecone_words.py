@@ -151,7 +151,7 @@ def test_an_index_of_dense_vectors_is_refused_for_words(world: PineconeWorld) ->
 
 def test_a_dense_model_is_refused_for_words(world: PineconeWorld) -> None:
     leg = SparsePineconeStore(world.index("words"), PineconeSparseEncoder(world.client(), "test-embed"))
-    with pytest.raises(StoreError, match=r"test-embed did not give a sparse vector a text; set store\.sparseModel"):
+    with pytest.raises(StoreError, match=r"test-embed must give one sparse vector per text; set store\.sparseModel"):
         leg.search("apple", 1)
 
 

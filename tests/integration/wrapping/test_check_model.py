@@ -33,18 +33,18 @@ def test_a_model_is_asked_once_though_the_gate_might_not_and_its_time_is_said(mo
     model = find(check, "model")
     assert (model.state, model.values["calls"], len(model_server.bodies)) == (qtm.CheckState.OK, 1, 1)
     assert model.values["ms"] > 0
-    assert "1 more texts are searched (rewrite)" in find(check, "model's variants").text
+    assert "searches 1 more texts (rewrite)" in find(check, "model's variants").text
 
 
 @pytest.mark.parametrize(
     ("config", "most", "said"),
     [
-        ({}, 2, "at most 2 a question; at most $0.032 for 1,000 questions"),
-        ({"escalation": {"mode": "auto", "targetCallRate": 0.5}}, 2, "1.5 in the mean at most"),
-        ({"limits": {"maxSearches": 1}}, 1, "1 a question, as without the middleware; $0.016 for"),
-        ({"transformationType": "decompose", "maxSubQueries": 3}, 4, "at most 4 a question"),
-        ({"transformationType": "combined", "limits": {"maxSearches": 50}}, 8, "at most 8 a question"),
-        ({"escalation": "never"}, 1, "1 a question"),
+        ({}, 2, "at most 2 per question; at most $0.032 per 1,000 questions"),
+        ({"escalation": {"mode": "auto", "targetCallRate": 0.5}}, 2, "1.5 on average"),
+        ({"limits": {"maxSearches": 1}}, 1, "1 per question, as without qtmiddleware; $0.016 per"),
+        ({"transformationType": "decompose", "maxSubQueries": 3}, 4, "at most 4 per question"),
+        ({"transformationType": "combined", "limits": {"maxSearches": 50}}, 8, "at most 8 per question"),
+        ({"escalation": "never"}, 1, "1 per question"),
     ],
 )
 def test_how_many_searches_a_question_makes_is_said_with_what_they_cost(
@@ -60,7 +60,7 @@ def test_variants_that_are_weighed_and_not_searched_help_too(model_server: Model
     model_server.reply = REPLY
     verdict = find(wrap(model_server, limits={"maxSearches": 1}).check(QUERY), "model's variants")
     assert (verdict.state, verdict.values["kinds"]) == (qtm.CheckState.OK, [])
-    assert "the words of 1 texts are weighed (rewrite)" in verdict.text
+    assert "reranks by the words of 1 texts (rewrite)" in verdict.text
 
 
 def test_a_reply_that_would_be_late_is_measured_rather_than_given_up(model_server: ModelServer) -> None:

@@ -299,7 +299,7 @@ def test_a_field_whose_text_is_not_stored_is_requested_once(world: PineconeWorld
     search = qtm.QueryMiddleware({"keywordEvidence": {"textField": "secret"}}).wrap(index.documents.search)
     call = call_with(CLAUSES["embed"](QUERY), include_fields=["title"])
     plain = list_ids(index.documents.search(**call))
-    with pytest.warns(qtm.SetupWarning, match=r"does not return the field 'secret'"):
+    with pytest.warns(qtm.SetupWarning, match=r"does not return keywordEvidence.textField 'secret'"):
         assert list_ids(search(**call)) == plain
     search(**call)
     assert [body["include_fields"] for body in world.sent("/search")[1:]] == [["title", "secret"], ["title"], ["title"]]

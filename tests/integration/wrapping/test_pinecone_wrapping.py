@@ -124,7 +124,7 @@ def test_a_query_may_be_asked_for_later(service: Service, index: Any) -> None:
 
 
 def test_a_query_without_embed_is_refused_with_the_word_for_it(index: Any) -> None:
-    with pytest.raises(qtm.WrapError, match="takes a vector and no text; pass embed="):
+    with pytest.raises(qtm.WrapError, match="takes a vector, not a text; pass embed="):
         qm.wrap(index.query)
 
 

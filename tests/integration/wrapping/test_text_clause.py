@@ -191,7 +191,7 @@ def test_a_clause_that_is_refused_is_not_tried_again(fields: list[str], world: P
     second = search.retrieve(**CALL)
     assert [(it.stage, it.reason) for it in first.degradations] == [("search.text_clause", "failed")]
     assert (second.status, second.trace.searches) == ("full", 1)
-    assert ("text_clause", "not searched: the function refused such a clause") in second.trace.notes
+    assert ("text_clause", "not searched: the function rejected a text clause") in second.trace.notes
     assert list_ids(first.response) == list_ids(second.response) == expected
     assert list_types(world).count("text") == 1
 
@@ -214,7 +214,7 @@ def test_check_names_the_clause_the_texts_and_what_a_text_clause_costs(index: An
     assert found["text"].values["field"] == "body"
     clause = found["text clause"]
     assert (clause.state, clause.values["fields"], clause.values["read_units"]) == ("off", ["body"], 1)
-    assert "1 search more a question" in clause.text
+    assert "1 more search per question" in clause.text
     assert clause.mend == 'set config={"hybrid": {"textFields": ["body"]}} and measure'
     assert found["searches"].values["most"] == 1
 

@@ -75,7 +75,7 @@ def test_the_breaker_is_seen_closed_open_half_open_and_closed_again(clock: Clock
     assert opened.model.retry_in == 20.0
     clock.now += 19.5
     assert (qm.health().model.breaker, qm.health().model.retry_in) == (BreakerState.OPEN, 0.5)
-    assert "breaker open (2 of 2 failures in a row, tried again in" in str(opened)
+    assert "breaker open (2 of 2 failures in a row, next try in" in str(opened)
     clock.now += 0.5
     assert (qm.health().model.breaker, qm.health().model.retry_in) == (BreakerState.HALF_OPEN, 0.0)
     script["it"] = GOOD

@@ -43,7 +43,7 @@ def test_the_folder_of_a_log_is_never_made(caller: Caller, tmp_path: Path) -> No
     assert day.response == caller.rules_alone().response
     (trouble,) = day.retrieval.degradations
     assert (trouble.stage, trouble.reason) == ("log", "failed")
-    assert trouble.detail == "the folder of log.path is missing; make it"
+    assert trouble.detail == "the folder of log.path does not exist; create it"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -70,8 +70,8 @@ def test_a_log_is_warned_of_once_when_it_cannot_be_written_and_once_when_it_can_
     for _ in range(5):
         assert wrapped.retrieve(QUERY).status == "full"
     assert caplog.messages == [
-        "the query log could not be written: the folder of log.path is missing; make it",
-        "the query log is written again; it failed 5 times",
+        "the query log could not be written: the folder of log.path does not exist; create it",
+        "the query log can be written again; writing failed 5 times",
     ]
     assert len(log_lines(folder / "queries.jsonl")) == 5
 

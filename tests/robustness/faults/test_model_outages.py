@@ -56,7 +56,7 @@ def test_what_is_found_meanwhile_is_what_the_rules_find(service: ModelServer) ->
     assert (retrieval.trace.llm_calls, retrieval.trace.decision.call) == (0, False)
     (degradation,) = retrieval.degradations
     # A few seconds less on a busy machine.
-    assert re.search(r"gpt-6-luna failed and is left alone for (1\d|2\d|30) more seconds", degradation.detail)
+    assert re.search(r"gpt-6-luna failed and is not called for (1\d|2\d|30) more seconds", degradation.detail)
 
 
 def test_without_rules_that_work_either_the_plain_result_comes(
@@ -117,11 +117,11 @@ def test_after_the_wait_one_question_tries_and_all_may_ask_again(service: ModelS
 @pytest.mark.parametrize(
     ("headers", "seconds", "said"),
     [
-        ({"Retry-After": "1"}, 1.0, "gpt-6-luna failed and is left alone for 1 more second"),
-        ({"retry-after-ms": "250"}, 0.25, "gpt-6-luna failed and is left alone for 1 more second"),
-        ({"Retry-After": "2"}, 2.0, "gpt-6-luna failed and is left alone for 2 more seconds"),
-        ({"Retry-After": "120"}, 120.0, "gpt-6-luna failed and is left alone for 120 more seconds"),
-        ({"Retry-After": "99999"}, 600.0, "gpt-6-luna failed and is left alone for 600 more seconds"),
+        ({"Retry-After": "1"}, 1.0, "gpt-6-luna failed and is not called for 1 more second"),
+        ({"retry-after-ms": "250"}, 0.25, "gpt-6-luna failed and is not called for 1 more second"),
+        ({"Retry-After": "2"}, 2.0, "gpt-6-luna failed and is not called for 2 more seconds"),
+        ({"Retry-After": "120"}, 120.0, "gpt-6-luna failed and is not called for 120 more seconds"),
+        ({"Retry-After": "99999"}, 600.0, "gpt-6-luna failed and is not called for 600 more seconds"),
     ],
     ids=lambda value: next(iter(value.values())) if isinstance(value, dict) else "",
 )

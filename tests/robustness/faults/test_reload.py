@@ -150,7 +150,7 @@ def test_what_changed_is_logged_by_name_alone(caplog: pytest.LogCaptureFixture) 
     with caplog.at_level(logging.INFO, "qtmiddleware"):
         qm.reload({"topK": 7, "cache": {"tenant": "acme"}})
         qm.reload(qm.config)
-    assert [it.getMessage() for it in caplog.records] == ["the configuration was reloaded; changed: topK, cache.tenant"]
+    assert [it.getMessage() for it in caplog.records] == ["the config was reloaded; changed: topK, cache.tenant"]
 
 
 # --- what is kept -----------------------------------------------------------------------------------------------------

@@ -107,7 +107,7 @@ def test_a_function_that_refuses_many_candidates_is_asked_as_the_caller_asked(
     day = caller.ask(transforming("decompose"), respond=respond)
     assert sorted(day.calls) == sorted((text, top_k) for text in (QUERY, *SUBS) for top_k in (WIDE, 3))
     assert day.retrieval.status == "full"
-    assert ("keyword_evidence", f"the function refuses {WIDE} candidates") in day.retrieval.trace.notes
+    assert ("keyword_evidence", f"the function rejects {WIDE} candidates") in day.retrieval.trace.notes
 
 
 def rows(*scores: Any) -> list[dict[str, Any]]:
@@ -155,7 +155,7 @@ def test_lists_without_scores_are_fused_by_their_ranks(caller: Caller, service: 
     day = caller.ask(transforming("decompose"), respond=respond)
     assert (
         "fusion",
-        "scores are missing or do not follow the order; weighted_rrf instead",
+        "scores are missing or do not match the order; weighted_rrf is used instead",
     ) in day.retrieval.trace.notes
     assert {match.score for match in day.retrieval.matches} == {None}
 

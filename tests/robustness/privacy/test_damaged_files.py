@@ -283,7 +283,7 @@ def test_a_recording_with_a_damaged_line_names_file_and_line(tmp_path: Path, lin
     path.write_text(f'{{"_id": "a", "query": "{QUERY}", "rewrite": "{PASSAGE}"}}\n{line}\n')
     before = path.read_bytes()
     with listening() as emitted:
-        with pytest.raises(ConfigError, match=r"recording\.jsonl, line 2 .*mend that line or take it out") as caught:
+        with pytest.raises(ConfigError, match=r"recording\.jsonl, line 2 .*fix or delete that line") as caught:
             RecordedModel.from_file(path)
         emitted.raised(caught.value)
     assert path.read_bytes() == before

@@ -67,7 +67,7 @@ def test_settings_of_the_call_count(telling: Telling) -> None:
 @every_telling
 def test_the_trace_tells_how_the_answering_ended(telling: Telling) -> None:
     said = telling.answer(telling.way.wrap(script=scripted(answer="He is fit [1]. Quite [1].")), QUERY)
-    assert said.retrieval.trace.notes[-1] == ("answer", f"1 of {len(said.matches)} passages cited")
+    assert said.retrieval.trace.notes[-1] == ("answer", f"1 of {len(said.matches)} passages are cited")
     silent = telling.answer(telling.way.wrap(script=scripted(answer="NO_ANSWER It is not said.")), QUERY)
     assert silent.retrieval.trace.notes[-1] == ("answer", "not in the passages")
 
@@ -82,7 +82,7 @@ def test_matches_without_a_text_are_not_taken_for_ignorance(telling: Telling, mo
     assert answer.status == "degraded"
     (trouble,) = [it for it in answer.degradations if it.reason == "no_text"]
     assert trouble.stage == "passages"
-    assert trouble.detail == "2 matches without a text; keywordEvidence.textField names its field"
+    assert trouble.detail == "2 matches have no text; set keywordEvidence.textField to the field that holds it"
 
 
 @every_telling

@@ -72,66 +72,66 @@ def refused(values: Any, **environ: str) -> ConfigError:
 
 NO_WEIGHTS = {key.name.rpartition(".")[2]: 0 for key in all_keys() if key.name.startswith("fusion.weights.")}
 BAD: list[tuple[Any, str, str]] = [
-    ({"topK": 0}, "topK", "topK is 0 (decorator); allowed: a whole number from 1 to 10000"),
-    ({"top_k": 0}, "topK", "topK is 0"),
-    ({"topK": -3}, "topK", "topK is -3"),
+    ({"topK": 0}, "topK", "topK must be a whole number from 1 to 10000, not 0 (decorator)"),
+    ({"top_k": 0}, "topK", "not 0"),
+    ({"topK": -3}, "topK", "not -3"),
     ({"topK": 10_001}, "topK", "from 1 to 10000"),
-    ({"topK": True}, "topK", "topK is true"),
-    ({"topK": "8"}, "topK", 'topK is "8"'),
-    ({"topK": None}, "topK", "topK is null"),
-    ({"topK": 4.5}, "topK", "topK is 4.5"),
+    ({"topK": True}, "topK", "not true"),
+    ({"topK": "8"}, "topK", 'not "8"'),
+    ({"topK": None}, "topK", "not null"),
+    ({"topK": 4.5}, "topK", "not 4.5"),
     ({"topK": math.nan}, "topK", "not a finite number"),
     ({"topK": math.inf}, "topK", "not a finite number"),
     ({"topK": 10**400}, "topK", "a very large number"),
-    ({"topK": [4]}, "topK", "topK is a list"),
-    ({"topK": {"value": 4}}, "topK", "topK is an object"),
-    ({"topK": object()}, "topK", "topK is a Python object"),
+    ({"topK": [4]}, "topK", "not a list"),
+    ({"topK": {"value": 4}}, "topK", "not an object"),
+    ({"topK": object()}, "topK", "not a Python object"),
     ({"maxSubQueries": 1}, "maxSubQueries", "from 2 to 6"),
     ({"maxSubQueries": 7}, "maxSubQueries", "from 2 to 6"),
-    ({"chunkSize": 0}, "chunkSize", "chunkSize is 0"),
+    ({"chunkSize": 0}, "chunkSize", "not 0"),
     ({"chunkOverlap": -1}, "chunkOverlap", "from 0 to 1000000"),
     ({"chunkSize": 200, "chunkOverlap": 200}, "chunkOverlap", "less than chunkSize, which is 200 (decorator)"),
-    ({"chunkSize": 100}, "chunkOverlap", "chunkOverlap is 200 (default); allowed: less than chunkSize, which is 100"),
+    ({"chunkSize": 100}, "chunkOverlap", "chunkOverlap must be less than chunkSize, which is 100"),
     ({"transformationType": "rephrase"}, "transformationType", "one of rewrite, stepback, decompose"),
-    ({"transformationType": ""}, "transformationType", 'is ""'),
-    ({"transformationType": None}, "transformationType", "is null"),
-    ({"transformationType": 3}, "transformationType", "is 3"),
+    ({"transformationType": ""}, "transformationType", 'not ""'),
+    ({"transformationType": None}, "transformationType", "not null"),
+    ({"transformationType": 3}, "transformationType", "not 3"),
     ({"transformationModel": ""}, "transformationModel", "a text that is not empty"),
     ({"chatModel": 4}, "chatModel", "a text that is not empty"),
     ({"chatModel": "\ud800"}, "chatModel", '"\\ud800"'),
     ({"chatModel": b"gpt"}, "chatModel", "a Python bytes"),
-    ({"indexPath": None}, "indexPath", "is null"),
+    ({"indexPath": None}, "indexPath", "not null"),
     ({"preprocess": {"enabled": "yes"}}, "preprocess.enabled", "true or false"),
     ({"preprocess": {"enabled": 1}}, "preprocess.enabled", "true or false"),
     ({"preprocess": {"keepWords": "not"}}, "preprocess.keepWords", "a list of texts"),
-    ({"preprocess": {"keepWords": ["not", 3]}}, "preprocess.keepWords.1", "is 3 (decorator); allowed: a text"),
-    ({"preprocess": "off"}, "preprocess", "an object, or for preprocess.enabled alone true or false"),
+    ({"preprocess": {"keepWords": ["not", 3]}}, "preprocess.keepWords.1", "must be a text, not 3"),
+    ({"preprocess": "off"}, "preprocess", "an object (or true or false, which sets preprocess.enabled)"),
     ({"keywordEvidence": {"weight": 1.5}}, "keywordEvidence.weight", "a number from 0 to 1"),
     ({"keywordEvidence": {"weight": "0.5"}}, "keywordEvidence.weight", '"0.5"'),
-    ({"keywordEvidence": {"weight": False}}, "keywordEvidence.weight", "is false"),
-    ({"keywordEvidence": 3}, "keywordEvidence", "keywordEvidence is 3"),
+    ({"keywordEvidence": {"weight": False}}, "keywordEvidence.weight", "not false"),
+    ({"keywordEvidence": 3}, "keywordEvidence", "not 3"),
     ({"keywordEvidence": {"textField": 3}}, "keywordEvidence.textField", "a text, or null"),
     ({"escalation": "sometimes"}, "escalation.mode", "one of always, never, auto"),
     ({"escalation": {"targetCallRate": 35}}, "escalation.targetCallRate", "a number from 0 to 1"),
     ({"fusion": "best"}, "fusion.method", "one of anchored, rrf, weighted_rrf, max, concat"),
-    ({"fusion": ["max"]}, "fusion", "fusion is a list"),
-    ({"fusion": None}, "fusion", "fusion is null"),
-    ({"fusion": {"weights": 1}}, "fusion.weights", "allowed: an object"),
+    ({"fusion": ["max"]}, "fusion", "not a list"),
+    ({"fusion": None}, "fusion", "not null"),
+    ({"fusion": {"weights": 1}}, "fusion.weights", "must be an object"),
     ({"fusion": {"weights": {"hyde": math.nan}}}, "fusion.weights.hyde", "not a finite number"),
     ({"fusion": {"weights": {"hyde": -math.inf}}}, "fusion.weights.hyde", "a number from 0 to 100"),
-    ({"fusion": {"weights": {"stepBack": -0.1}}}, "fusion.weights.stepBack", "is -0.1"),
-    ({"fusion": {"weights": {"step_back": 101}}}, "fusion.weights.stepBack", "is 101"),
-    ({"fusion": {"weights": NO_WEIGHTS}}, "fusion.weights", "at least one above 0"),
-    ({"limits": 5}, "limits", "allowed: an object"),
+    ({"fusion": {"weights": {"stepBack": -0.1}}}, "fusion.weights.stepBack", "not -0.1"),
+    ({"fusion": {"weights": {"step_back": 101}}}, "fusion.weights.stepBack", "not 101"),
+    ({"fusion": {"weights": NO_WEIGHTS}}, "fusion.weights", "at least one of fusion.weights"),
+    ({"limits": 5}, "limits", "must be an object"),
     ({"limits": {"deadlineMs": 0}}, "limits.deadlineMs", "from 1 to 600000"),
-    ({"llm": {"inputPrice": -1}}, "llm.inputPrice", "is -1 (decorator); allowed: a number of at least 0, or null"),
+    ({"llm": {"inputPrice": -1}}, "llm.inputPrice", "must be a number of at least 0, or null, not -1"),
     ({"llm": {"temperature": 3}}, "llm.temperature", "from 0 to 2, or null"),
     ({"llm": {"baseUrl": "localhost:11434/v1"}}, "llm.baseUrl", "begins with http:// or https://"),
     ({"llm": {"prompts": ["x"]}}, "llm.prompts", "an object of texts"),
-    ({"llm": {"prompts": {"rewrite": 3}}}, "llm.prompts.rewrite", "allowed: a text"),
+    ({"llm": {"prompts": {"rewrite": 3}}}, "llm.prompts.rewrite", "must be a text"),
     ({"llm": {"prompts": {"rewite": "x"}}}, "llm.prompts.rewite", "did you mean rewrite?"),
-    ({"cache": "no"}, "cache", "for cache.enabled alone true or false"),
-    ({"log": False}, "log", "log is false"),
+    ({"cache": "no"}, "cache", "or true or false, which sets cache.enabled"),
+    ({"log": False}, "log", "not false"),
     # Unknown keys
     ({"topk": 4}, "topk", "did you mean topK?"),
     ({"TOP_K": 4}, "TOP_K", "did you mean topK?"),
@@ -143,26 +143,26 @@ BAD: list[tuple[Any, str, str]] = [
     (
         {"hybrid": {"enabled": True, "vectorWeight": 0, "bm25Weight": 0}},
         "hybrid.vectorWeight",
-        "above 0 where hybrid.bm25Weight is 0",
+        "above 0 if hybrid.bm25Weight is 0",
     ),
     ({"store": "pinecone"}, "store.index", "the name of a Pinecone index, or store.host"),
     (
         {"store": {"kind": "pinecone", "index": "a", "integrated": True, "sparseIndex": "b"}},
         "store.integrated",
-        "false where a sparse index is named",
+        "false if a sparse index is named",
     ),
     ({"enabled": True}, "enabled", "enabled belongs to preprocess, keywordEvidence, hybrid, rerank, cache"),
     ({"fusion": {"topK": 3}}, "fusion.topK", "topK belongs to the top level"),
     ({"fusion.rrfK": 3}, "fusion.rrfK", 'write rrfK inside the object "fusion"'),
-    ({"fusion": {"$schema": "x"}}, "fusion.$schema", "known here: method, weights, rrfK"),
-    ({"zzz": 1}, "zzz", "known here: transformationType, transformationModel"),
+    ({"fusion": {"$schema": "x"}}, "fusion.$schema", "the names here are method, weights, rrfK"),
+    ({"zzz": 1}, "zzz", "the names here are transformationType, transformationModel"),
     ({"": 1}, "", "is not a setting"),
-    ({1: 2}, "<1>", "keys are texts"),
-    ({"fusion": {None: 2}}, "fusion.<null>", "keys are texts"),
-    ({"topK": 4, "top_k": 4}, "topK", "written twice, as topK and top_k"),
+    ({1: 2}, "<1>", "must be text"),
+    ({"fusion": {None: 2}}, "fusion.<null>", "must be text"),
+    ({"topK": 4, "top_k": 4}, "topK", "set twice, as topK and top_k"),
     (7, "config", "a path, the name of a preset, a mapping, a Config, Settings or None"),
     (b"config.json", "config", "a Python bytes"),
-    (["topK"], "config", "config is a list"),
+    (["topK"], "config", "not a list"),
 ]
 
 
@@ -188,9 +188,9 @@ def test_everything_that_is_wrong_is_told_at_once_a_line_each(tmp_path: Path) ->
     with pytest.raises(ConfigError) as caught:
         Config.load(file, environ={"QTM_CHUNK_SIZE": "many"})
     assert str(caught.value).splitlines() == [
-        'chunkSize is "many" (environment QTM_CHUNK_SIZE); allowed: a whole number from 1 to 1000000',
+        'chunkSize must be a whole number from 1 to 1000000, not "many" (environment QTM_CHUNK_SIZE)',
         f"fusion.rrk is not a setting (file {file}); did you mean rrfK?",
-        f"topK is 0 (file {file}); allowed: a whole number from 1 to 10000",
+        f"topK must be a whole number from 1 to 10000, not 0 (file {file})",
     ]
     assert caught.value.path == "chunkSize"
 
@@ -222,7 +222,7 @@ SECRET_KEYS += ["key", "pineconeKey", "password", "clientSecret", "credentials",
 def test_a_key_in_a_config_is_refused_and_never_repeated(key: str, group: str | None) -> None:
     inner = {key: "hunter2"}
     error = refused({group: inner} if group else inner)
-    assert "keys come from the environment alone" in str(error)
+    assert "in the environment" in str(error)
     assert "hunter2" not in str(error) + repr(error) + repr(vars(error))
 
 
@@ -400,7 +400,7 @@ def test_settings_are_complete_and_checked() -> None:
     config = Config.load(Settings(top_k=9), environ={"QTM_CHUNK_SIZE": "900"})
     assert config.settings == Settings(top_k=9)
     assert set(config.origins.values()) == {"settings"}
-    with pytest.raises(ConfigError, match="topK is 0"):
+    with pytest.raises(ConfigError, match="topK must be"):
         Config.load(Settings(top_k=0))
 
 
@@ -432,7 +432,7 @@ def test_an_override_names_its_own_origin() -> None:
 
 
 def test_a_bad_override_is_refused_with_its_origin() -> None:
-    with pytest.raises(ConfigError, match=r"topK is 0 \(call\)"):
+    with pytest.raises(ConfigError, match=r"topK must be .*, not 0 \(call\)"):
         load().overridden({"topK": 0})
     with pytest.raises(ConfigError, match="a mapping"):
         load().overridden("topK=3")  # type: ignore[arg-type]
@@ -441,10 +441,10 @@ def test_a_bad_override_is_refused_with_its_origin() -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"dataPath": Path("docs")}, "dataPath is a Python"),
-        ({"log": Path("a.jsonl")}, "for log.path alone a text"),
-        ({"preprocess": {"keepWords": {"a", "b"}}}, "allowed: a list of texts"),
-        ({"topK": Fraction(8)}, "allowed: a whole number"),
+        ({"dataPath": Path("docs")}, "not a Python"),
+        ({"log": Path("a.jsonl")}, "a text, or null, which sets log.path"),
+        ({"preprocess": {"keepWords": {"a", "b"}}}, "must be a list of texts"),
+        ({"topK": Fraction(8)}, "must be a whole number"),
         ({"llm": {"prompts": {"HyDE": "x"}}}, "did you mean hyde?"),
     ],
 )
@@ -705,20 +705,20 @@ def test_an_environment_variable_is_read_by_the_type_of_its_key(name: str, text:
 
 
 BAD_ENVIRONMENT = [
-    ("QTM_TOP_K", "many", 'topK is "many"'),
-    ("QTM_TOP_K", "", 'topK is ""'),
-    ("QTM_TOP_K", "true", "topK is true"),
-    ("QTM_TOP_K", "[8]", "topK is a list"),
-    ("QTM_TOP_K", '"8"', 'topK is "8"'),
+    ("QTM_TOP_K", "many", 'not "many"'),
+    ("QTM_TOP_K", "", 'not ""'),
+    ("QTM_TOP_K", "true", "not true"),
+    ("QTM_TOP_K", "[8]", "not a list"),
+    ("QTM_TOP_K", '"8"', 'not "8"'),
     ("QTM_FUSION_WEIGHTS_HYDE", "NaN", "not a finite number"),
     ("QTM_CACHE_ENABLED", "maybe", "true or false"),
     ("QTM_LLM_PROMPTS", "rewrite", "an object of texts"),
-    ("QTM_LLM_PROMPTS", '{"rewrite": "A", "rewrite": "B"}', "stands more than once"),
+    ("QTM_LLM_PROMPTS", '{"rewrite": "A", "rewrite": "B"}', "must be set once"),
     ("QTM_TOPK", "8", "did you mean QTM_TOP_K?"),
     ("QTM_MIN_SUCCESSES", "8", "did you mean QTM_FUSION_MIN_SUCCESSES?"),
     ("QTM_FUSION", "max", "did you mean QTM_FUSION_METHOD?"),
     ("QTM_CONFIG_FILE", "x", "did you mean QTM_CONFIG?"),
-    ("QTM_FOO", "x", "names that begin with QTM_ are kept for settings"),
+    ("QTM_FOO", "x", "names that begin with QTM_ are reserved for settings"),
     ("QTM_", "x", "is not a setting"),
 ]
 
@@ -772,19 +772,19 @@ BAD_FILES: list[tuple[str | bytes, str, str]] = [
     ("", "x.json", "is not JSON: Expecting value at line 1, column 1"),
     ('{\n  "topK": 4,\n  "x"\n}', "x.json", "at line 4, column 1"),
     ('{"topK": 4} {}', "x.json", "Extra data at line 1, column 13"),
-    ("[1]", "x.json", "holds no JSON object"),
-    ("null", "x.json", "holds no JSON object"),
-    ('{"topK": 4, "topK": 5}', "x.json", "topK stands more than once"),
-    ('{"fusion": {"rrfK": 4, "rrfK": 4}}', "x.json", "fusion.rrfK stands more than once"),
-    ('{"fusion": {}, "fusion": {}}', "x.json", "fusion stands more than once"),
+    ("[1]", "x.json", "must hold one JSON object"),
+    ("null", "x.json", "must hold one JSON object"),
+    ('{"topK": 4, "topK": 5}', "x.json", "topK must be set once"),
+    ('{"fusion": {"rrfK": 4, "rrfK": 4}}', "x.json", "fusion.rrfK must be set once"),
+    ('{"fusion": {}, "fusion": {}}', "x.json", "fusion must be set once"),
     ('{"topK": NaN}', "x.json", "not a finite number"),
     ('{"topK": 1' + "0" * 5000 + "}", "x.json", "a number that is too long"),
     ("[" * 100_000, "x.json", "nested too deeply"),
     ('{"topK": 4}'.encode("utf-16"), "x.json", "is not UTF-8"),
-    ("topK: 4", "x.yaml", "is YAML, which is not read here; write the same keys as JSON, or as TOML"),
+    ("topK: 4", "x.yaml", "must be JSON or TOML, not YAML; write the same keys as JSON, or as TOML"),
     ("topK = ", "x.toml", "is not TOML: Invalid value (at"),
     ("topK = 1\ntopK = 2", "x.toml", "is not TOML"),
-    ("topK = 2024-01-01", "x.toml", "topK is a Python date"),
+    ("topK = 2024-01-01", "x.toml", "not a Python date"),
 ]
 
 
@@ -815,7 +815,7 @@ def test_a_name_that_can_be_no_file_is_refused() -> None:
 
 def test_the_text_of_a_config_is_not_mistaken_for_a_path() -> None:
     error = refused('{"llm": {"apiKey": "hunter2"}}')
-    assert "not a path" in str(error)
+    assert "must be a path" in str(error)
     assert "hunter2" not in str(error)
 
 
@@ -898,9 +898,11 @@ def test_a_file_goes_before_the_preset_of_its_name_unless_the_preset_is_asked_fo
 
 
 def test_a_preset_that_is_none_is_refused_with_the_nearest_and_all_names() -> None:
-    with pytest.raises(ConfigError, match=r'no preset "atuo"; did you mean auto\? there are all, auto, .*, synthesis'):
+    with pytest.raises(
+        ConfigError, match=r'no preset "atuo"; did you mean auto\? the presets are all, auto, .*, synthesis'
+    ):
         Config.preset("atuo")
-    assert "no preset is called so; did you mean auto? `qtm config presets` lists them" in str(refused("atuo"))
+    assert "no preset has this name; did you mean auto? `qtm config presets` lists them" in str(refused("atuo"))
     assert "preset" not in str(refused("nope.json"))
     # What takes a path alone says so.
     with pytest.raises(ConfigError, match="file auto does not exist"):

@@ -319,7 +319,7 @@ def test_what_else_is_a_client_of_the_middleware_is_one_here() -> None:
 
 
 def test_a_component_that_does_not_chat_is_no_client() -> None:
-    with pytest.raises(qtm.ConfigError, match=r"client must be a chat generator.*WordEmbedder takes no messages"):
+    with pytest.raises(qtm.ConfigError, match=r"client must be a chat generator.*WordEmbedder must take messages"):
         QueryTransformRetriever(by_words(), client=WordEmbedder())
 
 
@@ -488,10 +488,10 @@ class Holder:
 )
 def test_what_a_file_cannot_hold_is_named_and_refused(name: str, value: Any) -> None:
     fields: dict[str, Any] = {"retriever": by_words(), name: value}
-    with pytest.raises(SerializationError, match=f"{name}=.* cannot be saved: a file holds components") as caught:
+    with pytest.raises(SerializationError, match=f"{name}=.* cannot be saved: a file can hold components") as caught:
         put_into_pipeline(QueryTransformRetriever(**fields)).dumps()
     assert "sk-secret" not in str(caught.value)
-    assert ("its key comes from the environment" in str(caught.value)) == (name == "client")
+    assert ("set its key in the environment" in str(caught.value)) == (name == "client")
 
 
 @pytest.fixture
@@ -507,7 +507,7 @@ def test_a_file_that_names_a_function_which_is_gone_says_which(lost: Any, monkey
     text = put_into_pipeline(QueryTransformRetriever(lost.search)).dumps()
     assert Pipeline.loads(text, **ALLOWED)
     del lost.search
-    gone = r"retriever: the function tests\.lost_searches\.search, which the file names, cannot be loaded"
+    gone = r"retriever: the function tests\.lost_searches\.search, named in the file, cannot be loaded"
     with pytest.raises(DeserializationError, match=gone):
         Pipeline.loads(text, **ALLOWED)
     monkeypatch.delitem(sys.modules, lost.__name__)
@@ -536,7 +536,7 @@ def test_a_file_makes_objects_of_components_alone() -> None:
     for name in ("retriever", "text_embedder", "client"):
         given = saved["components"]["retriever"]["init_parameters"]
         kept, given[name] = given.get(name), {"type": f"{__name__}.NoComponent", "init_parameters": {}}
-        with pytest.raises(DeserializationError, match=r"NoComponent, which the file names, .* is not a component"):
+        with pytest.raises(DeserializationError, match=r"NoComponent, named in the file, .* is not a component"):
             Pipeline.from_dict(saved, **ALLOWED)
         given[name] = kept
     assert NoComponent.made == 0
@@ -554,8 +554,8 @@ def test_a_file_runs_no_function_of_a_module_that_is_not_allowed() -> None:
     ("changed", "said"),
     [
         ({"config": {"keywordEvidnce": {}}}, "keywordEvidnce is not a setting.*keywordEvidence"),
-        ({"shine": 1}, "has no shine; it takes retriever, .*newer version"),
-        ({"top_k": 0}, "top_k must be a whole number from 1 on"),
+        ({"shine": 1}, "has no option shine; the options are retriever, .*newer version"),
+        ({"top_k": 0}, "top_k must be a whole number of at least 1"),
         ({"retriever": None}, "retriever must be"),
     ],
     ids=["setting", "parameter", "value", "retriever"],
@@ -665,11 +665,11 @@ def test_what_is_no_retriever_is_refused_with_what_is_accepted(inner: Any, said:
 @pytest.mark.parametrize(
     ("inner", "embedder", "said"),
     [
-        (by_vectors(), 42, "text_embedder must be a component that makes an embedding of a text.* not int"),
+        (by_vectors(), 42, "text_embedder must be a component that embeds a text.* not int"),
         (by_vectors(), DocumentWriter(make_store()), "text_embedder must be .* not DocumentWriter"),
         (by_vectors(), WordEmbedder, "text_embedder must be .* not the class WordEmbedder"),
-        (by_words(), WordEmbedder(), "InMemoryBM25Retriever takes none of what WordEmbedder returns; leave"),
-        (find, WordEmbedder(), "a function gets the query as a text; leave text_embedder out"),
+        (by_words(), WordEmbedder(), "InMemoryBM25Retriever takes no output of WordEmbedder; leave"),
+        (find, WordEmbedder(), "a function takes the query as text; leave text_embedder out"),
     ],
     ids=["number", "no text", "class", "by words", "function"],
 )
@@ -681,13 +681,13 @@ def test_an_embedder_that_is_none_or_does_not_fit_is_refused(inner: Any, embedde
 
 def test_options_beside_a_function_that_is_wrapped_already_are_refused() -> None:
     assert ids(QueryTransformRetriever(search_wrapped, top_k=2).run(QUESTION))
-    with pytest.raises(qtm.ConfigError, match="wrapped already; give config, client to its own middleware"):
+    with pytest.raises(qtm.ConfigError, match="already wrapped; set config, client where you wrap it"):
         QueryTransformRetriever(search_wrapped, config="auto", client=object())
 
 
 @pytest.mark.parametrize("top_k", [0, -1, "many", True])
 def test_an_impossible_number_of_documents_is_refused(top_k: Any) -> None:
-    with pytest.raises(qtm.ConfigError, match="top_k must be a whole number from 1 on"):
+    with pytest.raises(qtm.ConfigError, match="top_k must be a whole number of at least 1"):
         QueryTransformRetriever(by_words(), top_k=top_k)
 
 
@@ -725,7 +725,7 @@ def test_a_query_that_is_no_question_is_passed_on_as_it_is(query: Any) -> None:
 @pytest.mark.parametrize("returned", [42, "a text", [1, 2], [object()], {"answer": 3}], ids=name_type)
 async def test_what_returns_no_documents_is_named_by_its_type_alone(returned: Any) -> None:
     retriever = QueryTransformRetriever(lambda query: returned)
-    with pytest.raises(qtm.ResponseShapeError, match="retriever returned") as caught:
+    with pytest.raises(qtm.ResponseShapeError, match="retriever must return") as caught:
         retriever.run(QUESTION)
     assert "a text" not in str(caught.value)
     with pytest.raises(qtm.ResponseShapeError):

@@ -354,7 +354,7 @@ def test_what_is_wrapped_already_is_taken_as_it_is() -> None:
         retriever = QueryTransformRetriever(retriever=inner, k=2)
         assert ids(retriever.invoke(QUESTION))[0] == "health"
         assert len(retriever.invoke(QUESTION)) == 2
-        with pytest.raises(qtm.ConfigError, match="wrapped already; give config, client to its own middleware"):
+        with pytest.raises(qtm.ConfigError, match="already wrapped; set config, client where you wrap it"):
             QueryTransformRetriever(retriever=inner, config="auto", client=object())
 
 
@@ -382,7 +382,7 @@ def test_what_would_have_no_effect_later_cannot_be_set() -> None:
 @pytest.mark.parametrize("returned", [42, "a text", [1, 2], [object()], {"answer": 3}], ids=name_type)
 async def test_what_returns_no_documents_is_named_by_its_type_alone(returned: Any) -> None:
     retriever = QueryTransformRetriever(retriever=lambda query: returned)
-    with pytest.raises(qtm.ResponseShapeError, match="retriever returned") as caught:
+    with pytest.raises(qtm.ResponseShapeError, match="retriever must return") as caught:
         retriever.invoke(QUESTION)
     assert "a text" not in str(caught.value)
     with pytest.raises(qtm.ResponseShapeError):

@@ -505,13 +505,13 @@ def test_what_is_wrapped_already_is_taken_as_it_is() -> None:
         retriever = QueryTransformRetriever(inner, similarity_top_k=2)
         assert ids(retriever.retrieve(QUESTION))[0] == "health"
         assert len(retriever.retrieve(QUESTION)) == 2
-        with pytest.raises(qtm.ConfigError, match="wrapped already; give config, client to its own middleware"):
+        with pytest.raises(qtm.ConfigError, match="already wrapped; set config, client where you wrap it"):
             QueryTransformRetriever(inner, config="auto", client=object())
 
 
 @pytest.mark.parametrize("number", [0, -1, "many", True, 2.0], ids=repr)
 def test_a_number_that_is_impossible_is_refused(number: Any) -> None:
-    with pytest.raises(qtm.ConfigError, match="similarity_top_k must be a whole number from 1 on"):
+    with pytest.raises(qtm.ConfigError, match="similarity_top_k must be a whole number of at least 1"):
         QueryTransformRetriever(Plain(), similarity_top_k=number)
     with pytest.raises(qtm.ConfigError, match="similarity_top_k"):
         QueryTransformRetriever(Plain()).similarity_top_k = number
@@ -528,7 +528,7 @@ def test_bad_settings_are_refused_as_everywhere() -> None:
 @pytest.mark.parametrize("returned", [42, "a text", [1, 2], [object()], {"answer": 3}], ids=name_type)
 async def test_what_returns_no_nodes_is_named_by_its_type_alone(returned: Any) -> None:
     retriever = QueryTransformRetriever(lambda query: returned)
-    with pytest.raises(qtm.ResponseShapeError, match="retriever returned") as caught:
+    with pytest.raises(qtm.ResponseShapeError, match="retriever must return") as caught:
         retriever.retrieve(QUESTION)
     assert "a text" not in str(caught.value)
     with pytest.raises(qtm.ResponseShapeError):

@@ -108,7 +108,7 @@ def test_half_an_answer_is_used_and_not_remembered() -> None:
 )
 def test_a_history_that_no_model_reads_is_told(config: dict[str, Any], reason: str, way: Way) -> None:
     retrieval = way.wrap(config=config).retrieve(FOLLOW_UP, history=HISTORY)
-    assert ("history", f"not searched with: {reason}") in retrieval.trace.notes
+    assert ("history", f"not used for the search: {reason}") in retrieval.trace.notes
     assert retrieval.status == "full"
 
 
@@ -194,4 +194,4 @@ def test_auto_decides_by_the_first_result_where_a_question_opens_a_new_topic() -
     assert searched.model.prompts == []
     assert retrieval.trace.decision is not None
     assert retrieval.trace.decision.reason == "target_call_rate_is_zero"
-    assert ("standalone", "not searched: the question opens a new topic") in retrieval.trace.notes
+    assert ("standalone", "not searched: the question starts a new topic") in retrieval.trace.notes

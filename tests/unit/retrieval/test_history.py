@@ -128,7 +128,7 @@ def test_what_is_no_message_is_skipped_and_told_without_its_text(turn: Any) -> N
     assert read.messages == HI
     assert read.problem is not None
     assert (read.problem.stage, read.problem.reason) == ("history", "unreadable")
-    assert read.problem.detail == f"1 of 2 messages ({type(turn).__name__})"
+    assert read.problem.detail == f"1 of 2 messages could not be read ({type(turn).__name__})"
 
 
 def broken() -> Iterator[Any]:

@@ -304,7 +304,7 @@ def test_a_follow_up_is_led_by_its_hypothetical_passage_beside_the_users_words(w
     retrieval = searched.retrieve(FOLLOW_UP, top_k=2, history=HISTORY)
     assert sorted(searched.texts) == sorted([FOLLOW_UP, FORMS["hyde"]])
     assert [(it.variant.kind, it.variant.weight) for it in retrieval.rankings] == [("original", 1.0), ("hyde", 1.0)]
-    assert ("standalone", "not searched: the hypothetical passage leads") in retrieval.trace.notes
+    assert ("standalone", "not searched: the hypothetical passage is used instead") in retrieval.trace.notes
     assert ids(retrieval)[0] == "food"
     assert retrieval.status == "full"
 
@@ -397,7 +397,7 @@ def test_a_function_that_refuses_candidates_is_remembered(way: Way) -> None:
     searched = way.wrap(respond)
     first, second = searched.retrieve(QUERY, top_k=3), searched.retrieve(QUERY, top_k=3)
     assert searched.calls == [(QUERY, WIDE), (QUERY, 3), (QUERY, 3)]
-    assert ("keyword_evidence", f"the function refuses {WIDE} candidates") in first.trace.notes
+    assert ("keyword_evidence", f"the function rejects {WIDE} candidates") in first.trace.notes
     assert (first.trace.searches, second.trace.searches) == (2, 1)
     assert first.matches == second.matches
     assert first.status == "full"
@@ -417,7 +417,7 @@ def test_of_long_passages_fewer_candidates_are_asked_for_once_that_is_known(way:
     assert first.trace.notes == []
     (note,) = second.trace.notes
     assert note[0] == "keyword_evidence"
-    assert note[1].startswith(f"{narrow} candidates instead of 6: passages of ")
+    assert note[1].startswith(f"{narrow} candidates instead of 6: passages have ")
     assert len(first.response) == len(second.response) == 2
 
 
@@ -451,7 +451,7 @@ def test_evidence_without_text_keeps_the_order_and_says_so(way: Way) -> None:
     searched = way.wrap(lambda query, top_k: [{"id": row["id"], "score": row["score"]} for row in search(query, top_k)])
     retrieval = searched.retrieve(QUERY, top_k=8)
     assert ids(retrieval) == [row["id"] for row in search(QUERY, 8)]
-    assert ("keyword_evidence", "no text in the metadata; order kept") in retrieval.trace.notes
+    assert ("keyword_evidence", "no candidate has a text; order kept") in retrieval.trace.notes
     assert retrieval.status == "full"
 
 

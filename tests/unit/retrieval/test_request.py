@@ -30,7 +30,7 @@ def test_a_text_is_given_back_as_it_is() -> None:
 
 @pytest.mark.parametrize("blank", ["", " ", "\n\t", "\u3000", "\u2028"])
 def test_a_blank_text_is_refused(blank: str) -> None:
-    with pytest.raises(qtm.InvalidQuery, match=r"^question is blank$") as caught:
+    with pytest.raises(qtm.InvalidQuery, match=r"^question must not be blank$") as caught:
         validate_query(blank, "question", Settings())
     assert caught.value.argument == "question"
 
@@ -49,7 +49,7 @@ def test_what_is_no_text_is_refused_without_showing_it(value: Any) -> None:
 def test_the_length_is_counted_in_characters() -> None:
     settings = Settings(limits=LimitSettings(max_query_chars=5))
     assert validate_query("🐶🐶🐶🐶🐶", "query", settings)
-    with pytest.raises(qtm.InvalidQuery, match=r"query has 6 characters; limits\.maxQueryChars allows 5"):
+    with pytest.raises(qtm.InvalidQuery, match=r"query has 6 characters;  limits\.maxQueryChars is 5"):
         validate_query("🐶" * 6, "query", settings)
 
 

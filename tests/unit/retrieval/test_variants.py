@@ -119,11 +119,11 @@ def test_what_is_not_searched_is_noted_with_what_it_repeats() -> None:
     )
     again = replace(made, sub_queries=("which vaccination dates does Jaco have",))
     assert build_variants(made, QUESTION, FusionSettings())[1] == (
-        ("paraphrase", "not searched: says the same as the original"),
+        ("paraphrase", "not searched: same text as the original"),
     )
     assert build_variants(again, QUESTION, FusionSettings())[1] == (
-        ("sub_query", "not searched: says the same as the rewrite"),
-        ("paraphrase", "not searched: says the same as the original"),
+        ("sub_query", "not searched: same text as the rewrite"),
+        ("paraphrase", "not searched: same text as the original"),
     )
 
 
@@ -164,7 +164,7 @@ def test_a_step_back_is_no_part_of_a_joined_text() -> None:
     assert choose(made, 1) == [("joined", f"{QUESTION} medical history", 0.7)]
     variants = build_variants(made, QUESTION, OPTIONS)[0]
     assert choose_searches(variants, QUESTION, 1)[1] == (
-        ("rewrite", "searched in one text with the question"),
+        ("rewrite", "searched together with the question, as one text"),
         ("step_back", "not searched"),
     )
 
@@ -261,6 +261,6 @@ def test_what_the_passage_leads_is_noted() -> None:
     variants, _ = build_variants(replace(FORMS, standalone=ALONE), "And now?", OPTIONS)
     notes = let_passage_lead(variants, OPTIONS)[1]
     assert notes == tuple(
-        (kind, "not searched: the hypothetical passage leads")
+        (kind, "not searched: the hypothetical passage is used instead")
         for kind in ("standalone", "rewrite", "sub_query", "step_back")
     )

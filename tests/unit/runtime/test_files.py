@@ -196,7 +196,7 @@ def test_what_was_planted_at_the_name_of_the_draft_is_not_written_through(
 def test_what_is_no_file_is_never_replaced(tmp_path: Path, place: str) -> None:
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match="no file"):
+    with pytest.raises(OSError, match="not a file"):
         replace_file(tmp_path / place, b"new")
     assert sorted(it.name for it in tmp_path.iterdir()) == ["folder", "pipe"]
 

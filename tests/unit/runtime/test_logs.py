@@ -26,8 +26,8 @@ from qtmiddleware.testing import ScriptedModel
 from tests.support.clock import Clock
 
 NO_KEY: Final = (
-    "there is no key for the language model: set OPENAI_API_KEY, or QTM_LLM_BASE_URL (llm.baseUrl) for a server that"
-    " needs none"
+    "the key for the language model is missing: set OPENAI_API_KEY, or QTM_LLM_BASE_URL (llm.baseUrl) for a server that"
+    " needs no key"
 )
 QUERY: Final = "Does Jaco have any health concerns?"
 PACKAGE: Final = Path(qtm.__file__).parent
@@ -114,7 +114,7 @@ def test_answers_are_sampled_too(clock: Clock, caplog: pytest.LogCaptureFixture)
         (rewriting(), f"transform.rewrite unauthorized ({NO_KEY})"),
         (
             {"rerank": {"enabled": True, "model": "pinecone/bge-reranker-v2-m3", "timeoutMs": 50_000}},
-            "rerank failed (there is no key for Pinecone: set PINECONE_API_KEY in the environment)",
+            "rerank failed (the key for Pinecone is missing: set PINECONE_API_KEY in the environment)",
         ),
     ],
     ids=["model", "reranker"],
@@ -149,7 +149,7 @@ def test_a_defect_of_ours_is_one_error(
     for _ in range(10):
         wrapped.retrieve(QUERY)
     assert Counter(it.levelname for it in caplog.records) == {"ERROR": 1, "WARNING": 1}
-    assert caplog.messages[0] == "nothing was improved: RuntimeError inside the middleware"
+    assert caplog.messages[0] == "nothing was improved: RuntimeError inside qtmiddleware"
 
 
 def test_records_name_the_line_that_wrote_them(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
@@ -252,7 +252,7 @@ def test_a_breaker_is_logged_when_it_opens_and_when_it_closes_again(caplog: pyte
     for _ in range(50):
         try_once(breaker, works=False)
     assert caplog.messages == [
-        "the circuit breaker of gpt-6-luna opened: it is left alone for 30 s, then tried again",
+        "the circuit breaker of gpt-6-luna opened: no calls for 30 s, then one test call",
     ]
     for _ in range(3):
         clock.now += 31
@@ -261,7 +261,9 @@ def test_a_breaker_is_logged_when_it_opens_and_when_it_closes_again(caplog: pyte
     clock.now += 31
     for _ in range(3):
         assert try_once(breaker, works=True)
-    assert caplog.messages[1:] == ["the circuit breaker of gpt-6-luna closed again; it had opened 4 times"]
+    assert caplog.messages[1:] == [
+        "the circuit breaker of gpt-6-luna is closed again: calls work; it had opened 4 times"
+    ]
     assert {it.levelname for it in caplog.records} == {"WARNING"}
 
 
@@ -295,8 +297,8 @@ def test_an_outage_of_the_model_is_told_in_three_records(caplog: pytest.LogCaptu
     told = [re.sub("[0-9a-f]{16}", "ID", it) for it in caplog.messages]
     assert told == [
         "retrieval ID degraded: transform.rewrite unavailable",
-        "the circuit breaker of scripted opened: it is left alone for 30 s, then tried again",
-        "retrieval ID degraded: transform circuit_open (scripted failed and is left alone for 30 more seconds)",
+        "the circuit breaker of scripted opened: no calls for 30 s, then one test call",
+        "retrieval ID degraded: transform circuit_open (scripted failed and is not called for 30 more seconds)",
     ]
 
 

@@ -408,7 +408,7 @@ def test_an_observer_that_raises_changes_nothing_and_is_logged_once(caplog: pyte
 
 
 def test_what_is_no_observer_is_refused() -> None:
-    with pytest.raises(qtm.ConfigError, match="list is no observer"):
+    with pytest.raises(qtm.ConfigError, match="an observer must have on_start and on_end"):
         qtm.QueryMiddleware(observers=([],))  # type: ignore[arg-type]
     assert isinstance(RecordingObserver(), Observer)
 

@@ -371,7 +371,7 @@ def test_a_reply_that_copies_the_example_of_the_prompt_is_said_to_do_so(mode: st
 def test_a_reply_without_any_text_that_may_be_searched_is_said_why_by_the_names_of_the_rules() -> None:
     with pytest.raises(ModelError, match="dropped: no letters, unresolved reference"):
         parse(prompt("decompose"), Reply(json.dumps({"sub_queries": ["Where was that person born?", "42"]})))
-    with pytest.raises(ModelError, match="has none of the fields that were asked for"):
+    with pytest.raises(ModelError, match="has none of the requested fields"):
         parse(prompt("decompose"), Reply('{"error": {"message": "rate limited", "code": 429}}'))
 
 

@@ -209,7 +209,7 @@ def test_a_number_inside_an_argument_is_no_parameter_to_pass_by_name() -> None:
 
 
 def test_a_request_that_does_not_exist_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(qtm.WrapError, match=r"has no parameter 'reqq', which top_k_arg= names; did you mean 'req'\?"):
+    with pytest.raises(qtm.WrapError, match=r"has no parameter 'reqq', but top_k_arg= names it; did you mean 'req'\?"):
         qm.wrap(lambda req: [], query_arg="req.text", top_k_arg="reqq.limit")
 
 
@@ -290,7 +290,7 @@ def test_a_config_of_the_functions_own_stays_its_own(seen: Recorder) -> None:
 
 def test_a_config_for_a_function_that_hides_its_parameters_is_refused_with_the_way_to_pass_it_on() -> None:
     wrapped = qm.wrap(lambda query, **options: (query, options))
-    with pytest.raises(qtm.ConfigError, match=r"give <lambda>\(\) a parameter of that name to have it passed on"):
+    with pytest.raises(qtm.ConfigError, match=r"if <lambda>\(\) needs config=, add a parameter of that name"):
         wrapped.retrieve(QUERY, config={"tags": ["mine"]})
 
 
@@ -302,7 +302,7 @@ class Retriever:
 
 
 def test_an_object_that_is_no_function_is_refused_with_the_method_to_wrap() -> None:
-    with pytest.raises(qtm.WrapError, match=r"wrap its method that searches: \.invoke"):
+    with pytest.raises(qtm.WrapError, match=r"wrap its search method: \.invoke"):
         qm.wrap(Retriever())  # type: ignore[call-overload]
 
 

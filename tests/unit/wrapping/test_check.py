@@ -80,42 +80,42 @@ KINDS: Final[dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, str],
         lambda query, top_k=4: search(query, top_k),
         {},
         {"query": "as text in `query`", "top_k": "`top_k`, 4", "text": "`metadata.text`", "scores": "higher is better"},
-        f"weigh {len(PASSAGES)} candidates",
+        f"rerank {len(PASSAGES)} candidates",
     ),
     "an SDK's response to a vector": (
         sdk_response,
         {"embed": lambda text: [float(len(text)), 1.0, 0.5]},
-        {"query": "embedded into 3 numbers", "response": "the list in 'matches', 8 of type ScoredVector"},
-        "weigh 8 candidates",
+        {"query": "embedded as 3 numbers", "response": "the list in 'matches', 8 of type ScoredVector"},
+        "rerank 8 candidates",
     ),
     "documents": (
         lambda input, config=None: [Document(text) for text in texts(5)],  # noqa: A006
         {},
-        {"top_k": "no parameter", "text": "`page_content`", "ids": "none", "scores": "5 of 5 have none"},
-        "weigh 5 candidates, all that the function returns",
+        {"top_k": "no parameter", "text": "`page_content`", "ids": "none", "scores": "5 of 5 have no score"},
+        "rerank 5 candidates, which is all that the function returns",
     ),
     "a data frame": (
         lambda query, k=4: pd.DataFrame([{**it, "text": it["metadata"]["text"]} for it in search(query, k)]),
         {},
         {"top_k": "`k`, 4", "response": "the rows of a data frame", "text": "`text`"},
-        "weigh 8 candidates",
+        "rerank 8 candidates",
     ),
     "columns": (
         columns,
         {},
         {"top_k": "`n_results`", "response": "columns", "text": "`document`", "scores": "lower is better"},
-        "weigh 8 candidates",
+        "rerank 8 candidates",
     ),
     "a joined string": (
         lambda query, top_k=4: "\n".join(texts(top_k)),
         {},
-        {"response": "joined to one str"},
-        "return their list and join it afterwards, or pass read=",
+        {"response": "not one str"},
+        "return the list of passages and join it later, or pass read=",
     ),
     "an unknown field": (
         renamed,
         {},
-        {"text": "one under 'blurb'"},
+        {"text": "'blurb' holds text"},
         'set config={"keywordEvidence": {"textField": "blurb"}}',
     ),
     "no metadata": (
@@ -133,17 +133,17 @@ KINDS: Final[dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, str],
     "one passage": (
         lambda query: search(query, 1),
         {},
-        {"candidates": "1 as you call it"},
+        {"candidates": "1 in your call"},
         "top_k_arg=",
     ),
     "one that refuses more": (
         lambda query, top_k=4: search(query, top_k) if top_k < 9 else 1 / 0,
         {},
-        {"candidates": f"asked for {WIDE} it raised ZeroDivisionError: division by zero"},
-        "weigh 4 candidates, all that the function returns",
+        {"candidates": f"asked for {WIDE}, the function raised ZeroDivisionError: division by zero"},
+        "rerank 4 candidates, which is all that the function returns",
     ),
     "items that raise": (lambda query, top_k=4: [Unreadable()], {}, {"passages": "raised RuntimeError: gone"}, "read="),
-    "None": (lambda query, top_k=4: None, {}, {"response": "it is None"}, "namespace"),
+    "None": (lambda query, top_k=4: None, {}, {"response": "returned None"}, "namespace"),
     "nothing found": (lambda query, top_k=4: [], {}, {"response": "holds no passage"}, "namespace"),
 }
 HELPED: Final = (
@@ -236,8 +236,8 @@ def test_passages_that_are_too_long_for_many_candidates_are_said_with_the_settin
     config = {"keywordEvidence": {"maxChars": 300}}
     found = find(checked(lambda query, top_k=2: search(query, top_k), config=config), "candidates")
     assert found.values["plain"] == 2 < found.values["asked"] == found.values["widened"] < len(PASSAGES)
-    assert f"as passages have some {found.values['passage_chars']} characters" in found.text
-    assert found.mend == "raise keywordEvidence.maxChars for more"
+    assert f"because passages have about {found.values['passage_chars']} characters" in found.text
+    assert found.mend == "raise keywordEvidence.maxChars"
     none = find(checked(lambda query, top_k=8: search(query, top_k), config=config), "candidates")
     assert (none.values["asked"], none.mend) == (None, found.mend)
 
@@ -263,9 +263,10 @@ def test_a_function_that_fails_now_and_then_is_checked_by_the_calls_that_succeed
 
 
 ORDERS: Final = {
-    "no passage holds clearly more of the question's words than the first (100%)": ["Jaco has health concerns"] * 4,
-    "no candidate holds any of its keywords": ["Cats sleep", "Dogs bark", "Birds sing"],
-    "than the first (33%)": ["Jaco sleeps", "Jaco eats", "Cats sleep"],
+    "no passage holds clearly more of the question's keywords than the first one (100%)": ["Jaco has health concerns"]
+    * 4,
+    "no candidate holds any keyword": ["Cats sleep", "Dogs bark", "Birds sing"],
+    "than the first one (33%)": ["Jaco sleeps", "Jaco eats", "Cats sleep"],
 }
 
 
@@ -280,16 +281,18 @@ def test_why_the_order_stays_is_said(why: str) -> None:
 def test_scores_that_lie_far_apart_are_named_where_they_keep_the_order() -> None:
     rows = [{"id": str(n), "score": 1 - n / 10, "text": text} for n, text in enumerate(["Cats", "Jaco", "Birds"])]
     config = {"keywordEvidence": {"weight": 0.01}}
-    assert "the scores tell more than the keywords do" in find(checked(lambda query: rows, config=config), "order").text
+    assert (
+        "the scores count for more than the keywords" in find(checked(lambda query: rows, config=config), "order").text
+    )
 
 
 @pytest.mark.parametrize(
     ("query", "said", "mend"),
     [
-        ([0.1, 0.2], "was passed a list", "embed="),
-        ({"inner": "x"}, "was passed a dict", 'query_arg="query.<name>"'),
-        ("   ", "it is blank", "another question"),
-        ("x" * 9_000, "it is too long", "another question"),
+        ([0.1, 0.2], "must be text, not list", "embed="),
+        ({"inner": "x"}, "must be text, not dict", 'query_arg="query.<name>"'),
+        ("   ", "the question is blank", "another question"),
+        ("x" * 9_000, "the question is too long", "another question"),
     ],
     ids=["vector", "mapping", "blank", "too long"],
 )
@@ -304,7 +307,7 @@ def test_what_decided_how_much_words_count_is_said() -> None:
     rows = [{"id": str(n), "score": 1 - n / 10, "text": text} for n, text in enumerate(["Jaco sleeps", *texts(8)])]
     verdict = checked(lambda query: rows).verdicts[0]
     assert verdict.state == "ok"
-    assert "strength 1.00: one passage holds 100% of the question's words, the first one 33%" in verdict.text
+    assert "strength 1.00: one passage holds 100% of the question's keywords, the first one 33%" in verdict.text
 
 
 def test_what_is_switched_off_is_said_with_its_setting() -> None:

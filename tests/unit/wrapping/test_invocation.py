@@ -139,7 +139,10 @@ def test_an_object_that_embeds_questions_and_passages_embeds_questions(way: Way)
 
 @every_way
 def test_what_embeds_nothing_is_an_error_that_names_both_contracts(way: Way) -> None:
-    with pytest.raises(qtm.EmbeddingError, match="'a text -> its vector' or 'a list of texts -> a list of vectors'"):
+    with pytest.raises(
+        qtm.EmbeddingError,
+        match="a function from a text to its vector or a function from a list of texts to a list of vectors",
+    ):
         retrieved(way, lambda it: None, {})
 
 
@@ -271,7 +274,7 @@ def test_an_own_response_is_read_and_written_by_its_own_functions(way: Way) -> N
 
 @pytest.mark.parametrize("options", [{"read": read}, {"write": write}], ids=["read", "write"])
 def test_reading_and_writing_belong_together(options: dict[str, Any]) -> None:
-    with pytest.raises(qtm.WrapError, match="belong together"):
+    with pytest.raises(qtm.WrapError, match="must be passed together"):
         Way("sync").wrap(**options)
 
 
@@ -287,8 +290,8 @@ def test_an_own_response_that_cannot_be_read_comes_back_as_it_is(way: Way) -> No
 # --- a set-up that nothing can be improved with -------------------------------------------------------------------
 
 TEXTLESS: Final = {
-    "ids": (["a-17", "b-18"], "ids without a text"),
-    "pairs": ([("a-17", 0.9), ("b-18", 0.8)], "ids without a text"),
+    "ids": (["a-17", "b-18"], "ids without texts"),
+    "pairs": ([("a-17", 0.9), ("b-18", 0.8)], "ids without texts"),
     "no metadata": ([{"id": "a", "score": 0.9}, {"id": "b", "score": 0.8}], "include_metadata=True"),
     "another field": (
         [{"id": "a", "score": 0.9, "metadata": {"page": {"blurb": "Jaco is well"}}}, {"id": "b", "score": 0.8}],
@@ -296,7 +299,7 @@ TEXTLESS: Final = {
     ),
 }
 UNREADABLE: Final = {
-    "joined": ("Jaco is well\nCats sleep", "return their list"),
+    "joined": ("Jaco is well\nCats sleep", "return the list"),
     "unknown": ({"answer": {"rows": []}}, "read= (response -> list of items)"),
 }
 UNUSABLE: Final = TEXTLESS | UNREADABLE

@@ -92,7 +92,7 @@ async def test_no_coroutine_is_left_unawaited(caplog: pytest.LogCaptureFixture) 
         assert len(await search(QUERY)) == 3
         gc.collect()  # a coroutine nobody awaited warns when it goes
     assert [it.category for it in told] == [qtm.SetupWarning]
-    assert "wrap it with kind='async'" in str(told[0].message)
+    assert "wrap the function with kind='async'" in str(told[0].message)
 
 
 async def test_a_plain_function_that_returns_a_coroutine_is_wrapped_by_saying_so() -> None:

@@ -65,9 +65,9 @@ def test_of_several_questions_it_is_said_for_how_many_another_passage_comes_firs
     check = asyncio.run(wrapped.acheck(questions)) if way.name != "sync" else wrapped.check(questions)
     sample = take_sample(check)
     assert (sample.asked, sample.failed, sample.other_first, sample.left_out) == (5, 0, 2, 0)
-    assert "in 2 of 5 questions another passage comes first" in find(check, "sample").text
+    assert "another passage is first in 2 of 5 questions" in find(check, "sample").text
     assert rules(check).values["advice"] == "measure"
-    assert "may help or harm, so measure" in str(check)
+    assert "may help or harm, so measure it" in str(check)
     assert json.loads(json.dumps(check.to_dict()))["sample"]["other_first"] == 2
 
 
@@ -96,13 +96,13 @@ def test_an_order_that_stays_for_three_questions_is_a_reason_to_leave_the_rules_
     check = checked(STAYS[:3])
     assert (rules(check).values["advice"], rules(check).mend) == ("leave_off", "set keywordEvidence: false")
     assert not check.helps
-    assert "leave it off: the order stays for all 3 questions" in str(check)
+    assert "leave it off: the order does not change for any of 3 questions" in str(check)
 
 
 def test_two_questions_are_too_few_to_advise_on() -> None:
     check = checked(STAYS[:2])
     assert (rules(check).values["advice"], check.helps) == ("unseen", True)
-    assert "too few to advise on: ask 3 to 10" in find(check, "sample").text
+    assert "too few for advice: ask 3 to 10" in find(check, "sample").text
     assert "check([...])" in rules(check).mend
 
 
@@ -129,7 +129,10 @@ def test_questions_for_which_the_function_raises_are_reported_and_the_others_cou
     check = checked([*MOVES[:3], "   ", *STAYS[:1]], fail_for_rex)
     sample = take_sample(check)
     assert (sample.asked, sample.failed, sample.compared, sample.other_first) == (5, 2, 3, 2)
-    assert "2 failed (ConnectionError: http://host is down; InvalidQuery: it is blank)" in find(check, "sample").text
+    assert (
+        "2 failed (ConnectionError: http://host is down; InvalidQuery: the question is blank)"
+        in find(check, "sample").text
+    )
 
 
 def test_a_function_that_fails_for_all_but_the_first_question_is_no_reason_for_advice() -> None:
@@ -166,15 +169,15 @@ def test_only_judgements_say_that_the_rules_will_help() -> None:
     judged = take_sample(check).judged
     assert judged == JudgedSample(questions=6, found=6, first_before=0, first_after=6, better=6, worse=0)
     assert rules(check).values["advice"] == "keep"
-    said = "of 6 judged questions the answer comes first for 6 instead of 0, better for 6, worse for 0"
+    said = "in 6 judged questions, the answer is first for 6 instead of 0; its place is better for 6, worse for 0"
     assert find(check, "judged").text == rules(check).text == said
-    assert "will help: of 6 judged" in str(check)
+    assert "helps: in 6 judged" in str(check)
 
 
 def test_judgements_say_that_the_rules_harm() -> None:
     check = checked(judge(MOVES[:3], "other"))
     assert (rules(check).values["advice"], check.helps) == ("leave_off", False)
-    assert "first for 0 instead of 3, better for 0, worse for 3" in rules(check).text
+    assert "first for 0 instead of 3; its place is better for 0, worse for 3" in rules(check).text
 
 
 def test_four_answers_that_move_up_are_not_enough_to_promise_more() -> None:
@@ -186,7 +189,7 @@ def test_four_answers_that_move_up_are_not_enough_to_promise_more() -> None:
 def test_judgements_that_name_no_passage_that_is_found_are_said() -> None:
     check = checked(judge(MOVES, "https://elsewhere/answer"))
     assert find(check, "judged").state == "problem"
-    assert "compare the ids" in str(check)
+    assert "compare your ids" in str(check)
 
 
 @pytest.mark.parametrize("relevant", ["answer", 7, {"answer": 1}, [None], [True]])
@@ -247,7 +250,7 @@ def test_who_has_few_passages_and_asks_no_model_is_told_that_one_call_gains_most
         return rows[:top_k]
 
     report = str(checked("What does note 7 say?", find_many, config=config, client=client))
-    assert ("small collections gain most from" in report) == is_told
+    assert ("small collections gain most from" in " ".join(report.split())) == is_told
     assert ('"words"' in report) == is_told
 
 

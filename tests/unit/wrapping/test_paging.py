@@ -393,10 +393,10 @@ def test_an_answer_has_no_pages() -> None:
 
 
 DETAIL: Final = (
-    "`offset` asks for a page: the passages stay those of the plain call, in another order;"
-    " wrap with page_arg=False if it does not"
+    "`offset` selects a page, so the passages of the plain call are only reordered;"
+    " wrap with page_arg=False if it does not select a page"
 )
-NOTE: Final = ("query", "paged by `offset`: the passages of the plain call, in another order")
+NOTE: Final = ("query", "`offset` selects a page: the plain call's passages in a new order")
 
 
 def test_the_result_says_that_it_is_a_page() -> None:
@@ -413,7 +413,7 @@ def test_it_is_logged_once_for_a_function(caplog: pytest.LogCaptureFixture) -> N
     for _ in range(5):
         for search in functions:
             search(QUERY)
-    told = f"Calls.search(): {DETAIL}, or with page_arg='offset' to confirm it"
+    told = f"Calls.search(): {DETAIL}, with page_arg='offset' if it does"
     assert caplog.messages == [told] * 2
     assert {record.qtm["event"] for record in caplog.records} == {"paged"}  # type: ignore[attr-defined]
 
@@ -451,9 +451,9 @@ def test_a_parameter_that_is_no_page_is_declined(caplog: pytest.LogCaptureFixtur
 @pytest.mark.parametrize(
     ("page_arg", "said"),
     [
-        ("ofset", "has no parameter 'ofset', which page_arg= names; did you mean 'offset'?"),
-        (True, "page_arg=True; it must be a parameter's name, or False"),
-        (3, "page_arg=3; it must be a parameter's name, or False"),
+        ("ofset", "has no parameter 'ofset', but page_arg= names it; did you mean 'offset'?"),
+        (True, "a parameter's name or False, not True"),
+        (3, "a parameter's name or False, not 3"),
     ],
 )
 def test_an_impossible_one_is_refused(page_arg: Any, said: str) -> None:
@@ -466,8 +466,8 @@ def test_a_check_says_so() -> None:
     check = middleware("words").wrap(Calls().search).check(QUERY)
     (finding,) = (it for it in check.findings if it.subject == "pages")
     assert (finding.state, finding.values) == (qtm.CheckState.OK, {"argument": "offset", "named": False})
-    assert finding.mend == "wrap with page_arg=False if it asks for none, or with page_arg='offset' to confirm it"
-    assert "pages             `offset` asks for one: the passages stay those of your call" in str(check)
+    assert finding.mend == "wrap with page_arg=False if `offset` does not select a page, else with page_arg='offset'"
+    assert "pages             `offset` selects a page: qtmiddleware reorders" in str(check)
     searches = next(it for it in check.findings if it.subject == "searches")
     assert searches.values["most"] == 1
     assert not [

@@ -391,7 +391,7 @@ def test_a_line_that_was_cut_off_spoils_no_other(path: Path) -> None:
 
 
 def test_a_missing_folder_is_a_config_error_and_is_not_made(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"the folder of log\.path is missing"):
+    with pytest.raises(ConfigError, match=r"the folder of log\.path does not exist"):
         QueryLog(tmp_path / "logs" / "queries.jsonl").write(retrieval())
     assert list(tmp_path.iterdir()) == []
 

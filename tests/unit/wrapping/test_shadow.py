@@ -133,7 +133,7 @@ async def test_a_retrieval_is_the_plain_one_and_says_so(log: Path, is_async: boo
         list("abc"),
     )
     assert found.original_query == QUERY
-    assert found.trace.notes == [("original", "shadow mode: what the plain function returns")]
+    assert found.trace.notes == [("original", "shadow mode: the plain function's result")]
     await await_until(lambda: qm.health().shadow.finished)
     assert [it["shadow"]["kept"] for it in records(log) if "shadow" in it] == [2]
 
@@ -179,7 +179,7 @@ def test_a_search_that_fails_in_the_shadow_alone_is_counted_and_told_by_its_kind
     with caplog.at_level(logging.INFO, "qtmiddleware"):
         assert ids(qm.wrap(of_one_thread)(QUERY)) == ["a", "b", "c"]
         wait_until(lambda: qm.health().shadow.failed == 1)
-        wait_until(lambda: "shadow failed: RuntimeError" in caplog.text)
+        wait_until(lambda: "shadow retrieval failed: RuntimeError" in caplog.text)
     assert QUERY not in caplog.text
 
 
@@ -256,4 +256,4 @@ def test_a_response_of_unknown_shape_is_passed_on_and_warned_of(log: Path, caplo
         assert wrapped(QUERY) == 42
         finished(qm, 1)
     assert records(log)[0]["shadow"]["plain"] == []
-    assert "nothing was improved" in caplog.text
+    assert "results are passed through unchanged" in caplog.text

@@ -84,7 +84,7 @@ def test_what_the_model_does_not_give_is_empty_and_noted() -> None:
 def test_a_bad_question_is_told_where_it_stands() -> None:
     results = qtm.QueryMiddleware(CONFIG, client=Rewriting()).transform(iter(["worda", " ", "wordc"]))
     assert next(results).rewrite == "please worda"
-    with pytest.raises(qtm.InvalidQuery, match="query is blank"):
+    with pytest.raises(qtm.InvalidQuery, match="query must not be blank"):
         next(results)
 
 

@@ -65,9 +65,13 @@ class Tariff:
         lacking = ""
         if budget.max_tokens is not None and tokens > budget.max_tokens:
             lacking = (
-                f"budget.maxTokens allows {budget.max_tokens:,} tokens, and with the next batch it may be {tokens:,}"
+                f"budget.maxTokens allows {budget.max_tokens:,} tokens; with the next batch the total may be {tokens:,}"
             )
         elif budget.max_usd is not None and usd > budget.max_usd:
-            lacking = f"budget.maxUsd allows {budget.max_usd:g} US dollars, and with the next batch it may be {usd:.2f}"
+            lacking = (
+                f"budget.maxUsd allows {budget.max_usd:g} US dollars; with the next batch the total may be {usd:.2f}"
+            )
         if lacking:
-            raise ModelError("over_budget", f"{lacking}; raise it, or lower llm.maxTokens, which replies are taken for")
+            raise ModelError(
+                "over_budget", f"{lacking}; raise the limit, or lower llm.maxTokens, the length assumed for each reply"
+            )

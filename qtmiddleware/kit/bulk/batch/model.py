@@ -20,7 +20,7 @@ class Unsent(ModelError):
     """There is no reply to *request* yet."""
 
     def __init__(self, request: Mapping[str, Any]) -> None:
-        super().__init__("unrecorded", "the reply is to come with a batch")
+        super().__init__("unrecorded", "the reply will come with a batch")
         self.request = request
 
 

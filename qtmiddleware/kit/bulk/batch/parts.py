@@ -96,7 +96,9 @@ def split(lines: Iterable[Line], limits: Limits) -> Iterator[tuple[int, Line]]:
     for line in lines:
         length = len(line[1])
         if length > limits.size:
-            raise ConfigError(f"one request has {length:,} bytes, and a batch takes {limits.size:,} here; shorten it")
+            raise ConfigError(
+                f"a request must be at most {limits.size:,} bytes for a batch, not {length:,}; shorten the question"
+            )
         if count == limits.requests or size + length > limits.size:
             number, count, size = number + 1, 0, 0
         count, size = count + 1, size + length

@@ -49,8 +49,8 @@ class BatchService:
     def __init__(self, settings: Settings, client: Any = None) -> None:
         if client is not None and (is_async_client(client) or not is_vendor_client(client, "chat.completions")):
             raise ConfigError(
-                f"{type(client).__name__} cannot be asked in batches: they take an openai.OpenAI client, or none and a "
-                "key in the environment; leave out --batch to ask it now",
+                f"{type(client).__name__} cannot be used with --batch; use an openai.OpenAI client, or no client "
+                "and OPENAI_API_KEY",
                 path="client",
             )
         self._clients = Clients(client, settings.llm.base_url)
@@ -133,7 +133,7 @@ class BatchService:
         with self._explained("/files", of=file), self._client.files.with_streaming_response.content(file) as response:
             for number, line in enumerate(split_lines(limit_size(response.iter_bytes(), size))):
                 if number == lines:
-                    raise ModelError("too_long", f"it has more than {lines:,} lines, and was not read on")
+                    raise ModelError("too_long", f"it has more than {lines:,} lines, and the rest was not read")
                 yield line
 
     def _read(self, batch: Any) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def limit_size(chunks: Iterable[bytes], most: int) -> Iterator[bytes]:
     for chunk in chunks:
         size += len(chunk)
         if size > most:
-            raise ModelError("too_long", f"it is larger than {most:,} bytes, and was not read on")
+            raise ModelError("too_long", f"it is larger than {most:,} bytes, and the rest was not read")
         yield chunk
 
 

@@ -37,9 +37,9 @@ STATE_FILE: Final = FileKind(
         "CREATE TABLE requests (id TEXT PRIMARY KEY, part INTEGER NOT NULL REFERENCES parts) WITHOUT ROWID",
         "CREATE TABLE replies (id TEXT PRIMARY KEY, status INTEGER NOT NULL, body TEXT NOT NULL) WITHOUT ROWID",
     ),
-    subject="{path}, which keeps what was sent in batches,",
-    busy="another command is at work with these batches; wait until it has ended",
-    remedy="move it away, and everything is sent anew",
+    subject="{path}, the record of the batches,",
+    busy="another command is working with these batches; wait until it ends",
+    remedy="move the file away to send everything again",
 )
 
 MOST_VALUE_BYTES: Final = 64 << 20
@@ -179,7 +179,7 @@ class BatchState:
         self.run = self.read_fact("run") or ""
         if not _RUN.fullmatch(self.run):
             self.close()
-            raise self.refuse("what it is called is damaged")
+            raise self.refuse("its name is damaged")
 
     def __enter__(self) -> Self:
         return self

@@ -109,7 +109,7 @@ def open_file_work(
     end of *source*. *client* is an ``openai.OpenAI``.
     """
     if source == STDIN:
-        raise ConfigError("--batch reads the questions again each time; name a file with --file", path="--file")
+        raise ConfigError("--batch needs --file, because it reads the questions again each time", path="--file")
     path = Path(out)
     report, began = BulkReport(), monotonic()
     fingerprint = read_fingerprint(config.settings)
@@ -138,8 +138,8 @@ def _check_unchanged(state: BatchState, fingerprint: Mapping[str, Any], file: Bi
         if _digest(file, size) != kept:
             changes.append(f"the questions in {source}")
         if changes:
-            what = f"the batches of {state.path} are not of this: changed since have {', '.join(changes)}"
-            advice = "put that back, name another --out, or --batch submit with --overwrite"
+            what = f"the batches of {state.path} were made with other inputs; changed: {', '.join(changes)}"
+            advice = "undo the change, name another --out, or run --batch submit with --overwrite"
             raise ConfigError(f"{what}; {advice}", path="--out")
     else:
         size = file.seek(0, os.SEEK_END)
@@ -158,7 +158,7 @@ def _read_kept(state: BatchState) -> tuple[Mapping[str, Any], int, str] | None:
         kept = {}
     config, size, digest = kept.get("config"), kept.get("bytes"), kept.get("digest")
     if not isinstance(config, dict) or not isinstance(size, int) or not isinstance(digest, str):
-        raise state.refuse("what it says of the questions is damaged")
+        raise state.refuse("its record of the questions is damaged")
     return config, size, digest
 
 

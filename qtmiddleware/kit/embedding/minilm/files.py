@@ -69,7 +69,7 @@ def hash_file(path: Path) -> str:
 
 def find_given_files(folder: Path) -> ModelFiles:
     """The files of a folder the user named; raises `EmbeddingError` if one is missing."""
-    files = ModelFiles(folder, "put the official file there or name another folder")
+    files = ModelFiles(folder, "put the official file there, or name another folder")
     missing = [path.name for path in (files.weights, files.tokenizer) if not path.is_file()]
     if missing:
         raise EmbeddingError(
@@ -97,7 +97,7 @@ def find_cached_files() -> ModelFiles:
     # The base directory specification says that a relative path there is to be ignored.
     home = Path(base) if Path(base).is_absolute() else Path("~/.cache").expanduser()
     folder = home / "qtmiddleware" / "all-MiniLM-L6-v2"
-    return ModelFiles(folder, f"delete {folder} and let it be downloaded again")
+    return ModelFiles(folder, f"delete {folder} and run again to download it")
 
 
 HUB: Final = "https://huggingface.co"
@@ -121,7 +121,7 @@ def download(folder: Path) -> None:
     base = (os.environ.get("HF_ENDPOINT") or HUB).rstrip("/")
     if any(mark in base for mark in "@?#"):
         # Nothing of it is ever shown, then.
-        raise EmbeddingError("HF_ENDPOINT holds a name and password or a query; name the address alone")
+        raise EmbeddingError("HF_ENDPOINT must be an address without a user name, password or query")
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in {"1", "true", "yes", "on"}:
         raise EmbeddingError("HF_HUB_OFFLINE forbids the download")
     _log.info("downloading %s (91 MB, once) from %s into %s", MODEL, base, folder, event="model_download")
@@ -146,11 +146,11 @@ def _fetch(url: str, target: Path, expected: str) -> None:
             digest = hashlib.sha256()
             while chunk := response.read(_CHUNK):
                 if file.tell() > MOST_BYTES:
-                    raise EmbeddingError(f"{url} answered more than {MOST_BYTES:,} bytes: not the official file")
+                    raise EmbeddingError(f"{url} sent more than {MOST_BYTES:,} bytes, so it is not the official file")
                 digest.update(chunk)
                 file.write(chunk)
         if digest.hexdigest() != expected:
-            raise EmbeddingError(f"{url} answered another file than the official one (its sha256 is not {expected})")
+            raise EmbeddingError(f"{url} sent a file that is not the official one (its sha256 is not {expected})")
         Path(name).replace(target)
     except HTTPException as error:
         raise OSError(f"{type(error).__name__} from {url}") from error

@@ -60,7 +60,7 @@ BATCH: Final = 64
 """Passages that are embedded and stored at a time."""
 _CACHE_FILE: Final = "cache.sqlite"
 _NO_MODEL_ASKED: Final = (
-    "No language model was asked: there are no recorded replies, and neither OPENAI_API_KEY nor QTM_LLM_BASE_URL"
+    "No language model was called: there are no recorded replies, and neither OPENAI_API_KEY nor QTM_LLM_BASE_URL"
     " is set."
 )
 
@@ -270,12 +270,12 @@ class BenchOptions:
 
     def __post_init__(self) -> None:
         if not 0 <= self.model_ms < inf:
-            message = "the milliseconds that stand for a reply are no time"
+            message = "--model-ms must be a time in milliseconds"
             raise ConfigError(message, path="model_ms", value=self.model_ms)
         if self.recordings is not None and self.record is not None:
-            raise ConfigError("replies are either replayed or recorded, not both", path="record")
+            raise ConfigError("pass --recordings or --record, not both", path="record")
         if self.has_own_model and (self.recordings, self.record, self.client) != (None, None, None):
-            message = "the function is wrapped already and asks its own model; name the plain one"
+            message = "the function is already wrapped and uses its own model; name the plain function"
             raise ConfigError(message, path="function")
 
     @property
@@ -337,7 +337,7 @@ def _open_replies(data: Dataset, options: BenchOptions, stack: ExitStack) -> _Re
     settings, function, recordings = options.settings, options.function, options.recordings
     if function is not None and options.has_own_model:
         has_model = function.fn.middleware._components.has_model
-        note = f"{function.name} asks its own model; its replies are not kept." if has_model else _NO_MODEL_ASKED
+        note = f"{function.name} uses its own model; its replies are not kept." if has_model else _NO_MODEL_ASKED
         return _Replies(data, None, has_model, (note,))
     if recordings is not None:
         replayed, known, recorded = select_recorded(data, recordings)
@@ -349,7 +349,7 @@ def _open_replies(data: Dataset, options: BenchOptions, stack: ExitStack) -> _Re
     model = stack.enter_context(open_model(settings, client=options.client, cache=options.cache))
     note = _describe_model(model, has_model=has_model)
     if options.record is not None and not has_model:
-        raise ConfigError(f"there is nothing to record. {note}", path="record")
+        raise ConfigError(f"--record needs a language model. {note}", path="record")
     return _Replies(data, model, has_model, (note,))
 
 
@@ -361,7 +361,7 @@ def _draw_questions(data: Dataset, options: BenchOptions) -> tuple[Dataset, list
         notes.append(f"{count} of {len(data.questions)} questions, drawn with seed {options.seed}.")
         data = data.sampled(count, seed=options.seed)
     if data.is_synthetic:
-        notes.append("The questions are synthetic: a language model wrote them from the passages they ask for.")
+        notes.append("The questions are synthetic: a language model wrote them from the passages that answer them.")
     return data, notes
 
 
@@ -467,7 +467,7 @@ async def _ask_all(
             if failures and all(failures):
                 raise ModelError(
                     failures[0],
-                    f"{model.name} answered none of the first {len(failures)} questions ({failures[0]}); check the "
+                    f"{model.name} replied to none of the first {len(failures)} questions ({failures[0]}); check the "
                     "key, llm.baseUrl and the model's name, and see that the service is up",
                 )
 
@@ -486,23 +486,23 @@ def _require_writable(recording: Path) -> Path:
 
 def _describe_recording(path: Path, model_ms: float, kept: int, whole: int) -> Iterator[str]:
     time = (
-        f"{model_ms:g} ms stand for the time of each"
+        f"{model_ms:g} ms are counted for each"
         if model_ms
-        else "the model's time is not part of the added milliseconds"
+        else "the added milliseconds do not include the model's time"
     )
-    yield f"Recorded replies of a language model ({path.name}): none was asked, and {time}."
+    yield f"Recorded replies of a language model ({path.name}): no model was called, and {time}."
     if kept < whole:
-        yield f"{kept} of {whole} questions were recorded; the others are left out."
+        yield f"{kept} of {whole} questions were recorded; the others are skipped."
 
 
 def _describe_function(function: FunctionSource, own: OwnFunction) -> Iterator[str]:
     kept = own.memory
     if own.base.top_k_argument is None:
-        yield f"{function.name} has no parameter for the number of passages, so it returns as many as it likes."
+        yield f"{function.name} has no parameter for the number of passages, so its own number is used."
     if isinstance(kept, KeptRuns) and len(kept):
         yield (
-            f"This goes on where the same measurement was interrupted: {len(kept):,} results are known. To measure "
-            f"all anew, delete {kept.path}."
+            f"Continuing an interrupted measurement: {len(kept):,} results are known. To start "
+            f"over, delete {kept.path}."
         )
 
 

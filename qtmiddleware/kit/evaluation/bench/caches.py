@@ -103,9 +103,9 @@ class CacheFile:
         except OSError as error:
             raise StoreError(f"the cache {self._path} cannot be opened: {error.strerror}") from error
         except FAILURES as error:
-            advice = "it must be a file that can be written, with room on the disk"
+            advice = "the file must be writable, with free space on the disk"
             if is_foreign(error):
-                advice = "it was left as it is: move it away, or name another folder"
+                advice = "the file was not changed: move it away, or name another folder"
             # The cause may quote a text of the file.
             cause = None if is_damage(error) else error
             raise StoreError(f"the cache {self._path} cannot be used ({describe_error(error)}); {advice}") from cause
@@ -128,7 +128,7 @@ class CacheFile:
     def _check(self) -> None:
         if read_mark(self._connection) != (APPLICATION_ID, VERSION):
             raise StoreError(
-                f"{self._path} is no cache of this version of qtmiddleware; it was left as it is: move it away, or "
+                f"{self._path} is not a cache of this version of qtmiddleware; it was not changed: move it away, or "
                 "name another folder"
             )
         check_layout(self._connection, _SCHEMA)
@@ -332,7 +332,7 @@ class CachedModel:
         try:
             return _read_reply(row[0]) if row else None
         except (TypeError, ValueError, RecursionError):
-            _log.warning("a reply in the cache is damaged and is asked for again", event="reply_cache_damaged")
+            _log.warning("a reply in the cache is damaged; the model is called again", event="reply_cache_damaged")
             return None
 
     def _keep(self, key: bytes, reply: Reply, seconds: float) -> None:
@@ -344,7 +344,7 @@ class CachedModel:
             with self._file.connection() as connection:
                 connection.execute("INSERT OR REPLACE INTO replies VALUES (?, ?)", (key, json.dumps(asdict(kept))))
         except StoreError as error:
-            _log.warning("a reply could not be kept: %s", error, event="reply_cache_failed")
+            _log.warning("a reply could not be cached: %s", error, event="reply_cache_failed")
 
 
 def _read_reply(kept: Any) -> Reply:

@@ -30,8 +30,8 @@ def select_recorded(data: Dataset, path: Path) -> tuple[RecordedModel, Dataset, 
     Raises `ConfigError` where it cannot be read or is one of other questions.
     """
     foreign = ConfigError(
-        f"none of the {len(data.questions)} questions of {data.name} is in the recording {path}; it belongs to another "
-        "data set",
+        f"none of the {len(data.questions)} questions of {data.name} is in the recording {path}; name the recording "
+        "of this data set",
         path="recordings",
     )
     lines = list(read_lines(path))
@@ -107,7 +107,7 @@ class EstimatedModel:
     def note(self) -> str:
         """One sentence that says what is estimated."""
         money = (
-            f"money by the prices of {self._priced_as}"
+            f"costs use the prices of {self._priced_as}"
             if self._prices.cost(1, 1) is not None
             else f"the prices of {self._priced_as} are not known"
         )

@@ -104,13 +104,13 @@ def _write_worst(comparison: Comparison, data: Dataset | None, decision: Decisio
     if not hurt:
         return ""
     entries = "\n".join(_write_question(number, one) for number, one in enumerate(hurt, 1))
-    return f"### Questions that {escape_text(best.name, _NAME_LENGTH)} hurt most\n\n{entries}"
+    return f"### Questions that get worse most with {escape_text(best.name, _NAME_LENGTH)}\n\n{entries}"
 
 
 def _write_question(number: int, hurt: HurtQuestion) -> str:
     """One question as an entry of a list, with what was searched beneath it."""
     indent = " " * (len(str(number)) + 2)
-    question = escape_text(hurt.question, _TEXT_LENGTH) or "its words are not known"
+    question = escape_text(hurt.question, _TEXT_LENGTH) or "its text is not known"
     fell = f"{PRIMARY} {figures.format_measure(hurt.before)} to {figures.format_measure(hurt.after)}"
     lines = [f"{number}. {escape_text(hurt.id, _NAME_LENGTH)} ({fell}): {question}"]
     for variant in hurt.variants:
@@ -122,7 +122,7 @@ def _write_question(number: int, hurt: HurtQuestion) -> str:
 def _write_method(comparison: Comparison) -> str:
     count = len(comparison.challengers)
     return (
-        f"Held against {escape_text(comparison.baseline, _NAME_LENGTH)}: paired bootstrap interval and two-sided "
+        f"Compared with {escape_text(comparison.baseline, _NAME_LENGTH)}: paired bootstrap interval and two-sided "
         f"paired randomisation test, seed {comparison.seed}, corrected for {count} "
         f"comparison{'' if count == 1 else 's'} after Holm."
         f"{f' Data: sha256 {comparison.data_hash}.' if comparison.data_hash else ''}"

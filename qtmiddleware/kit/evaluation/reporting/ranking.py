@@ -58,7 +58,7 @@ def ranking_page(found: SideBySide) -> str:
     """
     ranked = found.ranked
     if ranked is None:
-        raise ConfigError("there is no ranking to report: no question has an ideal answer", path="found")
+        raise ConfigError("a report needs a question with an ideal answer", path="found")
     template, raw = load_template("ranking.html.jinja")
     style, standings = read_file("house.css") + read_file("page.css"), ranked.standings
     ends = [end for one in standings for end in (*(one.interval or ()), one.place)]
@@ -84,14 +84,14 @@ def _write_headline(ranked: RankedSystems) -> str:
     """The one thing to take home."""
     standings = ranked.standings
     if not standings:
-        return "No ranking came of this."
+        return "There is no ranking."
     best = [one.system for one in standings if one.rank == standings[0].rank]
     names = " and ".join(f"“{shorten(name, figures.NAME_LENGTH)}”" for name in best)
     if len(ranked.questions) == 1 or all(one.lead is None for one in standings):
         return f"{names} answered best."
     if any(one.is_ahead for one in standings if one.system in best):
-        return f"{names} answered best, before “{BASELINE}” by more than chance."
-    return f"Nothing answered better than “{BASELINE}” by more than chance."
+        return f"{names} answered best, ahead of “{BASELINE}” by more than chance."
+    return f"No system answered better than “{BASELINE}” by more than chance."
 
 
 def _classify(one: Standing) -> str:
@@ -135,7 +135,7 @@ def _describe_questions(found: SideBySide) -> Iterator[RankedQuestion]:
 
 def _write_order(ranking: RankedAnswers) -> str:
     if ranking.error:
-        said = {"equal": "all answers are the same", "length": "set aside: length decided"}
+        said = {"equal": "all answers are the same", "length": "not counted: length decided"}
         return said.get(ranking.error, f"the judge failed: {ranking.error}")
     ranks: dict[int, list[str]] = {}
     for one in ranking.standings:

@@ -39,10 +39,10 @@ def write_verdict(comparison: Comparison) -> tuple[str, str]:
         return headline, f"{_describe_price(comparison, best)}{_describe_rival(comparison, best)}"
     if not comparison.challengers:
         return f"There is nothing to compare {base} with.", "Only the baseline was measured."
-    few = " With so few questions only a large difference can show." if comparison.questions < _FEW else ""
+    few = " With so few questions, only a large difference can be seen." if comparison.questions < _FEW else ""
     count = comparison.questions
     questions = "one question" if count == 1 else f"these {count:,} questions"
-    return f"Nothing beats {base}.", f"On {questions} {_describe_losers(comparison)}.{few}"
+    return f"No system beats {base}.", f"On {questions} {_describe_losers(comparison)}.{few}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +94,13 @@ def _describe_price(comparison: Comparison, best: SystemScore) -> str:
     searches = best.searches_per_question
     makes = "" if searches is None else f", makes {figures.format_rate(searches)} searches"
     if not best.llm_calls:
-        a_question = makes and " a question"
-        return f"It hurts {hurts} of the questions, adds {adds} (median){makes}{a_question} and asks no model."
+        a_question = makes and " per question"
+        return f"{hurts} of the questions get worse; it adds {adds} (median){makes}{a_question} and calls no model."
     cost = best.usd_per_thousand
-    price = (
-        "at a price that is not known" if cost is None else f"for {figures.format_dollars(cost)} per 1,000 questions"
-    )
+    price = "at an unknown price" if cost is None else f"for {figures.format_dollars(cost)} per 1,000 questions"
     text = (
-        f"It hurts {hurts} of the questions, adds {adds} (median{beside}){makes} and asks the model "
-        f"{_format_calls(best)} times a question, {price}"
+        f"{hurts} of the questions get worse; it adds {adds} (median{beside}){makes} and calls the model "
+        f"{_format_calls(best)} times per question, {price}"
     )
     free = [score for score in comparison.challengers if not score.llm_calls]
     if sure := _find_best([score for score in free if _is_better(score)]):
@@ -110,7 +108,7 @@ def _describe_price(comparison: Comparison, best: SystemScore) -> str:
     if (unsure := _find_best(free)) and unsure.difference.gain > TOLERANCE:
         gains = f"{_quote_name(unsure.name)} gains {figures.format_gain(unsure.difference)}"
         return f"{text}; without a model, {gains}, which may be chance."
-    return f"{text}; nothing gains without a model."
+    return f"{text}; no system gains without a model."
 
 
 def _describe_rival(comparison: Comparison, best: SystemScore) -> str:
@@ -153,11 +151,11 @@ def _format_cost(score: SystemScore, best: SystemScore) -> str:
     *price, searches = _rank_cost(score)
     *highest, most = _rank_cost(best)
     if price == highest and searches != most:
-        return f" ({figures.format_rate(searches)} searches a question)"
+        return f" ({figures.format_rate(searches)} searches per question)"
     if not score.llm_calls:
         return ""
     cost = score.usd_per_thousand
-    return f" ({f'{_format_calls(score)} calls a question' if cost is None else figures.format_dollars(cost)})"
+    return f" ({f'{_format_calls(score)} calls per question' if cost is None else figures.format_dollars(cost)})"
 
 
 def _describe_losers(comparison: Comparison) -> str:

@@ -86,7 +86,7 @@ def generate(
     drawn = draw_passages(passages, seed)[: ATTEMPTS * count]
     if not drawn:
         raise ConfigError(
-            f"none of the {len(passages)} passages can be asked about: each needs {MIN_WORDS} words in whole phrases",
+            f"none of the {len(passages)} passages is long enough: each needs {MIN_WORDS} words in whole phrases",
             path="passages",
         )
     written = _Written(model.name, Relevance(passages))
@@ -196,7 +196,7 @@ class _Written:
             raise self.error
         if self.is_in_vain:
             logger.warning(
-                "the model was given up after %d questions (%s: %s)",
+                "writing questions stopped after %d (%s: %s)",
                 len(self.questions),
                 self.error.reason,
                 self.error,

@@ -66,7 +66,7 @@ def passages_of(paths: Sequence[Path], settings: Settings) -> tuple[Passage, ...
         rows = ledger.rows(_PASSAGES)
     if not rows:
         why = f": {unread[0]}" if unread else ""
-        raise ConfigError(f"there are no passages to ask questions about{why}", path="paths")
+        raise ConfigError(f"there are no passages to write questions about{why}", path="paths")
     return tuple(Passage(id_, text, json.loads(metadata)) for id_, text, metadata in rows)
 
 

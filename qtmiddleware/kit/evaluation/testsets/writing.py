@@ -68,11 +68,11 @@ def check_free(folder: Path) -> None:
     """Raise `ConfigError` where something stands at *folder* that `write` would not write over."""
     target = folder.expanduser()
     if target.is_symlink() and not target.exists():
-        message = f"{target} is a link to nothing; name {os.path.realpath(target)} itself"
+        message = f"{target} is a broken link; name {os.path.realpath(target)} itself"
         raise ConfigError(message, path=str(target))
     if any(target.iterdir()) if target.is_dir() else target.exists():
         raise ConfigError(
-            f"{target} is there already, and a test set is never written over; name a new folder", path=str(target)
+            f"{target} already exists, and test sets are never overwritten; name a new folder", path=str(target)
         )
 
 
@@ -110,7 +110,7 @@ def _to_json(record: Mapping[str, Any]) -> str:
     try:
         return json.dumps(record, ensure_ascii=False)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"the metadata of {record['_id']!r} is no JSON", path="metadata") from error
+        raise ConfigError(f"the metadata of {record['_id']!r} must be JSON", path="metadata") from error
 
 
 def _build_readme(dataset: Dataset) -> str:

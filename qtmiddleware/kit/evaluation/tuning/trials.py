@@ -51,7 +51,7 @@ class Budget:
 
     *max_call_rate* is the share of the questions for which the model is asked. *max_added_ms* holds for 95 of 100
     questions (p95, beyond a plain search, with the time of replayed replies): a median would say nothing about those
-    that wait for the model where only some do. *max_usd_per_thousand* is US dollars for a thousand questions; a config
+    that wait for the model where only some do. *max_usd_per_thousand* is US dollars per 1,000 questions; a config
     whose cost is not known is beyond any. *max_searches* is how many searches a question may make in the mean; what is
     tried with a model makes no more than that (``limits.maxSearches``), but for one more in a conversation.
     *max_hurt_rate* is the share of questions that may do worse than with the raw query. Raises `ConfigError` for
@@ -70,7 +70,7 @@ class Budget:
             least = 1.0 if name == "max_searches" else 0.0
             if limit is not None and not (isfinite(limit) and least <= limit <= most):
                 allowed = "a number from 0 to 1" if most == 1.0 else f"a finite number of at least {least:.0f}"
-                raise ConfigError(f"{name} is {limit}; allowed: {allowed}", path=name, value=limit, allowed=allowed)
+                raise ConfigError(f"{name} must be {allowed}, not {limit}", path=name, value=limit, allowed=allowed)
 
     def broken_by(self, score: SystemScore, *, kept_rate: float | None = None) -> tuple[str, ...]:
         """Return every limit that *score* is beyond, each as a part of a sentence.
@@ -82,22 +82,20 @@ class Budget:
         excesses = (
             self._check_calls(score, kept_rate),
             _describe_excess(added_ms, self.max_added_ms, "it adds {:.0f} ms (p95), the budget is {:.0f}"),
-            _describe_excess(
-                usd, self.max_usd_per_thousand, "a thousand questions cost ${:.3g}, the budget is ${:.3g}"
-            ),
+            _describe_excess(usd, self.max_usd_per_thousand, "1,000 questions cost ${:.3g}, the budget is ${:.3g}"),
             _describe_excess(
                 score.searches_per_question,
                 self.max_searches,
-                "it makes {:.3g} searches a question, the budget is {:.3g}",
+                "it makes {:.3g} searches per question, the budget is {:.3g}",
             ),
-            _describe_excess(hurt_rate, self.max_hurt_rate, "it hurts {:.1%} of the questions, the budget is {:.1%}"),
+            _describe_excess(hurt_rate, self.max_hurt_rate, "{:.1%} of the questions get worse, the budget is {:.1%}"),
         )
         return tuple(filter(None, excesses))
 
     def _check_calls(self, score: SystemScore, kept_rate: float | None) -> str:
         limit = self.max_call_rate
         text = _describe_excess(
-            score.call_rate, limit, "it asks the model about {:.1%} of the questions, the budget is {:.1%}"
+            score.call_rate, limit, "it calls the model for {:.1%} of the questions, the budget is {:.1%}"
         )
         if not text or limit is None or kept_rate is None or kept_rate > limit:
             return text
@@ -109,11 +107,11 @@ class Budget:
     def describe(self) -> str:
         """Return the limits in words; empty without any."""
         limits = (
-            (self.max_call_rate, "the model asked about at most {:.1%} of the questions"),
+            (self.max_call_rate, "the model called for at most {:.1%} of the questions"),
             (self.max_added_ms, "at most {:,.0f} ms added (p95)"),
-            (self.max_usd_per_thousand, "at most ${:,.3g} for a thousand questions"),
-            (self.max_searches, "at most {:.3g} searches a question"),
-            (self.max_hurt_rate, "at most {:.1%} of the questions hurt"),
+            (self.max_usd_per_thousand, "at most ${:,.3g} per 1,000 questions"),
+            (self.max_searches, "at most {:.3g} searches per question"),
+            (self.max_hurt_rate, "at most {:.1%} of the questions worse"),
         )
         return "; ".join(text.format(limit) for limit, text in limits if limit is not None)
 
@@ -125,7 +123,7 @@ class Budget:
 def _describe_excess(value: float | None, limit: float | None, text: str) -> str:
     if limit is None or (value is not None and value <= limit):
         return ""
-    return "what it costs is not known" if value is None else text.format(value, limit)
+    return "its cost is not known" if value is None else text.format(value, limit)
 
 
 def flat(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:

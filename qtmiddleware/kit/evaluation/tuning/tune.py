@@ -66,7 +66,7 @@ def tune(
     may go. Raises `ConfigError` for unknown tiers, a negative *seed* or too few questions, and what a search raises.
     """
     if seed < 0:
-        raise ConfigError(f"seed is {seed}; allowed: a whole number of at least 0", path="seed", value=seed)
+        raise ConfigError(f"seed must be a whole number of at least 0, not {seed}", path="seed", value=seed)
     began = perf_counter()
     settings = {name: flat(it) for name, it in chosen(tiers).items() if name != BASELINE}
     train, held = split(data, seed=seed, holdout=holdout)
@@ -144,18 +144,18 @@ def _find_refusals(name: str, comparison: Comparison, compared: dict[str, Trial]
     """Return why the config called *name* is not to be used, and what to do."""
     if name == BASELINE:
         nothing = "no candidate within the budget did better than the raw query on the questions it was chosen by"
-        return (f"{nothing}. Keep the raw query, widen the budget or judge more questions.",)
+        return (f"{nothing}. Keep the raw query, raise the budget or judge more questions.",)
     score, trial = comparison[name], compared[name]
     is_gated = trial.settings.get("escalation.mode") == "auto"
     kept_rate = trial.settings["escalation.targetCallRate"] if is_gated else None
     found, broken = score.difference, budget.broken_by(score, kept_rate=kept_rate)
-    why = [f"on the held-out questions {it}. Widen the budget, or tune with a tighter one." for it in broken]
+    why = [f"on the held-out questions {it}. Raise the budget, or tune with a lower one." for it in broken]
     if found.gain <= TOLERANCE:
-        why.append("on the held-out questions it does no better than the raw query. Keep the raw query.")
+        why.append("on the held-out questions it is no better than the raw query. Keep the raw query.")
     elif not found.is_significant:
         needed = f"{_estimate_needed(score, len(trial.score.gains)):,} judged questions"
         chance = f"chance explains what it gains on the held-out questions (p {found.p_holm:.3f})"
-        why.append(f"{chance}. With some {needed} a gain of this size would be told from chance.")
+        why.append(f"{chance}. With some {needed} a gain of this size could be told from chance.")
     return tuple(why)
 
 
@@ -177,7 +177,7 @@ def split(data: Dataset, *, seed: int = 0, holdout: float = 0.5) -> tuple[Datase
     where a side would have fewer than `LEAST` questions.
     """
     if not 0.0 < holdout < 1.0:
-        raise ConfigError(f"holdout is {holdout}; allowed: above 0 and below 1", path="holdout", value=holdout)
+        raise ConfigError(f"holdout must be above 0 and below 1, not {holdout}", path="holdout", value=holdout)
     groups: dict[str, list[Question]] = defaultdict(list)
     for question in data.questions:
         groups[_get_conversation(question)].append(question)
@@ -304,7 +304,7 @@ class Tuned:
             lines += [
                 f"Decided by the former: {trained.name}{', the default' if self.tuned == self.default else ''}.",
                 self._describe_gain("It", self.tuned),
-                f"{gained}; the difference, {_format_points(self.overfit)}, is what does not carry over.",
+                f"{gained}; the difference, {_format_points(self.overfit)}, is the part that does not carry over.",
             ]
         if self.default not in (self.tuned, BASELINE):
             lines.append(self._describe_gain(f"The default, {self.default},", self.default))
@@ -320,8 +320,8 @@ class Tuned:
             yield from (f"Refused: {why}" for why in self.refusals)
         elif self.chosen != self.tuned:
             yield (
-                f"Recommended: the default, {self.chosen}, as the held-out questions do not confirm what was decided. "
-                "Taken by these very questions, it may look a little better on them than it is."
+                f"Recommended: the default, {self.chosen}, because the held-out questions do not confirm the choice. "
+                "The default was chosen on these questions, so its figures may be a little too good."
             )
         elif self.chosen == self.default:
             within = " within the budget" if self.budget.describe() else ""
@@ -336,9 +336,9 @@ class Tuned:
         beside = "" if self.comparison.counts_model_time or not score.llm_calls else ", without the model's own time"
         return (
             f"{subject} gains {_format_points(found.gain)} of {PRIMARY} over the raw query on the held-out questions "
-            f"({interval}, p {found.p_holm:.4f} corrected), hurts {score.hurt_rate:.0%} of them, asks "
-            f"the model about {score.call_rate:.0%}, adds {score.added_ms.p50:.0f} ms (p95 {score.added_ms.p95:.0f}"
-            f"{beside})" + (f" and costs ${cost:.2f} for a thousand questions." if cost else ".")
+            f"({interval}, p {found.p_holm:.4f} corrected), makes {score.hurt_rate:.0%} of them worse, "
+            f"calls the model for {score.call_rate:.0%}, adds {score.added_ms.p50:.0f} ms (p95 {score.added_ms.p95:.0f}"
+            f"{beside})" + (f" and costs ${cost:.2f} per 1,000 questions." if cost else ".")
         )
 
 

@@ -154,7 +154,7 @@ def ingest(
     path = os.fspath(data_path) if data_path is not None else settings.data_path
     if not path:
         raise ConfigError(
-            "there is nothing to ingest: name a file, a folder or a glob, or set dataPath",
+            "dataPath is not set; name a file, a folder or a glob, or set dataPath",
             path="dataPath",
             value=path,
             allowed="a file, a folder or a glob",
@@ -192,7 +192,7 @@ def ingest(
         with suppress(OSError):
             report = replace(report, left_out=count_left_out(path))
     if report.left_out:
-        _log("Left out files that are no documents", count=sum(report.left_out.values()))
+        _log("Skipped files that are not documents", count=sum(report.left_out.values()))
     return report
 
 

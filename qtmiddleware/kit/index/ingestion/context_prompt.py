@@ -94,7 +94,7 @@ def parse_context(asked: Prompt, reply: Reply) -> str:
     if not given.strip() or (found == [] and FIELD.name in picked.named):
         raise ModelError("empty", "the model wrote no context")
     if isinstance(given, Cut) or is_cut or reply.truncated:
-        raise ModelError("truncated", "the model's context broke off; raise llm.maxTokens")
+        raise ModelError("truncated", "the model's context was cut off; raise llm.maxTokens")
     value = strip_quotes(clean(strip_lead_in(clean(given))), "")
     if is_error_page(given) or _JSON.match(value):
         raise ModelError("unparsable", "the model's reply holds no context")

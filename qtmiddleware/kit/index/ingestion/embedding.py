@@ -76,7 +76,7 @@ def build_embed_batch(embedder: Embedder, embedding: str) -> Callable[[Texts], V
     found = identify_embedding(embedder)
     if found != embedding:
         raise EmbeddingError(
-            f"a worker embeds by {found}, and not by {embedding}: give all the same files of the model"
+            f"all workers must have the same model files; one worker embeds with {found}, not {embedding}"
         )
 
     def embed_batch(texts: Texts) -> Vectors:
@@ -107,8 +107,8 @@ def _encode_vectors(vectors: Sequence[Sequence[float]], count: int, embedder: Em
             blobs.append(layout.pack(*vector))
         except (TypeError, OverflowError, struct.error):
             # What stands there in place of numbers may be a text, and Python quotes it.
-            message = f"{embedder.name} returned something else than lists of {embedder.dimension} numbers"
+            message = f"{embedder.name} must return lists of {embedder.dimension} numbers"
             raise EmbeddingError(message) from None
         if not all(map(math.isfinite, vector)):
-            raise EmbeddingError(f"{embedder.name} returned a number that is not finite")
+            raise EmbeddingError(f"{embedder.name} must return finite numbers")
     return blobs

@@ -67,9 +67,9 @@ LEDGER_FILE: Final = FileKind(
             PRIMARY KEY (embedding, hash)
         )""",
     ),
-    subject="{path}, which ingest keeps beside the index,",
-    busy="another ingest is running into this index; wait until it has ended",
-    remedy="move it away, and everything is embedded again",
+    subject="{path}, the ledger beside the index,",
+    busy="another ingest is writing to this index; wait until it ends",
+    remedy="move the file away to embed everything again",
 )
 _RUN: Final = (
     "PRAGMA foreign_keys = ON",
@@ -199,12 +199,12 @@ class Ledger:
                 if is_damage(error):
                     # The cause may quote a text of the file.
                     raise self.build_damage_error(describe_error(error)) from None
-                raise StoreError(f"{self.path}, which ingest keeps beside the index, failed: {error}") from error
+                raise StoreError(f"{self.path}, the ledger beside the index, failed: {error}") from error
 
     def build_damage_error(self, why: str) -> StoreError:
         """The error for something in the file that cannot be what was written there."""
         return StoreError(
-            f"{self.path}, which ingest keeps beside the index, is damaged ({why}); move it away, and everything is "
+            f"{self.path}, the ledger beside the index, is damaged ({why}); move it away, and everything is "
             "embedded again"
         )
 
@@ -232,7 +232,7 @@ def hold_ledger(settings: Settings, store: Store | None) -> Iterator[Ledger]:
                 _of_memory[store] = Ledger(MEMORY)
             ledger = _of_memory[store]
         if not ledger.in_use.acquire(blocking=False):
-            raise StoreError("another ingest is running into this store; wait until it has ended")
+            raise StoreError("another ingest is writing to this store; wait until it ends")
         try:
             yield ledger
         finally:

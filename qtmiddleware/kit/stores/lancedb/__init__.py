@@ -186,7 +186,7 @@ class LanceDBStore(LocalStore):
                 table.optimize(cleanup_older_than=_KEPT)
         except (OSError, RuntimeError, ValueError) as error:
             kind = type(error).__name__
-            _log.debug("the files of the store were not brought together: %s", kind, event="compact_failed", error=kind)
+            _log.debug("the files of the store could not be compacted: %s", kind, event="compact_failed", error=kind)
 
     @contextmanager
     def _use_table(self, doing: str) -> Iterator[Any]:
@@ -200,8 +200,8 @@ class LanceDBStore(LocalStore):
         except Exception as error:
             # Its words may quote what was asked or found; where it stumbles over damage it raises a class of its own.
             raise StoreError(
-                f"the store {self._path} could not be {doing} ({type(error).__name__}); its own words stand in the "
-                "cause of this error. With room on the disk, the folder is damaged: move it away and ingest again"
+                f"the store {self._path} could not be {doing} ({type(error).__name__}); the cause of this "
+                "error has details. If the disk is not full, the folder is damaged: move it away and ingest again"
             ) from error
 
 

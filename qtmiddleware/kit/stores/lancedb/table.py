@@ -45,7 +45,7 @@ def open_table(path: Path, *, embedding_model: str, dimension: int) -> tuple[Any
         held = [it.name for it in path.iterdir() if not it.name.startswith(_MAKING)]
         if _FOLDER not in held:
             if held:
-                raise StoreError(f"the folder {path} holds something else; it was left as it is: name another path")
+                raise StoreError(f"the folder {path} holds other files; name another path")
             _make(path, embedding_model, dimension)
         # Looks at every read whether another process has written.
         table = lancedb.connect(path, read_consistency_interval=timedelta(0)).open_table(_TABLE)
@@ -103,7 +103,7 @@ def _check(held: dict[bytes, bytes], path: Path, embedding_model: str, dimension
     """Raise `StoreError` unless the table is a store of this version, made with this model."""
     version = held.get(_MARK, b"").decode()
     if not version:
-        raise StoreError(f"{path} is the LanceDB folder of another program; it was left as it is: name another path")
+        raise StoreError(f"{path} is the LanceDB folder of another program; name another path")
     if version != VERSION:
         raise StoreError(f"{path} has the layout {version}, this version reads {VERSION}: move it away, ingest again")
     check_model(path, held[b"embedding_model"].decode(), int(held[b"dimension"]), embedding_model, dimension)

@@ -48,7 +48,7 @@ def open_pinecone(options: StoreSettings, *, embedding_model: str, dimension: in
     _check(options)
     key = os.environ.get(KEY_VARIABLE, "").strip()
     if not key:
-        raise StoreError(f"there is no key for Pinecone: set {KEY_VARIABLE} in the environment")
+        raise StoreError(f"the key for Pinecone is missing: set {KEY_VARIABLE} in the environment")
     opened = ExitStack()
     try:
         return _store(key, options, embedding_model, dimension, opened)
@@ -68,10 +68,10 @@ def _check(options: StoreSettings) -> None:
     if options.integrated and (options.sparse_index or options.sparse_host):
         path = "store.sparseIndex" if options.sparse_index else "store.sparseHost"
         raise ConfigError(
-            f"{path} goes with vectors of one's own embedder; it cannot stand beside store.integrated",
+            f"{path} needs vectors of your own embedder; it cannot be used with store.integrated",
             path=path,
             value=options.sparse_index or options.sparse_host,
-            allowed="null where store.integrated is true",
+            allowed="null if store.integrated is true",
         )
 
 

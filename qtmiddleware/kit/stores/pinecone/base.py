@@ -84,7 +84,7 @@ class ModelRecord:
             self._check_model(found.metadata or {})
         elif self._foreign:
             _log.info(
-                "%s is not recorded as made by this package; only its dimension was checked",
+                "%s has no record of its embedding model; only its dimension was checked",
                 self._where,
                 event="index_unrecorded",
             )
@@ -192,9 +192,9 @@ class PineconeBase(ClosingStore):
         # Some clients say None for the default namespace.
         namespace = namespace or ""
         if namespace and not is_id(namespace):
-            raise StoreError("a Pinecone namespace is at most 512 ASCII characters, without NUL; use another one")
+            raise StoreError("a Pinecone namespace is at most 512 ASCII characters, without NUL; use another namespace")
         if namespace == NAMESPACE:
-            raise StoreError(f"the namespace {NAMESPACE!r} is kept for notes on the others; use another one")
+            raise StoreError(f"the namespace {NAMESPACE!r} is kept for notes on the others; use another namespace")
         self._namespace = namespace
         self._dimension = dimension
         self._text_field = text_field

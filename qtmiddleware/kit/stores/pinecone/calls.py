@@ -15,14 +15,14 @@ from qtmiddleware.errors import StoreError
 from qtmiddleware.retrieval.searching import note_reads
 
 _ADVICE: Final = {
-    400: "rejected the request; its own words stand in the cause of this error",
-    401: "refused the key; check PINECONE_API_KEY",
-    402: "asks for payment; check the plan of the project",
+    400: "rejected the request; the cause of this error has the details",
+    401: "rejected the key; check PINECONE_API_KEY",
+    402: "requires payment; check the project's plan",
     403: "does not allow this to the key, or a quota is used up; check the rights of PINECONE_API_KEY and the plan",
     404: "knows no such index or model; check the names and hosts in the config's store",
     408: "did not answer in time; try again later",
     413: "says the request is too large",
-    429: "takes no more requests for now (rate limit or quota); try again later",
+    429: "accepts no more requests for now (rate limit or quota); try again later",
 }
 _UNREADABLE: Final = frozenset({"ResponseParsingError", "JSONDecodeError", "DecodeError", "AttributeError"})
 
@@ -44,9 +44,9 @@ def _describe(error: Exception) -> str:
     if any("Timeout" in name for name in names):
         return f"Pinecone did not answer in time; try again later ({kind})"
     if names & _UNREADABLE:
-        return f"what answered is not Pinecone, or its answer cannot be read ({kind})"
+        return f"the response is not from Pinecone or cannot be read ({kind})"
     if names & {"ValueError", "TypeError"}:
-        return f"Pinecone's client refused the request ({kind}); its own words stand in the cause of this error"
+        return f"Pinecone's client rejected the request ({kind}); the cause of this error has the details"
     return f"Pinecone cannot be reached; check the network, store.index and store.host ({kind})"
 
 
@@ -85,9 +85,7 @@ class Calls:
 
     def __init__(self, index: Any, *, seconds: float, opened: ExitStack | None = None) -> None:
         if inspect.iscoroutinefunction(getattr(type(index), "query", None)):
-            raise StoreError(
-                "an async Pinecone index cannot serve a store: give the one of pinecone.Pinecone().Index()"
-            )
+            raise StoreError("the Pinecone index must not be async; pass the one from pinecone.Pinecone().Index()")
         self._index = index
         self._seconds = seconds
         self._opened = opened

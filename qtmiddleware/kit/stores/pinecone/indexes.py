@@ -48,7 +48,7 @@ class PineconeTextStore(PineconeBase):
     def search(self, query: Sequence[float] | str, top_k: int, *, filter: Filter | None = None) -> list[Record]:  # noqa: A002
         """The passages nearest to the text *query* that meet *filter*, best first; at most 10,000."""
         if not isinstance(query, str):
-            raise StoreError("this index embeds by itself: search it by the query's text")
+            raise StoreError("this index embeds texts itself; search it with the query's text")
         self._about.look()
         if top_k < 1 or not query.strip():
             return []
@@ -137,7 +137,7 @@ class PineconeSparseEncoder:
         )
         made = [(getattr(it, "sparse_indices", None), getattr(it, "sparse_values", None)) for it in answer.data]
         if len(made) != len(texts) or any(indices is None or values is None for indices, values in made):
-            raise StoreError(f"{subject} did not give a sparse vector a text; set store.sparseModel to one that does")
+            raise StoreError(f"{subject} must give one sparse vector per text; set store.sparseModel to such a model")
         return made  # type: ignore[return-value]
 
 
@@ -164,7 +164,7 @@ class SparsePineconeStore(PineconeBase):
     def search(self, query: Sequence[float] | str, top_k: int, *, filter: Filter | None = None) -> list[Record]:  # noqa: A002
         """The passages that share the weightiest words with the text *query* and meet *filter*, best first."""
         if not isinstance(query, str):
-            raise StoreError("this store is searched by words: give it the query's text")
+            raise StoreError("this store is searched by keywords; search it with the query's text")
         self._about.look()
         if top_k < 1 or not query.strip():
             return []
@@ -253,7 +253,7 @@ class PineconeStore(PineconeBase):
         is better.
         """
         if isinstance(query, str):
-            raise StoreError("this store keeps vectors and embeds nothing itself: search it by the query's vector")
+            raise StoreError("this store does not embed texts; search it with the query's vector")
         vector = check_vector(query, self._dimension, "the query")
         self._about.look()
         return self._query(top_k, filter, vector=vector)
@@ -262,7 +262,7 @@ class PineconeStore(PineconeBase):
         fields, size = check_fields(passage, self._text_field)
         values = check_vector(vector, self._dimension, f"the passage {passage.id!r}")
         if not any(values):
-            raise StoreError(f"the vector of the passage {passage.id!r} is all zeros, which Pinecone does not take")
+            raise StoreError(f"the vector of the passage {passage.id!r} is all zeros, which Pinecone does not accept")
         record = {"id": passage.id, "values": values, "metadata": fields}
         return Row(passage, record, size + len(values) * NUMBER_BYTES + len(passage.id) + FRAME_BYTES)
 

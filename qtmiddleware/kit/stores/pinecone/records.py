@@ -50,7 +50,7 @@ def check_id(id_: Any) -> str:
     if not is_id(id_):
         shown = repr(id_) if len(repr(id_)) <= 80 else f"{repr(id_)[:80]}..."
         raise StoreError(
-            f"the id {shown} cannot be kept in Pinecone: ids are 1 to {LONGEST_ID} ASCII characters, without NUL"
+            f"the id {shown} cannot be stored in Pinecone: ids must be 1 to {LONGEST_ID} ASCII characters, without NUL"
         )
     return str(id_)
 
@@ -105,7 +105,7 @@ def check_vector(vector: Any, dimension: int, whose: str) -> list[float]:
     if len(numbers) != dimension:
         raise StoreError(f"the vector of {whose} has {len(numbers)} numbers, not {dimension}")
     if not all(map(isfinite, numbers)):
-        raise StoreError(f"the vector of {whose} holds a number that is not finite; no distance can be taken to it")
+        raise StoreError(f"the vector of {whose} must hold finite numbers only")
     return numbers
 
 
@@ -138,7 +138,7 @@ def _json(value: Any) -> Any:
         return {key: _json(one) for key, one in value.items()}
     if (isinstance(value, float) and not isfinite(value)) or (isinstance(value, int) and abs(value) >= 2**63):
         raise InvalidQuery(
-            "the filter cannot be applied: it holds a number that Pinecone cannot take", argument="filter"
+            "the filter cannot be applied: it holds a number that Pinecone does not accept", argument="filter"
         )
     return [_json(one) for one in value] if isinstance(value, list | tuple | set | frozenset) else value
 

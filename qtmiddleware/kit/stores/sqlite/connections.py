@@ -180,9 +180,7 @@ class Connections:
                     run.execute("ROLLBACK")
         except FAILURES as error:
             if result_code(error) == sqlite3.SQLITE_BUSY:
-                raise self._make_error(
-                    doing, "another process is writing to it; try again when that is done"
-                ) from error
+                raise self._make_error(doing, "another process is writing to it; try again later") from error
             if is_damage(error):
                 # The cause may quote a text of the file.
                 raise self._make_error(

@@ -89,7 +89,7 @@ def open_file(
 
 def _describe_refusal(error: Exception, kind: FileKind) -> str:
     if is_foreign(error):
-        return f"cannot be used ({describe_error(error)}); it was left as it is: {kind.remedy}"
+        return f"cannot be used ({describe_error(error)}); it was not changed: {kind.remedy}"
     if result_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return f"cannot be opened: {kind.busy}"
     return (
@@ -192,7 +192,7 @@ def check_layout(connection: sqlite3.Connection, statements: tuple[str, ...]) ->
     connection.execute("PRAGMA trusted_schema = OFF")
     with short_values(connection):
         if _objects(connection) != _objects_made_by(statements):
-            raise Damage("its tables are not those such a file has")
+            raise Damage("its tables are not those of such a file")
 
 
 @contextmanager
@@ -205,7 +205,7 @@ def short_values(connection: sqlite3.Connection, most: int = _SHORT_BYTES) -> It
     try:
         yield
     except sqlite3.DataError:
-        raise Damage("it holds a longer value than such a file has") from None
+        raise Damage("it holds a value that is too long") from None
     finally:
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, before)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Rows = NDArray[np.int64]
 
 
-NO_OBJECT: Final = "the metadata of a passage is no JSON object"
+NO_OBJECT: Final = "the metadata of a passage is not a JSON object"
 _REMEMBERED: Final = 32
 """Filters whose rows are kept until the file changes."""
 
@@ -114,7 +114,7 @@ def read_meta(run: sqlite3.Connection, key: str) -> Any:
     """Return what the store says of itself under *key*."""
     found = run.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     if found is None:
-        raise Damage("its own account of itself is missing")
+        raise Damage("its description of itself is missing")
     return found[0]
 
 
@@ -128,7 +128,7 @@ def _read_matrix(run: sqlite3.Connection, dimension: int) -> Matrix:
         flat = np.frombuffer(bytearray().join(blob for _, _, blob in found), dtype="<f4")
         vectors = flat.reshape(len(found), dimension).astype(np.float32, copy=False)
     except (TypeError, ValueError):
-        raise Damage("a vector is not of the length it was stored with") from None
+        raise Damage("a vector does not have its stored length") from None
     return Matrix(rows, tuple(id_ for _, id_, _ in found), normalise(vectors))
 
 

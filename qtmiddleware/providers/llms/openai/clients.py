@@ -110,7 +110,9 @@ class Clients:
         """The client for a call in the running event loop; raises `ModelError` where only a sync one was given."""
         given = self._given_async
         if not self._own and given is None:
-            raise ModelError("unavailable", f"a sync client cannot serve an asynchronous call; pass {self._async_kind}")
+            raise ModelError(
+                "unavailable", f"the client must be asynchronous for an asynchronous call; pass {self._async_kind}"
+            )
         if not self._own and not self._can_copy(given):
             return given
         loop = asyncio.get_running_loop()
@@ -178,8 +180,8 @@ class Clients:
         if not is_reachable(self._base_url):
             raise ModelError(
                 "unauthorized",
-                f"there is no key for the language model: set {KEY_VARIABLE}, or {ADDRESS_VARIABLE} (llm.baseUrl) for"
-                " a server that needs none",
+                f"the key for the language model is missing: set {KEY_VARIABLE}, or {ADDRESS_VARIABLE} (llm.baseUrl)"
+                " for a server that needs no key",
             )
         # A retry would sleep for as long as a busy service says, and nobody would hear what it said.
         return make_client(is_async=is_async, address=_own_address(self._base_url), max_retries=0)

@@ -59,7 +59,7 @@ class Collector:
 def check_size(size: int, most: int) -> None:
     """Raise `ModelError` where *size* bytes of an answer are more than *most*."""
     if size > most:
-        raise ModelError("too_long", f"the model's answer is larger than {most} bytes and was not read on")
+        raise ModelError("too_long", f"the model's answer is larger than {most} bytes, the limit")
 
 
 def read_reply(raw: Any) -> Reply:
@@ -92,9 +92,9 @@ def make_reply(text: str, completion: Any, *, finish: str = "", reasoned: bool =
         model, id_ = read_names(completion if named is None else named)
         return Reply(replace_surrogates(text), read, written, truncated=cut, model=model, id=id_)
     if cut:
-        advice = "raise llm.maxTokens, for answers answer.maxTokens"
+        advice = "raise llm.maxTokens (for answers, answer.maxTokens)"
         raise ModelError("truncated", f"the token limit was reached before the answer began; {advice}")
-    raise ModelError("empty", "the model reasoned and answered nothing" if reasoned else "the model's answer is empty")
+    raise ModelError("empty", "the model reasoned but gave no answer" if reasoned else "the model's answer is empty")
 
 
 def count_tokens(completion: Any) -> tuple[int, int]:
@@ -134,7 +134,9 @@ def _parse_json(raw: bytes | bytearray | str) -> Any:
         return json.loads(raw)
     except (ValueError, RecursionError):
         # The decoder's error quotes what it read, so it does not become the cause.
-        raise ModelError("unparsable", "the model's answer is not JSON; is this the address of an API?") from None
+        raise ModelError(
+            "unparsable", "the model's answer is not JSON; check that llm.baseUrl is the address of an API"
+        ) from None
 
 
 def raise_wrapped_error(completion: Any) -> None:
@@ -144,16 +146,16 @@ def raise_wrapped_error(completion: Any) -> None:
         return
     code = read_field(error, "code")
     reason = reason_of_status(code) if isinstance(code, int) else "unavailable"
-    raise ModelError(reason, "the provider answered with an error in place of a completion")
+    raise ModelError(reason, "the provider sent an error instead of a completion")
 
 
 def _first_choice(completion: Any) -> Any:
     known = "choices" in completion if isinstance(completion, Mapping) else hasattr(completion, "choices")
     choices = read_field(completion, "choices")
     if known and (choices is None or choices in ([], ())):
-        raise ModelError("empty", "the model gave no answer to choose from")
+        raise ModelError("empty", "the model's response holds no choices")
     if not isinstance(choices, list | tuple):
-        raise ModelError("unparsable", "the model's answer is no chat completion")
+        raise ModelError("unparsable", "the model's response is not a chat completion")
     return choices[0]
 
 
@@ -189,7 +191,9 @@ def has_reasoning(message: Any) -> bool:
 MOST_STREAM_BYTES: Final = 64 << 20
 """Most bytes that are read of one stream: each token comes in some hundred of them."""
 
-_NO_STREAM: Final = "the model's answer is no stream of completions; is this the address of an API?"
+_NO_STREAM: Final = (
+    "the model's response is not a stream of completions; check that llm.baseUrl is the address of an API"
+)
 
 
 def is_whole_completion(answer: Any) -> bool:
@@ -338,8 +342,8 @@ class StreamReader:
         left = "".join(self._read_event(data) for data in self._events.end()) + self._take_text(last=True)
         if not self.is_whole:
             if self._has_begun:
-                raise ModelError("unavailable", "the model's answer broke off in the middle")
-            raise ModelError("unparsable", _NO_STREAM) if self._seen else ModelError("empty", "nothing was answered")
+                raise ModelError("unavailable", "the model's answer was cut off")
+            raise ModelError("unparsable", _NO_STREAM) if self._seen else ModelError("empty", "the answer was empty")
         reply = self._make_reply()
         if left:
             yield left

@@ -311,7 +311,9 @@ class Negotiator:
         key = self._token_limit(capabilities) if part == "tokens" else part
         lower = capabilities.step_down(part) if key in request else None
         if lower is not None:
-            _log.info("%s refused %s; asking with less", self._model, part, event="asked_with_less", model=self._model)
+            _log.info(
+                "%s rejected %s; retrying without it", self._model, part, event="asked_with_less", model=self._model
+            )
             if is_certain:
                 self.learn(lower)
         return lower

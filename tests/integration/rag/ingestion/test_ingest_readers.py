@@ -91,7 +91,7 @@ async def read_later(path: Path) -> str:
         (lambda path: [("text", "page 1")], "its reader failed (ValueError)"),
         (lambda path: " ", "empty"),
         (lambda path: [], "empty"),
-        (read_later, "its reader failed (it is async; give a function that returns a text)"),
+        (read_later, "its reader failed (the reader must be a plain function that returns text, not async)"),
     ],
 )
 def test_whatever_a_reader_does_takes_one_file_with_it(world: World, read: Any, why: str) -> None:

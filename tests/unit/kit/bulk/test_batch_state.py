@@ -126,7 +126,7 @@ def test_a_file_that_nobody_here_wrote_is_refused_in_one_line(path: Path, statem
             state.parts()
             state.find_reply("0")
 
-    with pytest.raises(StoreError, match=r"out.batch cannot be used .*; move it away") as refused:
+    with pytest.raises(StoreError, match=r"out.batch cannot be used .*; move the file away") as refused:
         read()
     assert str(refused.value).isprintable()
 

@@ -186,14 +186,14 @@ def test_what_another_run_wrote_just_before_it_let_go_stays(out: Path, monkeypat
 
 def test_a_file_that_no_run_made_is_left_alone(out: Path) -> None:
     out.write_text("my notes\n")
-    with pytest.raises(ConfigError, match="says how it was made"), hold_journal(out, fingerprint()):
+    with pytest.raises(ConfigError, match="records how it was made"), hold_journal(out, fingerprint()):
         pass
     assert out.read_text() == "my notes\n"
 
 
 def test_a_second_run_is_refused_as_long_as_the_first_is_there(out: Path) -> None:
     with hold_journal(out, fingerprint()) as journal:
-        with pytest.raises(StoreError, match="another run writes to this output"), hold_journal(out, fingerprint()):
+        with pytest.raises(StoreError, match="another run is writing to this output"), hold_journal(out, fingerprint()):
             pass
         journal.append(FIRST.to_record())
     assert done(out, FIRST) == [True]
@@ -223,7 +223,7 @@ def test_a_disk_that_fills_up_leaves_whole_lines(out: Path, monkeypatch: pytest.
 
     with hold_journal(out, fingerprint()) as journal:
         monkeypatch.setattr(os, "write", write_a_little)
-        with pytest.raises(StoreError, match=r"out.jsonl cannot be written: No space left.*to go on"):
+        with pytest.raises(StoreError, match=r"out.jsonl cannot be written: No space left.*to continue"):
             journal.append(SECOND.to_record())
         monkeypatch.undo()
         assert records(out) == [FIRST.to_record()]
@@ -334,7 +334,7 @@ def test_a_run_file_that_no_run_has_written_is_named(out: Path, value: Any) -> N
     write(out, FIRST.to_record())
     put_fingerprint(out, value)
     with (
-        pytest.raises(StoreError, match=r"out.jsonl.run cannot be used .*; move it away, with the output"),
+        pytest.raises(StoreError, match=r"out.jsonl.run cannot be used .*; move the file and the output away"),
         hold_journal(out, fingerprint()),
     ):
         pass

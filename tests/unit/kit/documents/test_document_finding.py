@@ -50,7 +50,7 @@ def test_what_is_no_document_is_counted_by_its_ending(folder: Path) -> None:
     assert describe_left_out(count_left_out(folder)) == "2 .doc, 1 without an ending, 1 .bak"
     assert count_left_out(f"{folder}/*.doc") == {".doc": 1}
     assert count_left_out(folder / "f.doc") == {}
-    with pytest.raises(ConfigError, match=r"where no documents were found but 1 \.doc;"):
+    with pytest.raises(ConfigError, match=r"which holds no documents but 1 \.doc;"):
         find_documents(f"{folder}/*.doc")
 
 

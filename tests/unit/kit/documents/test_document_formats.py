@@ -543,14 +543,14 @@ def break_openpyxl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str) -
 @pytest.mark.parametrize(
     ("code", "why"),
     [
-        ("while True: pass", "it takes too long to read"),
-        ("import time; time.sleep(3600)", "it takes too long to read"),
+        ("while True: pass", "reading it takes too long"),
+        ("import time; time.sleep(3600)", "reading it takes too long"),
         # In C, without ever letting go of the interpreter.
-        ("sum(iter(int, 1))", "it takes too long to read"),
-        ("import ctypes; ctypes.string_at(0)", "its reader died"),
-        ("import os; os._exit(3)", "its reader died"),
-        ("bytearray(1 << 33)", "it takes too much memory to read"),
-        ("raise SystemExit(5)", "its reader died"),
+        ("sum(iter(int, 1))", "reading it takes too long"),
+        ("import ctypes; ctypes.string_at(0)", "its reader crashed"),
+        ("import os; os._exit(3)", "its reader crashed"),
+        ("bytearray(1 << 33)", "reading it takes too much memory"),
+        ("raise SystemExit(5)", "its reader crashed"),
         ("print('noise'); raise KeyError('secret')", "KeyError"),
         ("def f(): f()\n    f()", "it is nested too deeply"),
     ],

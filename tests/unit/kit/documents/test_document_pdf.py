@@ -151,7 +151,7 @@ def test_a_damaged_page_is_left_out_and_logged(path: Path, caplog: pytest.LogCap
         assert list(texts(path)) == [1, 3]
     logged = [it.getMessage() for it in caplog.records if it.name == "qtmiddleware.documents"]
     assert len(logged) == 1
-    assert logged[0].startswith(f"page 2 of {path} is damaged and was left out")
+    assert logged[0].startswith(f"page 2 of {path} is damaged and was skipped")
 
 
 def test_pypdf_writes_its_warnings_to_its_logger_alone(path: Path) -> None:

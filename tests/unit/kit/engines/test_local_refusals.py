@@ -33,7 +33,7 @@ def test_processors_that_this_process_may_not_use_are_not_counted() -> None:
 
 
 def test_less_than_no_workers_are_refused() -> None:
-    with pytest.raises(ConfigError, match="workers must be a whole number, 0 for one a processor"):
+    with pytest.raises(ConfigError, match="workers must be a whole number"):
         LocalEngine(workers=-1)
 
 

@@ -238,7 +238,9 @@ def test_systems_may_be_settings_of_ones_own() -> None:
 
 
 def test_unknown_systems_are_refused_with_those_there_are() -> None:
-    with pytest.raises(ConfigError, match=r"no system is called 'bm25'; there are: raw; .*combined, auto") as caught:
+    with pytest.raises(
+        ConfigError, match=r"there is no system 'bm25'; the systems are: raw; .*combined, auto"
+    ) as caught:
         compare(retrieve, QUERIES, QRELS, ["bm25"])
     assert caught.value.allowed == "; ".join(SYSTEMS)
     assert [score.name for score in compare(retrieve, QUERIES, QRELS, "rules").systems] == ["raw", "rules"]
@@ -293,7 +295,7 @@ def test_judgements_that_are_none_are_refused_by_their_question(grades: Any) -> 
     "queries", [["What does Jaco eat?"], {"food": None}, {7: "What does Jaco eat?"}, {"food": " "}]
 )
 def test_queries_that_are_none_are_refused(queries: Any) -> None:
-    with pytest.raises(ConfigError, match=r"query 1 is no Question|the question 'food' .* is blank"):
+    with pytest.raises(ConfigError, match=r"query 1 must be a Question|the question 'food' .* is blank"):
         compare(retrieve, queries, {"food": {"food": 1}})
 
 
@@ -301,16 +303,16 @@ def test_names_with_a_meaning_are_not_given_another() -> None:
     other = {"transformationType": "none"}
     wrapped = qtm.QueryMiddleware({}).wrap(retrieve)
     for fn, name in ((retrieve, "raw"), (wrapped, "raw"), (wrapped, "yours")):
-        with pytest.raises(ConfigError, match=f"the name '{name}' has a meaning"):
+        with pytest.raises(ConfigError, match=f"the name '{name}' is reserved"):
             compare(fn, QUERIES, QRELS, {name: other})
     assert compare(retrieve, QUERIES, QRELS, {"raw": SYSTEMS["raw"], "yours": other}).questions == 3
 
 
 def test_options_that_a_wrapped_function_would_not_heed_are_refused() -> None:
     wrapped = qtm.QueryMiddleware({}).wrap(retrieve)
-    with pytest.raises(ConfigError, match="wrapped already"):
+    with pytest.raises(ConfigError, match="already wrapped"):
         compare(wrapped, QUERIES, QRELS, client=ScriptedModel(scripted))
-    with pytest.raises(ConfigError, match="wrapped already"):
+    with pytest.raises(ConfigError, match="already wrapped"):
         compare(wrapped, QUERIES, QRELS, query_arg="query")
 
 

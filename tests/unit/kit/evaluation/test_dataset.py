@@ -59,13 +59,13 @@ def test_ids_written_as_numbers_are_ids(tmp_path: Path) -> None:
     [
         ("queries", '{"_id": "q1", "text": "x"}\n\n{"text": "x"}\n', r'queries\.jsonl line 3: no "_id"'),
         ("queries", '{"_id": "q1"}\n', r'queries\.jsonl line 1: no "text"'),
-        ("queries", '{"_id": "q1", "text": 5}\n', r'line 1: "text" is no text but int'),
-        ("queries", "[]\n", r"line 1: is no JSON object"),
+        ("queries", '{"_id": "q1", "text": 5}\n', r'line 1: "text" must be text, not int'),
+        ("queries", "[]\n", r"line 1: must be a JSON object"),
         ("queries", "{\n", r"line 1: is not JSON"),
-        ("queries", '{"_id": "q1", "text": "x", "metadata": 3}', r'line 1: "metadata" is no object but int'),
-        ("queries", '{"_id": "q1", "text": "x", "metadata": {"history": [3]}}', r'line 1: "history" is no list'),
+        ("queries", '{"_id": "q1", "text": "x", "metadata": 3}', r'line 1: "metadata" must be an object, not int'),
+        ("queries", '{"_id": "q1", "text": "x", "metadata": {"history": [3]}}', r'line 1: "history" must be a list'),
         pytest.param("corpus", "[" * 100_000, r"corpus\.jsonl line 1: is not JSON", id="deep"),
-        ("corpus", '{"_id": "p1", "text": ""}\n{"_id": "p1", "text": ""}\n', r"corpus\.jsonl line 2: the id 'p1' st"),
+        ("corpus", '{"_id": "p1", "text": ""}\n{"_id": "p1", "text": ""}\n', r"corpus\.jsonl line 2: the id 'p1' occurs"),
         ("qrels", "a\tb\tc\nq1\tp1\n", r"test\.tsv line 2: is not a question's id"),
         ("qrels", "a\tb\tc\nq1\tp1\thigh\n", r"test\.tsv line 2: is not a question's id"),
         ("qrels", "q1\tp1\t10001\n", r"line 1: is not .* a whole number of at most 10,000"),
@@ -118,7 +118,7 @@ def test_missing_judgements_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"dev\.tsv cannot be read"):
         Dataset.load(folder, split="dev")
     (folder / "qrels" / "test.tsv").unlink()
-    with pytest.raises(ConfigError, match=r"qrels holds no \.tsv"):
+    with pytest.raises(ConfigError, match=r"qrels must hold a \.tsv"):
         Dataset.load(folder)
 
 

@@ -89,17 +89,17 @@ def test_an_id_beside_ids_is_the_question_s_own(tmp_path: Path) -> None:
         ("question,answer\nWhat?,x\n", r"must name the columns question and id \(or ids\) .* not 'question', 'answer'"),
         ("What?,a\nWhen?,b\n", r"must name the columns question and id .* not 'What\?', 'a'"),
         ("question,id\nWhat?,a\nWhen?,\n", r"csv line 3: has no passage id under \"id\"\. Fill it in"),
-        ("question,id\n,a\n", r"csv line 2: has no question"),
+        ("question,id\n,a\n", r"csv line 2: must have a question"),
         (
             "question,id\nWhat, and when?,a\n",
             r"line 2: has 3 cells, .* names 2 columns\. Put a cell .* a comma in quotes",
         ),
-        ("question,id\nWhat?\n", r"line 2: has no id of a passage"),
+        ("question,id\nWhat?\n", r"line 2: must have the id of a passage"),
         ('question,id\n"What?,a\nWhen?,b\n', r"line 2: cannot be read as CSV \(unexpected end"),
         ('question,id\n"What" is it?,a\n', r"line 2: cannot be read as CSV .*double the quotes"),
         ('question,ids\nWhat?,"[a"\n', r"line 2: must have ids with commas"),
         (b"question,id\nWhat?,a\nWas hei\xdft das?,b\n", r"line 3: is not UTF-8\. Save the table as UTF-8"),
-        ("id,question,ids\nq,What?,a\nq,When?,b\n", r"line 3: the id 'q' stands there a second time"),
+        ("id,question,ids\nq,What?,a\nq,When?,b\n", r"line 3: the id 'q' occurs a second time"),
     ],
 )
 def test_what_is_wrong_with_a_table_is_said_by_its_line(tmp_path: Path, content: str | bytes, said: str) -> None:
@@ -129,13 +129,13 @@ def test_json_has_the_same_keys_as_a_table(tmp_path: Path, lines: list[Any], as_
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ({"question": "What?"}, "has no id of a passage"),
+        ({"question": "What?"}, "must have the id of a passage"),
         ({"question": "What?", "ids": []}, 'has no passage id under "ids"'),
         ({"question": "What?", "id": None}, 'has no passage id under "id"'),
         ({"question": "What?", "ids": [{"a": 1}]}, "texts or numbers as passage ids"),
         ({"question": "What?", "ids": [True]}, "texts or numbers as passage ids"),
-        ({"ids": ["a"]}, "has no question"),
-        (["What?"], "is no JSON object"),
+        ({"ids": ["a"]}, "must have a question"),
+        (["What?"], "must be a JSON object"),
     ],
 )
 def test_what_is_wrong_with_a_line_of_json_is_said(tmp_path: Path, line: Any, said: str) -> None:
@@ -155,7 +155,7 @@ def test_a_folder_needs_no_passages_and_keeps_its_grades(tmp_path: Path) -> None
 
 
 def test_a_file_has_no_splits_and_a_missing_one_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is a file and has no splits"):
+    with pytest.raises(ConfigError, match="is a file, which has no splits"):
         load_judged(write(tmp_path, PLAIN), split="test")
     for name in ("nowhere.csv", "nowhere.jsonl"):
         with pytest.raises(ConfigError, match=f"{name} cannot be read: No such file"):

@@ -220,7 +220,7 @@ def test_systems_are_asked_one_question_after_the_other() -> None:
 def test_a_system_without_an_answer_fails_the_question_alone() -> None:
     def failing(question: Question) -> str:
         if question.id == "q3":
-            raise ModelError("empty", "the language model answered nothing")
+            raise ModelError("empty", "the language model's answer is empty")
         return long(question)
 
     result = judged(by_length, challenger=failing)
@@ -234,7 +234,7 @@ def test_what_else_a_system_raises_passes_through() -> None:
 
 
 def test_a_system_that_returns_no_text_is_told_so() -> None:
-    with pytest.raises(ConfigError, match="answered with NoneType"):
+    with pytest.raises(ConfigError, match="must return the answer's text, not NoneType"):
         judged(by_length, challenger=lambda question: None)
 
 
@@ -261,8 +261,8 @@ def test_a_judge_that_always_fails_is_given_up_with_its_own_error() -> None:
 
 
 def test_a_key_that_is_refused_ends_it_at_once() -> None:
-    model = judge_of(ModelError("unauthorized", "refused the key"))
-    with pytest.raises(ModelError, match="refused the key"):
+    model = judge_of(ModelError("unauthorized", "rejected the key"))
+    with pytest.raises(ModelError, match="rejected the key"):
         judged(model, questions=MANY, concurrency=1)
     assert len(model.prompts) == 2
 
@@ -283,7 +283,7 @@ def test_a_judge_that_dies_later_keeps_its_verdicts(caplog: pytest.LogCaptureFix
     assert counts(result) == (4, 0, 0, 0, 36)
     assert len(answered) == 4 + MOST_FAILURES
     assert [one.reason for one in result.verdicts[-20:]] == ["cancelled"] * 20
-    assert "given up with 20 questions left (unavailable: the service is down)" in caplog.text
+    assert "stopped with 20 questions left (unavailable: the service is down)" in caplog.text
 
 
 def test_a_function_that_hangs_is_not_waited_for() -> None:
@@ -311,7 +311,7 @@ def test_progress_is_told_of_questions_with_a_reference() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"challenger_name": "raw"}, "both systems are called 'raw'"),
+        ({"challenger_name": "raw"}, "must have different names, not both 'raw'"),
         ({"concurrency": 0}, "concurrency"),
         ({"timeout": 0}, "timeout"),
         ({"timeout": float("inf")}, "timeout"),
@@ -354,7 +354,7 @@ def test_the_summary_says_who_won_and_what_to_think_of_it() -> None:
     assert "combined is worse" in judged(by_length, long, short).summary()
     undecided = judged(always("A")).summary()
     assert "no significant difference (p = 1, sign test)" in undecided
-    assert undecided.endswith("Other verdict when the answers changed places: 8.")
+    assert undecided.endswith("The verdict changed when the answers were swapped: 8.")
     assert judged(by_length, questions=[]).summary().startswith("judge-1 judged none of the 0 questions")
 
 

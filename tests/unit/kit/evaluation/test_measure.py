@@ -57,7 +57,7 @@ def test_the_outcome_is_plain_data() -> None:
 
 
 def test_an_unknown_baseline_is_refused_before_anything_runs() -> None:
-    with pytest.raises(ConfigError, match="no system is called 'nobody'") as caught:
+    with pytest.raises(ConfigError, match="baseline must be the name of a system, not 'nobody'") as caught:
         measure({"raw": lambda question: pytest.fail("ran")}, DATA, baseline="nobody")
     assert caught.value.allowed == "raw"
 
@@ -83,13 +83,13 @@ def test_a_failure_says_which_system_and_question_it_came_of() -> None:
 
     with pytest.raises(ConnectionError, match="theirs") as caught:
         measure({"raw": second, "flaky": flaky}, DATA, baseline="raw")
-    assert caught.value.__notes__ == ["It came of the system 'flaky' on the question 'c'."]
+    assert caught.value.__notes__ == ["The system 'flaky' raised this on the question 'c'."]
 
 
 @pytest.mark.parametrize("grade", [0, -1])
 def test_judgements_under_which_nothing_is_relevant_are_refused_before_anything_runs(grade: int) -> None:
     data = Dataset("none", PASSAGES, DATA.questions, {id_: {id_: grade} for id_ in "abcd"})
-    with pytest.raises(ConfigError, match="no passage is judged relevant in the data set none"):
+    with pytest.raises(ConfigError, match="the data set none must have a passage with a grade above 0"):
         measure({"raw": lambda question: pytest.fail("ran")}, data, baseline="raw")
 
 
@@ -98,10 +98,10 @@ def test_what_no_figure_says_is_noted() -> None:
     assert measure({"raw": second}, DATA, baseline="raw").notes == ()
     assert measure({"raw": second}, data, baseline="raw", notes=["mine"]).notes == (
         "mine",
-        "1 of 4 questions have no relevant passage in their judgements; they count 0 everywhere.",
+        "1 of 4 questions have no relevant passage in their judgements; they count as 0 for every system.",
     )
     (said,) = measure({"raw": lambda question: [("chunk 7", 1.0)]}, DATA, baseline="raw").notes
-    assert said.startswith("Nothing that any system found is judged")
+    assert said.startswith("No passage that a system found is judged")
     (said,) = measure({"raw": second, "ours": mixed}, DATA, baseline="raw").notes
     assert said.startswith("ours: 1 of 4 answers are degraded")
 

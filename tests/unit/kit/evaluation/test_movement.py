@@ -38,7 +38,7 @@ def test_each_passage_is_told_with_the_searches_that_found_it_and_the_words_it_h
         ("vet", None, 4, None),
     ]
     assert moved.passages[3].why == (
-        "new at 4th, from 8th in the question's own list: also found by sub-query 1 (2nd) and sub-query 2 (8th); "
+        "new at 4th, from 8th in the question's own search: also found by sub-query 1 (2nd) and sub-query 2 (8th); "
         "holds 'vet'"
     )
     assert moved.passages[0].keywords == ("jaco", "health", "concerns", "vet")
@@ -46,7 +46,7 @@ def test_each_passage_is_told_with_the_searches_that_found_it_and_the_words_it_h
     assert (gone.match.id, gone.before, gone.place, gone.passed_by) == ("adoption", 4, None, (4,))
     assert gone.why == (
         "was 4th, now 6th and out of the 4 shown: passed by the passage now 4th; "
-        "the searches beside the question's lift others; holds none of the keywords"
+        "the other searches raise other passages; holds no keyword"
     )
     assert json.loads(json.dumps(moved.to_dict()))["passages"][3]["hits"][1]["kind"] == "sub_query"
 
@@ -104,8 +104,8 @@ def test_lists_one_after_the_other_tell_a_passage_once() -> None:
     assert len(moved.passages) == 8
     assert moved.passages[0].why == "stays 1st"
     assert {it.why for it in moved.passages[4:]} >= {
-        "stands here once more",
-        "new at 5th: found by the rewrite (1st), not by the question",
+        "listed here again",
+        "new at 5th: found by the rewrite (1st), not by the question's own search",
     }
 
 
@@ -154,7 +154,7 @@ def test_a_list_of_matches_that_somebody_made_will_do() -> None:
     moved = explain_movement(found, before)
     assert [it.before for it in moved.passages] == [None] * 4
     assert [it.match.id for it in moved.dropped] == ["vet", "gone"]
-    assert moved.dropped[1].why.startswith("was 2nd, no search found it here and out of the 4 shown")
+    assert moved.dropped[1].why.startswith("was 2nd, no search found it and out of the 4 shown")
 
 
 def test_places_are_said_as_people_say_them() -> None:

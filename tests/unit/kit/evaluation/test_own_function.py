@@ -57,7 +57,7 @@ def test_questions_the_function_fails_on_are_counted_noted_and_left_out_of_every
     assert [(score.name, score.failed, len(score.runs)) for score in found.systems] == [("raw", 1, 6), ("rules", 1, 6)]
     (note,) = found.notes
     assert note == (
-        "2 of 8 questions failed and are left out of all figures: raw on 'q1' (TimeoutError: no answer from the "
+        "2 of 8 questions failed and are not counted: raw on 'q1' (TimeoutError: no answer from the "
         "index); rules on 'q0' (TimeoutError: no answer from the index)."
     )
     assert [system["failed"] for system in found.to_dict()["systems"]] == [1, 1]
@@ -124,7 +124,7 @@ def test_ids_that_no_judgement_knows_end_it_after_twenty_questions_with_one_of_e
 
 def test_few_questions_that_find_nothing_relevant_may_still_be_hard_ones() -> None:
     found = compare(find, {"q": "What does Jaco eat?"}, {"q": {"nowhere": 1}}, ["rules"])
-    assert found.notes[-1].startswith("Nothing that any system found is judged")
+    assert found.notes[-1].startswith("No passage that a system found is judged")
 
 
 # --- what is kept until the end -----------------------------------------------------------------------------------

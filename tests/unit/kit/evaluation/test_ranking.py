@@ -73,7 +73,7 @@ def test_systems_are_ranked_by_both_orders_and_the_judges_words_are_kept() -> No
     assert ranked.questions[0].standings[0].strengths == ("full", "full")
     assert ranked.summary() == (
         "Ranked by judge-1 on 8 questions: rules > rewrite > raw. Repeats agree on 100 % of the pairs. "
-        "Before raw by more than chance: rules, rewrite."
+        "Ahead of raw by more than chance: rules, rewrite."
     )
     assert len(model.prompts) == 2 * len(QUESTIONS)
     assert not any(name in prompt.system + prompt.user for prompt in model.prompts for name in ANSWERS)
@@ -86,7 +86,7 @@ def test_a_judge_that_goes_by_position_leaves_no_order() -> None:
     assert not any(it.is_ahead for it in ranked.standings)
     assert ranked.agreement == 0.0
     assert all(one.is_flip for one in ranked.questions)
-    assert "Another answer was best when they changed places: 8" in ranked.summary()
+    assert "Another answer was best when their order was reversed: 8" in ranked.summary()
 
 
 def many(count: int) -> tuple[Sequence[Question], dict[str, dict[str, str]]]:
@@ -109,7 +109,7 @@ def test_who_is_longer_gains_nothing_as_a_judge_that_goes_by_length_is_found_out
     ranked = rank(QUESTIONS, ANSWERS, judge_of(longer_is_better))
     assert (ranked.standings, ranked.set_aside, ranked.failed) == ((), 8, 0)
     assert {one.error for one in ranked.questions} == {"length"}
-    assert "Set aside, as the judge preferred an answer that was said twice: 8" in ranked.summary()
+    assert "Not counted, because the judge preferred a repeated answer: 8" in ranked.summary()
     assert any("said twice" in reason.legend for reason in ranked.questions[0].reasons)
 
 
@@ -203,7 +203,7 @@ def test_a_key_that_is_refused_later_ends_the_ranking_with_what_there_is() -> No
     replies = iter(range(1_000))
 
     def refusing(prompt: Prompt) -> Any:
-        return by_words(prompt) if next(replies) < 2 else ModelError("unauthorized", "refused the key")
+        return by_words(prompt) if next(replies) < 2 else ModelError("unauthorized", "rejected the key")
 
     ranked = rank(QUESTIONS, ANSWERS, judge_of(refusing), concurrency=1)
     assert [one.error for one in ranked.questions] == ["", "unauthorized", *["cancelled"] * 6]

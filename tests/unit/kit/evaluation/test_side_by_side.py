@@ -80,7 +80,7 @@ def test_what_cannot_be_asked_is_refused_before_anything_is() -> None:
 
     with pytest.raises(InvalidQuery, match="blank"):
         ask_systems(count, [Question("a", "What?"), Question("b", " ")])
-    with pytest.raises(ConfigError, match="no system is called"):
+    with pytest.raises(ConfigError, match="there is no system"):
         ask_systems(count, QUESTION, ["rewritten"])
     with pytest.raises(ConfigError, match="same id"):
         ask_systems(count, [Question("a", "What?"), Question("a", "Who?")])
@@ -107,11 +107,11 @@ def test_questions_with_ideal_answers_are_read_as_they_are_usually_written(tmp_p
     [
         ("", "holds no questions"),
         ("[]", "holds no questions"),
-        ('[{"question": "What?"}, {"ideal_answer": "That."}]', "question 2: has no question"),
+        ('[{"question": "What?"}, {"ideal_answer": "That."}]', "question 2: must have a question"),
         ('[{"question": "What?"', "is not JSON"),
         ('{"question": "What?"}\nWho?\n', "line 2: is not JSON"),
         ('[{"id": "a", "question": "What?"}, {"id": "a", "question": "Who?"}]', "a second time"),
-        ("[1]", "is no JSON object"),
+        ("[1]", "must be a JSON object"),
     ],
 )
 def test_a_file_of_questions_that_is_wrong_is_named_with_the_place(tmp_path: Path, text: str, words: str) -> None:

@@ -35,6 +35,6 @@ def test_the_baseline_comes_first_and_every_system_once() -> None:
 def test_an_unknown_system_is_refused_with_those_there_are() -> None:
     for ask in (lambda: chosen(["rules", "Rules"]), lambda: asks_a_model("Rules")):
         with pytest.raises(
-            ConfigError, match="no system is called 'Rules'; there are: raw; preprocessed as text; rules"
+            ConfigError, match="there is no system 'Rules'; the systems are: raw; preprocessed as text; rules"
         ):
             ask()

@@ -435,13 +435,13 @@ class Wordless:
 
 
 def test_a_store_without_a_word_search_is_refused_unless_words_count_nothing() -> None:
-    with pytest.raises(StoreError, match="Wordless has no word search"):
+    with pytest.raises(StoreError, match="Wordless has no keyword search"):
         HybridSearch(Wordless(), EMBEDDER)
     assert ids(HybridSearch(Wordless(), EMBEDDER, options=weighing(1.0, 0.0))("q")) == ["a"]
 
 
 def test_a_store_of_vectors_without_an_embedder_is_refused(store: SQLiteStore) -> None:
-    with pytest.raises(ConfigError, match="give an embedder"):
+    with pytest.raises(ConfigError, match="pass an embedder"):
         HybridSearch(store, None)
 
 
@@ -500,7 +500,7 @@ def test_where_the_middleware_has_no_thread_left_vectors_alone_are_searched(capl
     assert [variant.kind for variant in retrieval.variants] == ["original", "rewrite"]
     assert len(words.queries) == 1  # the original's, which is not counted
     assert qm.health().threads.refused >= 1  # a thread is given back a moment after its result is there
-    assert "the word search failed" in caplog.text
+    assert "the keyword search failed" in caplog.text
 
 
 class Recorder:

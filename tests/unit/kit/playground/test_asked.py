@@ -64,11 +64,11 @@ def test_a_link_says_nothing_that_goes_without_saying() -> None:
 @pytest.mark.parametrize(
     ("address", "said"),
     [
-        ("?topK=0", "topK is no whole number from 1 to 50; it was left out."),
-        ("?topK=2.5", "topK is no whole number from 1 to 50; it was left out."),
-        ("?keywordEvidence.weight=nan", "keywordEvidence.weight is no number from 0 to 1; it was left out."),
-        ("?fusion.weights.rewrite=-1", "fusion.weights.rewrite is no number from 0 to 5; it was left out."),
-        ("?fusion.method=none", "fusion.method is no one of anchored, rrf, weighted_rrf, max; it was left out."),
+        ("?topK=0", "topK must be a whole number from 1 to 50; it was ignored."),
+        ("?topK=2.5", "topK must be a whole number from 1 to 50; it was ignored."),
+        ("?keywordEvidence.weight=nan", "keywordEvidence.weight must be a number from 0 to 1; it was ignored."),
+        ("?fusion.weights.rewrite=-1", "fusion.weights.rewrite must be a number from 0 to 5; it was ignored."),
+        ("?fusion.method=none", "fusion.method must be one of anchored, rrf, weighted_rrf, max; it was ignored."),
         ("?tier=best", "There is no tier 'best' here."),
     ],
 )

@@ -163,11 +163,11 @@ def test_what_went_wrong_is_said(fn: Any, said: str) -> None:
 def test_who_was_not_asked_is_not_waited_for() -> None:
     page = write(app.raising)
     assert '<div slot="tier-rules" hidden></div>' in page
-    assert "There is no plain list, so no tier was asked." in page
+    assert "There is no plain list, so no tier ran." in page
 
 
 def test_a_model_that_gave_nothing_is_said_at_once() -> None:
-    assert "Every tier gives the plain list. The model gave nothing of use to 4 tiers." in write(app.down)
+    assert "Every tier gives the plain list. The model gave nothing usable to 4 tiers." in write(app.down)
 
 
 def find_headline(page: str) -> str:
@@ -195,8 +195,8 @@ TEXTS = ("Jaco is a dog.", "Nothing at all.", "Jaco has health concerns.", "Noth
         ({"d": 1}, "The answer: in none of the lists."),
         ({"b": 1, "c": 1}, "The first of 2 answers: 2nd in the plain list, 1st with rules."),
         ({"a": 1, "c": 1}, "The first of 2 answers: 1st in the plain list and with every tier."),
-        ({"a": 0}, "rules changes 1 of the 2 passages that are shown."),
-        ({}, "rules changes 1 of the 2 passages that are shown."),
+        ({"a": 0}, "rules changes 1 of the 2 passages shown."),
+        ({}, "rules changes 1 of the 2 passages shown."),
     ],
 )
 def test_a_headline_says_where_the_answer_went_and_without_a_judgement_that_the_list_changes(
@@ -209,19 +209,19 @@ def test_a_headline_says_where_the_answer_went_and_without_a_judgement_that_the_
 def test_a_judgement_is_that_of_its_own_question_alone() -> None:
     asked = Question("q", QUERY, (Message("user", "Who is Jaco?"),))
     page = write(wrap_list(*TEXTS), examples=[asked, Question("r", "Who?")], qrels={"q": {"a": 1}, "r": {"a": 1}})
-    assert find_headline(page) == "rules changes 1 of the 2 passages that are shown."
+    assert find_headline(page) == "rules changes 1 of the 2 passages shown."
 
 
 def test_another_order_is_said_of_the_tiers_that_have_one() -> None:
     page = write(wrap_list("Nothing at all.", "Jaco has health concerns."))
-    assert find_headline(page) == "Every tier shows the passages of the plain search, rules in another order."
+    assert find_headline(page) == "Every tier shows the passages of the plain search; rules in another order."
 
 
 def test_the_page_says_who_keeps_what_is_asked() -> None:
-    assert "The server keeps nothing you ask. Your browser does" in write(app.search)
+    assert "The server stores no questions. Your browser does" in write(app.search)
 
 
 def test_a_result_that_nobody_can_read_is_said_with_what_mends_it() -> None:
     with pytest.warns(qtm.SetupWarning):
         page = write(app.odd)
-    assert "qtm check says how to mend that" in page
+    assert "run qtm check" in page

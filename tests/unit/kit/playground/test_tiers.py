@@ -61,7 +61,7 @@ def test_of_a_function_that_raises_the_kind_is_told_and_no_key() -> None:
 
 def test_a_function_that_hangs_is_waited_for_no_longer_than_a_tier_may_take() -> None:
     (answer,) = put(app.hanging, seconds=0.3)
-    assert answer.problem == "gave no answer within 0.3 seconds, so nobody waits for it any more"
+    assert answer.problem == "did not answer within 0.3 seconds and was stopped"
 
 
 def test_a_result_that_nobody_can_read_is_asked_for_once() -> None:

@@ -88,7 +88,7 @@ def test_a_foreign_or_damaged_file_is_named_and_left_as_it_is(tmp_path: Path, fi
     path = tmp_path / "index.sqlite"
     fill(path)
     before = path.read_bytes()
-    with pytest.raises(StoreError, match=r"index\.sqlite .*left as it is"):
+    with pytest.raises(StoreError, match=r"index\.sqlite .*was not changed"):
         open_store(path)
     assert path.read_bytes() == before
 
@@ -116,7 +116,7 @@ def test_a_file_with_other_tables_than_ours_is_refused_and_nothing_of_it_is_run(
         theirs.executescript(HOSTILE[what])
         theirs.commit()
     before = path.read_bytes()
-    with pytest.raises(StoreError, match=r"index\.sqlite .*left as it is"):
+    with pytest.raises(StoreError, match=r"index\.sqlite .*was not changed"):
         open_store(path)
     assert path.read_bytes() == before
 

@@ -78,9 +78,13 @@ NOTHING: Any = None
 BUGS = [
     (looks_up_the_text, "KeyError", "return {}[messages[1]"),
     (looks_up_a_field, "KeyError", '{"choices": []}["answer_text"]'),
-    (lambda: "x", "TypeError", "it cannot be called with one argument, the messages (it takes nothing)"),
-    (takes_nothing, "TypeError", "it cannot be called with one argument, the messages (it takes nothing)"),
-    (lambda one, two: "x", "TypeError", "it cannot be called with one argument, the messages (it takes: one, two)"),
+    (lambda: "x", "TypeError", "the function cannot be called with one argument, the messages (it takes nothing)"),
+    (takes_nothing, "TypeError", "the function cannot be called with one argument, the messages (it takes nothing)"),
+    (
+        lambda one, two: "x",
+        "TypeError",
+        "the function cannot be called with one argument, the messages (it takes: one, two)",
+    ),
     (misspelt, "NameError", "return mesages[0]"),
     (lambda messages: NOTHING[0], "TypeError", "NOTHING[0]"),
     (lambda messages: messages.text, "AttributeError", "messages.text"),

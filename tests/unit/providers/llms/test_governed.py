@@ -142,7 +142,7 @@ def test_a_call_without_any_time_left_is_not_made_and_speaks_against_nobody(
 @pytest.mark.parametrize("said", ["a text", None, {"text": "fine"}], ids=["text", "nothing", "mapping"])
 def test_what_is_no_reply_is_told_as_such(way: str, said: Any) -> None:
     governed = Governed(said)
-    with pytest.raises(ModelError, match=r"scripted returned (str|NoneType|dict); it has to return a Reply") as caught:
+    with pytest.raises(ModelError, match=r"scripted must return a Reply, not (str|NoneType|dict)") as caught:
         WAYS[way](governed.model, Deadline.after(60))
     assert (caught.value.reason, governed.is_left_alone) == ("unparsable", True)
 
@@ -294,8 +294,8 @@ def test_while_one_call_tries_the_others_are_told_so() -> None:
     assert breaker.attempt() is not None
     reason = model.reason_to_wait()
     assert reason is not None
-    assert str(reason) == "scripted failed and is being tried again"
-    with pytest.raises(ModelError, match="is being tried again"):
+    assert str(reason) == "scripted failed and is being tested with one call"
+    with pytest.raises(ModelError, match="is being tested with one call"):
         model.complete(PROMPT, Deadline.after(60))
 
 

@@ -120,7 +120,7 @@ def test_the_standalone_form_of_a_recorded_query_is_found(make_prompt, history: 
 
 
 def test_a_recording_without_any_text_is_a_config_error() -> None:
-    with pytest.raises(ConfigError, match="give the query set"):
+    with pytest.raises(ConfigError, match="pass queries="):
         RecordedModel([record("1")])
     assert repr(RecordedModel([])) == "RecordedModel('recorded', queries=0)"
 

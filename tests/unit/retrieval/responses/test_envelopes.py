@@ -209,9 +209,9 @@ def test_what_holds_passages_without_a_name_is_read_as_before() -> None:
     ],
 )
 def test_passages_are_left_as_they_are_if_another_list_may_belong_to_them_place_by_place(response: Any) -> None:
-    with pytest.raises(ResponseShapeError, match="another list may belong to"):
+    with pytest.raises(ResponseShapeError, match="another list may run parallel to"):
         read_response(Variant("original", "q"), response)
-    with pytest.warns(qtm.SetupWarning, match="another list may belong to"):
+    with pytest.warns(qtm.SetupWarning, match="another list may run parallel to"):
         assert qtm.middleware(lambda query: response)(QUESTION) is response
 
 

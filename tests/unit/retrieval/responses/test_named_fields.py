@@ -235,8 +235,8 @@ def test_check_names_the_fields_that_seem_to_hold_ids_and_scores(id_name: str, s
 
 def test_check_says_where_to_name_a_field_if_none_seems_to_hold_them() -> None:
     ids, scores = say([{"blurb": text, "page": 1} for text in TEXTS])
-    assert ids == "if a field holds them, name it in keywordEvidence.idField"
-    assert scores == "if a field holds them, name it in keywordEvidence.scoreField"
+    assert ids == "if a field holds them, name the field in keywordEvidence.idField"
+    assert scores == "if a field holds them, name the field in keywordEvidence.scoreField"
 
 
 def test_check_has_nothing_to_say_of_fields_if_ids_and_scores_are_read_or_passages_are_texts() -> None:

@@ -117,7 +117,7 @@ def test_a_full_bulkhead_refuses_at_once_and_tells_of_it_once(caplog: pytest.Log
         for _ in range(4):
             bulkhead.start(lambda: release.wait(PATIENCE) and None)
         for _ in range(100):
-            with pytest.raises(ModelError, match=r"limits\.maxThreads allows 4") as refused:
+            with pytest.raises(ModelError, match=r"limits\.maxThreads is 4") as refused:
                 bulkhead.start(lambda: None)
             assert (refused.value.reason, refused.value.was_asked) == ("overloaded", False)
         assert (bulkhead.in_use, bulkhead.refused) == (4, 100 * turn)
@@ -125,8 +125,8 @@ def test_a_full_bulkhead_refuses_at_once_and_tells_of_it_once(caplog: pytest.Log
         wait_until_free(bulkhead)
         release.clear()
     told = [it.getMessage() for it in caplog.records]
-    assert ["are taken" in it for it in told] == [True, False, True, False]
-    assert "100 calls were refused so far" in told[1]
+    assert ["are busy" in it for it in told] == [True, False, True, False]
+    assert "100 calls have been skipped so far" in told[1]
 
 
 def test_many_callers_never_hold_more_threads_than_a_bulkhead_has() -> None:

@@ -122,7 +122,7 @@ def test_what_was_really_measured_is_told() -> None:
         baseline="raw",
     )
     text = Reading(page(found, asked)).text
-    assert "Nothing beats “raw”." in text
+    assert "No system beats “raw”." in text
     assert "−24.6" in text
     assert "0.250" not in text
     assert "250 ms" in text
@@ -271,8 +271,8 @@ def test_where_the_models_time_is_not_counted_every_time_says_so() -> None:
     found = replace(several(), counts_model_time=False)
     text = Reading(page(found, data(found))).text
     assert "Time added, without the model’s own" in text
-    assert "(median, without the model’s own time) and asks the model" in text
-    assert "median over the questions, without the model’s own time" in text
+    assert "(median, without the model’s own time) and calls the model" in text
+    assert "median of the questions, without the model’s own time" in text
     assert "the time of the model is no part of any figure here" in text
     assert "without the model" not in Reading(page(several())).text
 

@@ -28,8 +28,8 @@ def test_the_verdict_names_the_best_its_price_and_what_is_free() -> None:
     runs = {question: run(question, calls=1, cost=0.0005) for question in GAINS}
     best = score("combined", dict.fromkeys(GAINS, 0.2), ms=(1240.0, 2300.0), runs=runs)
     assert verdict(comparison(best, score("rules", GAINS))) == (
-        "“combined” beats “raw” by 20.0 points of nDCG@10. It hurts 0 % of the questions, adds 1.2 s (median) and asks "
-        "the model 1.00 times a question, for $0.50 per 1,000 questions; without a model, “rules” gains 5.0. "
+        "“combined” beats “raw” by 20.0 points of nDCG@10. 0 % of the questions get worse; it adds 1.2 s (median) and "
+        "calls the model 1.00 times per question, for $0.50 per 1,000 questions; without a model, “rules” gains 5.0. "
         "“rules” may be as good: the 15.0 points between them [+5.0, +25.0] may be chance."
     )
 
@@ -37,9 +37,9 @@ def test_the_verdict_names_the_best_its_price_and_what_is_free() -> None:
 def test_the_verdict_says_how_many_searches_a_question_takes() -> None:
     runs = {question: run(question, searches=6, calls=1) for question in GAINS}
     best = dict.fromkeys(GAINS, 0.2)
-    assert "(median), makes 6.00 searches and asks the model" in verdict(comparison(score("all", best, runs=runs)))
+    assert "(median), makes 6.00 searches and calls the model" in verdict(comparison(score("all", best, runs=runs)))
     runs = {question: run(question, searches=1) for question in GAINS}
-    assert "makes 1.00 searches a question and asks no model." in verdict(comparison(score("a", best, runs=runs)))
+    assert "makes 1.00 searches per question and calls no model." in verdict(comparison(score("a", best, runs=runs)))
 
 
 def test_of_two_at_one_price_the_one_that_searches_less_is_named() -> None:
@@ -49,7 +49,7 @@ def test_of_two_at_one_price_the_one_that_searches_less_is_named() -> None:
         for name, count in (("thorough", 6), ("balanced", 2))
     )
     said = verdict(comparison(best, less))
-    assert said.endswith("“balanced” (2.00 searches a question) does as well.")
+    assert said.endswith("“balanced” (2.00 searches per question) does as well.")
 
 
 def test_the_verdict_names_the_best_of_half_the_price_that_may_be_as_good() -> None:
@@ -78,7 +78,7 @@ def test_the_verdict_names_a_cheaper_system_that_may_be_as_good_as_the_best() ->
     assert verdict(comparison(best, score("rules", by_far))).endswith("without a model, “rules” gains 10.0.")
     more = {asked: gain + 0.001 for asked, gain in gains.items()}
     unpriced = score("a", slightly, runs=paid(gains, None)), score("all", more, runs=paid(gains, None, 4))
-    assert "“a” (1.00 calls a question)" in verdict(comparison(*unpriced))
+    assert "“a” (1.00 calls per question)" in verdict(comparison(*unpriced))
 
 
 def test_the_verdict_names_the_second_best_where_chance_may_have_decided_between_the_two() -> None:
@@ -95,9 +95,9 @@ def test_a_system_whose_every_answer_is_degraded_does_not_win() -> None:
 def test_the_verdict_says_when_a_price_is_not_known_and_what_is_free_may_be_chance() -> None:
     best = score("combined", GAINS, runs={question: run(question, calls=1, cost=None) for question in GAINS})
     said = verdict(comparison(best, score("rules", GAINS, is_significant=False)))
-    assert "not known; without a model, “rules” gains +5.0 [+3.0, +7.0], which may be chance." in said
+    assert "unknown price; without a model, “rules” gains +5.0 [+3.0, +7.0], which may be chance." in said
     worse = score("rules", dict.fromkeys(GAINS, -0.1), is_significant=False)
-    assert "not known; nothing gains without a model." in verdict(comparison(best, worse))
+    assert "unknown price; no system gains without a model." in verdict(comparison(best, worse))
 
 
 def test_a_larger_gain_that_may_be_chance_does_not_win() -> None:
@@ -109,8 +109,8 @@ def test_the_verdict_says_that_nothing_beats_the_baseline() -> None:
     lucky = score("lucky", GAINS, is_significant=False)
     worse = score("worse", dict.fromkeys(GAINS, -0.2))
     assert verdict(comparison(lucky, worse)) == (
-        "Nothing beats “raw”. On these 4 questions the largest gain, 5.0 points by “lucky”, may be chance, and “worse” "
-        "is significantly worse. With so few questions only a large difference can show."
+        "No system beats “raw”. On these 4 questions the largest gain, 5.0 points by “lucky”, may be chance, and “worse” "
+        "is significantly worse. With so few questions, only a large difference can be seen."
     )
 
 

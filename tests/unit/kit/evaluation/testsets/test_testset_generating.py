@@ -216,8 +216,8 @@ def test_a_model_that_fails_for_every_other_call_is_not_given_up() -> None:
 
 
 def test_a_key_that_is_refused_ends_it_at_once() -> None:
-    model = ScriptedModel(ModelError("unauthorized", "refused the key"))
-    with pytest.raises(ModelError, match="refused the key"):
+    model = ScriptedModel(ModelError("unauthorized", "rejected the key"))
+    with pytest.raises(ModelError, match="rejected the key"):
         generate(bridges(24), model, count=20, concurrency=2)
     assert len(model.prompts) == 2
 
@@ -233,7 +233,7 @@ def test_a_model_that_dies_later_leaves_the_questions_there_are(caplog: pytest.L
     assert len(result.dataset.questions) == 4
     assert result.dropped == {"unavailable": MOST_FAILURES}
     assert result.asked == 4 + MOST_FAILURES
-    assert "given up after 4 questions" in caplog.text
+    assert "stopped after 4" in caplog.text
     assert "Bridge" not in caplog.text
 
 
@@ -268,7 +268,7 @@ def test_headings_tables_of_contents_and_scraps_are_not_asked_about() -> None:
     model = ScriptedModel(writer)
     generate([*useless, *bridges(3)], model, count=10)
     assert {shown(prompt)["passage"] for prompt in model.prompts} == {passage.text for passage in bridges(3)}
-    with pytest.raises(ConfigError, match="none of the 3 passages can be asked about"):
+    with pytest.raises(ConfigError, match="none of the 3 passages is long enough"):
         generate(useless, model)
 
 

@@ -69,7 +69,7 @@ def test_a_document_that_cannot_be_read_is_left_out_and_named(world: World, capl
 
 
 def test_without_any_document_that_can_be_read_it_says_why(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no documents were found"):
+    with pytest.raises(ConfigError, match="holds no documents"):
         passages_of([tmp_path], SMALL)
     (tmp_path / "a.txt").write_bytes(b"")
     with pytest.raises(ConfigError, match=r"no passages.*a\.txt was not read: empty"):

@@ -77,7 +77,7 @@ def test_a_set_that_is_there_is_never_written_over(tmp_path: Path) -> None:
     folder = tmp_path / "synthetic"
     write(data(), folder)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    with pytest.raises(ConfigError, match="never written over"):
+    with pytest.raises(ConfigError, match="never overwritten"):
         write(data(seed=5), folder)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     assert [it.name for it in tmp_path.iterdir()] == ["synthetic"]
@@ -88,7 +88,7 @@ def test_whether_a_folder_is_free_can_be_asked_before_anything_is_paid_for(tmp_p
     check_free(tmp_path / "new")
     write(data(), tmp_path / "synthetic")
     for taken in (tmp_path, tmp_path / "synthetic", tmp_path / "synthetic" / "README.md"):
-        with pytest.raises(ConfigError, match="is there already"):
+        with pytest.raises(ConfigError, match="already exists"):
             check_free(taken)
 
 
@@ -117,7 +117,7 @@ def test_an_empty_folder_and_missing_parents_are_no_obstacle(tmp_path: Path) -> 
         ([Passage("a", "")], [Question("q", ""), Question("q", "")], {"q": {"a": 1}}, "two questions"),
         ([Passage("a ", "")], [Question("q", "")], {"q": {"a ": 1}}, "white space"),
         ([Passage("a", "")], [Question("q\t", "")], {"q\t": {"a": 1}}, "white space"),
-        ([Passage("a", "", {"when": object()})], [], {}, "metadata of 'a' is no JSON"),
+        ([Passage("a", "", {"when": object()})], [], {}, "metadata of 'a' must be JSON"),
     ],
 )
 def test_what_the_files_cannot_hold_is_named_and_nothing_is_left_behind(

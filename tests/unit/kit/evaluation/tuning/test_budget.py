@@ -36,9 +36,9 @@ def scored(
         (Budget(max_call_rate=0.35), {"calls": 35}, {"calls": 36}, "36.0% of the questions, the budget is 35.0%"),
         (Budget(max_added_ms=800), {"seconds": 0.8}, {"seconds": 0.9}, "adds 900 ms"),
         (Budget(max_usd_per_thousand=2), {"cost_usd": 0.001}, {"cost_usd": 0.003}, "cost $3, the budget is $2"),
-        (Budget(max_searches=2), {"searches": 2}, {"searches": 3}, "makes 3 searches a question, the budget is 2"),
+        (Budget(max_searches=2), {"searches": 2}, {"searches": 3}, "makes 3 searches per question, the budget is 2"),
         (Budget(max_searches=9), {}, {"searches": None}, "not known"),
-        (Budget(max_hurt_rate=0.05), {"hurt": 5}, {"hurt": 6}, "hurts 6.0% of the questions"),
+        (Budget(max_hurt_rate=0.05), {"hurt": 5}, {"hurt": 6}, "6.0% of the questions get worse"),
     ],
 )
 def test_a_limit_is_what_may_just_be_reached(
@@ -59,7 +59,7 @@ def test_without_limits_nothing_is_beyond_them() -> None:
 
 
 def test_a_cost_that_is_not_known_is_beyond_any_limit() -> None:
-    assert Budget(max_usd_per_thousand=1e9).broken_by(scored(cost_usd=None)) == ("what it costs is not known",)
+    assert Budget(max_usd_per_thousand=1e9).broken_by(scored(cost_usd=None)) == ("its cost is not known",)
 
 
 def test_a_gate_may_be_beyond_the_limit_by_chance_alone() -> None:
@@ -87,7 +87,7 @@ def test_the_chance_is_known_of_thousands_of_questions_too() -> None:
     ],
 )
 def test_impossible_limits_are_refused_by_name(limits: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match=rf"{next(iter(limits))} is .*; allowed: a (finite )?number"):
+    with pytest.raises(ConfigError, match=rf"{next(iter(limits))} must be a (finite )?number"):
         Budget(**limits)
 
 

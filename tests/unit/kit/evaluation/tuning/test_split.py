@@ -110,5 +110,5 @@ def test_questions_of_one_conversation_cannot_be_divided() -> None:
 
 @pytest.mark.parametrize("holdout", [0.0, 1.0, -1.0, float("nan")])
 def test_a_share_that_leaves_a_side_empty_is_refused(holdout: float) -> None:
-    with pytest.raises(ConfigError, match="allowed: above 0 and below 1"):
+    with pytest.raises(ConfigError, match="must be above 0 and below 1"):
         split(many(60), holdout=holdout)

@@ -29,5 +29,5 @@ def test_a_worker_with_another_model_embeds_nothing() -> None:
         raise AssertionError("it was asked")
 
     embedder = CallableEmbedder(embed, name="other", dimension=3)
-    with pytest.raises(EmbeddingError, match="a worker embeds by other/3, and not by mine/3"):
+    with pytest.raises(EmbeddingError, match="one worker embeds with other/3, not mine/3"):
         build_embed_batch(embedder, "mine/3")
