@@ -62,7 +62,7 @@ def test_the_longest_query_is_searched(caller: Caller) -> None:
 def test_how_long_a_query_may_be_is_set(caller: Caller) -> None:
     day = caller.ask({"limits": {"maxQueryChars": 10}}, query=QUERY)
     (it,) = day.retrieval.degradations
-    assert (it.reason, it.detail) == ("too_long", f"{len(QUERY)} characters;  limits.maxQueryChars is 10")
+    assert (it.reason, it.detail) == ("too_long", f"{len(QUERY)} characters; limits.maxQueryChars is 10")
     assert day.calls == [(QUERY, 3)]
 
 

@@ -49,7 +49,7 @@ def test_what_is_no_text_is_refused_without_showing_it(value: Any) -> None:
 def test_the_length_is_counted_in_characters() -> None:
     settings = Settings(limits=LimitSettings(max_query_chars=5))
     assert validate_query("🐶🐶🐶🐶🐶", "query", settings)
-    with pytest.raises(qtm.InvalidQuery, match=r"query has 6 characters;  limits\.maxQueryChars is 5"):
+    with pytest.raises(qtm.InvalidQuery, match=r"query has 6 characters; limits\.maxQueryChars is 5"):
         validate_query("🐶" * 6, "query", settings)
 
 

@@ -54,7 +54,7 @@ def test_the_layout_of_beir_and_bare_strings_are_read_too() -> None:
         (b'{"query": "a\\u0000b"}', "a NUL character in it"),
         (b'{"query": "\\ud800"}', "not UTF-8"),
         (b'"\xff"', "not UTF-8"),
-        (json.dumps("x" * 9_000).encode(), "the query has 9,000 characters;  limits.maxQueryChars is 8,000"),
+        (json.dumps("x" * 9_000).encode(), "the query has 9,000 characters; limits.maxQueryChars is 8,000"),
         (b'{"query": "a", "id": [1]}', "an id that is neither text nor a whole number"),
         (b'{"query": "a", "id": true}', "an id that is neither text nor a whole number"),
         (b'{"query": "a", "history": "b"}', "a history that is not a list of messages with role and content"),

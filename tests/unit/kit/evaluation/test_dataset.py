@@ -65,7 +65,7 @@ def test_ids_written_as_numbers_are_ids(tmp_path: Path) -> None:
         ("queries", '{"_id": "q1", "text": "x", "metadata": 3}', r'line 1: "metadata" must be an object, not int'),
         ("queries", '{"_id": "q1", "text": "x", "metadata": {"history": [3]}}', r'line 1: "history" must be a list'),
         pytest.param("corpus", "[" * 100_000, r"corpus\.jsonl line 1: is not JSON", id="deep"),
-        ("corpus", '{"_id": "p1", "text": ""}\n{"_id": "p1", "text": ""}\n', r"corpus\.jsonl line 2: the id 'p1'"),
+        ("corpus", '{"_id": "p1", "text": ""}\n{"_id": "p1", "text": ""}\n', r"corpus\.jsonl line 2: the id 'p1' oc"),
         ("qrels", "a\tb\tc\nq1\tp1\n", r"test\.tsv line 2: is not a question's id"),
         ("qrels", "a\tb\tc\nq1\tp1\thigh\n", r"test\.tsv line 2: is not a question's id"),
         ("qrels", "q1\tp1\t10001\n", r"line 1: is not .* a whole number of at most 10,000"),

@@ -147,7 +147,7 @@ def test_without_any_price_model_calls_are_drawn_and_without_a_model_nothing() -
     text = Reading(page(comparison(score("ours", {"q1": 0.1, "q2": 0.2}, runs=asked)))).text
     assert "Quality and calls" in text
     free = Reading(page(comparison(score("ours", {"q1": 0.1, "q2": 0.2})))).text
-    assert "No system asked a model" in free
+    assert "No system called a model" in free
     assert "Quality and calls" not in free
 
 

@@ -110,7 +110,8 @@ def test_the_verdict_says_that_nothing_beats_the_baseline() -> None:
     worse = score("worse", dict.fromkeys(GAINS, -0.2))
     assert verdict(comparison(lucky, worse)) == (
         "No system beats “raw”. On these 4 questions the largest gain, 5.0 points by “lucky”, may be chance, and "
-        "“worse” is significantly worse. With so few questions, only a large difference can be seen."
+        "“worse” "
+        "is significantly worse. With so few questions, only a large difference can be seen."
     )
 
 
