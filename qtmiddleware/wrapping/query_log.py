@@ -280,4 +280,7 @@ class QueryLog:
         except FileNotFoundError:
             raise ConfigError("the folder of log.path does not exist; create it", path="log.path") from None
         if writer.failure:
-            raise ConfigError(f"redact {writer.failure}; the log holds hashes instead of texts", path="redact")
+            raise ConfigError(
+                f"your redact function {writer.failure}, so the log holds hashes instead of texts; fix it",
+                path="redact",
+            )

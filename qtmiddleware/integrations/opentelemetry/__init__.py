@@ -224,7 +224,7 @@ class OpenTelemetryObserver:
         self.dropped += 1
         if self.dropped == 1:
             logger.warning(
-                "spans are dropped: %d are waiting, and OpenTelemetry's span processors cannot keep up",
+                "spans are being dropped: %d are queued, and OpenTelemetry's span processors cannot keep up",
                 MAX_WAITING,
                 event="spans_dropped",
                 limit=MAX_WAITING,

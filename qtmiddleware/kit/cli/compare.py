@@ -67,7 +67,8 @@ def compare_command(
     condition: Filter = None,
     answers: Annotated[bool, typer.Option("--answers", help="Let the model answer from each system's list.")] = False,
     reference: Annotated[
-        str, typer.Option(help="Ideal answer. The model answers from each system's passages and ranks the answers.")
+        str,
+        typer.Option(help="Ideal answer. The model answers from each system's passages, then ranks these answers."),
     ] = "",
     questions: Annotated[
         str | None,

@@ -15,14 +15,14 @@ from qtmiddleware.kit.cli.terminal import FAILED, note, say
 from qtmiddleware.kit.evaluation.shadow import ShadowQuestion, ShadowReport, Shown, judge_lists, read_shadow_log
 from qtmiddleware.providers.llms import as_language_model, has_language_model
 
-app = typer.Typer(help="Read the log of shadow mode.", no_args_is_help=True)
+app = typer.Typer(help="Read the shadow-mode log.", no_args_is_help=True)
 
 _WIDE: Final = 58
 
 
 @app.callback()
 def shadow() -> None:
-    """Read the log of shadow mode.
+    """Read the shadow-mode log.
 
     To write such a log, set "shadow" to a share of the calls and log.path to a file.
     """

@@ -73,7 +73,7 @@ def transform_command(
     sets: Sets = None,
     history: History = None,
     file: Annotated[
-        str | None, typer.Option("--file", help="File of questions, with --out; - reads standard input.")
+        str | None, typer.Option("--file", help="File of questions; needs --out. Use - for standard input.")
     ] = None,
     output: Annotated[
         str | None,

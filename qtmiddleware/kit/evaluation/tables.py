@@ -105,5 +105,6 @@ def _decode(file: Path) -> str:
     except UnicodeDecodeError as error:
         number = content[: error.start].count(b"\n") + 1
         raise ConfigError(
-            f"{file} line {number}: is not UTF-8. Save the table as UTF-8 (in Excel: CSV UTF-8)", path=str(file)
+            f'{file}, line {number}: not valid UTF-8. Save the table as UTF-8 (in Excel, choose "CSV UTF-8")',
+            path=str(file),
         ) from None

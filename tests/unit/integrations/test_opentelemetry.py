@@ -895,7 +895,7 @@ def test_an_exporter_that_hangs_holds_up_nobody_and_what_it_cannot_take_is_dropp
             assert telemetry.observer._ended.flush(50)
         assert telemetry.observer.dropped > 0
         assert not telemetry.observer.flush(0.01)
-        assert len([it for it in caplog.records if "spans are dropped" in it.getMessage()]) == 1
+        assert len([it for it in caplog.records if "spans are being dropped" in it.getMessage()]) == 1
     finally:
         exporter.released.set()
     assert telemetry.observer.flush(50)

@@ -251,7 +251,7 @@ def recurses(text: str) -> str:
 def test_where_redact_fails_hashes_are_written_and_it_is_told_without_the_text(
     redact: Any, said: str, path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=f"redact {said}") as caught:
+    with pytest.raises(ConfigError, match=f"redact function {said}") as caught:
         QueryLog(path, redact=redact).write(retrieval())
     (entry,) = log_lines(path)
     assert entry["queries"] == [hash_text("What about Jaco?")] == [entry["variants"][0]["text"]]

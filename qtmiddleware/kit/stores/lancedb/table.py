@@ -103,7 +103,7 @@ def _check(held: dict[bytes, bytes], path: Path, embedding_model: str, dimension
     """Raise `StoreError` unless the table is a store of this version, made with this model."""
     version = held.get(_MARK, b"").decode()
     if not version:
-        raise StoreError(f"{path} is the LanceDB folder of another program; name another path")
+        raise StoreError(f"the LanceDB folder {path} belongs to another program; choose another path")
     if version != VERSION:
         raise StoreError(f"{path} has the layout {version}, this version reads {VERSION}: move it away, ingest again")
     check_model(path, held[b"embedding_model"].decode(), int(held[b"dimension"]), embedding_model, dimension)

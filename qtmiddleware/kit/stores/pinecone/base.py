@@ -194,7 +194,9 @@ class PineconeBase(ClosingStore):
         if namespace and not is_id(namespace):
             raise StoreError("a Pinecone namespace is at most 512 ASCII characters, without NUL; use another namespace")
         if namespace == NAMESPACE:
-            raise StoreError(f"the namespace {NAMESPACE!r} is kept for notes on the others; use another namespace")
+            raise StoreError(
+                f"the namespace {NAMESPACE!r} is reserved for facts about the other namespaces; choose another one"
+            )
         self._namespace = namespace
         self._dimension = dimension
         self._text_field = text_field
