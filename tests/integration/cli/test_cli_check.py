@@ -86,7 +86,7 @@ def test_questions_of_a_file_are_asked_and_those_whose_first_passage_changes_are
     (folder / name).write_text(text, encoding="utf-8")
     ended = qtm("check", "app:find", "--ask-file", name, folder=folder)
     assert ended.code == 0
-    assert "in 2 of 3 questions another passage comes first" in " ".join(ended.out.split())
+    assert "another passage is first in 2 of 3 questions" in " ".join(ended.out.split())
     assert "Jaco has no health concerns" in ended.out
     assert "may help or harm, so measure it" in ended.out
     assert all(len(line) <= 80 for line in ended.out.splitlines())
@@ -160,7 +160,7 @@ def test_a_file_that_cannot_be_asked_is_refused_with_its_line(
     ("arguments", "code", "words"),
     [
         (("nowhere:search",), 2, "nowhere"),
-        (("app:index.search", QUERY, "--query-arg", "query"), 2, "wrapped already"),
+        (("app:index.search", QUERY, "--query-arg", "query"), 2, "already wrapped"),
         (("app:index.search", QUERY, "--ask-file", "app.py"), 2, "not both"),
         (("broken:search",), 1, "nothing_of_that_name"),
     ],
