@@ -67,7 +67,7 @@ def test_a_definition_that_is_impossible_is_refused_with_its_place(transforms: A
         Config.load({"transforms": transforms}, environ={})
     assert refused.value.path == path
     assert allowed in refused.value.allowed
-    assert f"{path} is " in str(refused.value)
+    assert f"{path} must " in str(refused.value)
 
 
 @pytest.mark.parametrize("name", ["sk-proj-Zq81hhTTyw0pLmN", "two\nlines", "\x1b[31m"])
