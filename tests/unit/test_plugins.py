@@ -67,7 +67,7 @@ def test_a_definition_that_is_impossible_is_refused_with_its_place(transforms: A
         Config.load({"transforms": transforms}, environ={})
     assert refused.value.path == path
     assert allowed in refused.value.allowed
-    assert f"{path} is " in str(refused.value)
+    assert f"{path} " in str(refused.value)
 
 
 @pytest.mark.parametrize("name", ["sk-proj-Zq81hhTTyw0pLmN", "two\nlines", "\x1b[31m"])
@@ -181,7 +181,7 @@ def test_a_layer_may_choose_what_another_one_defines() -> None:
     )
     written = {"QTM_TRANSFORMS": json.dumps({"jargon": define("hyde")}), **environ}
     assert Config.load(None, environ=written).settings.transform.fields == ("hyde",)
-    with pytest.raises(ConfigError, match=r'transformationType is "jargon" \(environment'):
+    with pytest.raises(ConfigError, match=r'not "jargon" \(environment'):
         Config.load(None, environ=environ)
 
 

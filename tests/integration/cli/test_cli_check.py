@@ -64,9 +64,9 @@ def test_a_function_that_is_helped_ends_with_0_and_one_that_is_not_with_1_and_th
 
 def test_a_method_that_is_wrapped_or_takes_a_vector_is_checked_too(qtm: Run, folder: Path) -> None:
     wrapped = qtm("check", "app:index.search", folder=folder)
-    assert (wrapped.code, "keyword evidence" in wrapped.out, "stand-in" in wrapped.err) == (0, True, True)
+    assert (wrapped.code, "keyword evidence" in wrapped.out, "generic one is used" in wrapped.err) == (0, True, True)
     vector = qtm("check", "app:index.query", QUERY, "--embed", "app:embed", folder=folder)
-    assert (vector.code, "embedded into 2 numbers" in vector.out) == (0, True)
+    assert (vector.code, "embedded as 2 numbers" in vector.out) == (0, True)
 
 
 FILES = {
@@ -86,7 +86,7 @@ def test_questions_of_a_file_are_asked_and_those_whose_first_passage_changes_are
     (folder / name).write_text(text, encoding="utf-8")
     ended = qtm("check", "app:find", "--ask-file", name, folder=folder)
     assert ended.code == 0
-    assert "in 2 of 3 questions another passage comes first" in " ".join(ended.out.split())
+    assert "another passage is first in 2 of 3 questions" in " ".join(ended.out.split())
     assert "Jaco has no health concerns" in ended.out
     assert "may help or harm, so measure it" in ended.out
     assert all(len(line) <= 80 for line in ended.out.splitlines())
@@ -130,7 +130,7 @@ def test_questions_none_of_which_changes_anything_end_with_1(qtm: Run, folder: P
 def test_a_file_of_fewer_than_three_questions_is_asked_and_said_to_be_short(qtm: Run, folder: Path) -> None:
     (folder / "one.txt").write_text(QUERY, encoding="utf-8")
     ended = qtm("check", "app:find", "--ask-file", "one.txt", folder=folder)
-    assert (ended.code, "one.txt holds 1 question; 3 to 10 say more." in ended.err) == (0, True)
+    assert (ended.code, "one.txt holds 1 question; 3 to 10 give a better answer." in ended.err) == (0, True)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_a_file_that_cannot_be_asked_is_refused_with_its_line(
     ("arguments", "code", "words"),
     [
         (("nowhere:search",), 2, "nowhere"),
-        (("app:index.search", QUERY, "--query-arg", "query"), 2, "wrapped already"),
+        (("app:index.search", QUERY, "--query-arg", "query"), 2, "already wrapped"),
         (("app:index.search", QUERY, "--ask-file", "app.py"), 2, "not both"),
         (("broken:search",), 1, "nothing_of_that_name"),
     ],

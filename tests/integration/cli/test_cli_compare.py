@@ -134,7 +134,7 @@ def test_a_file_of_questions_and_ideal_answers_needs_no_judgements(
         ((QUESTION, "--function", "nowhere:search"), "the module 'nowhere' was not found"),
         (("--data", "some.json", "--questions", "other.json"), "must be a number, not a file"),
         ((QUESTION, "--systems", "rewrite"), "rewrite cannot be compared. No language model"),
-        ((QUESTION, "--systems", "rewritten"), "no system is called 'rewritten'"),
+        ((QUESTION, "--systems", "rewritten"), "there is no system 'rewritten'"),
         ((QUESTION, "--answers"), "No language model"),
         (("--data", "none.json"), "none.json cannot be read"),
         ((" ",), "blank"),
