@@ -246,7 +246,7 @@ def test_a_name_of_two_packages_is_refused(site: Path, tmp_path: Path) -> None:
     message, *_ = ran(
         run_python(WORLD + "print(json.dumps(told({'transformationType': 'jargon'})))", tmp_path, site, other)
     )
-    assert "'jargon' of qtmiddleware.transforms is named by other_parts and trade_parts" in message
+    assert "'jargon' of qtmiddleware.transforms is defined by other_parts and trade_parts" in message
 
 
 PICKLED = """

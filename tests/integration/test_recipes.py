@@ -127,7 +127,9 @@ def test_the_readmes_example_on_pinecone(
     server: ModelServer, pinecone: PineconeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"^```python no-run\n(.*?)^```", readme, re.DOTALL | re.MULTILINE)
+    (example,) = re.findall(
+        r"^```python no-run\n(import openai\nimport pinecone.*?)^```", readme, re.DOTALL | re.MULTILINE
+    )
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("PINECONE_API_KEY", pinecone.api_key)
     server.reply = {"standalone": "What was Nike's revenue last year?", **REPLY}

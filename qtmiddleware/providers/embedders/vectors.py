@@ -41,7 +41,7 @@ def check_vectors(made: Any, count: int, *, dimension: int | None, name: str) ->
     except (TypeError, ValueError, OverflowError) as error:
         # What stands there in place of numbers may be the very text that was to be embedded, and Python quotes it.
         kind = type(error).__name__
-        raise EmbeddingError(f"{name} returned {kind} instead of lists of numbers") from None
+        raise EmbeddingError(f"{name} returned something other than lists of numbers ({kind})") from None
     if len(vectors) != count:
         raise EmbeddingError(f"{name} returned {len(vectors)} vectors for {count} texts")
     lengths = {len(vector) for vector in vectors}

@@ -337,7 +337,7 @@ def test_a_budget_is_asked_before_anything_is_sent(make: Callable[..., BatchWorl
     prices = {"inputPrice": 1.0, "outputPrice": 10.0}
     world = make(budget={"maxUsd": 0.05}, llm=prices)
     with pytest.raises(
-        ModelError, match=r"budget\.maxUsd allows 0\.05 US dollars, with the next batch the total may be"
+        ModelError, match=r"budget\.maxUsd allows 0\.05 US dollars; with the next batch the total may be"
     ):
         world.submit()
     assert not world.service.files

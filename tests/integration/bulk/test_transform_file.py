@@ -142,7 +142,7 @@ def test_a_refused_key_ends_the_run_at_once(transform: Run, service: RewritingSe
     write_questions(tmp_path / "queries.jsonl", make_questions(200))
     ended = transform("--concurrency", "4")
     assert ended.code == 1
-    assert "0 lines in out.jsonl; the same command will go on from there" in ended.err
+    assert "0 lines in out.jsonl; run the same command to continue" in ended.err
     assert "the run was stopped" in ended.err
     assert "rejected the key" in ended.err
     assert len(service.bodies) <= 4
@@ -205,7 +205,7 @@ def test_ctrl_c_leaves_the_file_whole_and_says_how_to_go_on(
     _, err = running.communicate(timeout=200)
     assert running.returncode == 130
     done = read_records(tmp_path / "out.jsonl")
-    assert f"{len(done)} lines in out.jsonl; the same command will go on from there" in err.decode()
+    assert f"{len(done)} lines in out.jsonl; run the same command to continue" in err.decode()
     assert b"Traceback" not in err
     assert transform().code == 0
     assert sorted(it["line"] for it in read_records(tmp_path / "out.jsonl")) == list(range(1, 81))
@@ -231,7 +231,7 @@ def test_ctrl_c_counts_the_lines_of_the_file_and_not_those_it_came_by(
     assert running.returncode == 130
     done = read_records(tmp_path / "out.jsonl")
     assert len(done) >= 20
-    assert f"{len(done)} lines in out.jsonl; the same command will go on from there" in err.decode()
+    assert f"{len(done)} lines in out.jsonl; run the same command to continue" in err.decode()
 
 
 def test_a_second_run_on_one_output_is_refused(transform: Run, service: RewritingService, tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_a_full_disk_ends_the_run_and_costs_nothing_that_is_done(
         limited, cwd=tmp_path, env=build_environment(service.url), capture_output=True, timeout=200, check=False
     )
     assert ended.returncode == 1, ended.stderr
-    assert b"out.jsonl cannot be written: File too large; what is in it is whole" in ended.stderr
+    assert b"out.jsonl cannot be written: File too large; its lines are complete" in ended.stderr
     done = read_records(tmp_path / "out.jsonl")
     assert 50 < len(done) < 300
     assert transform().code == 0
@@ -314,6 +314,6 @@ def test_a_terminal_sees_how_far_it_is(service: RewritingService, tmp_path: Path
     write_questions(tmp_path / "queries.jsonl", make_questions(40))
     options = build_command("--concurrency", "2")[3:]
     with Terminal(*options, folder=tmp_path, environ=build_environment(service.url)) as terminal:
-        terminal.wait_for("of 40 questions", "a second", "left", seconds=150)
+        terminal.wait_for("of 40 questions", "per second", "left", seconds=150)
         terminal.wait_for("40 lines: 40 asked", seconds=150)
         assert terminal.ended(150) == 0

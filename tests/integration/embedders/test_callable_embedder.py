@@ -166,8 +166,8 @@ def test_what_fits_neither_contract_is_an_error_that_names_both_and_what_came(em
     with pytest.raises(EmbeddingError) as caught:
         embed(CallableEmbedder(NEITHER[contract](true), name="mine"), [secret])
     message = str(caught.value)
-    assert "'a function from a text to its vector'" in message
-    assert "'a function from a list of texts to a list of vectors'" in message
+    assert "a function from a text to its vector" in message
+    assert "a function from a list of texts to a list of vectors" in message
     assert "mine" in message
     assert secret not in message
 

@@ -17,7 +17,7 @@ def test_both_names_of_the_built_in_model_are_known(name: str, dimensions: int |
 
 
 def test_the_built_in_model_has_one_length_of_vectors() -> None:
-    with pytest.raises(ConfigError, match="384 numbers, not 256") as caught:
+    with pytest.raises(ConfigError, match="384 for all-MiniLM-L6-v2, not 256") as caught:
         embedder_named("all-MiniLM-L6-v2", dimensions=256)
     assert (caught.value.path, caught.value.value) == ("embeddingDimensions", 256)
 

@@ -440,7 +440,7 @@ def test_a_proxy_or_certificate_that_cannot_be_used_is_told_without_its_password
     ask, prompt, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
 ) -> None:
     monkeypatch.setenv(variable, value)
-    with pytest.raises(ModelError, match=rf"can be made.*{variable}") as caught:
+    with pytest.raises(ModelError, match=rf"cannot connect.*{variable}") as caught:
         ask(OpenAIModel("m", base_url="https://127.0.0.1:9/v1"), prompt)
     assert caught.value.reason == "unavailable"
     assert "passw0rd" not in "".join(traceback.format_exception(caught.value))

@@ -144,7 +144,7 @@ def test_top_k_of_the_config_is_what_a_search_returns(documents: Path, tmp_path:
 )
 def test_what_is_opened_once_cannot_be_changed_by_one_call(changed: dict[str, Any]) -> None:
     wrapped = qtm.middleware(lambda query, top_k=1: [])
-    with pytest.raises(ConfigError, match="belongs to the whole middleware"):
+    with pytest.raises(ConfigError, match="cannot be set for one call"):
         wrapped.retrieve(QUESTION, config=changed)
 
 

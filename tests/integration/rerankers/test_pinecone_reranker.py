@@ -84,7 +84,7 @@ def test_an_answer_without_one_score_a_text_is_refused(
 ) -> None:
     body = {"model": MODEL, "usage": {"rerank_units": 1}, "data": [{"index": at, "score": 0.5} for at in places]}
     world.answers("/rerank", 200, json.dumps(body), content_type="application/json")
-    with pytest.raises(ModelError, match="one score a text"):
+    with pytest.raises(ModelError, match="one score per text"):
         reranker.rerank("apple", ["apple", "pear"])
 
 
@@ -108,7 +108,7 @@ def test_a_score_that_is_no_finite_number_is_refused(score: Any) -> None:
 
 @pytest.mark.parametrize("index", [None, "1", 1.0, True, [1], 1 << 70], ids=repr)
 def test_an_index_that_is_no_place_is_refused(index: Any) -> None:
-    with pytest.raises(ModelError, match="one score a text") as caught:
+    with pytest.raises(ModelError, match="one score per text") as caught:
         PineconeReranker(MODEL, client=Answering((0, 0.5), (index, 0.5))).rerank("apple", ["apple", "pear"])
     assert caught.value.reason == "unparsable"
 

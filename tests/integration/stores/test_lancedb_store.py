@@ -44,7 +44,7 @@ def test_a_missing_lancedb_is_named_with_its_extra(tmp_path: Path, monkeypatch: 
 
 def test_a_folder_that_holds_something_else_is_left_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "letters.txt").write_text("dear")
-    with pytest.raises(StoreError, match="holds something else"):
+    with pytest.raises(StoreError, match="holds other files"):
         open_store(tmp_path)
     assert [it.name for it in tmp_path.iterdir()] == ["letters.txt"]
 

@@ -227,7 +227,7 @@ def test_what_the_passages_raise_passes_through(store: PineconeStore) -> None:
         (Passage("bad", "", {7: "x"}), X, "rename it"),  # type: ignore[dict-item]
         (Passage("bad", "x" * 41_000), X, "passage 'bad' are 41,011 bytes"),
         (Passage("bad", ""), [1.0, 2.0], "'bad' has 2 numbers, not 3"),
-        (Passage("bad", ""), [1.0, float("nan"), 0.0], "not finite"),
+        (Passage("bad", ""), [1.0, float("nan"), 0.0], "'bad' must hold finite numbers"),
         (Passage("bad", ""), ["a", "b", "c"], "not a list of numbers"),
         (Passage("bad", ""), None, "not a list of numbers"),
         (Passage("bad", ""), [0.0, 0.0, 0.0], "all zeros"),

@@ -219,7 +219,7 @@ async def test_a_middleware_within_a_variants_search_is_bound_by_no_foreign_thre
 
 def test_the_threads_belong_to_the_whole_middleware() -> None:
     search = qtm.QueryMiddleware().wrap(plain)
-    with pytest.raises(qtm.ConfigError, match=r"limits\.maxThreads belongs to the whole middleware"):
+    with pytest.raises(qtm.ConfigError, match=r"limits\.maxThreads cannot be set for one call"):
         search.retrieve(QUERY, config={"limits": {"maxThreads": 3}})
 
 

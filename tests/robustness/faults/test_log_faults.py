@@ -92,7 +92,7 @@ def test_a_log_that_comes_and_goes_is_warned_of_once_a_minute_and_no_failure_is_
     log.append(found)
     counts = [int(it.partition("failed ")[2].split()[0]) for it in caplog.messages if "again" in it]
     assert [("again" in it) for it in caplog.messages] == [False, True] * 2
-    assert caplog.messages[2].endswith("(it failed 59 times before)")
+    assert caplog.messages[2].endswith("(writing failed 59 times before)")
     assert sum(counts) + log._outage._count == 100
 
 

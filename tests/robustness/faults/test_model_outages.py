@@ -214,7 +214,7 @@ def test_answers_are_refused_with_what_was_found_while_the_model_is_left_alone(s
 def test_no_call_can_change_what_protects_all(service: ModelServer) -> None:
     wrapped = middleware(service).wrap(search)
     for group in ({"breaker": {"enabled": False}}, {"budget": {"maxTokens": 5}}):
-        with pytest.raises(qtm.ConfigError, match="belongs to the whole middleware"):
+        with pytest.raises(qtm.ConfigError, match="cannot be set for one call"):
             wrapped.retrieve(QUERY, config=group)
 
 

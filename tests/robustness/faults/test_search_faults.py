@@ -56,7 +56,7 @@ def test_below_min_successes_the_original_stands_alone(broken: list[str], caller
     day = caller.ask(transforming("decompose"), respond=failing(*broken))
     assert day.response == caller.rules_alone().response
     assert day.reasons == [*[("search.sub_query", "failed")] * len(broken), ("search", "too_few_successes")]
-    assert day.retrieval.degradations[-1].detail == f"{3 - len(broken)} of 3 variants"
+    assert day.retrieval.degradations[-1].detail == f"{3 - len(broken)} of 3 searches succeeded"
 
 
 def test_min_successes_of_one_merges_a_single_success(caller: Caller, service: ModelServer) -> None:

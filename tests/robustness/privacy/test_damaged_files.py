@@ -118,7 +118,7 @@ def test_a_damaged_ledger_is_named_and_left_as_it_is(tmp_path: Path, config: dic
     damage(tmp_path / "at" / "index.sqlite.ingest")
     before = content_of(tmp_path / "at")
     with listening() as emitted:
-        with pytest.raises(StoreError, match=r"index\.sqlite\.ingest.*move it away") as caught:
+        with pytest.raises(StoreError, match=r"index\.sqlite\.ingest.*move the file away") as caught:
             qtm.ingest(tmp_path / "docs", config=config, embedder=vectors)
         emitted.raised(caught.value)
     assert content_of(tmp_path / "at") == before
@@ -210,7 +210,7 @@ def test_a_ledger_or_cache_with_a_trigger_of_somebody_elses_is_not_used(tmp_path
     with closing(sqlite3.connect(path)) as theirs:
         theirs.execute("CREATE TRIGGER theirs AFTER INSERT ON vectors BEGIN DELETE FROM vectors; END")
         theirs.commit()
-    with pytest.raises(StoreError, match=r"its tables are not those .* left as it (is|was)"):
+    with pytest.raises(StoreError, match=r"its tables are not those .* was not changed"):
         use()
 
 
@@ -315,14 +315,14 @@ CONFIGS: Final = {
     "empty": (b"", "is not JSON"),
     "UTF-16": ('{"topK": 4}'.encode("utf-16"), "is not UTF-8"),
     "bytes": (bytes(range(256)), "is not UTF-8"),
-    "repeated": (b'{"topK": 4, "topK": 5}', "more than once"),
-    "repeated in a group": (b'{"llm": {"temperature": 0, "temperature": 1}}', r"llm\.temperature.*more than once"),
+    "repeated": (b'{"topK": 4, "topK": 5}', "topK must be set once"),
+    "repeated in a group": (b'{"llm": {"temperature": 0, "temperature": 1}}', r"llm\.temperature must be set once"),
     "not a number": (b'{"fusion": {"rrfK": NaN}}', "not a finite number"),
     "infinite": (b'{"keywordEvidence": {"weight": 1e999}}', "not a finite number"),
     "endless number": (b'{"topK": 1' + b"0" * 6_000 + b"}", "number that is too long"),
     "deep": (b"[" * 100_000, "nested too deeply"),
     "huge": (b" " * 10_000_001, "larger than 10,000,000 bytes"),
-    "a list": (b"[]", "no JSON object"),
+    "a list": (b"[]", "must hold one JSON object"),
 }
 
 

@@ -298,7 +298,7 @@ def test_a_file_of_somebody_else_in_the_ledgers_place_is_refused_and_stays(world
     else:
         ledger.write_bytes(content)
     before = ledger.read_bytes()
-    with pytest.raises(StoreError, match="move it away"):
+    with pytest.raises(StoreError, match="it was not changed: move the file away"):
         world.ingest()
     assert ledger.read_bytes() == before
 

@@ -98,7 +98,7 @@ def test_an_id_beside_ids_is_the_question_s_own(tmp_path: Path) -> None:
         ('question,id\n"What?,a\nWhen?,b\n', r"line 2: cannot be read as CSV \(unexpected end"),
         ('question,id\n"What" is it?,a\n', r"line 2: cannot be read as CSV .*double the quotes"),
         ('question,ids\nWhat?,"[a"\n', r"line 2: must have ids with commas"),
-        (b"question,id\nWhat?,a\nWas hei\xdft das?,b\n", r"line 3: is not UTF-8\. Save the table as UTF-8"),
+        (b"question,id\nWhat?,a\nWas hei\xdft das?,b\n", r"line 3: not valid UTF-8\. Save the table as UTF-8"),
         ("id,question,ids\nq,What?,a\nq,When?,b\n", r"line 3: the id 'q' occurs a second time"),
     ],
 )
