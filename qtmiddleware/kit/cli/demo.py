@@ -152,7 +152,7 @@ def _find_question(data: Dataset, wanted: str) -> Question:
     for question in data.questions:
         if question.id == wanted:
             return question
-    raise typer.BadParameter(f"the question must be one of q01 to q{len(data.questions):02d}")
+    raise typer.BadParameter(f"the question must be one of q01 to q{len(data.questions):02d}, not {wanted!r}")
 
 
 def _walk_through(data: Dataset, question: Question, found: Retrieval) -> None:

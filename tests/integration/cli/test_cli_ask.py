@@ -25,7 +25,7 @@ def test_questions_are_answered_with_their_sources(qtm: Run, folder: Path, servi
         QTM_LLM_BASE_URL=service.url,
     )
     assert ended.code == 0, ended.err
-    first, _, second = ended.out.partition("all of it")
+    first, _, second = ended.out.partition("  total  ")
     assert first.startswith(
         f"Question: {QUESTION}\n{HEALTH} [1]\n\nSources:\n  [1] The vet's report (vet.pdf), page 3 ("
     )

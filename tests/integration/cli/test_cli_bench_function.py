@@ -261,8 +261,8 @@ def test_a_question_the_function_fails_on_is_counted_and_not_fatal(bench: Run) -
         (("nowhere:search",), 2, "the module 'nowhere' was not found"),
         (("app:search", "--arg", "namespace"), 2, "must have the form name=value"),
         (("app:search", "--arg", "other=1"), 1, "TypeError"),
-        (("app:search", "--generate", "3", "--docs", "."), 2, "--generate is for passages that are embedded here"),
-        (("app:search", "--judge", "3"), 2, "--judge is for passages that are embedded here"),
+        (("app:search", "--generate", "3", "--docs", "."), 2, "--generate cannot be used with --function"),
+        (("app:search", "--judge", "3"), 2, "--judge cannot be used with --function"),
         (("app:search", "--batch", "submit"), 2, "--batch cannot be used with --function"),
         (("app:search", "--systems", "hybrid"), 2, "hybrid"),
         (("app:search", "--systems", "combined"), 2, "a language model is needed for"),
@@ -286,7 +286,7 @@ def test_what_cannot_be_measured_is_said_in_a_line(
     [
         ("", "q.csv must hold questions, one per row; it is empty"),
         ("question,answer\nWhat?,x\n", "q.csv must name the columns question and id (or ids) in its first line"),
-        (b"question,id\nWas hei\xdft das?,a\n", "q.csv line 2: is not UTF-8. Save the table as UTF-8"),
+        (b"question,id\nWas hei\xdft das?,a\n", "q.csv, line 2: not valid UTF-8. Save the table as UTF-8"),
         ("question,id\nWhat, and when?,a\n", "q.csv line 2: has 3 cells"),
     ],
 )

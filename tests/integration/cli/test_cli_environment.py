@@ -177,7 +177,7 @@ def test_an_ingest_names_what_it_adds_to_and_reads_unless_that_was_named(qtm: Ru
     lines = [json.loads(line) for line in ended.err.splitlines()]
     assert lines[0] == {"level": "info", "message": f"used by default: index {index}"}
     ended = qtm("ingest", "--config", "own.json")
-    assert f'named: index {index}; ledger {ledger}; documents {folder / "docs"}"' in ended.err
+    assert f'used by default: index {index}; ledger {ledger}; documents {folder / "docs"}"' in ended.err
     assert "used by default" not in qtm("ingest", "docs", "--index", str(INDEX)).err
 
 

@@ -93,7 +93,7 @@ def test_what_is_left_out_of_a_folder_is_counted(qtm: Run, docs: Path) -> None:
     for name in ("old.doc", "other.DOC", "photo.png"):
         (docs / name).write_text("no text", encoding="utf-8")
     ended = qtm("ingest", "docs", "--json")
-    assert any(line.startswith("left out: 2 .doc, 1 .png; taken are .txt") for line in ended.err.splitlines())
+    assert any(line.startswith("left out: 2 .doc, 1 .png; supported: .txt") for line in ended.err.splitlines())
     assert (ended.code, json.loads(ended.out)["left_out"]) == (0, {".doc": 2, ".png": 1})
     refused = qtm("ingest", "docs/old.doc")
     assert (refused.code, "skipped: docs/old.doc: an old Office format (save it as .docx first)" in refused.err) == (

@@ -46,8 +46,8 @@ def log(tmp_path: Path) -> str:
 def test_it_says_how_often_lists_would_change_with_examples_and_what_it_costs(qtm: Run, log: str) -> None:
     ended = qtm("shadow", "report", log)
     assert ended.code == 0, ended.err
-    assert ended.out.startswith("2 questions were retrieved in the shadow.\n")
-    for said in ("would get other passages", "searches      1.00 a question", "model calls   0.00", "About c"):
+    assert ended.out.startswith("2 questions were retrieved in shadow mode.\n")
+    for said in ("would get other passages", "searches      1.00 per question", "model calls   0.00", "About c"):
         assert said in ended.out
     assert "What is Nike's strategy in Europe?" in ended.out
 

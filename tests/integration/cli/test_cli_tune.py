@@ -151,7 +151,7 @@ def test_who_interrupts_it_keeps_the_config_that_was_there_and_finds_nothing_hal
     [
         (("--out", "pumps"), "pumps is a folder; name a file in it with --out"),
         (("--out", "config.toml"), "--out must end in .json"),
-        (("--out", "taken/own.json"), "nothing can be written to taken: "),
+        (("--out", "taken/own.json"), "taken cannot be written: "),
         (("--report", "taken"), "name another place with --report"),
         (("--model-ms", "inf"), "--model-ms"),
         (("--max-added-ms", "inf"), "max_added_ms must be a finite number"),

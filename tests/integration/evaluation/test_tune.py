@@ -155,7 +155,7 @@ def test_a_gain_that_the_luck_of_many_tries_explains_leaves_the_default() -> Non
 
 def test_a_default_that_is_beyond_the_budget_is_told_with_the_reason(data: Dataset) -> None:
     found = tune(bench(data), data, tiers=("combined", "rules"), budget=Budget(max_call_rate=0.0))
-    assert "Beyond the budget: combined, as on the former it asks the model about 100.0%" in found.summary()
+    assert "Beyond the budget: combined, as on the former it calls the model for 100.0%" in found.summary()
 
 
 def test_what_breaks_the_budget_on_the_held_out_questions_is_refused(data: Dataset) -> None:
@@ -165,7 +165,7 @@ def test_what_breaks_the_budget_on_the_held_out_questions_is_refused(data: Datas
     assert found.trained[found.tuned].score.hurt_rate == 0.0
     assert found.comparison[found.tuned].hurt_rate > 0.0
     assert not found.is_better
-    assert "of the questions, the budget is 0.0%" in found.refusals[0]
+    assert "of the questions get worse, the budget is 0.0%" in found.refusals[0]
 
 
 def test_no_call_is_spent_where_none_is_allowed(data: Dataset) -> None:
@@ -214,7 +214,7 @@ def test_a_seed_that_no_draw_takes_is_refused(data: Dataset) -> None:
 
 
 def test_an_unknown_tier_is_refused(data: Dataset) -> None:
-    with pytest.raises(ConfigError, match="no system is called 'best'"):
+    with pytest.raises(ConfigError, match="there is no system 'best'"):
         tune(bench(data), data, tiers=("best",))
 
 
