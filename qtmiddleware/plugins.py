@@ -39,7 +39,7 @@ _LONGEST_SAID: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnTransform:
-    """A transformation of your own: what the model is told, and which texts it writes.
+    """A transformation of your own: the instructions for the model, and the texts it writes.
 
     *prompt* holds the instructions. *fields* names the texts the model replies with: ``rewrite``,
     ``step_back``, ``sub_queries``, ``hyde``, ``paraphrases`` or ``keywords``. As a mapping *fields*
@@ -143,11 +143,12 @@ def find_transform(name: str, configured: Mapping[str, Any]) -> TransformRow:
 
 @lru_cache(64)
 def _make_row(name: str, prompt: str, fields: _Weights) -> TransformRow:
+    filled = {field for field, _ in fields}
     return TransformRow(
         name=name,
         label=f"{name} (a transformation of your own)",
         # The order in which variants are searched is that of the catalogue.
-        fields=tuple(field for field in TEXT_FIELDS if field in dict(fields)),
+        fields=tuple(field for field in TEXT_FIELDS if field in filled),
         prompt=prompt,
         weights=tuple((field, float(weight)) for field, weight in fields if weight is not None),
     )

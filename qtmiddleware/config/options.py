@@ -15,7 +15,7 @@ MARKS: Final = "marks"
 Mark = Literal["reply", "model", "middleware", "named"]
 """What depends on an option: the texts a model replies with (their cache key), the model object that is made, or what
 belongs to the whole middleware and cannot be changed by one call. One that is ``named`` decides where texts and keys
-go, what is run or written, or what a model is told: the command line takes it from no file that nobody named."""
+go, what is run or written, or a model's instructions: the command line rejects it in a file that nobody named."""
 
 
 def option(default: Any, doc: str, *, marks: str = "", **limits: Any) -> Any:

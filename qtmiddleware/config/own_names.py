@@ -123,7 +123,7 @@ def _describe_definition() -> dict[str, Any]:
     return {
         "type": "object",
         "properties": {
-            "prompt": {"type": "string", "minLength": 1, "description": "What the model is told."},
+            "prompt": {"type": "string", "minLength": 1, "description": "The instructions for the model."},
             "fields": {
                 "anyOf": [{"type": "array", "items": {"enum": names}, "minItems": 1}, weighed],
                 "description": "The texts it writes: a list, or an object with their weights.",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from qtmiddleware.kit.embedding import embedder_named
-from tests.support.examples import Example, find_examples
+from tests.support.examples import Example, find_examples, remove_code
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -46,8 +46,7 @@ def test_the_examples_that_need_a_key_are_python_too() -> None:
 
 def test_it_can_be_read_in_one_go() -> None:
     assert len(EXAMPLES) == 1
-    prose = re.sub(r"^```.*?^```", "", README, flags=re.DOTALL | re.MULTILINE)
-    words = [word for line in prose.splitlines() if not line.startswith("|") for word in line.split()]
+    words = [word for line in remove_code(README).splitlines() if not line.startswith("|") for word in line.split()]
     assert len(words) <= MOST_WORDS
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.examples import remove_code
+
 ROOT = Path(__file__).parents[2]
 GENERATED = ("command-line.md", "api.md")
 PAGES = [ROOT / "README.md", *(it for it in sorted((ROOT / "docs").glob("*.md")) if it.name not in GENERATED)]
@@ -29,7 +31,7 @@ AVOIDED = re.compile(
 def read_prose(page: Path) -> str:
     """The page without code, generated tables and what stands in backticks."""
     text = page.read_text(encoding="utf-8").partition("## All keys")[0]
-    return re.sub(r"`[^`\n]*`", "`x`", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE))
+    return re.sub(r"`[^`\n]*`", "`x`", remove_code(text))
 
 
 def count_words(page: Path) -> int:

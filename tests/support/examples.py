@@ -22,6 +22,11 @@ class Example:
             assert printed == self.output
 
 
+def remove_code(page: str) -> str:
+    """The *page* without its blocks of code."""
+    return re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)
+
+
 def find_examples(page: str) -> list[Example]:
     """The blocks of *page* that are marked ``python`` and nothing else, in order."""
     return [Example(found[1], found[2]) for found in _BLOCK.finditer(page)]

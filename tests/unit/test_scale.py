@@ -9,6 +9,7 @@ from benchmarks.scale import (
     FAQ,
     PAGE,
     RESULTS,
+    TIERS,
     compute_tables,
     read_facts,
     show,
@@ -25,6 +26,13 @@ def test_the_tables_of_the_page_are_what_is_computed(name: str) -> None:
 
 def test_what_a_thousand_questions_cost_is_what_is_computed() -> None:
     assert read_block(FAQ, "prices") == tabulate_prices(read_facts()), "run: python -m benchmarks.scale"
+
+
+def test_calls_and_searches_of_a_tier_are_those_of_the_page_on_tiers() -> None:
+    page = (PAGE.parent / "choose-a-tier.md").read_text("utf-8")
+    for tier, counts in TIERS.items():
+        (row,) = (line.split("|") for line in page.splitlines() if line.startswith(f"| `{tier}`"))
+        assert tuple(float(cell) for cell in row[5:7]) == counts, tier
 
 
 def test_every_figure_that_goes_in_is_written_down() -> None:

@@ -1,6 +1,6 @@
 """Answers judged by a language model against a reference answer: two systems compared, here, or several ranked.
 
-A pair is a ranking of two: each is judged in both orders, and only what is better in both is a win.
+A pair is a ranking of two: each is judged in both orders, and an answer wins only if it is better in both.
 """
 
 from __future__ import annotations
