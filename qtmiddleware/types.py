@@ -341,7 +341,8 @@ class Evidence(Noun):
     *keywords* are the words that were looked for, each group with its weight: the question's first, then those of its
     variants. *keys* are those passages in their order after it and *scores* their sums, higher is better, of which
     *shares* is owed to keywords. *weight*, from 0 to 1, is how much keywords counted. *language* is the code of the
-    language whose forms of words were taken for one, empty if none were.
+    language whose forms of words were taken for one, empty if none were. *coverage* is the share of the question's
+    content words that the first three passages held before, ``None`` if it was not measured.
     """
 
     keywords: tuple[tuple[str, float], ...] = field(repr=False)
@@ -350,6 +351,56 @@ class Evidence(Noun):
     scores: tuple[float, ...] = field(repr=False)
     shares: tuple[float, ...] = field(repr=False)
     language: str = ""
+    coverage: float | None = None
+
+
+_STANDING_SAYS: Final = {
+    "best_score": "the best score is better than in {percentile} of the last {seen} questions",
+    "lead": "its lead over the tenth is larger than in {percentile}",
+    "coverage": "the first three passages hold {signal} of the question's keywords: more than in {percentile}",
+}
+
+
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
+class Standing(Noun):
+    """Where a question's signals stand among those of earlier questions of the same function.
+
+    - *confidence*: the weighted mean of the *percentiles*, from 0 to 1; ``None`` if there is none, and *problem* says
+      why. It is a percentile, not a probability.
+    - *signals*: what was measured (``best_score``, ``lead``, ``coverage``); higher is better in each.
+    - *percentiles*: the share of earlier questions whose signal was lower, by the same names.
+    - *seen*: how many earlier questions that were, at most 512.
+    - *is_unsure*: whether the signals are low for this function in absolute terms.
+    """
+
+    confidence: float | None
+    signals: Mapping[str, float] = field(default_factory=dict)
+    percentiles: Mapping[str, float] = field(default_factory=dict)
+    seen: int = 0
+    is_unsure: bool = False
+    problem: str = ""
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """What each signal says, or why there is no confidence, as sentences without any text of the query."""
+        if self.problem:
+            return (self.problem,)
+        return tuple(
+            _STANDING_SAYS[name].format(percentile=f"{share:.0%}", signal=f"{self.signals[name]:.0%}", seen=self.seen)
+            for name, share in self.percentiles.items()
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the confidence, its reasons and its signals as plain JSON-ready values."""
+        return {
+            "confidence": None if self.confidence is None else round(self.confidence, 4),
+            "is_unsure": self.is_unsure,
+            "confidence_reasons": list(self.reasons),
+            "confidence_signals": {name: round(signal, 6) for name, signal in self.signals.items()},
+        }
+
+
+NOT_JUDGED: Final = Standing(None, problem="the call was passed through, so nothing was measured")
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
@@ -364,9 +415,10 @@ class Retrieval(Noun):
     *rankings* and *fused* are what it was made of: each variant's own list, and their keys after fusion, before any
     evidence, with *fused_scores*, higher is better. *gains* holds, for methods that add up, what each place of each
     ranking added to that score; a passage that stands in a list twice has the first. *evidence* is what the keywords
-    then changed, ``None`` where they were not weighed. *reranked* holds the candidates a reranker judged, in its order,
-    and *rerank_scores* what it gave each, ``None`` where that has no text. *offsets* holds, with the ``concat`` fusion,
-    where each list begins in *matches*, in the order of *rankings*.
+    then changed, ``None`` where they were not weighed. *standing* tells how sure the result looks beside earlier ones.
+    *reranked* holds the candidates a reranker judged, in its order, and *rerank_scores* what it gave each, ``None``
+    where that has no text. *offsets* holds, with the ``concat`` fusion, where each list begins in *matches*, in the
+    order of *rankings*.
     """
 
     original_query: str = field(repr=False)
@@ -386,6 +438,29 @@ class Retrieval(Noun):
     rerank_scores: tuple[float | None, ...] = field(default=(), repr=False)
     gains: tuple[tuple[float, ...], ...] = field(default=(), repr=False)
     evidence: Evidence | None = field(default=None, repr=False)
+    standing: Standing = field(default=NOT_JUDGED, repr=False)
+
+    @property
+    def confidence(self) -> float | None:
+        """How this question's result stands among the function's earlier ones, from 0 to 1.
+
+        A percentile, not a probability; ``None`` until 20 questions were seen, and `confidence_reasons` says so.
+        """
+        return self.standing.confidence
+
+    @property
+    def confidence_reasons(self) -> tuple[str, ...]:
+        """What the confidence rests on, or why there is none, as sentences."""
+        return self.standing.reasons
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether the function probably holds nothing for this question.
+
+        True if its best score is far below the usual ones of this function and its first passages hold at most a third
+        of the question's keywords, or if there are no passages at all.
+        """
+        return self.standing.is_unsure
 
 
 def add_degradation(retrieval: Retrieval, degradation: Degradation) -> Retrieval:

@@ -116,6 +116,9 @@ class AnswerFlow:
 
     def _draft(self) -> Flow[Draft | Answer]:
         retrieval = self._retrieved
+        if retrieval.is_unsure and self._settings.answer.if_unsure == "decline":
+            retrieval.trace.note("answer", "the model was not asked: the passages do not match the question")
+            return self._build_answer(_say_no_answer(self._request.original), found=False)
         questions = retrieval.transformation.sub_queries if self._is_synthesis else ()
         # One sub-query alone is the question in other words.
         if len(questions) > 1:

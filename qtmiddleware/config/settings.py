@@ -20,6 +20,7 @@ StructuredOutput = Literal["auto", "json_schema", "json_object", "text"]
 ReasoningEffort = Literal["auto", "none", "minimal", "low", "medium", "high", "xhigh", "max"]
 SubQueryStyle = Literal["simple", "aspects", "research"]
 AnswerMode = Literal["plain", "synthesis"]
+IfUnsure = Literal["answer", "decline"]
 Scores = Literal["backend", "fused"]
 if TYPE_CHECKING:
     Language = str
@@ -342,6 +343,11 @@ class AnswerSettings(SettingsGroup):
     max_tokens: int | None = option(1_000, "Maximum tokens per answer; null sends no limit.", ge=1, le=100_000)
     timeout_ms: int = option(60_000, "Maximum wait for one model answer, in milliseconds.", ge=1, le=600_000)
     context_chars: int = option(24_000, "Maximum characters of passages that the model sees.", ge=100, le=10_000_000)
+    if_unsure: IfUnsure = option(
+        "answer",
+        "What an answer does if the retrieval is unsure (r.is_unsure): answer asks the model all the same; "
+        "decline says that nothing was found, without a model call.",
+    )
 
 
 class Settings(SettingsGroup):

@@ -56,7 +56,12 @@ _UNREADABLE: Final = ("response", "unreadable")
 
 _Rows = list[dict[str, Any]]
 _outputs = component.output_types(
-    documents=list[Document], status=str, variants=_Rows, degradations=_Rows, trace=dict[str, Any]
+    documents=list[Document],
+    status=str,
+    variants=_Rows,
+    degradations=_Rows,
+    trace=dict[str, Any],
+    confidence=dict[str, Any],
 )
 
 
@@ -130,8 +135,8 @@ class QueryTransformRetriever:
         Those are the retriever's own, each with its score for the *query*, or with ours where ``scores`` is set to
         ``fused``. ``status`` is ``full`` or ``degraded``, ``variants`` the texts that were searched (``kind``, ``text``
         and ``weight``), ``degradations`` what did not go as asked (``stage``, ``reason`` and ``detail``) and ``trace``
-        the account in numbers. Raises what the retriever raises, `ConfigError` for bad settings, and `WrapError` around
-        an asynchronous function.
+        the account in numbers. ``confidence`` says how sure the result looks beside earlier ones. Raises what the
+        retriever raises, `ConfigError` for bad settings, and `WrapError` around an asynchronous function.
         """
         self._warm_up_inner()
         with _trace(SPAN) as span:
@@ -299,6 +304,7 @@ class QueryTransformRetriever:
             "variants": [asdict(it) for it in found.variants],
             "degradations": [asdict(it) for it in found.degradations],
             "trace": found.trace.to_dict(),
+            "confidence": found.standing.to_dict(),
         }
 
 

@@ -30,6 +30,7 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.preprocessing import Span
 from qtmiddleware.retrieval.keyword_evidence import measure_strength
 from qtmiddleware.retrieval.question_words import (
+    LEADING,
     find_words,
     load_word_rules,
     measure_coverage,
@@ -42,7 +43,6 @@ from qtmiddleware.types import Decision
 # How many of the first passages the signals look at.
 LOOKED_AT: Final = 30
 NEAR: Final = 10
-LEADING: Final = 3
 # So much of a passage is read: a longer one holds every word somewhere, and takes time.
 _READ: Final = 800
 
@@ -120,7 +120,7 @@ class Gate:
     """
 
     def __init__(self) -> None:
-        self._percentiles = {name: Percentiles(*expected) for name, expected in _EXPECTED.items()}
+        self._percentiles = {name: Percentiles(expected) for name, expected in _EXPECTED.items()}
         # How many calls fewer than wanted were made.
         self._unused_calls = 0.0
         self._lock = ForkLock()
@@ -165,12 +165,12 @@ class Gate:
 class Percentiles:
     """Where a number lies among the latest `MAX_OBSERVED` of its kind.
 
-    Before there are any, they are expected to lie evenly between *low* and *high*; that fades as they come.
+    With *expected*, the numbers are taken to lie evenly between these two before there are any; that fades as they
+    come.
     """
 
-    def __init__(self, low: float, high: float) -> None:
-        self._low = low
-        self._width = high - low
+    def __init__(self, expected: tuple[float, float] | None = None) -> None:
+        self._expected = expected
         self._recent: deque[float] = deque()
         self._ordered: list[float] = []
 
@@ -179,14 +179,20 @@ class Percentiles:
 
     def observe(self, number: float) -> float:
         """Returns the share of the numbers that are lower, equal ones counting half, and remembers *number*."""
-        expected = min(1.0, max(0.0, (number - self._low) / self._width))
-        lower = (bisect_left(self._ordered, number) + bisect_right(self._ordered, number)) / 2
-        percentile = (lower + PRIOR * expected) / (len(self._ordered) + PRIOR)
+        lower, count = (bisect_left(self._ordered, number) + bisect_right(self._ordered, number)) / 2, len(self)
+        if self._expected is not None:
+            low, high = self._expected
+            lower, count = lower + PRIOR * min(1.0, max(0.0, (number - low) / (high - low))), count + PRIOR
+        percentile = lower / count if count else 0.5
         self._recent.append(number)
         insort(self._ordered, number)
         if len(self._recent) > MAX_OBSERVED:
             del self._ordered[bisect_left(self._ordered, self._recent.popleft())]
         return percentile
+
+    def quantile(self, share: float) -> float:
+        """Return the number below which about *share* of the numbers lie; there must be one."""
+        return self._ordered[min(len(self) - 1, int(share * len(self)))]
 
 
 def measure_signals(
@@ -194,7 +200,7 @@ def measure_signals(
 ) -> dict[str, float]:
     """Returns the signals of a first result, best first, as far as there are *scores* or *texts* to measure them."""
     signals: dict[str, float] = {}
-    near = _to_numbers(scores[:NEAR])
+    near = to_numbers(scores[:NEAR])
     if len(near) > 1:
         signals["lead"] = abs(near[0] - near[-1])
     rules = load_word_rules(language)
@@ -217,7 +223,7 @@ def measure_signals(
 
 def _measure_heights(scores: Sequence[float | None], count: int) -> list[float]:
     """The *scores* of *count* passages from 0, the worst, to 1, the best; those of their ranks where one is missing."""
-    numbers = _to_numbers(scores)
+    numbers = to_numbers(scores)
     if len(numbers) < count:
         numbers = [-float(rank) for rank in range(count)]
     elif numbers[0] < numbers[-1]:
@@ -228,8 +234,8 @@ def _measure_heights(scores: Sequence[float | None], count: int) -> list[float]:
     return [(number - low) / width if width else 0.0 for number in numbers]
 
 
-def _to_numbers(scores: Sequence[float | None]) -> list[float]:
-    """The *scores*; none of them where one is missing."""
+def to_numbers(scores: Sequence[float | None]) -> list[float]:
+    """Return the *scores*; none of them where one is missing."""
     numbers = [score for score in scores if score is not None]
     return numbers if len(numbers) == len(scores) else []
 

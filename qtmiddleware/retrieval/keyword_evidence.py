@@ -24,6 +24,7 @@ from qtmiddleware.retrieval.question_words import (
     find_words,
     load_word_rules,
     measure_coverage,
+    measure_union,
     read_question,
     weigh_words,
 )
@@ -48,7 +49,8 @@ class _Opinion:
     """What words say of the candidates: *shares* of each one's sum, beside the *weight* of its score.
 
     *strength* is how much words count, from 0 to 1, *reason* why, and *coverage* the share of the question's words that
-    each candidate holds, if passages may leave the plain set only for others that hold more.
+    each candidate holds, if passages may leave the plain set only for others that hold more. *leading* is that of the
+    first three between them.
     """
 
     shares: Sequence[float]
@@ -56,6 +58,7 @@ class _Opinion:
     strength: float
     reason: str
     coverage: Sequence[float] = ()
+    leading: float | None = None
 
 
 def weigh_by_keywords(
@@ -116,6 +119,7 @@ def weigh_by_keywords(
         scores=tuple([it.score for it in leading]),
         shares=tuple([shares[place] for place in order]),
         language=language,
+        coverage=opinion.leading,
     )
     return Fused([*leading, *weighed[len(candidates) :]], fused.method, evidence=account)
 
@@ -152,7 +156,7 @@ def _weigh_own_words(
     is_whole = is_whole and not any(sum(code in places for places in found.places) == 1 for code in codes)
     strength, reason = measure_strength(coverage, is_whole=is_whole)
     shares = [strength * share for share in weigh_words(question, found)] if strength else [0.0] * len(texts)
-    return _Opinion(shares, 1.0, strength, reason, coverage)
+    return _Opinion(shares, 1.0, strength, reason, coverage, measure_union(question, found))
 
 
 def _put_title_first(title: str, text: str | None) -> str | None:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from qtmiddleware.retrieval.confidence import Standings
 from qtmiddleware.retrieval.gate import Gate
 from qtmiddleware.retrieval.responses import estimate_chars
 
@@ -21,6 +22,7 @@ class Learned:
     """What earlier responses and refusals of a function tell the next call.
 
     - *gate*: how sure the first results were, and the threshold for asking the model.
+    - *standings*: how sure the first results looked, for the confidence of later ones.
     - *is_new*: no list of the function was read yet.
     - *refuses_widening*, *refuses_field*, *refuses_words*: the function refused more passages than the caller asks for,
       the field that holds the texts, a search by words.
@@ -32,6 +34,7 @@ class Learned:
     """
 
     gate: Gate = field(default_factory=Gate)
+    standings: Standings = field(default_factory=Standings)
     is_new: bool = True
     refuses_widening: bool = False
     refuses_field: bool = False

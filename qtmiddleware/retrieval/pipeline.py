@@ -19,6 +19,7 @@ from typing import Any, Final
 from qtmiddleware.catalogue import NOTHING, STANDALONE, TEXT_CLAUSE
 from qtmiddleware.errors import ResponseShapeError, is_refusal
 from qtmiddleware.preprocessing import Span, protected_spans
+from qtmiddleware.retrieval.confidence import LATER_PAGE, measure_first_coverage, measure_standing_signals
 from qtmiddleware.retrieval.fusion import (
     Fused,
     Fusion,
@@ -32,6 +33,7 @@ from qtmiddleware.retrieval.fusion import (
 from qtmiddleware.retrieval.gate import find_skip_reason
 from qtmiddleware.retrieval.history import opens_new_topic
 from qtmiddleware.retrieval.keyword_evidence import weigh_by_keywords
+from qtmiddleware.retrieval.question_words import LEADING
 from qtmiddleware.retrieval.request import Request, collect_keywords, find_own_keywords, prepare_query
 from qtmiddleware.retrieval.reranking import rerank
 from qtmiddleware.retrieval.responses import (
@@ -40,6 +42,7 @@ from qtmiddleware.retrieval.responses import (
     holds_text,
     read_response,
     read_text,
+    read_texts,
 )
 from qtmiddleware.retrieval.result import build_result, read_matches
 from qtmiddleware.retrieval.searching import (
@@ -57,8 +60,10 @@ from qtmiddleware.types import (
     Deadline,
     Decision,
     Degradation,
+    Evidence,
     Query,
     Retrieval,
+    Standing,
     Trace,
     Transformation,
     Variant,
@@ -234,6 +239,7 @@ class _Pipeline:
         if self.request.uses_keyword_evidence:
             candidates = self._weigh_by_keywords(fusion, transformation, variants)
         evidence = candidates.evidence
+        standing = self._judge(fusion, evidence, variants.own)
         self._note_texts(fusion, candidates)
         if self.request.uses_reranker:
             candidates, rerank_scores = yield from rerank(
@@ -251,6 +257,7 @@ class _Pipeline:
             fused_scores=tuple(fusion.fused.scores),
             gains=tuple(map(tuple, fusion.fused.gains)),
             evidence=evidence,
+            standing=standing,
             reranked=tuple(candidates.keys[: len(rerank_scores)]),
             rerank_scores=tuple(rerank_scores),
         )
@@ -520,6 +527,18 @@ class _Pipeline:
         )
         self.trace.stage("keyword_evidence", self.trace.clock() - began)
         return candidates
+
+    def _judge(self, fusion: Fusion, evidence: Evidence | None, own: str) -> Standing:
+        """How sure the question's own list looks beside those of earlier questions."""
+        if self.request.page:
+            return LATER_PAGE
+        question = fusion.question or fusion.own
+        coverage = None if evidence is None else evidence.coverage
+        if coverage is None and self.request.uses_keyword_evidence:
+            texts = read_texts(question.items[:LEADING], self.settings.keyword_evidence.text_field)
+            coverage = measure_first_coverage(own, texts, self.query.language)
+        signals = measure_standing_signals(question.scores, coverage, lower_is_better=self.learned.lower_is_better)
+        return self.learned.standings.judge(signals, passages=len(question.keys))
 
     def _note_texts(self, fusion: Fusion, weighed: Fused) -> None:
         """Remember whether this function's passages hold texts, without which neither words nor a reranker help."""

@@ -49,6 +49,8 @@ WHOLE: Final = 0.2
 """The strength beside the scores of a whole collection: its tail is far away and makes every lead look small."""
 HALF: Final = 0.5
 """Even there words have full strength if one passage holds all of them and the first one at most this share."""
+LEADING: Final = 3
+"""How many of the first passages are asked what they hold between them."""
 HEAD_CHARS: Final = 120
 WINDOW: Final = 3
 # Longer gaps are not looked into.
@@ -289,6 +291,12 @@ def measure_coverage(question: QuestionWords, found: FoundWords) -> list[float]:
     """Return the share of the question's content words that each text holds, from 0 to 1."""
     content = frozenset(question.content)
     return [len(content & places.keys()) / len(content) for places in found.places]
+
+
+def measure_union(question: QuestionWords, found: FoundWords) -> float:
+    """Return the share of the question's content words that the first `LEADING` texts hold between them."""
+    content = frozenset(question.content)
+    return len(content & frozenset().union(*found.places[:LEADING])) / len(content)
 
 
 class Kinds(NamedTuple):

@@ -205,6 +205,7 @@ def build_record(retrieval: Retrieval, writer: TextWriter | None = None, plain: 
         },
         **({} if plain is None else {"shadow": plain.to_record(retrieval, writer)}),
         "status": retrieval.status,
+        **retrieval.standing.to_dict(),
         "degradations": [[it.stage, it.reason, it.detail] for it in retrieval.degradations],
         "trace": trace.to_dict(),
     }

@@ -434,6 +434,9 @@ def _describe_result(result: Retrieval | Answer, account: _Account) -> Iterator[
     yield Names.READ_UNITS, account.read_units
     if account.read_cost is not None:
         yield Names.READ_COST, account.read_cost
+    if result.confidence is not None:
+        yield Names.CONFIDENCE, result.confidence
+    yield Names.IS_UNSURE, result.is_unsure
     if trace.decision is not None:
         yield Names.DECISION, _label(trace.decision.reason)
 

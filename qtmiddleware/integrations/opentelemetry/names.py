@@ -62,6 +62,8 @@ class Names:
     CACHE_HITS: Final = "qtmiddleware.cache_hits"
     CITATIONS: Final = "qtmiddleware.citations"
     FOUND: Final = "qtmiddleware.found"
+    CONFIDENCE: Final = "qtmiddleware.confidence"
+    IS_UNSURE: Final = "qtmiddleware.is_unsure"
     READ_UNITS: Final = "qtmiddleware.read_units"
     COST: Final = "qtmiddleware.cost"
     READ_COST: Final = "qtmiddleware.read_cost"

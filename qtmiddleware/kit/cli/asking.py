@@ -10,7 +10,7 @@ from typing import Any
 from qtmiddleware.errors import ModelError, QtMiddlewareError
 from qtmiddleware.kit.documents.place import describe_place
 from qtmiddleware.retrieval.request import validate_query
-from qtmiddleware.types import Answer, Degradation, Match, Retrieval
+from qtmiddleware.types import NOT_JUDGED, Answer, Degradation, Match, Retrieval
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 
@@ -68,6 +68,7 @@ class Outcome:
                 {"kind": it.kind, "weight": round(it.weight, 4), "text": it.text}
                 for it in (() if retrieval is None else retrieval.variants)
             ],
+            **(NOT_JUDGED if retrieval is None else retrieval.standing).to_dict(),
             "seconds": round(self.seconds, 3),
             "trace": None if retrieval is None else retrieval.trace.to_dict(),
             "degradations": [{"stage": it.stage, "reason": it.reason, "detail": it.detail} for it in self.degradations],

@@ -1,0 +1,119 @@
+"""How sure a first result looks, beside the earlier ones of the same function.
+
+==============  =======================================================================================================
+``best_score``  The function's own score of its first passage.
+``lead``        How far that score is ahead of the tenth (or of the last of fewer).
+``coverage``    The share of the question's content words that the first three passages hold.
+==============  =======================================================================================================
+
+Each signal becomes its percentile among those of earlier questions, since no scale of scores carries over from one
+function to another. `python -m benchmarks.confidence` measures what that tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import Final
+
+from qtmiddleware.retrieval.gate import NEAR, Percentiles, to_numbers
+from qtmiddleware.retrieval.question_words import find_words, load_word_rules, measure_union, read_question
+from qtmiddleware.runtime.forking import ForkLock
+from qtmiddleware.types import Standing
+
+WEIGHTS: Final = {"best_score": 2.0, "lead": 1.0, "coverage": 1.0}
+"""How much the percentile of each signal counts in the confidence."""
+LEAST_SEEN: Final = 20
+"""So many earlier questions are needed before a percentile is given."""
+FENCE: Final = 2.0
+"""A best score is low if it lies so many times (upper quartile - median) below the median of the earlier ones.
+
+Of scores that are evenly spread, none is that low, so no fixed share of the questions is flagged.
+"""
+LEAST_COVERAGE: Final = 1 / 3
+"""A result with a low best score is unsure if its first passages hold no more of the question's content words."""
+
+LATER_PAGE: Final = Standing(None, problem="the call selects a page, whose scores are no measure of the question")
+_NO_PASSAGES: Final = Standing(0.0, is_unsure=True, problem="the function returned no passages")
+_NO_SIGNALS: Final = Standing(None, problem="the passages have neither scores nor texts")
+
+
+class Standings:
+    """Remembers the signals of a function's latest questions. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._percentiles = {name: Percentiles() for name in WEIGHTS}
+        self._lock = ForkLock()
+
+    def judge(self, signals: Mapping[str, float], *, passages: int) -> Standing:
+        """Return where *signals* stand among those of earlier questions, and remember them.
+
+        Args:
+            signals: What `measure_standing_signals` returned.
+            passages: How many passages the function returned. An empty result is not remembered.
+        """
+        if not passages:
+            return _NO_PASSAGES
+        if not signals:
+            return _NO_SIGNALS
+        with self._lock.free:
+            seen = min(len(self._percentiles[name]) for name in signals)
+            fence = self._find_fence() if seen >= LEAST_SEEN else None
+            observed = {name: self._percentiles[name].observe(signal) for name, signal in signals.items()}
+        if seen < LEAST_SEEN:
+            problem = f"needs {LEAST_SEEN} earlier questions of this function, and {seen} were seen"
+            return Standing(None, signals, {}, seen, problem=problem)
+        whole = sum(WEIGHTS[name] for name in observed)
+        confidence = sum(WEIGHTS[name] * percentile for name, percentile in observed.items()) / whole
+        return Standing(confidence, signals, observed, seen, is_unsure=_is_unsure(signals, fence))
+
+    def _find_fence(self) -> float | None:
+        """The best score below which a result is low for this function; ``None`` if it has no scores.
+
+        Only the upper half of the scores decides. So questions that have no answer in the collection, whose scores are
+        the low ones, hardly move it, up to half of all questions.
+        """
+        scores = self._percentiles["best_score"]
+        if len(scores) < LEAST_SEEN:
+            return None
+        middle = scores.quantile(0.5)
+        return middle - FENCE * (scores.quantile(0.75) - middle)
+
+
+def _is_unsure(signals: Mapping[str, float], fence: float | None) -> bool:
+    if fence is None or not {"best_score", "coverage"} <= signals.keys():
+        return False
+    return signals["best_score"] < fence and signals["coverage"] <= LEAST_COVERAGE
+
+
+def measure_standing_signals(
+    scores: Sequence[float | None], coverage: float | None, *, lower_is_better: bool
+) -> dict[str, float]:
+    """Return the signals of a result, as far as there are *scores* and a *coverage*; higher is better in each.
+
+    Args:
+        scores: The function's own scores, best first.
+        coverage: The share of the question's content words that the first three passages hold, ``None`` without texts.
+        lower_is_better: Whether the scores are distances.
+    """
+    signals: dict[str, float] = {}
+    near = to_numbers(scores[:NEAR])
+    if near and isfinite(near[0]) and isfinite(near[-1]):
+        signals["best_score"] = -near[0] if lower_is_better else near[0]
+        if len(near) > 1:
+            signals["lead"] = abs(near[0] - near[-1])
+    if coverage is not None:
+        signals["coverage"] = coverage
+    return signals
+
+
+def measure_first_coverage(keywords: str, texts: Sequence[str | None], language: str) -> float | None:
+    """Return the share of the content words of *keywords* that the *texts* hold between them.
+
+    ``None`` if there are no words or no texts. *language* is the code of the question's language, empty if unknown.
+    """
+    rules = load_word_rules(language)
+    question = read_question(keywords, rules)
+    if not question.terms or not any(texts):
+        return None
+    return measure_union(question, find_words(question, texts, rules))
