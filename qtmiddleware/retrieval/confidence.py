@@ -17,6 +17,7 @@ from math import isfinite
 from typing import Final
 
 from qtmiddleware.retrieval.gate import NEAR, Percentiles, to_numbers
+from qtmiddleware.retrieval.keyword_evidence import are_reciprocal_ranks
 from qtmiddleware.retrieval.question_words import find_words, load_word_rules, measure_union, read_question
 from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.types import Standing
@@ -45,12 +46,14 @@ class Standings:
         self._percentiles = {name: Percentiles() for name in WEIGHTS}
         self._lock = ForkLock()
 
-    def judge(self, signals: Mapping[str, float], *, passages: int) -> Standing:
+    def judge(self, signals: Mapping[str, float], *, passages: int, scores: Sequence[float | None] = ()) -> Standing:
         """Return where *signals* stand among those of earlier questions, and remember them.
 
         Args:
             signals: What `measure_standing_signals` returned.
             passages: How many passages the function returned. An empty result is not remembered.
+            scores: The function's scores. Reciprocal ranks do not tell how well a passage fits, so no result with
+                such scores is unsure.
         """
         if not passages:
             return _NO_PASSAGES
@@ -65,7 +68,8 @@ class Standings:
             return Standing(None, signals, {}, seen, problem=problem)
         whole = sum(WEIGHTS[name] for name in observed)
         confidence = sum(WEIGHTS[name] * percentile for name, percentile in observed.items()) / whole
-        return Standing(confidence, signals, observed, seen, is_unsure=_is_unsure(signals, fence))
+        is_unsure = _is_low(signals, fence) and not are_reciprocal_ranks([it for it in scores if it is not None])
+        return Standing(confidence, signals, observed, seen, is_unsure=is_unsure)
 
     def _find_fence(self) -> float | None:
         """The best score below which a result is low for this function; ``None`` if it has no scores.
@@ -80,7 +84,7 @@ class Standings:
         return middle - FENCE * (scores.quantile(0.75) - middle)
 
 
-def _is_unsure(signals: Mapping[str, float], fence: float | None) -> bool:
+def _is_low(signals: Mapping[str, float], fence: float | None) -> bool:
     if fence is None or not {"best_score", "coverage"} <= signals.keys():
         return False
     return signals["best_score"] < fence and signals["coverage"] <= LEAST_COVERAGE

@@ -538,7 +538,7 @@ class _Pipeline:
             texts = read_texts(question.items[:LEADING], self.settings.keyword_evidence.text_field)
             coverage = measure_first_coverage(own, texts, self.query.language)
         signals = measure_standing_signals(question.scores, coverage, lower_is_better=self.learned.lower_is_better)
-        return self.learned.standings.judge(signals, passages=len(question.keys))
+        return self.learned.standings.judge(signals, passages=len(question.keys), scores=question.scores)
 
     def _note_texts(self, fusion: Fusion, weighed: Fused) -> None:
         """Remember whether this function's passages hold texts, without which neither words nor a reranker help."""

@@ -334,7 +334,7 @@ def test_it_stands_in_a_pipeline_where_the_retriever_stood() -> None:
         inputs = {"retriever": {"query": QUESTION, "history": CONVERSATION}}
         outputs = pipeline.run(inputs)
         assert outputs["prompt"]["prompt"] == TEXTS["health"]
-        assert set(outputs["retriever"]) == {"status", "variants", "degradations", "trace"}
+        assert set(outputs["retriever"]) == {"status", "variants", "degradations", "trace", "confidence"}
         json.dumps(outputs["retriever"])
         if hasattr(pipeline, "run_async"):
             assert asyncio.run(pipeline.run_async(inputs))["prompt"]["prompt"] == TEXTS["health"]

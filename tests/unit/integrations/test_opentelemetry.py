@@ -91,6 +91,7 @@ def test_spans_are_named_and_attributed_by_the_conventions() -> None:
         "qtmiddleware.status": "full",
         "qtmiddleware.query_id": found.trace.query_id,
         "qtmiddleware.decision": "always",
+        "qtmiddleware.is_unsure": False,
         "qtmiddleware.passages": 3,
         "qtmiddleware.searches": 2,
         "qtmiddleware.model_calls": 1,

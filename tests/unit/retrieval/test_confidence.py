@@ -23,7 +23,7 @@ signals = st.fixed_dictionaries({"best_score": numbers, "lead": st.floats(0, 1e6
 
 def search(query: str, top_k: int = 4) -> list[dict[str, Any]]:
     words = set(query.casefold().strip("?").split())
-    scored = [{**it, "score": 0.9 if it["id"] in words else 0.1 - at / 100} for at, it in enumerate(PASSAGES)]
+    scored = [{**it, "score": 0.9 if it["id"] in words else 0.137 - at * at / 1_870} for at, it in enumerate(PASSAGES)]
     return sorted(scored, key=lambda it: -it["score"])[:top_k]
 
 
@@ -86,6 +86,22 @@ def test_without_scores_the_words_alone_give_a_percentile_and_never_a_flag() -> 
     ask_usual(wrapped)
     found = wrapped.retrieve("Who painted Guernica?")
     assert found.standing.percentiles.keys() == {"coverage"}
+    assert not found.is_unsure
+
+
+def test_reciprocal_ranks_give_a_percentile_and_never_a_flag() -> None:
+    def by_rank(query: str, top_k: int = 4) -> list[dict[str, Any]]:
+        is_found = any(word in query for word in WORDS)
+        lists = 2 if is_found else 1
+        return [
+            {"id": it["id"], "text": it["text"], "score": lists / (61 + at)}
+            for at, it in enumerate(search(query, len(PASSAGES)))
+        ]
+
+    wrapped = qtm.QueryMiddleware().wrap(by_rank)
+    ask_usual(wrapped)
+    found = wrapped.retrieve("Who painted Guernica?")
+    assert found.confidence == 0.0
     assert not found.is_unsure
 
 
