@@ -210,16 +210,16 @@ def _summarise(sets: Sequence[Measured]) -> list[str]:
             f" {average(reported):.3f}"
         ),
         (
-            f"unanswerable questions of the same topic against answerable ones, {len(unanswerable)} and {len(answerable)}"
-            f" pooled: AUROC {resample(measure_auroc, answerable, unanswerable)}"
+            f"unanswerable questions of the same topic against answerable ones, {len(unanswerable)} and"
+            f" {len(answerable)} pooled: AUROC {resample(measure_auroc, answerable, unanswerable)}"
         ),
         (
             f"right against wrong first passages, {len(right)} and {len(wrong)} pooled: AUROC"
             f" {resample(measure_auroc, right, wrong)}"
         ),
         (
-            f"flagged as unsure, mean of the sets: own {mean([_share_unsure(it.own) for it in sets]):.1%}, of those whose"
-            f" first passage is right {_share_unsure(right):.1%}, foreign"
+            f"flagged as unsure, mean of the sets: own {mean([_share_unsure(it.own) for it in sets]):.1%}, of those"
+            f" whose first passage is right {_share_unsure(right):.1%}, foreign"
             f" {mean([_share_unsure(it.foreign) for it in sets]):.1%}, unanswerable {_share_unsure(unanswerable):.1%}"
         ),
     ]
