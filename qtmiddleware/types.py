@@ -462,6 +462,17 @@ class Retrieval(Noun):
         """
         return self.standing.is_unsure
 
+    def __repr__(self) -> str:
+        # Only who prints a result, or has a notebook show it, waits for this module.
+        from qtmiddleware.notebook import describe
+
+        return f"Retrieval({describe(self)})"
+
+    def _repr_html_(self) -> str:
+        from qtmiddleware.notebook import render_html
+
+        return render_html(self)
+
 
 def add_degradation(retrieval: Retrieval, degradation: Degradation) -> Retrieval:
     """*retrieval*, degraded by one thing more."""

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2] / PACKAGE
 CORE: tuple[frozenset[str], ...] = tuple(
     frozenset(line.split())
     for line in """
-    errors catalogue moved
+    errors catalogue moved notebook
     types
     protocols
     plugins

@@ -8,12 +8,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.segment import Segment
+from rich.text import Text
 
 from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config.reading import list_presets
@@ -36,8 +38,43 @@ class PlainConsole(Console):
         for part in super().render(renderable, options):
             yield part if part.control else Segment(strip_control_characters(part.text), part.style)
 
+    def print(self, *objects: Any, soft_wrap: bool | None = None, **options: Any) -> None:
+        """Write *objects*; on a terminal, lines end between words, while a file or a pipe has no width."""
+        if soft_wrap is None:
+            soft_wrap = not self.is_terminal
+        # A word that is longer than a line, such as a path, is left to the terminal, so that it can be copied whole.
+        super().print(*objects, soft_wrap=soft_wrap, **{"overflow": "ignore", **options})
 
-out = PlainConsole(soft_wrap=True)
+
+class _JobClock(ProgressColumn):
+    """How long the whole job has taken, whatever part of it the bar shows."""
+
+    max_refresh = 0.5
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._began = monotonic()
+
+    def render(self, task: Task) -> Text:
+        """Return the time as minutes and seconds."""
+        minutes, seconds = divmod(int(monotonic() - self._began), 60)
+        return Text(f"{minutes}:{seconds:02}")
+
+
+class _TimeLeft(ProgressColumn):
+    """About how long the part that the bar shows still takes, once something of it is done."""
+
+    max_refresh = 0.5
+
+    def render(self, task: Task) -> Text:
+        """Return the time as minutes and seconds, or nothing if it cannot be told."""
+        if task.time_remaining is None or not task.completed or task.finished:
+            return Text("")
+        minutes, seconds = divmod(int(task.time_remaining), 60)
+        return Text(f"{minutes}:{seconds:02} left")
+
+
+out = PlainConsole()
 notes = PlainConsole(stderr=True)
 
 Queries = Annotated[list[str] | None, typer.Argument(help="Questions. Default: the lines of standard input.")]
@@ -104,8 +141,17 @@ def to_messages(history: list[str] | None) -> list[dict[str, str]]:
 
 @contextmanager
 def show_progress() -> Iterator[ShowProgress]:
-    """A bar on stderr that shows what is done just now; none where that is no terminal."""
-    columns = TextColumn("{task.description:<32}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    """A bar on stderr that shows what is done just now; none if that is no terminal.
+
+    One bar for the whole job, with one clock; the count and the estimate are those of the part that is being done.
+    """
+    columns = (
+        TextColumn("{task.description:<24}", markup=False),
+        BarColumn(24),
+        MofNCompleteColumn(),
+        _JobClock(),
+        _TimeLeft(),
+    )
     bars = Progress(*columns, console=notes, transient=True, disable=not notes.is_terminal)
     task = bars.add_task("", total=None)
     current: str | None = None

@@ -285,6 +285,7 @@ class _Run:
             reader = Reader(self.ledger, self.settings, self.root, version, converter, self.read)
             # Whatever is not a target of this run leaves the index: to read fewer paths is to
             # delete the others. A document that is passed over needs `Reader.keep`.
+            report(0, len(self.paths))
             for done, path in enumerate(self.paths, 1):
                 try:
                     kinds[reader.take(path)] += 1

@@ -118,6 +118,7 @@ class Contexts:
         """Let every chunk of this run have its context, as far as the model gives one."""
         total = self._ledger.fill_todo(_MISSING)
         done = 0
+        progress(done, total)
         for page in self._ledger.pages(_TODO, GROUP * self._limit):
             group = [self._build_chunk(*row[1:]) for row in page]
             self._ask([chunk for chunk in group if self._find_context(chunk.key) is None])

@@ -121,6 +121,7 @@ class Publication:
 
     def _read_passages(self, total: int, progress: Callable[[int, int], None]) -> Iterator[tuple[Passage, list[float]]]:
         rows = self._ledger.stream(_PASSAGES, [self._embedding])
+        progress(0, total)
         for done, (id_, text, metadata, context, vector) in enumerate(rows, 1):
             try:
                 facts = dict(json.loads(metadata))

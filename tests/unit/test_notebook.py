@@ -1,0 +1,83 @@
+"""What a notebook and a prompt show of a retrieval."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+import qtmiddleware as qtm
+from qtmiddleware.testing import ScriptedModel
+
+QUESTION = "Does Jaco have any health concerns?"
+ROWS = [
+    {"id": "dogs", "score": 0.9, "text": "Dogs bark."},
+    {"id": "cats", "score": 0.8, "text": "Cats purr."},
+    {"id": "jaco", "score": 0.7, "text": "Jaco has no health concerns."},
+]
+
+
+def search(query: str, top_k: int = 3) -> list[dict[str, Any]]:  # noqa: ARG001
+    return ROWS[:top_k]
+
+
+class Cells(HTMLParser):
+    """The cells of a table as texts, row by row, and every tag there is."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.tags: set[str] = set()
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:  # noqa: ARG002
+        self.tags.add(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.rows and self.rows[-1]:
+            self.rows[-1][-1] += data
+
+
+def test_a_row_says_where_a_passage_stands_where_it_stood_and_why() -> None:
+    found = qtm.QueryMiddleware().wrap(search).retrieve(QUESTION)
+    assert Cells(found._repr_html_()).rows == [
+        ["place", "before", "passage", "why"],
+        ["1", "3", "jaco Jaco has no health concerns.", "holds keywords"],
+        ["2", "1", "dogs Dogs bark.", "others moved up"],
+        ["3", "2", "cats Cats purr.", "others moved up"],
+    ]
+
+
+def test_a_passage_that_only_a_variant_found_is_new() -> None:
+    def by_variant(query: str, top_k: int = 1) -> list[dict[str, Any]]:
+        return [{"id": "jaco", "score": 0.9, "text": "Jaco is well."} if "Jaco is" in query else ROWS[0]][:top_k]
+
+    model = ScriptedModel({"hyde": "Jaco is in good health."})
+    found = qtm.QueryMiddleware({"transformationType": "hyde"}, client=model).wrap(by_variant).retrieve(QUESTION)
+    place = next(row for row in Cells(found._repr_html_()).rows if row[2].startswith("jaco"))
+    assert place[1] == "new"
+    assert "found by hyde" in place[3]
+
+
+def test_a_repr_is_one_short_line_without_any_text() -> None:
+    shown = repr(qtm.QueryMiddleware().wrap(search).retrieve(QUESTION))
+    assert re.fullmatch(r"Retrieval\(3 matches, full, 1 search, 0 model calls, \d+ ms\)", shown)
+
+
+def test_a_degraded_retrieval_says_why_in_both() -> None:
+    found = qtm.QueryMiddleware().wrap(search).retrieve("  ")
+    assert "degraded: query blank" in repr(found)
+    assert "degraded: query blank" in found._repr_html_()
+
+
+@given(st.text(), st.text())
+def test_no_text_becomes_markup(text: str, name: str) -> None:
+    found = qtm.QueryMiddleware().wrap(lambda query: [{"id": name or "x", "text": text}]).retrieve("a question")
+    assert Cells(found._repr_html_()).tags <= {"div", "p", "table", "thead", "tbody", "tr", "th", "td", "code", "span"}
