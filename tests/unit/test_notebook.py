@@ -20,7 +20,7 @@ ROWS = [
 ]
 
 
-def search(query: str, top_k: int = 3) -> list[dict[str, Any]]:  # noqa: ARG001
+def search(query: str, top_k: int = 3) -> list[dict[str, Any]]:
     return ROWS[:top_k]
 
 
@@ -33,7 +33,7 @@ class Cells(HTMLParser):
         self.tags: set[str] = set()
         self.feed(html)
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:  # noqa: ARG002
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
         if tag == "tr":
             self.rows.append([])

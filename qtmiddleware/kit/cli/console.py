@@ -55,7 +55,7 @@ class _JobClock(ProgressColumn):
         super().__init__()
         self._began = monotonic()
 
-    def render(self, task: Task) -> Text:
+    def render(self, _: Task) -> Text:
         """Return the time as minutes and seconds."""
         minutes, seconds = divmod(int(monotonic() - self._began), 60)
         return Text(f"{minutes}:{seconds:02}")
