@@ -37,7 +37,7 @@ Values = Mapping[str, _Scores]
 
 OPTION: Final = "--baseline"
 _RULE: Final = "--fail-if"
-_HOW: Final = "write it again with: qtm bench ... --json > base.json"
+_HOW: Final = "write it with: qtm bench ... --json > base.json"
 _EXAMPLE: Final = f'such as "{PRIMARY} -0.01"'
 _PARTS: Final = ("questions", "judgements", "passages")
 
