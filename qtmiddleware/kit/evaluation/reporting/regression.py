@@ -15,14 +15,25 @@ _LENGTH: Final = 2_000
 
 
 def write_headline(gate: Gate) -> str:
-    """Return the verdict as a sentence."""
+    """Return the verdict in a sentence, and how large a loss could have gone unnoticed."""
     if gate.verdict == "worse":
         names = [_quote(change.name) for change in gate.changes if change.verdict == "worse"]
         return f"Retrieval got worse with {join_names(names)}."
     if gate.verdict == "inconclusive":
         count = _count(gate.questions, "question is", "questions are")
         return f"{count} too few to tell whether retrieval got worse. Use at least {FEW}."
-    return "Retrieval did not get worse."
+    if gate.rule.bound is not None:
+        return f"No system lost more than the allowed {_format_size(gate.rule.bound)} points."
+    return f"Found no loss that is more than chance.{_describe_hidden(gate)}"
+
+
+def _describe_hidden(gate: Gate) -> str:
+    """How large a loss the intervals leave possible."""
+    lowest = min(gate.changes, key=lambda change: change.difference.low)
+    size = _format_size(lowest.difference.low)
+    if lowest.difference.low >= 0 or size == "0.0":
+        return ""
+    return f" A loss of up to {size} points with {_quote(lowest.name)} cannot be ruled out."
 
 
 def write_sentences(gate: Gate) -> tuple[str, ...]:
@@ -66,7 +77,7 @@ def _describe(gate: Gate, change: Change) -> str:
 
 def _describe_mean(gate: Gate, change: Change) -> str:
     before, after = map(figures.format_measure, (change.before, change.after))
-    size = figures.format_points(abs(change.difference.gain)).removeprefix("+")
+    size = _format_size(change.difference.gain)
     interval = figures.format_interval(change.difference)
     if size == "0.0":
         return f"{gate.rule.measure} stays at {after} {interval}."
@@ -76,7 +87,7 @@ def _describe_mean(gate: Gate, change: Change) -> str:
 
 def _describe_chance(gate: Gate, change: Change) -> str:
     if gate.rule.bound is not None:
-        allowed = figures.format_points(-gate.rule.bound).removeprefix("+")
+        allowed = _format_size(gate.rule.bound)
         over = "more than" if change.verdict == "worse" else "within"
         return f"This is {over} the allowed loss of {allowed} points."
     if change.has_lost and change.has_more_worse:
@@ -125,12 +136,17 @@ def _describe_method(gate: Gate) -> str:
             "more than chance (randomisation test and sign test at 5 %, corrected after Holm)."
         )
     else:
-        allowed = figures.format_points(-gate.rule.bound).removeprefix("+")
+        allowed = _format_size(gate.rule.bound)
         rule = f"A system is worse if its mean fell by more than {allowed} points."
     return (
         f"{gate.rule.measure} of {_count(gate.questions, 'question', 'questions')}, before in "
         f"{gate.baseline}. The change is in points (hundredths) with its 95 % interval. {rule}"
     )
+
+
+def _format_size(gain: float) -> str:
+    """A gain or loss in points without its sign, which the sentence tells."""
+    return figures.format_points(abs(gain)).removeprefix("+")
 
 
 def _quote(name: str) -> str:
