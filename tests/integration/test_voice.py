@@ -14,7 +14,7 @@ GENERATED = ("command-line.md", "api.md")
 PAGES = [ROOT / "README.md", *(it for it in sorted((ROOT / "docs").glob("*.md")) if it.name not in GENERATED)]
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda it: it.stem)
 
-MOST_WORDS = 23_000
+MOST_WORDS = 23_500
 """Of all hand-written guides together, outside code. A later feature may add 600."""
 MOST_WORDS_OF_PAGE = 1_200
 MOST_COLUMNS = 78
