@@ -61,7 +61,8 @@ more than chance. This page counts how often it fails after changes that are har
 HARMLESS: Final = """## Harmless changes
 
 Both runs draw by seeds of their own, so no question is more likely to get worse than better. The aim is at most 5 % of
-false alarms. *Changed* is the mean share of the questions whose nDCG@10 differs between the two runs."""
+false alarms. *Changed* is the mean share of the questions whose nDCG@10 differs between the two runs. The
+comparisons of one change share runs and, with 300 questions, most of the questions, so they are not independent."""
 REAL: Final = """## Real changes
 
 *Change* is that of nDCG@10 over all questions, in points, and how many of 100 questions got worse and better. The other
