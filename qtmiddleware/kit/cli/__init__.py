@@ -7,7 +7,7 @@ import sys
 from typing import NoReturn
 
 from qtmiddleware.errors import ConfigError, InvalidQuery, MissingExtra, QtMiddlewareError
-from qtmiddleware.kit.cli.terminal import FAILED, INTERRUPTED, USAGE, strip_control_characters
+from qtmiddleware.kit.cli.terminal import FAILED, INTERRUPTED, USAGE, WORSE, strip_control_characters
 
 
 def main() -> None:
@@ -22,8 +22,11 @@ def main() -> None:
         finally:
             # Left to the interpreter, what goes wrong here would end in a traceback.
             sys.stdout.flush()
-    except BrokenPipeError:
-        _leave_quietly()
+    except BrokenPipeError as error:
+        # That nobody reads the output any more does not make retrieval better.
+        left = error.__context__
+        is_worse = isinstance(left, SystemExit) and left.code == WORSE
+        _leave_quietly(WORSE if is_worse else 0)
     except KeyboardInterrupt:
         _leave("interrupted", INTERRUPTED)
     except SystemExit as left:
@@ -69,10 +72,10 @@ def _run() -> None:
     app()
 
 
-def _leave_quietly() -> NoReturn:
+def _leave_quietly(code: int = 0) -> NoReturn:
     """Leave in peace: whoever read our output has seen enough."""
     _drop_output()
-    sys.exit(0)
+    sys.exit(code)
 
 
 def _drop_output() -> None:

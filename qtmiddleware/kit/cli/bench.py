@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -18,7 +17,7 @@ from rich.table import Table
 
 from qtmiddleware.config import ASSIGNED, Config
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.errors import ConfigError, MissingExtra
+from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli.batch import Batch, BatchOptions, BatchTokens, ask_by_batch
 from qtmiddleware.kit.cli.check import Arguments
 from qtmiddleware.kit.cli.console import (
@@ -31,6 +30,7 @@ from qtmiddleware.kit.cli.console import (
 )
 from qtmiddleware.kit.cli.engines import Workers
 from qtmiddleware.kit.cli.environment import NO_MODEL, note_files
+from qtmiddleware.kit.cli.gating import Against, Comment, FailIf, Gating
 from qtmiddleware.kit.cli.own_function import (
     AskedFor,
     Embed,
@@ -40,15 +40,16 @@ from qtmiddleware.kit.cli.own_function import (
     measuring,
     read_source,
 )
-from qtmiddleware.kit.cli.terminal import escape_json, note
+from qtmiddleware.kit.cli.reports import check_places, require_jinja, write_report
+from qtmiddleware.kit.cli.terminal import WORSE, note
 from qtmiddleware.kit.engines import LocalEngine
 from qtmiddleware.kit.evaluation import FREE, MEASURED, SYSTEMS, USUAL, Comparison, Question, chosen, require_extras
 from qtmiddleware.kit.evaluation.bench import CACHE, READING, Bench, BenchOptions, OpenedBench, open_bench, open_model
 from qtmiddleware.kit.evaluation.compare import OWN
+from qtmiddleware.kit.evaluation.gate import Gate
 from qtmiddleware.kit.evaluation.tuning import nested
 from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.providers.llms import has_language_model
-from qtmiddleware.runtime.files import refuse_link, replace_file
 
 if TYPE_CHECKING:
     from qtmiddleware.kit.evaluation.judging import Judged
@@ -107,6 +108,9 @@ def bench_command(
     seed: Annotated[int, typer.Option(help="Seed for drawing questions and resampling.")] = 0,
     concurrency: Annotated[int, typer.Option(min=1, max=256, help="Questions sent to the model at the same time.")] = 8,
     report: Annotated[Path | None, typer.Option(help="Write report.md, .html and .json to this folder.")] = None,
+    baseline: Against = None,
+    fail_if: FailIf = None,
+    comment: Comment = None,
     generate: Annotated[
         int | None, typer.Option(min=1, help="First let the model write this many questions about --docs into --data.")
     ] = None,
@@ -138,6 +142,9 @@ def bench_command(
 
     With --batch the model's replies come from a Batch API: submit, then collect
     until all replies are there. The same command without --batch then measures with them.
+
+    With --baseline the command says whether retrieval got worse than in an
+    earlier run on the same questions and passages. --fail-if makes that exit code 3.
     """
     options = BatchOptions(batch, batch_tokens, as_json=json_output)
     if function is not None:
@@ -146,7 +153,8 @@ def bench_command(
     own = {path.stem: Config.from_file(path).assigned(sets or ()) for path in config or ()}
     settings = _find_shared_settings(own, config or (), model, sets or (), reads=function is not None)
     given = {name: _read_own_settings(loaded) for name, loaded in own.items()}
-    _check_company(generate, docs, judge, recordings)
+    _check_company(generate, docs, judge, recordings, baseline)
+    gating = Gating.read(baseline, fail_if, comment)
     if report is not None:
         require_jinja()
         check_places(report, _REPORTS, "--report")
@@ -159,9 +167,10 @@ def bench_command(
     opening = BenchOptions(
         settings=settings, function=source, recordings=recordings, record=record, model_ms=model_ms, cache=cache,
         questions=questions, split=split, seed=seed, concurrency=concurrency, engine=engine,
+        check=gating.check_data,
     )  # fmt: skip
     if options.is_given:
-        if recordings is not None or generate is not None or judge is not None or report is not None:
+        if any(option is not None for option in (recordings, generate, judge, report, baseline)):
             raise ConfigError(
                 "--batch only collects model replies; to measure, run the same command without --batch", path="--batch"
             )
@@ -176,6 +185,7 @@ def bench_command(
             if source is not None and source.is_wrapped:
                 compared[OWN] = {}
             is_deep = deep if deep is not None else source is None
+            gating.check_systems(compared, deep=is_deep)
             if source is not None:
                 confirm_searches(opened.forecast(compared, deep=is_deep), source.name, yes=yes, fewer=_FEWER)
             to_judge = () if judge is None else draw_judged_questions(opened, compared, judge, seed)
@@ -185,23 +195,47 @@ def bench_command(
             verdicts = judge_answers(opened, comparison, compared, to_judge, update=update) if to_judge else None
     if verdicts is not None:
         comparison = replace(comparison, notes=(*comparison.notes, verdicts.summary()))
-    if json_output:
-        as_json(_to_dict(comparison, opened, verdicts))
-    else:
-        show_comparison(comparison)
-        if verdicts is not None:
-            _show_judged(verdicts)
-    _write_report(comparison, opened, report, verdicts)
+    _tell(comparison, opened, verdicts, gating, report, json_output=json_output)
+
+
+def _tell(
+    comparison: Comparison,
+    opened: OpenedBench,
+    verdicts: Judged | None,
+    gating: Gating,
+    report: Path | None,
+    *,
+    json_output: bool,
+) -> None:
+    """Write the reports and the outcome; raises `typer.Exit` if it is worse than ``--fail-if`` allows."""
+    gate = gating.apply(comparison, opened.model_name)
+    plain = _to_dict(comparison, opened, verdicts, gate)
+    _write_report(comparison, opened, report, verdicts, plain)
+    is_worse = gating.fails(gate)
+    # Whoever reads only the first lines still gets the exit code. The console leaves by SystemExit then.
+    with suppress(BrokenPipeError, SystemExit) if is_worse else nullcontext():
+        if json_output:
+            as_json(plain)
+        else:
+            _show(comparison, verdicts, gate)
+    if is_worse:
+        raise typer.Exit(WORSE)
 
 
 def _check_company(
-    generate: int | None, docs: Sequence[Path] | None, judge: int | None, recordings: Path | None
+    generate: int | None,
+    docs: Sequence[Path] | None,
+    judge: int | None,
+    recordings: Path | None,
+    baseline: Path | None,
 ) -> None:
     """Raise `ConfigError` for options that need others, or do not go with them."""
     if (generate is None) != (docs is None):
         raise ConfigError("--generate needs --docs, and --docs needs --generate")
     if judge is not None and recordings is not None:
         raise ConfigError("--judge needs a language model, because recordings hold no answers", path="judge")
+    if generate is not None and baseline is not None:
+        raise ConfigError("--baseline cannot be used with --generate, which writes new questions", path="--baseline")
 
 
 def _refuse_needless(options: Mapping[str, Any]) -> None:
@@ -284,25 +318,31 @@ def _asks(settings: System) -> bool:
     return bool(settings.get("transformationType", "none") != "none")
 
 
-def _write_report(comparison: Comparison, opened: OpenedBench, folder: Path | None, verdicts: Any) -> None:
+def _write_report(
+    comparison: Comparison, opened: OpenedBench, folder: Path | None, verdicts: Any, plain: Mapping[str, Any]
+) -> None:
     if folder is None:
         return
     from qtmiddleware.kit.evaluation import reporting
 
-    plain = json.dumps(_to_dict(comparison, opened, verdicts), ensure_ascii=False, indent=2)
     texts = (
         reporting.markdown(comparison, opened.data),
         reporting.page(comparison, opened.data, judged=verdicts),
-        plain + "\n",
+        json.dumps(plain, ensure_ascii=False, indent=2) + "\n",
     )
     write_report(folder, dict(zip(_REPORTS, texts, strict=True)))
 
 
-def _to_dict(comparison: Comparison, opened: OpenedBench, verdicts: Any) -> dict[str, Any]:
+def _to_dict(comparison: Comparison, opened: OpenedBench, verdicts: Any, gate: Gate | None) -> dict[str, Any]:
     from qtmiddleware.kit.evaluation import reporting
 
-    said = {"verdict": reporting.verdict(comparison), "model": opened.model_name}
-    return {**comparison.to_dict(), **said, "judged": None if verdicts is None else verdicts.to_dict()}
+    return {
+        **comparison.to_dict(),
+        "verdict": reporting.verdict(comparison),
+        "model": opened.model_name,
+        "judged": None if verdicts is None else verdicts.to_dict(),
+        "gate": None if gate is None else {**gate.to_dict(), "sentences": reporting.write_sentences(gate)},
+    }
 
 
 def generate_test_set(
@@ -385,6 +425,16 @@ def judge_answers(
     )
 
 
+def _show(comparison: Comparison, verdicts: Judged | None, gate: Gate | None) -> None:
+    from qtmiddleware.kit.evaluation import reporting
+
+    show_comparison(comparison)
+    if verdicts is not None:
+        _show_judged(verdicts)
+    if gate is not None:
+        out.print("\n" + "\n".join(reporting.write_sentences(gate)))
+
+
 def _show_judged(verdicts: Judged) -> None:
     """Write what the judge said of each question, a line each; the report has both orders."""
     from qtmiddleware.preprocessing.text import shorten
@@ -424,50 +474,3 @@ def show_comparison(comparison: Comparison, *, headline: str = "") -> None:
 def _measure_width(headings: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int]) -> int:
     """The characters a table with these columns takes."""
     return sum(3 + max(cell_len(row[at]) for row in (headings, *rows)) for at in columns)
-
-
-def require_jinja() -> None:
-    """Raise `MissingExtra` where no page can be made."""
-    try:
-        import jinja2  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra("jinja2", "eval") from error
-
-
-def check_places(folder: Path, names: Sequence[str], option: str) -> None:
-    """Make the *folder* where it is missing; raise `ConfigError` where the files *names* cannot be written in it."""
-    with name_option_in_errors(folder, option):
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=folder):
-            pass
-    for name in names:
-        with name_option_in_errors(folder / name, option):
-            refuse_link(folder / name)
-        if (folder / name).exists() and not (folder / name).is_file():
-            message = f"{folder / name} cannot be written, because it is not a file; name another place with {option}"
-            raise ConfigError(message, path=option, value=str(folder / name))
-
-
-def write_report(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write *texts* by name into *folder*, each whole, and say so.
-
-    A report is made to be shown around, so its files are as readable as other files of their maker. It quotes questions
-    of the data set.
-    """
-    for name, text in texts.items():
-        with name_option_in_errors(folder / name, "--report"):
-            # Markdown and page are escaped by who wrote them, in ways of their own.
-            safe = escape_json(text) if name.endswith(".json") else text
-            replace_file(folder / name, safe.encode("utf-8", "replace"))
-    note(f"The report is in {folder}.")
-
-
-@contextmanager
-def name_option_in_errors(path: Path, option: str) -> Iterator[None]:
-    """Say what could not be written, and which *option* names another place."""
-    try:
-        yield
-    except OSError as error:
-        why = error.strerror or type(error).__name__
-        message = f"{path} cannot be written: {why}; name another place with {option}"
-        raise ConfigError(message, path=option, value=str(path)) from error

@@ -15,7 +15,7 @@ import typer
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError, QtMiddlewareError, SetupWarning, WrapError
 from qtmiddleware.kit.cli.asking import Outcome
-from qtmiddleware.kit.cli.bench import check_places, require_jinja, split_names, write_report
+from qtmiddleware.kit.cli.bench import split_names
 from qtmiddleware.kit.cli.check import Arguments, InPlaceOfIndex, find_function, read_argument, wrap_function
 from qtmiddleware.kit.cli.comparison import show_question, show_ranked
 from qtmiddleware.kit.cli.console import (
@@ -30,6 +30,7 @@ from qtmiddleware.kit.cli.console import (
 )
 from qtmiddleware.kit.cli.environment import NO_MODEL, load_config
 from qtmiddleware.kit.cli.query import SHOWN_ANYWAY, Filter, TopK, open_middleware, parse_filter
+from qtmiddleware.kit.cli.reports import check_places, require_jinja, write_report
 from qtmiddleware.kit.cli.terminal import FAILED, note, say
 from qtmiddleware.kit.evaluation import (
     BASELINE,

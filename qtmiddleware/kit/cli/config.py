@@ -13,9 +13,9 @@ from qtmiddleware.config import json_schema
 from qtmiddleware.config.reading import PRESET_ENDING, list_presets, read_preset
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.cli.bench import name_option_in_errors
 from qtmiddleware.kit.cli.console import AsJson, Sets, as_json, notes, out, refuse_ambiguous
 from qtmiddleware.kit.cli.environment import load_config, note_files
+from qtmiddleware.kit.cli.reports import name_option_in_errors
 from qtmiddleware.kit.cli.terminal import escape_line, note
 from qtmiddleware.providers.llms.openai.clients import Clients
 from qtmiddleware.providers.llms.openai.prices import find_shutdown

@@ -15,6 +15,8 @@ FAILED: Final = 1
 """Exit code: what was asked for could not be done."""
 USAGE: Final = 2
 """Exit code: the arguments, the config or a question cannot be used as they are."""
+WORSE: Final = 3
+"""Exit code: retrieval got worse than the baseline."""
 INTERRUPTED: Final = 130
 """Exit code: Ctrl-C."""
 

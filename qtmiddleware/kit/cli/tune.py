@@ -21,11 +21,7 @@ from qtmiddleware.kit.cli.bench import (
     Record,
     Recordings,
     Split,
-    check_places,
-    name_option_in_errors,
-    require_jinja,
     show_comparison,
-    write_report,
 )
 from qtmiddleware.kit.cli.check import Arguments
 from qtmiddleware.kit.cli.console import AsJson, ShowProgress, as_json, out
@@ -40,6 +36,7 @@ from qtmiddleware.kit.cli.own_function import (
     measuring,
     read_source,
 )
+from qtmiddleware.kit.cli.reports import check_places, name_option_in_errors, require_jinja, write_report
 from qtmiddleware.kit.cli.terminal import FAILED, note
 from qtmiddleware.kit.engines import LocalEngine
 from qtmiddleware.kit.evaluation import SYSTEMS, Dataset, load_judged, require_extras

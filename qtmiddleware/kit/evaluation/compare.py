@@ -23,7 +23,7 @@ from qtmiddleware.kit.evaluation.measures import (
     evaluate,
     holm,
 )
-from qtmiddleware.kit.evaluation.own_function import IdCheck, OwnFunction, open_runner
+from qtmiddleware.kit.evaluation.own_function import IdCheck, OwnFunction, hash_settings, open_runner
 from qtmiddleware.kit.evaluation.systems import BASELINE, FREE, SYSTEMS, USUAL, Run, System, chosen
 from qtmiddleware.wrapping.options import check_options
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
@@ -106,7 +106,7 @@ def measure_systems(
 
     With *deep* each is asked once more, for a hundred passages, which R@100 is measured by.
     """
-    return measure(
+    comparison = measure(
         {name: bench.system(settings) for name, settings in systems.items()},
         data,
         baseline=BASELINE,
@@ -116,6 +116,7 @@ def measure_systems(
         seed=seed,
         progress=progress,
     )
+    return replace(comparison, settings={name: hash_settings(settings) for name, settings in systems.items()})
 
 
 def measure(
@@ -185,6 +186,7 @@ def measure(
         notes=(*notes, *_describe_failures(failures, whole), *_find_doubts(dataset, runs)),
         seed=seed,
         data_hash=whole.data_hash,
+        fingerprints=whole.fingerprints,
     )
 
 

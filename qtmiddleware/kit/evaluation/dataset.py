@@ -10,7 +10,8 @@ import json
 import random
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -115,6 +116,20 @@ class Dataset:
         for id_, grades in sorted(self.qrels.items()):
             _update_hash(found, "qrels", id_, grades)
         return found.hexdigest()
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """The sha256 of the ``questions``, the ``judgements`` and the ``passages``, which their order does not change.
+
+        That of the passages is empty if they are not known.
+        """
+        questions = tuple(sorted(self.questions, key=attrgetter("id")))
+        passages = tuple(sorted(self.passages, key=attrgetter("id")))
+        return {
+            "questions": replace(self, passages=(), questions=questions, qrels={}).data_hash,
+            "judgements": replace(self, passages=(), questions=()).data_hash,
+            "passages": replace(self, passages=passages, questions=(), qrels={}).data_hash if passages else "",
+        }
 
 
 _REFERENCE: Final = ("ideal_answer", "reference_answer", "reference", "answer", "ground_truth")

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Literal
 
-from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
+from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.evaluation.ballots import Ballot, Judge, Reason, average_scores
 from qtmiddleware.kit.evaluation.dataset import Question
-from qtmiddleware.kit.evaluation.measures import SIGNIFICANT
+from qtmiddleware.kit.evaluation.measures import SIGNIFICANT, sign_test
 from qtmiddleware.kit.evaluation.prompts import ANSWERS, CRITERIA
 from qtmiddleware.kit.evaluation.ranking import RankedAnswers, RankedSystems, Standing, rank
 from qtmiddleware.protocols import LanguageModel
@@ -119,7 +119,7 @@ class Judged:
 
         1.0 without wins and losses. Raises `MissingExtra` without scipy.
         """
-        return _sign_test(self.wins, self.losses)
+        return sign_test(self.wins, self.losses)
 
     @property
     def is_significant(self) -> bool:
@@ -222,7 +222,7 @@ def judge(
             path="challenger_name",
             value=challenger_name,
         )
-    _sign_test(0, 0)  # Without scipy nothing of what follows should be paid for.
+    sign_test(0, 0)  # Without scipy nothing of what follows should be paid for.
     panel = Judge(ANSWERS, model, seed=seed, timeout=timeout, concurrency=concurrency)
 
     def ask_systems(question: Question) -> Ballot:
@@ -270,12 +270,3 @@ def _require_text(answer: object) -> str:
     if not isinstance(answer, str):
         raise ConfigError(f"a system must return the answer's text, not {type(answer).__name__}")
     return answer
-
-
-def _sign_test(wins: int, losses: int) -> float:
-    """Return the two-sided p of *wins* and *losses* under equal chances; raises `MissingExtra` without scipy."""
-    try:
-        from scipy import stats
-    except ImportError as error:
-        raise MissingExtra("scipy", "eval") from error
-    return float(stats.binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0

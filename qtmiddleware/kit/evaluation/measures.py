@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from math import ceil
 from typing import Any, Final
 
@@ -30,6 +31,8 @@ RESAMPLES: Final = 9_999
 """So many resamples, which with the sample itself make ten thousand."""
 CONFIDENCE: Final = 0.95
 SIGNIFICANT: Final = 0.05
+FEW: Final = 30
+"""With fewer questions only a large difference can be seen."""
 _NUMBERS_AT_ONCE: Final = 4_000_000
 """Numbers held at once while resampling: 32 MB."""
 
@@ -135,6 +138,18 @@ def difference(gains: Sequence[float], *, seed: int = 0) -> Difference:
     # Of equal gains the means differ in their last digit, and either end may be the larger one.
     low, high = sorted((float(interval.low), float(interval.high)))
     return Difference(gain, low, high, float(test.pvalue))
+
+
+def sign_test(better: int, worse: int) -> float:
+    """Return the two-sided probability that chance makes so uneven counts, ties aside; 1.0 if both are 0.
+
+    Raises `MissingExtra` without scipy.
+    """
+    try:
+        from scipy import stats
+    except ImportError as error:
+        raise MissingExtra("scipy", "eval") from error
+    return float(stats.binomtest(better, better + worse).pvalue) if better + worse else 1.0
 
 
 def holm(probabilities: Mapping[str, float]) -> dict[str, float]:
@@ -278,7 +293,9 @@ class Comparison:
     *passages* is ``None`` where it is not known, as behind a function of one's own. *notes* are sentences a reader must
     know to judge the figures: that the questions are synthetic, replies recorded, or tokens estimated. *seed* is that
     of every resampling, *data_hash* the sha256 of the passages, questions and judgements they were measured on.
-    *counts_model_time* is false where replies were replayed without the time they took.
+    *fingerprints* are the same apart, by ``questions``, ``judgements`` and ``passages``, in whichever order they came;
+    *settings* is the sha256 of each system's settings. *counts_model_time* is false where replies were replayed without
+    the time they took.
     """
 
     dataset: str
@@ -290,6 +307,8 @@ class Comparison:
     seed: int = 0
     data_hash: str = ""
     counts_model_time: bool = True
+    fingerprints: Mapping[str, str] = field(default_factory=dict, repr=False)
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __getitem__(self, name: str) -> SystemScore:
         """Return the score of the system called *name*; raises `KeyError` for an unknown one."""
@@ -310,6 +329,9 @@ class Comparison:
             "notes": list(self.notes),
             "seed": self.seed,
             "dataHash": self.data_hash,
+            "fingerprints": dict(self.fingerprints),
+            "settingsHash": dict(self.settings),
+            "version": version("qtmiddleware"),
             "countsModelTime": self.counts_model_time,
             "systems": [system.to_dict() for system in self.systems],
         }

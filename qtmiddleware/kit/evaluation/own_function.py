@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
@@ -146,6 +147,11 @@ class OwnFunction:
 def describe_system(settings: Mapping[str, Any], top_k: int | None) -> str:
     """Return what tells the system of *settings* from others in a memory of runs."""
     return json.dumps([settings, top_k], sort_keys=True, default=repr)
+
+
+def hash_settings(settings: Mapping[str, Any]) -> str:
+    """Return the sha256 of *settings*."""
+    return hashlib.sha256(describe_system(settings, None).encode()).hexdigest()
 
 
 def configure(function: Any, settings: Mapping[str, Any]) -> Any:

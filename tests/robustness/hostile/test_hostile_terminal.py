@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.table import Table
 
-from qtmiddleware.kit.cli.bench import write_report
 from qtmiddleware.kit.cli.console import PlainConsole
+from qtmiddleware.kit.cli.reports import write_report
 from qtmiddleware.kit.cli.terminal import escape_json, escape_line, strip_control_characters
 from qtmiddleware.kit.stores import SQLiteStore
 from qtmiddleware.protocols import Passage

@@ -17,7 +17,7 @@ import qtmiddleware as qtm
 from qtmiddleware.errors import ConfigError, StoreError
 from qtmiddleware.kit.bulk.batch.transforming import open_file_work
 from qtmiddleware.kit.bulk.run import transform_file
-from qtmiddleware.kit.cli.bench import check_places, write_report
+from qtmiddleware.kit.cli.reports import check_places, write_report
 from qtmiddleware.kit.cli.session import make_history_file
 from qtmiddleware.kit.cli.tune import write_config
 from qtmiddleware.kit.evaluation.bench.bench import _require_writable

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -250,6 +250,8 @@ class BenchOptions:
         engine: Embeds the passages if the embedding model runs on these machines; this process does
             by default. The figures are the same.
         progress: Is told what is done of how much.
+        check: Is given the questions that are asked, with their data set, before anything is
+            embedded, and may raise.
 
     Raises `ConfigError` for an impossible time and for options that do not go together.
     """
@@ -267,6 +269,7 @@ class BenchOptions:
     concurrency: int = CONCURRENCY
     engine: Engine | None = None
     progress: Progress | None = None
+    check: Callable[[Dataset], None] | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.model_ms < inf:
@@ -308,6 +311,8 @@ def open_bench(folder: str | Path | Dataset, options: BenchOptions) -> Iterator[
     with ExitStack() as stack:
         replies = _open_replies(_open_data(folder, options), options, stack)
         data, drawn = _draw_questions(replies.data, options)
+        if options.check is not None:
+            options.check(data)
         bench = _open_searching(data, replies.model, options, stack)
         notes = (*replies.notes, *drawn)
         if options.function is not None:

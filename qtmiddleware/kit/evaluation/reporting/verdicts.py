@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from qtmiddleware.kit.evaluation import PRIMARY, TOLERANCE, Comparison, Dataset, SystemScore, difference
-from qtmiddleware.kit.evaluation.measures import SIGNIFICANT
+from qtmiddleware.kit.evaluation.measures import FEW, SIGNIFICANT
 from qtmiddleware.kit.evaluation.reporting import figures
 from qtmiddleware.preprocessing.text import shorten
 from qtmiddleware.protocols import Passage
@@ -15,7 +15,6 @@ from qtmiddleware.types import Variant
 
 ID_LENGTH: Final = 60
 _QUESTION_LENGTH, _TURN_LENGTH, _VARIANT_LENGTH, _PASSAGE_LENGTH = 400, 160, 400, 90
-_FEW: Final = 30
 _SYNTHETIC: Final = "The questions are synthetic: a language model wrote them."
 _WORST: Final = 10
 """How many questions of each system are shown."""
@@ -39,7 +38,7 @@ def write_verdict(comparison: Comparison) -> tuple[str, str]:
         return headline, f"{_describe_price(comparison, best)}{_describe_rival(comparison, best)}"
     if not comparison.challengers:
         return f"There is nothing to compare {base} with.", "Only the baseline was measured."
-    few = " With so few questions, only a large difference can be seen." if comparison.questions < _FEW else ""
+    few = " With so few questions, only a large difference can be seen." if comparison.questions < FEW else ""
     count = comparison.questions
     questions = "one question" if count == 1 else f"these {count:,} questions"
     return f"No system beats {base}.", f"On {questions} {_describe_losers(comparison)}.{few}"

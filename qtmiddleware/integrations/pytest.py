@@ -1,0 +1,75 @@
+"""pytest: the fixture ``qtm_bench``, which fails a test if retrieval got worse.
+
+    def test_retrieval(qtm_bench):
+        qtm_bench(search, "questions.csv", baseline="base.json")
+
+pytest loads this module in every run, so it imports the rest only when the fixture is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from qtmiddleware.kit.evaluation.gate import Gate
+
+UPDATE: Final = "--qtm-update-baseline"
+_NAME: Final = "qtm_bench"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that writes baselines."""
+    help_ = "Write the baselines of the fixture qtm_bench instead of comparing with them."
+    parser.getgroup("qtmiddleware").addoption(UPDATE, action="store_true", help=help_)
+
+
+@pytest.fixture
+def qtm_bench(request: pytest.FixtureRequest) -> Callable[..., Gate]:
+    """Return what measures a retrieval function, and fails the test if it got worse.
+
+    Call it with the function, the file of judged questions and ``baseline=``. ``fail_if=`` is
+    ``"worse"`` by default. Relative paths start at pytest's root folder. Other arguments are those
+    of `gate_function`. It returns the comparison with the baseline.
+    """
+    root, update = request.config.rootpath, bool(request.config.getoption(UPDATE))
+
+    def run(fn: Callable[..., Any], data: str | Path, *, baseline: str | Path, **options: Any) -> Gate:
+        from qtmiddleware.errors import ConfigError
+        from qtmiddleware.kit.evaluation.gated_function import gate_function
+        from qtmiddleware.kit.evaluation.reporting import write_headline, write_sentences
+
+        base = root / Path(baseline).expanduser()
+        try:
+            judged = root / Path(data).expanduser()
+            gate = gate_function(fn, judged, baseline=base, update=update, **options)
+        except ConfigError as error:
+            if error.path != "--baseline":
+                raise
+            advice = f"{error}, or run pytest with {UPDATE}"
+            raise pytest.fail.Exception(advice, pytrace=False) from None
+        if gate.verdict == "worse":
+            pytest.fail("\n".join(write_sentences(gate)), pytrace=False)
+        told = f"The baseline {baseline} was written." if update else write_headline(gate)
+        # A property reaches the summary from the workers of pytest-xdist too.
+        request.node.user_properties.append((_NAME, told))
+        return gate
+
+    return run
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show the verdict of each test that used the fixture and passed."""
+    told = [
+        f"{report.nodeid}: {text}"
+        for report in terminalreporter.stats.get("passed", ())
+        for name, text in report.user_properties
+        if name == _NAME
+    ]
+    if told:
+        terminalreporter.section(_NAME)
+        for line in told:
+            terminalreporter.write_line(line)

@@ -1,0 +1,83 @@
+"""``--baseline`` and the options beside it: whether retrieval got worse than in an earlier run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qtmiddleware.errors import ConfigError
+from qtmiddleware.kit.cli.reports import check_places, name_option_in_errors
+from qtmiddleware.kit.cli.terminal import note
+from qtmiddleware.kit.evaluation import Comparison, Dataset
+from qtmiddleware.kit.evaluation.gate import Baseline, Gate, Rule, apply_gate
+from qtmiddleware.runtime.files import replace_file
+
+Against = Annotated[
+    Path | None,
+    typer.Option("--baseline", help="Compare with this JSON file, written by --json or --report."),
+]
+FailIf = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RULE",
+        help="Exit with code 3 if the run is 'worse' than the baseline by more than chance,"
+        " or by a fixed bound: 'ndcg@10 -0.01'.",
+    ),
+]
+Comment = Annotated[
+    Path | None,
+    typer.Option(help="Write the comparison with the baseline to this Markdown file."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Gating:
+    """What the options say; without a baseline nothing is compared."""
+
+    baseline: Baseline | None = None
+    rule: Rule | None = None
+    comment: Path | None = None
+
+    @classmethod
+    def read(cls, baseline: Path | None, fail_if: str | None, comment: Path | None) -> Gating:
+        """Read the file and the options; raises `ConfigError` for what cannot be used."""
+        if baseline is None:
+            given = {"--fail-if": fail_if, "--comment": comment}
+            if alone := [option for option, value in given.items() if value is not None]:
+                raise ConfigError(f"{alone[0]} needs --baseline", path=alone[0])
+            return cls()
+        rule = None if fail_if is None else Rule.parse(fail_if)
+        if comment is not None:
+            check_places(comment.parent, (comment.name,), "--comment")
+        return cls(Baseline.read(baseline), rule, comment)
+
+    def check_data(self, data: Dataset) -> None:
+        """Raise `ConfigError` if the baseline was measured on other data."""
+        if self.baseline is not None:
+            self.baseline.check_data(data)
+
+    def check_systems(self, systems: Collection[str], *, deep: bool) -> None:
+        """Raise `ConfigError` if the baseline has none of the *systems*, or not their measure."""
+        if self.baseline is not None:
+            self.baseline.check_systems(systems, self.rule or Rule(), deep=deep)
+
+    def apply(self, comparison: Comparison, model: str | None) -> Gate | None:
+        """Compare with the baseline, and write the comment; ``None`` without a baseline."""
+        from qtmiddleware.kit.evaluation.reporting import write_comment
+
+        if self.baseline is None:
+            return None
+        gate = apply_gate(self.baseline, comparison, self.rule, model=model)
+        if self.comment is not None:
+            with name_option_in_errors(self.comment, "--comment"):
+                replace_file(self.comment, write_comment(gate).encode("utf-8", "replace"))
+            note(f"The comment is in {self.comment}.")
+        return gate
+
+    def fails(self, gate: Gate | None) -> bool:
+        """Whether *gate* is what ``--fail-if`` names."""
+        return self.rule is not None and gate is not None and gate.verdict == "worse"

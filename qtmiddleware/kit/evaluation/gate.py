@@ -1,0 +1,429 @@
+"""Whether retrieval got worse than a baseline: the same questions measured twice, and compared.
+
+A baseline is an earlier `Comparison` as JSON: what ``qtm bench --json`` prints, and the file
+report.json of ``--report``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from math import fsum
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from qtmiddleware.errors import ConfigError
+from qtmiddleware.kit.evaluation.dataset import Dataset
+from qtmiddleware.kit.evaluation.measures import (
+    DEEP,
+    FEW,
+    MEASURES,
+    PRIMARY,
+    SIGNIFICANT,
+    TOLERANCE,
+    Comparison,
+    Difference,
+    difference,
+    holm,
+    sign_test,
+)
+
+Verdict = Literal["worse", "not worse", "inconclusive"]
+_Scores = Mapping[str, float]
+Values = Mapping[str, _Scores]
+"""A measure of each question, by the name of the system."""
+
+OPTION: Final = "--baseline"
+_RULE: Final = "--fail-if"
+_HOW: Final = "write it with: qtm bench ... --json > base.json"
+_EXAMPLE: Final = f'such as "{PRIMARY} -0.01"'
+_PARTS: Final = ("questions", "judgements", "passages")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """When a measurement is worse than its baseline.
+
+    Attributes:
+        text: The rule as people write it.
+        measure: What is compared.
+        bound: The lowest allowed change of the mean, such as -0.01. ``None``: whatever is more than
+            chance is worse.
+    """
+
+    text: str = "worse"
+    measure: str = PRIMARY
+    bound: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Rule:
+        """Return the rule of *text*: ``worse``, or a measure and a change: ``ndcg@10 -0.01``.
+
+        Raises `ConfigError` for anything else.
+        """
+        name, _, number = " ".join(text.split()).partition(" ")
+        if (name.casefold(), number) == ("worse", ""):
+            return cls()
+        known = {measure.casefold(): measure for measure in (*MEASURES, *DEEP)}
+        if name.casefold() not in known:
+            raise ConfigError(
+                f"{_RULE} must be worse, or a measure and a change, {_EXAMPLE}, not {text!r}. The "
+                f"measures are {', '.join(known.values())}",
+                path=_RULE,
+                value=text,
+            )
+        measure, bound = known[name.casefold()], _parse_bound(number)
+        if bound is None:
+            raise ConfigError(
+                f"{_RULE} must have a change from -1 to 0 after the measure, {_EXAMPLE}, not "
+                f"{text!r}. A loss of 0.01 is one point",
+                path=_RULE,
+                value=text,
+            )
+        return cls(f"{measure} {number}", measure, bound)
+
+
+def _parse_bound(number: str) -> float | None:
+    try:
+        bound = float(number)
+    except ValueError:
+        return None
+    return bound if -1.0 <= bound <= 0.0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """An earlier measurement, to compare with.
+
+    Attributes:
+        name: What people call it: the path it was read from.
+        values: By measure, then by system: the value of each question.
+        data_hash: The sha256 of what it was measured on.
+        fingerprints: The same apart, as in `Comparison`; empty in files of older versions.
+        settings: The sha256 of each system's settings, if known.
+        version: The version of qtmiddleware that measured it, if known.
+        model: The name of the language model, if known.
+    """
+
+    name: str
+    values: Mapping[str, Values] = field(repr=False)
+    data_hash: str = ""
+    fingerprints: Mapping[str, str] = field(default_factory=dict, repr=False)
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
+    version: str | None = None
+    model: str | None = None
+
+    @classmethod
+    def read(cls, path: str | Path) -> Baseline:
+        """Read the baseline at *path*; raises `ConfigError` with what to do for any other file."""
+        try:
+            data = Path(path).expanduser().read_bytes()
+        except OSError as error:
+            why = error.strerror or type(error).__name__
+            raise _refuse(path, f"the baseline {path} cannot be read: {why}; {_HOW}") from error
+        if not data.strip():
+            raise _refuse(path, f"the baseline {path} is empty; {_HOW}, and compare in a later run")
+        try:
+            # As bytes, because some shells write what a command prints as UTF-16.
+            plain = json.loads(data)
+        except (ValueError, RecursionError):
+            raise _refuse(path, f"the baseline {path} is no JSON, or was cut; {_HOW}") from None
+        return cls.of(plain, str(path))
+
+    @classmethod
+    def of(cls, plain: Any, name: str) -> Baseline:
+        """Return the baseline that `Comparison.to_dict` made *plain*; messages call it *name*.
+
+        Raises `ConfigError` for anything else.
+        """
+        try:
+            values = _read_values(plain["systems"])
+            fingerprints = _read_texts(plain.get("fingerprints", {}))
+            settings = _read_texts(plain.get("settingsHash", {}))
+            (data_hash,) = _read_texts({"hash": plain["dataHash"]}).values()
+        except (KeyError, TypeError, AttributeError, ValueError):
+            message = f"the baseline {name} must hold what qtm bench --json prints; {_HOW}"
+            raise _refuse(name, message) from None
+        if not any(values.get(PRIMARY, {}).values()):
+            why = f"{_HOW}, with judgements in --data"
+            raise _refuse(name, f"the baseline {name} must hold judged questions; {why}")
+        told = (plain.get(key) for key in ("version", "model"))
+        known = (text if isinstance(text, str) else None for text in told)
+        return cls(name, values, data_hash, fingerprints, settings, *known)
+
+    def check_data(self, data: Dataset) -> None:
+        """Raise `ConfigError` unless this was measured on the questions and passages of *data*."""
+        if self.data_hash == data.data_hash:
+            return
+        then, now = self.fingerprints, data.fingerprints
+        # Files of older versions have one hash of everything.
+        parts = [part for part in _PARTS if then.get(part) != now[part]] if then else ["data"]
+        if not parts:
+            return
+        raise _refuse(
+            self.name,
+            f"the baseline {self.name} was measured on other {join_names(parts)}, so it cannot be "
+            "compared. Use the same --function, --data, --split, --recordings, --questions and "
+            f"--seed, or {_HOW}",
+        )
+
+    def check_systems(self, systems: Collection[str], rule: Rule, *, deep: bool) -> None:
+        """Raise `ConfigError` unless *rule* can be applied to one of the *systems*."""
+        if rule.measure in DEEP and not deep:
+            raise ConfigError(f"{_RULE} {rule.measure} needs --deep", path=_RULE, value=rule.text)
+        known = self.values.get(rule.measure)
+        if not known:
+            flag = " and --deep" if rule.measure in DEEP else ""
+            message = f"the baseline {self.name} has no {rule.measure}; {_HOW}{flag}"
+            raise _refuse(self.name, message)
+        if known.keys().isdisjoint(systems):
+            raise _refuse(
+                self.name,
+                f"the baseline {self.name} must hold one of the systems {join_names(systems)}, not "
+                f"{join_names(known)}. Name the same ones with --systems or --config",
+            )
+
+
+def _refuse(path: str | Path, message: str) -> ConfigError:
+    return ConfigError(message, path=OPTION, value=str(path))
+
+
+def _read_values(systems: Any) -> dict[str, dict[str, dict[str, float]]]:
+    values: dict[str, dict[str, dict[str, float]]] = {}
+    for system in systems:
+        (name,) = _read_texts({"name": system["name"]}).values()
+        for measure, found in system["perQuery"].items():
+            known = values.setdefault(measure, {})
+            if name in known:
+                raise ValueError(name)
+            known[name] = {id_: _read_value(value) for id_, value in found.items()}
+    return values
+
+
+def _read_value(value: Any) -> float:
+    # JSON may hold NaN, which is not between them either.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise ValueError(value)
+    return float(value)
+
+
+def _read_texts(texts: Any) -> dict[str, str]:
+    if not all(isinstance(text, str) for text in texts.values()):
+        raise TypeError
+    return dict(texts)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What became of one system.
+
+    Attributes:
+        name: The system's name.
+        before: The mean of the measure in the baseline.
+        after: The mean now.
+        difference: *after* less *before*, with its interval and corrected probability.
+        gains: What each question gained, by its id; below 0 it got worse.
+        sign_p: The probability that chance makes so uneven numbers of better and worse questions,
+            corrected like that of the difference.
+        verdict: ``worse``, ``not worse`` or ``inconclusive``.
+    """
+
+    name: str
+    before: float
+    after: float
+    difference: Difference
+    gains: Mapping[str, float] = field(repr=False)
+    sign_p: float = 1.0
+    verdict: Verdict = "not worse"
+
+    @property
+    def worse(self) -> int:
+        """How many questions got worse."""
+        return sum(gain < 0 for gain in self.gains.values())
+
+    @property
+    def better(self) -> int:
+        """How many questions got better."""
+        return sum(gain > 0 for gain in self.gains.values())
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether the mean fell by more than chance."""
+        return self.difference.is_significant and self.difference.gain < 0
+
+    @property
+    def has_more_worse(self) -> bool:
+        """Whether more questions got worse than better, by more than chance."""
+        return self.sign_p < SIGNIFICANT and self.worse > self.better
+
+    def list_worst(self, count: int = 5) -> list[tuple[str, float]]:
+        """Return the ids of the *count* questions that lost most, and their gains; worst first."""
+        lost = sorted((gain, id_) for id_, gain in self.gains.items() if gain < 0)
+        return [(id_, gain) for gain, id_ in lost[:count]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it as plain data."""
+        return {
+            "name": self.name,
+            "verdict": self.verdict,
+            "before": self.before,
+            "after": self.after,
+            "difference": self.difference.to_dict(),
+            "better": self.better,
+            "worse": self.worse,
+            "signPHolm": self.sign_p,
+            "worst": [{"id": id_, "gain": gain} for id_, gain in self.list_worst()],
+        }
+
+
+def find_changes(
+    before: Values,
+    after: Values,
+    rule: Rule | None = None,
+    *,
+    seed: int = 0,
+) -> tuple[Change, ...]:
+    """Return what became of each system that is in both *before* and *after*.
+
+    Without a bound, a system is worse if its mean fell by more than chance (paired randomisation
+    test), or if more of its questions got worse than better by more than chance (sign test). Holm's
+    correction covers both tests of every system. A system of which no question changed has no test,
+    because it could not be found worse. With fewer than `FEW` questions, a system that is not worse
+    is inconclusive. A question that is only on one side failed on the other, and counts as 0 there.
+    Raises `MissingExtra` without scipy.
+    """
+    changes = [_compare(name, before[name], after[name], seed) for name in after if name in before]
+    tests: dict[str, float] = {}
+    for change in changes:
+        if change.worse or change.better:
+            tests[f"mean {change.name}"] = change.difference.p
+            tests[f"sign {change.name}"] = change.sign_p
+    corrected = holm(tests)
+    return tuple(_decide(change, corrected, rule or Rule()) for change in changes)
+
+
+def _compare(name: str, before: _Scores, after: _Scores, seed: int) -> Change:
+    gains: dict[str, float] = {}
+    # In one order, because resampling depends on it.
+    for id_ in sorted(before.keys() | after.keys()):
+        gain = after.get(id_, 0.0) - before.get(id_, 0.0)
+        gains[id_] = gain if abs(gain) > TOLERANCE else 0.0
+    then, now = (fsum(values.values()) / max(1, len(gains)) for values in (before, after))
+    change = Change(name, then, now, difference(list(gains.values()), seed=seed), gains)
+    return replace(change, sign_p=sign_test(change.better, change.worse))
+
+
+def _decide(change: Change, corrected: Mapping[str, float], rule: Rule) -> Change:
+    p_mean, p_sign = (corrected.get(f"{test} {change.name}", 1.0) for test in ("mean", "sign"))
+    change = replace(change, difference=replace(change.difference, p_holm=p_mean), sign_p=p_sign)
+    if rule.bound is not None:
+        is_worse = change.difference.gain < rule.bound - TOLERANCE
+        return replace(change, verdict="worse" if is_worse else "not worse")
+    if change.has_lost or change.has_more_worse:
+        return replace(change, verdict="worse")
+    return replace(change, verdict="inconclusive") if len(change.gains) < FEW else change
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A measurement, compared with its baseline.
+
+    Attributes:
+        baseline: The baseline's name.
+        rule: When it is worse.
+        changes: What became of each system that is in both.
+        missing: The systems that only the baseline has.
+        new: The systems that only this measurement has.
+        notes: Sentences on what else changed: version, model, settings, and failed questions.
+    """
+
+    baseline: str
+    rule: Rule
+    changes: tuple[Change, ...]
+    missing: tuple[str, ...] = ()
+    new: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """``worse`` if one system is, else ``inconclusive`` if there were too few questions."""
+        found = {change.verdict for change in self.changes}
+        order: tuple[Verdict, ...] = ("worse", "inconclusive")
+        return next((verdict for verdict in order if verdict in found), "not worse")
+
+    @property
+    def questions(self) -> int:
+        """How many questions were compared."""
+        return max((len(change.gains) for change in self.changes), default=0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it as plain data."""
+        return {
+            "verdict": self.verdict,
+            "baseline": self.baseline,
+            "failIf": self.rule.text,
+            "measure": self.rule.measure,
+            "questions": self.questions,
+            "systems": [change.to_dict() for change in self.changes],
+            "missing": list(self.missing),
+            "new": list(self.new),
+            "notes": list(self.notes),
+        }
+
+
+def apply_gate(
+    baseline: Baseline,
+    comparison: Comparison,
+    rule: Rule | None = None,
+    *,
+    model: str | None = None,
+) -> Gate:
+    """Compare *comparison* with *baseline* by *rule*, by default for losses that are not chance.
+
+    *model* is the name of the language model that was asked, if known. Raises `ConfigError` if no
+    system is in both, and `MissingExtra` without scipy.
+    """
+    rule = rule or Rule()
+    found = {system.name: system.per_query.values for system in comparison.systems}
+    after = {name: values[rule.measure] for name, values in found.items() if rule.measure in values}
+    baseline.check_systems(found, rule, deep=bool(after))
+    before = baseline.values[rule.measure]
+    conditions = _describe_conditions(baseline, comparison, model)
+    return Gate(
+        baseline.name,
+        rule,
+        find_changes(before, after, rule, seed=comparison.seed),
+        missing=tuple(name for name in before if name not in after),
+        new=tuple(name for name in after if name not in before),
+        notes=(*conditions, *_describe_failures(before, after)),
+    )
+
+
+def _describe_conditions(old: Baseline, new: Comparison, model: str | None) -> Iterator[str]:
+    """Yield a sentence on each thing that may have changed beside the searches."""
+    current = version("qtmiddleware")
+    if old.version not in (None, current):
+        yield f"The baseline is from qtmiddleware {old.version}, this run from {current}."
+    if model is not None and old.model not in (None, model):
+        yield f"The baseline was measured with the model {old.model}, this run with {model}."
+    then, now = old.settings, new.settings
+    if changed := [name for name in now if then.get(name, now[name]) != now[name]]:
+        yield f"The settings of {join_names(changed)} changed."
+
+
+def _describe_failures(before: Values, after: Values) -> Iterator[str]:
+    """Yield a sentence on the questions that failed on one side."""
+    both = before.keys() & after.keys()
+    then, now = ({id_ for name in both for id_ in values[name]} for values in (before, after))
+    for failed, where in ((then - now, "this run"), (now - then, "the baseline")):
+        if failed:
+            count = f"{len(failed):,} question{'' if len(failed) == 1 else 's'}"
+            yield f"In {where}, {count} failed. A question that failed counts as 0."
+
+
+def join_names(names: Collection[str]) -> str:
+    """Return *names* as people list them."""
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last

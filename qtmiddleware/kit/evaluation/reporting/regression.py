@@ -1,0 +1,157 @@
+"""A measurement beside its baseline, told to people: sentences and a pull request's comment."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from qtmiddleware.kit.evaluation.gate import Change, Gate, join_names
+from qtmiddleware.kit.evaluation.measures import FEW
+from qtmiddleware.kit.evaluation.reporting import figures
+from qtmiddleware.kit.evaluation.reporting.markdown import escape_text, write_table
+from qtmiddleware.kit.evaluation.reporting.verdicts import ID_LENGTH
+from qtmiddleware.preprocessing.text import shorten
+
+_LENGTH: Final = 2_000
+
+
+def write_headline(gate: Gate) -> str:
+    """Return the verdict in a sentence, and how large a loss could have gone unnoticed."""
+    if gate.verdict == "worse":
+        names = [_quote(change.name) for change in gate.changes if change.verdict == "worse"]
+        return f"Retrieval got worse with {join_names(names)}."
+    if gate.verdict == "inconclusive":
+        count = _count(gate.questions, "question is", "questions are")
+        return f"{count} too few to tell whether retrieval got worse. Use at least {FEW}."
+    if gate.rule.bound is not None:
+        return f"No system lost more than the allowed {_format_size(gate.rule.bound)} points."
+    return f"Found no loss that is more than chance.{_describe_hidden(gate)}"
+
+
+def _describe_hidden(gate: Gate) -> str:
+    """How large a loss the intervals leave possible."""
+    lowest = min(gate.changes, key=lambda change: change.difference.low)
+    size = _format_size(lowest.difference.low)
+    if lowest.difference.low >= 0 or size == "0.0":
+        return ""
+    return f" A loss of up to {size} points with {_quote(lowest.name)} cannot be ruled out."
+
+
+def write_sentences(gate: Gate) -> tuple[str, ...]:
+    """Return the headline, what became of each system, and what a reader must know with it."""
+    return (
+        f"{write_headline(gate)} The baseline is {gate.baseline}.",
+        *(f"{_quote(change.name)}: {_describe(gate, change)}" for change in gate.changes),
+        *_list_conditions(gate),
+    )
+
+
+def write_comment(gate: Gate) -> str:
+    """Return a comment for a pull request in GitHub's Markdown: verdict, figures, worst questions.
+
+    Questions are named by their ids. Their texts are not known here.
+    """
+    worse = [change for change in gate.changes if change.verdict == "worse"]
+    reasons = (f"{_quote(change.name)}: {_describe(gate, change)}" for change in worse)
+    worst = [_list_worst(change) for change in gate.changes if change.worse]
+    said = (*_list_conditions(gate), _describe_method(gate))
+    parts = [
+        f"**{escape_text(write_headline(gate), _LENGTH)}**",
+        *(escape_text(sentence, _LENGTH) for sentence in reasons),
+        _write_figures(gate),
+        *(["Questions that lost most, in points:\n\n" + "\n".join(worst)] if worst else []),
+        *(escape_text(sentence, _LENGTH) for sentence in said),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _describe(gate: Gate, change: Change) -> str:
+    """What became of a system, in three sentences at most."""
+    total = _count(len(change.gains), "question", "questions")
+    if not change.worse and not change.better:
+        return f"no change in {total}."
+    return (
+        f"of {total}, {change.worse:,} got worse and {change.better:,} got better. "
+        f"{_describe_mean(gate, change)} {_describe_chance(gate, change)}"
+    )
+
+
+def _describe_mean(gate: Gate, change: Change) -> str:
+    before, after = map(figures.format_measure, (change.before, change.after))
+    size = _format_size(change.difference.gain)
+    interval = figures.format_interval(change.difference)
+    if size == "0.0":
+        return f"{gate.rule.measure} stays at {after} {interval}."
+    moved = "fell" if change.difference.gain < 0 else "rose"
+    return f"{gate.rule.measure} {moved} from {before} to {after}, by {size} points {interval}."
+
+
+def _describe_chance(gate: Gate, change: Change) -> str:
+    if gate.rule.bound is not None:
+        allowed = _format_size(gate.rule.bound)
+        over = "more than" if change.verdict == "worse" else "within"
+        return f"This is {over} the allowed loss of {allowed} points."
+    if change.has_lost and change.has_more_worse:
+        return "Both are more than chance."
+    if change.has_lost:
+        return "The loss is more than chance."
+    if change.has_more_worse:
+        return "So many worse questions are more than chance."
+    if change.difference.is_significant:
+        return "The gain is more than chance."
+    return "This may be chance."
+
+
+def _list_conditions(gate: Gate) -> tuple[str, ...]:
+    apart = (("Only in the baseline", gate.missing), ("Not in the baseline", gate.new))
+    systems = (f"{where}: {join_names([*map(_quote, names)])}." for where, names in apart if names)
+    return (*systems, *gate.notes)
+
+
+def _write_figures(gate: Gate) -> str:
+    titles = ("system", "before", "after", "change [95 %]", "better", "worse", "verdict")
+    lines = [
+        [
+            escape_text(change.name, figures.NAME_LENGTH),
+            figures.format_measure(change.before),
+            figures.format_measure(change.after),
+            figures.format_gain(change.difference),
+            f"{change.better:,}",
+            f"{change.worse:,}",
+            change.verdict,
+        ]
+        for change in gate.changes
+    ]
+    return write_table(titles, lines)
+
+
+def _list_worst(change: Change) -> str:
+    worst = [f"{escape_text(id_, ID_LENGTH)} ({figures.format_points(gain)})" for id_, gain in change.list_worst()]
+    return f"- {escape_text(change.name, figures.NAME_LENGTH)}: {', '.join(worst)}"
+
+
+def _describe_method(gate: Gate) -> str:
+    if gate.rule.bound is None:
+        rule = (
+            "A system is worse if its mean fell, or more of its questions got worse than better, by "
+            "more than chance (randomisation test and sign test at 5 %, corrected after Holm)."
+        )
+    else:
+        allowed = _format_size(gate.rule.bound)
+        rule = f"A system is worse if its mean fell by more than {allowed} points."
+    return (
+        f"{gate.rule.measure} of {_count(gate.questions, 'question', 'questions')}, before in "
+        f"{gate.baseline}. The change is in points (hundredths) with its 95 % interval. {rule}"
+    )
+
+
+def _format_size(gain: float) -> str:
+    """A gain or loss in points without its sign, which the sentence tells."""
+    return figures.format_points(abs(gain)).removeprefix("+")
+
+
+def _quote(name: str) -> str:
+    return f"“{shorten(name, figures.NAME_LENGTH)}”"
+
+
+def _count(number: int, singular: str, plural: str) -> str:
+    return f"{number:,} {singular if number == 1 else plural}"
