@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
+from string import ascii_uppercase
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
 
 # What a narrow terminal does without, first of all the first.
 _DISPENSABLE = ("R@100", "R@10", "p95", "calls", "$/1k", "searches", "reads $/1k", "+ms p50")
+# A longer name would leave a narrow terminal no room for numbers.
+_LONGEST_NAME = 24
 _FEWER = "--questions, --systems or --no-deep"
 
 Data = Annotated[
@@ -451,8 +454,10 @@ def show_comparison(comparison: Comparison, *, headline: str = "") -> None:
     from qtmiddleware.kit.evaluation import reporting
 
     headings, rows = reporting.headings(comparison), reporting.rows(comparison)
-    columns = list(range(len(headings)))
+    columns, key = list(range(len(headings))), dict[str, str]()
     if out.is_terminal:
+        key = _name_by_letters([name for name, *_ in rows])
+        rows = [[key.get(name, name), *cells] for name, *cells in rows]
         for heading in _DISPENSABLE:
             if _measure_width(headings, rows, columns) > out.width and heading in headings:
                 columns.remove(headings.index(heading))
@@ -468,7 +473,15 @@ def show_comparison(comparison: Comparison, *, headline: str = "") -> None:
     # A file or a pipe has no width.
     console = out if out.is_terminal else PlainConsole(width=_measure_width(headings, rows, columns))
     console.print(table, soft_wrap=False)
+    for name, letter in key.items():
+        out.print(f"{letter} is {name}")
     out.print(headline or reporting.verdict(comparison))
+
+
+def _name_by_letters(names: Sequence[str]) -> dict[str, str]:
+    """Return a letter for each of the *names* that is too long for a narrow table."""
+    long = [name for name in names if cell_len(name) > _LONGEST_NAME]
+    return dict(zip(long, ascii_uppercase, strict=False))
 
 
 def _measure_width(headings: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int]) -> int:

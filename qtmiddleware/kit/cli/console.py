@@ -43,7 +43,7 @@ class PlainConsole(Console):
         if soft_wrap is None:
             soft_wrap = not self.is_terminal
         # A word that is longer than a line, such as a path, is left to the terminal, so that it can be copied whole.
-        super().print(*objects, soft_wrap=soft_wrap, **{"overflow": "ignore", **options})
+        super().print(*objects, soft_wrap=soft_wrap, **{"overflow": "ignore", "crop": False, **options})
 
 
 class _JobClock(ProgressColumn):
@@ -51,13 +51,13 @@ class _JobClock(ProgressColumn):
 
     max_refresh = 0.5
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__()
-        self._began = monotonic()
+        self._clock, self._began = clock, clock()
 
     def render(self, _: Task) -> Text:
         """Return the time as minutes and seconds."""
-        minutes, seconds = divmod(int(monotonic() - self._began), 60)
+        minutes, seconds = divmod(int(self._clock() - self._began), 60)
         return Text(f"{minutes}:{seconds:02}")
 
 
@@ -140,7 +140,7 @@ def to_messages(history: list[str] | None) -> list[dict[str, str]]:
 
 
 @contextmanager
-def show_progress() -> Iterator[ShowProgress]:
+def show_progress(console: Console = notes, clock: Callable[[], float] = monotonic) -> Iterator[ShowProgress]:
     """A bar on stderr that shows what is done just now; none if that is no terminal.
 
     One bar for the whole job, with one clock; the count and the estimate are those of the part that is being done.
@@ -149,10 +149,10 @@ def show_progress() -> Iterator[ShowProgress]:
         TextColumn("{task.description:<24}", markup=False),
         BarColumn(24),
         MofNCompleteColumn(),
-        _JobClock(),
+        _JobClock(clock),
         _TimeLeft(),
     )
-    bars = Progress(*columns, console=notes, transient=True, disable=not notes.is_terminal)
+    bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal, get_time=clock)
     task = bars.add_task("", total=None)
     current: str | None = None
     with ExitStack() as shown:
@@ -166,7 +166,7 @@ def show_progress() -> Iterator[ShowProgress]:
             if is_first:
                 # Not before, as a question may be asked on the same terminal first.
                 shown.enter_context(bars)
-            bars.update(task, completed=done)
+            bars.update(task, completed=done, refresh=True)
 
         yield update
 
