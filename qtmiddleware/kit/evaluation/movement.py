@@ -162,6 +162,16 @@ def format_place(place: int) -> str:
     return f"{place}{ending}"
 
 
+def drop_function_words(words: Sequence[str], found: Retrieval) -> list[str]:
+    """Return the *words* that a reason may name: no function words such as "does", which explain nothing."""
+    held, query = found.evidence, found.original_query
+    language = "" if held is None else held.language
+    if words and not language and isinstance(query, str):
+        language = prepare(query).language
+    function_words = load_word_rules(language).function_words
+    return [word for word in words if word.casefold() not in function_words]
+
+
 class _Account:
     """The lists of *found*, as places by passage."""
 
@@ -273,7 +283,7 @@ class _Account:
                 alone = not is_own and any(it.variant.kind == "original" for it in self._found.rankings)
                 also, apart = "also " if is_own else "", ", not by the question's own search" if alone else ""
                 yield f"{also}found by {_join(named)}{apart}"
-            if (words := self._choose_named(moved.keywords)) and by_words is not False:
+            if (words := drop_function_words(moved.keywords, self._found)) and by_words is not False:
                 yield f"holds {_join([repr(word) for word in words])}"
         elif moved.passed_by:
             one = "the passage" if len(moved.passed_by) == 1 else "those"
@@ -289,15 +299,6 @@ class _Account:
         last = moved.reranked_place or moved.weighed_place or moved.fused_place
         if place is not None and last is not None and last > len(self._found.matches) and moved.before is not None:
             yield "kept, because the plain search returned it"
-
-    def _choose_named(self, keywords: Sequence[str]) -> list[str]:
-        """The *keywords* that a reason may name: no function words such as "does", which explain nothing."""
-        held, query = self._found.evidence, self._found.original_query
-        language = "" if held is None else held.language
-        if keywords and not language and isinstance(query, str):
-            language = prepare(query).language
-        function_words = load_word_rules(language).function_words
-        return [word for word in keywords if word not in function_words]
 
     def _find_start(self, moved: Movement) -> int | None:
         """Its place in the question's own search."""
