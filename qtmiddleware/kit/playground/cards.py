@@ -125,7 +125,9 @@ def describe(
         answers=None if answers is None else len(answers),
         answer=_find_first(moved.place for moved in moves.passages if moved.match.id in judged),
         lost=_find_first(drawing.find_place(moved) for moved in moves.dropped if moved.match.id in judged),
-        took=figures.format_duration(answer.seconds * 1e3),
+        took=figures.format_duration(answer.seconds * 1e3)
+        if is_baseline
+        else f"+{figures.format_duration(trace.added_ms)}",
         calls="0, remembered" if trace.cache_hits and not trace.llm_calls else str(trace.llm_calls),
         cost=_format_cost(found),
         headline=count_things(len(found.matches), "passage") if is_baseline else _sum_up(moves),
@@ -158,15 +160,17 @@ class _RowWriter:
         self._found = found
         self._answers = answers
         self._is_baseline = is_baseline
+        self._language = "" if found.evidence is None else found.evidence.language
         self._own, self._models = _find_keywords(asked, found)
 
     def __call__(self, moved: Movement) -> Row:
-        is_baseline = self._is_baseline
-        match, way = moved.match, drawing.find_way(moved)
-        own, models, text = self._own, self._models, match.text or ""
-        shown = text[:MOST_SHOWN] + (" …" if len(text) > MOST_SHOWN else "")
-        snippet = drawing.cut_snippet(text[: 4 * MOST_SHOWN], own, models) if is_baseline or way == "new" else ""
+        match, way, is_baseline = moved.match, drawing.find_way(moved), self._is_baseline
         title, source = _name_passage(match)
+        # Whatever made the index may have put the title before the text.
+        text = (match.text or "").removeprefix(f"{title}\n")
+        shown = text[:MOST_SHOWN] + (" …" if len(text) > MOST_SHOWN else "")
+        snippet = self._cut(text[: 4 * MOST_SHOWN]) if is_baseline or way == "new" else ""
+        words = () if is_baseline else self._list_words(moved)
         change = abs(moved.change or 0)
         badge, spoken = {
             "new": ("new", "new here"),
@@ -175,7 +179,6 @@ class _RowWriter:
             "same": ("=", "unmoved"),
             "gone": ("out", "dropped out"),
         }[way]
-        is_raised = not is_baseline and reasons.is_raised_by_words(moved, self._found)
         return Row(
             key=drawing.name_key(match),
             place=moved.place,
@@ -184,12 +187,23 @@ class _RowWriter:
             way="same" if is_baseline else way,
             badge="" if is_baseline else badge,
             spoken="" if is_baseline else spoken,
-            why="" if is_baseline else reasons.explain_move(moved, self._found),
-            words=tuple(reasons.list_words(moved, self._moves, own, models)) if is_raised else (),
-            snippet=tuple(drawing.mark_words(snippet, own, models)),
-            text=tuple(drawing.mark_words(hide_unseen(shown), own, models)),
+            why="" if is_baseline else reasons.explain_move(moved, self._found, has_words=bool(words)),
+            words=words,
+            snippet=self._mark(snippet),
+            text=self._mark(hide_unseen(shown)),
             is_answer=match.id in self._answers,
         )
+
+    def _list_words(self, moved: Movement) -> tuple[Segment, ...]:
+        if not reasons.is_raised_by_words(moved, self._found):
+            return ()
+        return tuple(reasons.list_words(moved, self._moves, self._own, self._models, self._language))
+
+    def _mark(self, text: str) -> tuple[Segment, ...]:
+        return tuple(drawing.mark_words(text, self._own, self._models, self._language))
+
+    def _cut(self, text: str) -> str:
+        return drawing.cut_snippet(text, self._own, self._models, language=self._language)
 
 
 def _name_passage(match: Match) -> tuple[str, str]:
@@ -206,8 +220,12 @@ def _find_keywords(asked: Asked, found: Retrieval) -> tuple[str, str]:
     """The keywords of the question, and those that the model brought, both without function words."""
     texts = [*found.transformation.keywords]
     texts += [text for name, row in TEXT_FIELDS.items() if row.is_evidence for text in found.transformation.texts(name)]
-    own, models = preprocess(asked.question), " ".join(map(preprocess, texts))
-    return " ".join(drop_function_words(own.split(), found)), " ".join(drop_function_words(models.split(), found))
+    return _join_telling(preprocess(asked.question), found), _join_telling(" ".join(map(preprocess, texts)), found)
+
+
+def _join_telling(keywords: str, found: Retrieval) -> str:
+    parts = (part for word in keywords.split() for part in drawing.split_word(word))
+    return " ".join(drop_function_words(list(parts), found))
 
 
 def _sum_up(moves: Movements) -> str:

@@ -228,27 +228,37 @@ def measure_overlap(trace: Trace) -> float:
 _SNIPPET: Final = 150
 _CODE: Final = re.compile(r"(?=\S*\d)(?=\S*[^\W\d_])\w+(?:[-./_:]\w+)+")
 """A word of letters and digits with a sign between them."""
+_LETTER: Final = re.compile("[A-Za-z]")
+_SIGNS: Final = re.compile("[-‐–/_]+")
 
 Segment = tuple[str, str]
 """A piece of a text, and whose word it is: ``question``, ``model`` or nobody's."""
 
 
-def mark_words(text: str, own: str, models: str) -> list[Segment]:
-    """*text* in pieces, so that the keywords of the question, *own*, and those of the *models* can be marked."""
+def split_word(word: str) -> list[str]:
+    """Return the parts that *word* is searched by; a code such as L-15 is one."""
+    return [word] if _CODE.fullmatch(word) else [part for part in _SIGNS.split(word) if part]
+
+
+def mark_words(text: str, own: str, models: str, language: str = "") -> list[Segment]:
+    """*text* in pieces, so that the keywords of the question, *own*, and those of the *models* can be marked.
+
+    Forms of a word are those of the *language*, of which none are known by default.
+    """
     pieces: list[Segment] = []
     last = 0
-    for start, end, whose in _find_owners(text, own, models):
+    for start, end, whose in _find_owners(text, own, models, language):
         pieces += [(text[last:start], ""), (text[start:end], whose)]
         last = end
     return [(piece, whose) for piece, whose in (*pieces, (text[last:], "")) if piece]
 
 
-def cut_snippet(text: str, own: str, models: str, length: int = _SNIPPET) -> str:
+def cut_snippet(text: str, own: str, models: str, length: int = _SNIPPET, language: str = "") -> str:
     """The part of *text*, on one line, that holds most of the keywords; the question's count double."""
     whole = clean(text)
     if len(whole) <= length:
         return whole
-    hits = [(start, 2 if whose == "question" else 1) for start, _, whose in _find_owners(whole, own, models)]
+    hits = [(start, 2 if whose == "question" else 1) for start, _, whose in _find_owners(whole, own, models, language)]
     start = _find_densest(hits, max(1, length - 30))
     # Begun at a word, a little before the first one that counts.
     start = whole.rfind(" ", 0, max(0, start - 12)) + 1 if start > 20 else 0
@@ -269,22 +279,24 @@ def _find_densest(hits: Sequence[tuple[int, int]], length: int) -> int:
     return best
 
 
-def _find_owners(text: str, own: str, models: str) -> Iterator[tuple[int, int, str]]:
+def _find_owners(text: str, own: str, models: str, language: str) -> Iterator[tuple[int, int, str]]:
     """Yield where each keyword stands in *text* and whose it is; one that is of both is the question's."""
-    theirs = [(start, end, "question") for start, end in _locate(own, text)]
+    theirs = [(start, end, "question") for start, end in _locate(own, text, language)]
     last, taken = 0, {at for start, end, _ in theirs for at in range(start, end)}
-    brought = [(start, end, "model") for start, end in _locate(models, text) if start not in taken]
+    brought = [(start, end, "model") for start, end in _locate(models, text, language) if start not in taken]
     for start, end, whose in sorted(theirs + brought):
         if start >= last:
             yield start, end, whose
             last = end
 
 
-def _locate(words: str, text: str) -> list[tuple[int, int]]:
+def _locate(words: str, text: str, language: str) -> list[tuple[int, int]]:
     """Return where the *words* stand in *text*, a code such as L-15 as a whole: its 15 alone is another number."""
     codes = dict.fromkeys(word for word in words.split() if _CODE.fullmatch(word))
     others = " ".join(word for word in words.split() if word not in codes)
-    spans = [] if not others else locate_words(others, text)
+    spans = locate_words(others, text, language) if others else []
+    # The s of "dog's" is no word.
+    spans = [(start, end) for start, end in spans if end - start > 1 or not _LETTER.fullmatch(text[start:end])]
     for code in codes:
         pattern = rf"(?<!\w){re.escape(code)}(?!\w)"
         spans += [found.span() for found in re.finditer(pattern, text, re.IGNORECASE)]

@@ -8,14 +8,18 @@ from typing import Final
 from qtmiddleware.catalogue import JOINED
 from qtmiddleware.kit.evaluation.movement import Movement, Movements, format_place, label_searches
 from qtmiddleware.kit.playground.drawing import Segment, mark_words
+from qtmiddleware.retrieval.question_words import find_stem, load_word_rules
 from qtmiddleware.types import Retrieval
 
 MOST_WORDS: Final = 4
 """Words that stand beside a reason."""
 
 
-def explain_move(moved: Movement, found: Retrieval) -> str:
-    """Return what moved a passage, as a sentence; empty for one that keeps its place."""
+def explain_move(moved: Movement, found: Retrieval, *, has_words: bool) -> str:
+    """Return what moved a passage, as a sentence; empty for one that keeps its place.
+
+    *has_words* says that there are words to name, and that they raised it.
+    """
     if moved.place is None:
         last = moved.reranked_place or moved.weighed_place or moved.fused_place
         fell = "No search of this tier finds it" if last is None else f"Falls to {format_place(last)}"
@@ -31,8 +35,8 @@ def explain_move(moved: Movement, found: Retrieval) -> str:
         best = min(others, key=lambda hit: hit.place)
         more = "" if len(others) == 1 else f", and found by {len(others) - 1} more"
         return f"{format_place(best.place)} in the search with {_name_search(best.search, found)}{more}."
-    if is_raised_by_words(moved, found):
-        return "It holds more of the words."
+    if has_words:
+        return f"It holds more of {_name_words(found)}."
     return "Passages above it fell."
 
 
@@ -44,16 +48,17 @@ def is_raised_by_words(moved: Movement, found: Retrieval) -> bool:
     return is_higher and _is_up(moved.fused_place, moved.weighed_place)
 
 
-def list_words(moved: Movement, moves: Movements, own: str, models: str) -> list[Segment]:
-    """Return the rarest few of the words that stand in a passage, each with whose word it is.
+def list_words(moved: Movement, moves: Movements, own: str, models: str, language: str = "") -> list[Segment]:
+    """Return the rarest few of the words in a passage, each in one form and with whose word it is.
 
     A word of every passage tells none apart, so it is left out if there are others.
     """
+    endings = load_word_rules(language).endings
     texts = [(passage.match.text or "").casefold() for passage in (*moves.passages, *moves.dropped)]
     words: dict[str, Segment] = {}
-    for piece, whose in mark_words(moved.match.text or "", own, models):
+    for piece, whose in mark_words(moved.match.text or "", own, models, language):
         if whose:
-            words.setdefault(piece.casefold(), (piece, whose))
+            words.setdefault(find_stem(piece.casefold(), endings), (piece, whose))
     counts = {key: sum(key in text for text in texts) for key in words}
     telling = [key for key in words if counts[key] < len(texts)] or list(words)
     chosen = sorted(telling, key=lambda key: (words[key][1] != "question", counts[key]))[:MOST_WORDS]
@@ -63,12 +68,10 @@ def list_words(moved: Movement, moves: Movements, own: str, models: str) -> list
 def _explain_fall(moved: Movement, found: Retrieval) -> str:
     passing = "Other passages pass it"
     if moved.passed_by:
-        last = format_place(moved.passed_by[-1])
-        which = last if len(moved.passed_by) == 1 else f"{format_place(moved.passed_by[0])} to {last}"
-        passing = f"Passed by {'the passage' if len(moved.passed_by) == 1 else 'passages'} now {which}"
-        # Not every place between the first and the last is one of them.
-        if len(moved.passed_by) != moved.passed_by[-1] - moved.passed_by[0] + 1:
-            passing = f"Passed by {len(moved.passed_by)} passages"
+        count = len(moved.passed_by)
+        places = " and ".join(map(format_place, moved.passed_by))
+        which = f"{count} passages" if count > 2 else f"the {'passages' if count == 2 else 'passage'} now {places}"
+        passing = f"Passed by {which}"
     return f"{passing}{''.join(_find_causes(moved, found))}."
 
 
@@ -78,7 +81,7 @@ def _find_causes(moved: Movement, found: Retrieval) -> Iterator[str]:
     if _is_up(moved.reranked_place, moved.weighed_place or moved.fused_place):
         yield ", by the reranker"
     elif found.evidence is not None and found.evidence.weight and _is_up(moved.weighed_place, moved.fused_place):
-        yield f", which {verb} more of the words"
+        yield f", which {verb} more of {_name_words(found)}"
     elif _is_up(moved.fused_place, start):
         yield ", which the model’s search raises"
 
@@ -86,6 +89,11 @@ def _find_causes(moved: Movement, found: Retrieval) -> Iterator[str]:
 def _name_search(number: int, found: Retrieval) -> str:
     labels = label_searches(ranking.variant for ranking in found.rankings)
     return "the model’s text" if found.rankings[number].variant.kind == JOINED else labels[number]
+
+
+def _name_words(found: Retrieval) -> str:
+    is_models = found.evidence is not None and len(found.evidence.keywords) > 1
+    return "the question’s and the model’s words" if is_models else "the question’s words"
 
 
 def _find_start(moved: Movement) -> int | None:

@@ -55,14 +55,14 @@ def find_headline(cards: Sequence[Card]) -> str:
     failed = f" The model gave nothing usable to {count_things(unheard, 'tier')}." if unheard else ""
     plain = cards[0]
     if plain.answers:
-        return f"{' '.join(_describe_places(plain, moved))}{failed}"
+        return f"{_describe_places(plain, moved)}{failed}"
     if plain.answers is not None:
         shown = count_things(len(plain.rows), "passage")
         return f"No passage answers this question. Every tier still returns {shown}.{failed}"
     return f"{' '.join(_describe_changes(moved))}{failed}"
 
 
-def _describe_places(plain: Card, moved: Sequence[Card]) -> Iterator[str]:
+def _describe_places(plain: Card, moved: Sequence[Card]) -> str:
     """Say where the answer stands in the *plain* list, and which of the *moved* lists are better or worse."""
     what = "The answer" if plain.answers == 1 else f"The first of {plain.answers} answers"
     ways: dict[str, list[str]] = {}
@@ -70,28 +70,23 @@ def _describe_places(plain: Card, moved: Sequence[Card]) -> Iterator[str]:
         verdict = _judge_place(card, plain)
         ways.setdefault(verdict.way, []).append(f"{verdict.name} ({verdict.outcome})")
     if [*ways] == ["same"]:
-        yield (
-            f"{what} is in none of the lists."
-            if plain.answer is None
-            else (f"{what} is {format_place(plain.answer)} in every list.")
-        )
-        return
+        where = "none of the lists" if plain.answer is None else "every list"
+        return f"{what} is {'' if plain.answer is None else f'{format_place(plain.answer)} '}in {where}."
     # A loss is said before a gain: it is what a reader must not miss.
-    if "worse" in ways:
-        yield f"Worse with {_join(ways['worse'])}."
-    if "better" in ways:
-        yield f"Better with {_join(ways['better'])}."
-    yield f"{what} is {_name_place(plain)} in the plain list."
+    changes = [f"{way} with {_join(ways[way])}" for way in ("worse", "better") if way in ways]
+    place = "not in the plain list" if plain.answer is None else f"{_name_place(plain)} in the plain list"
+    return f"{what} is {': '.join(filter(None, (place, ', '.join(changes))))}."
 
 
 def _describe_changes(moved: Sequence[Card]) -> Iterator[str]:
-    changes: dict[str, list[str]] = {}
+    changes: dict[tuple[str, str], list[str]] = {}
     for card in moved:
-        change = "gives the plain list" if card.headline == SAME else "reorders the plain list"
+        change = ("give", "the plain list") if card.headline == SAME else ("reorder", "the plain list")
         if new := sum(row.way == "new" for row in card.rows):
-            change = f"replaces {new} of the {count_things(len(card.rows), 'passage')}"
+            change = ("replace", f"{new} of the {count_things(len(card.rows), 'passage')}")
         changes.setdefault(change, []).append(card.tier.name)
-    yield f"{'; '.join(f'{_join(names)} {change}' for change, names in changes.items())}."
+    said = (f"{_join(names)} {verb}{'s' if len(names) == 1 else ''} {what}" for (verb, what), names in changes.items())
+    yield f"{'; '.join(said)}."
     yield "Nobody judged which passage answers."
 
 
