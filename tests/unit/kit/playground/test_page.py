@@ -240,9 +240,9 @@ def test_another_order_is_said_of_the_tiers_that_have_one() -> None:
 
 def read_verdict(page: str) -> list[tuple[str, ...]]:
     """The rows of the table above the lists, each with its kind."""
-    rows = re.findall(r'<tr class="(\w+)"><th scope="row">(\w+)</th><td class="outcome">(.*?)</td>(.*?)</tr>', page)
+    rows = re.findall(r'<tr class="(\w+)".*?<th .*?>(\w+)</th><td class="outcome".*?>(.*?)</td>(.*?)</tr>', page)
     return [
-        (kind, name, re.sub("<.*?>", "", outcome), *re.findall("<td>(.*?)</td>", rest))
+        (kind, name, re.sub("<.*?>", "", outcome), *re.findall("<td.*?>(.*?)</td>", rest))
         for kind, name, outcome, rest in rows
     ]
 
