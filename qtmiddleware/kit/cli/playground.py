@@ -48,10 +48,11 @@ def playground_command(
 ) -> None:
     """Compare the tiers on a web page.
 
-    The page shows every tier side by side, which passages move, and why. Only
-    this machine can open the page, until you press Ctrl-C. The address is new
-    at each start and cannot be guessed. Without a language model only the rules
-    are compared; './scripts/demo --playground' shows recorded replies.
+    The page shows the tiers side by side, which passages move, why, and what
+    that costs. Only this machine can open the page, until you press Ctrl-C. The
+    address is new at each start and cannot be guessed. Without a language model
+    only the rules are compared; './scripts/demo --playground' shows recorded
+    replies.
     """
     require_web()
     examples = () if questions is None else load_questions(questions)
