@@ -138,7 +138,8 @@ def describe(
         texts=tuple(_list_texts(found)),
         figures=tuple(_list_figures(found, answer.seconds)),
         degradations=tuple(map(_describe_degradation, found.degradations)),
-        bars=drawing.draw_trace(trace),
+        # Around the plain call there are steps that do nothing.
+        bars=tuple(bar for bar in drawing.draw_trace(trace) if not is_baseline or bar.is_work),
         overlap=drawing.measure_overlap(trace),
         total_ms=trace.total_ms,
         decision=_describe_decision(found),

@@ -192,6 +192,11 @@ class Bar:
     ms: float
     status: str
 
+    @property
+    def is_work(self) -> bool:
+        """Whether it searches, embeds or asks a model."""
+        return self.kind != "own" or self.name.startswith("embed")
+
 
 def draw_trace(trace: Trace) -> tuple[Bar, ...]:
     """Every stage of *trace* in the order they began."""
