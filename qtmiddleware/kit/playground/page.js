@@ -36,7 +36,9 @@ function arrange(list) {
   const rows = Number(svg.dataset.rows);
   const scale = Number.parseFloat(getComputedStyle(document.documentElement).fontSize) / 16;
   const top = svg.getBoundingClientRect().top;
-  const shown = [...list.querySelectorAll(":scope > .row:not(.gone)")];
+  // Of a row that is still being sent, the title may not be there yet; when it comes, the list grows.
+  const shown = [...list.querySelectorAll(":scope > .row:not(.gone)")].filter((it) => it.querySelector("summary"));
+  if (!shown.length) return;
   const centres = shown.map((it) => {
     const line = it.querySelector("summary").getBoundingClientRect();
     return (line.top + Math.min(line.height / 2, 13 * scale) - top) / scale;
