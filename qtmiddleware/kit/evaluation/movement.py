@@ -162,12 +162,16 @@ def format_place(place: int) -> str:
     return f"{place}{ending}"
 
 
-def drop_function_words(words: Sequence[str], found: Retrieval) -> list[str]:
+def find_language(found: Retrieval) -> str:
+    """Return the code of the question's language; empty if it is unknown."""
+    # A query that was no text is kept as it was.
+    query: Any = found.original_query
+    known = "" if found.evidence is None else found.evidence.language
+    return known or (prepare(query).language if isinstance(query, str) else "")
+
+
+def drop_function_words(words: Sequence[str], language: str) -> list[str]:
     """Return the *words* that a reason may name: no function words such as "does", which explain nothing."""
-    held, query = found.evidence, found.original_query
-    language = "" if held is None else held.language
-    if words and not language and isinstance(query, str):
-        language = prepare(query).language
     function_words = load_word_rules(language).function_words
     return [word for word in words if word.casefold() not in function_words]
 
@@ -283,7 +287,7 @@ class _Account:
                 alone = not is_own and any(it.variant.kind == "original" for it in self._found.rankings)
                 also, apart = "also " if is_own else "", ", not by the question's own search" if alone else ""
                 yield f"{also}found by {_join(named)}{apart}"
-            if (words := drop_function_words(moved.keywords, self._found)) and by_words is not False:
+            if (words := self._drop_function_words(moved.keywords)) and by_words is not False:
                 yield f"holds {_join([repr(word) for word in words])}"
         elif moved.passed_by:
             one = "the passage" if len(moved.passed_by) == 1 else "those"
@@ -299,6 +303,9 @@ class _Account:
         last = moved.reranked_place or moved.weighed_place or moved.fused_place
         if place is not None and last is not None and last > len(self._found.matches) and moved.before is not None:
             yield "kept, because the plain search returned it"
+
+    def _drop_function_words(self, words: Sequence[str]) -> list[str]:
+        return drop_function_words(words, find_language(self._found)) if words else []
 
     def _find_start(self, moved: Movement) -> int | None:
         """Its place in the question's own search."""

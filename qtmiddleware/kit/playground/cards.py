@@ -13,6 +13,7 @@ from qtmiddleware.kit.evaluation.movement import (
     Movements,
     drop_function_words,
     explain_movement,
+    find_language,
     label_searches,
 )
 from qtmiddleware.kit.evaluation.reporting import figures
@@ -21,7 +22,7 @@ from qtmiddleware.kit.playground import drawing, reasons
 from qtmiddleware.kit.playground.asked import Asked
 from qtmiddleware.kit.playground.drawing import Bar, Moves, Segment
 from qtmiddleware.kit.playground.tiers import Tier, TierAnswer
-from qtmiddleware.preprocessing import preprocess
+from qtmiddleware.preprocessing import prepare, preprocess
 from qtmiddleware.preprocessing.text import clean, shorten
 from qtmiddleware.types import Degradation, Match, Retrieval
 
@@ -221,12 +222,14 @@ def _find_keywords(asked: Asked, found: Retrieval) -> tuple[str, str]:
     """The keywords of the question, and those that the model brought, both without function words."""
     texts = [*found.transformation.keywords]
     texts += [text for name, row in TEXT_FIELDS.items() if row.is_evidence for text in found.transformation.texts(name)]
-    return _join_telling(preprocess(asked.question), found), _join_telling(" ".join(map(preprocess, texts)), found)
+    # A question full of slips is in no known language, and what the model made of it is.
+    language = find_language(found) or next(filter(None, (prepare(text).language for text in texts)), "")
+    return _join_telling([preprocess(asked.question)], language), _join_telling(map(preprocess, texts), language)
 
 
-def _join_telling(keywords: str, found: Retrieval) -> str:
-    parts = (part for word in keywords.split() for part in drawing.split_word(word))
-    return " ".join(drop_function_words(list(parts), found))
+def _join_telling(keywords: Iterable[str], language: str) -> str:
+    parts = [part for words in keywords for word in words.split() for part in drawing.split_word(word)]
+    return " ".join(drop_function_words(parts, language))
 
 
 def _sum_up(moves: Movements) -> str:

@@ -18,7 +18,7 @@ MOST_WORDS: Final = 4
 def explain_move(moved: Movement, found: Retrieval, *, has_words: bool) -> str:
     """Return what moved a passage, as a sentence; empty for one that keeps its place.
 
-    *has_words* says that there are words to name, and that they raised it.
+    *has_words* says that there are words to name; words that raised it and say nothing are function words.
     """
     if moved.place is None:
         last = moved.reranked_place or moved.weighed_place or moved.fused_place
@@ -35,8 +35,8 @@ def explain_move(moved: Movement, found: Retrieval, *, has_words: bool) -> str:
         best = min(others, key=lambda hit: hit.place)
         more = "" if len(others) == 1 else f", and found by {len(others) - 1} more"
         return f"{format_place(best.place)} in the search with {_name_search(best.search, found)}{more}."
-    if has_words:
-        return f"It holds more of {_name_words(found)}."
+    if is_raised_by_words(moved, found):
+        return f"It holds more of {_name_words(found)}{'' if has_words else ', none of which says much'}."
     return "Passages above it fell."
 
 

@@ -12,6 +12,7 @@ from qtmiddleware.kit.playground.asked import Asked
 from qtmiddleware.kit.playground.cards import Card, describe
 from qtmiddleware.kit.playground.tiers import TierAnswer, Tiers
 from qtmiddleware.preprocessing.lexicon import load
+from qtmiddleware.testing import ScriptedModel
 from tests.support import playground_app as app
 from tests.support.retrieval_world import QUERY
 
@@ -59,6 +60,23 @@ def test_no_function_word_is_among_the_words(name: str) -> None:
     lexicon = load("en")
     words = {piece.casefold() for row in (*card.rows, *card.dropped) for piece, _ in row.words}
     assert not words & {*lexicon.stop, *lexicon.function_words, *lexicon.pronouns, *lexicon.conjunctions}
+
+
+def test_a_passage_that_function_words_raise_is_said_to_be_raised_by_nothing_much() -> None:
+    row = find_card(wrap_list(*FILLER[:3], "How much for that?", weight=0.9), "rules", "And how much for that?").rows[0]
+    assert row.words == ()
+    assert row.why == "It holds more of the question’s words, none of which says much."
+
+
+def test_the_language_of_a_misspelt_question_is_that_of_what_the_model_wrote() -> None:
+    reply = {"rewrite": "What happens if the payment by card is declined and we try it again after a week?"}
+    texts = ("A cat.", "A dog.", "A hen.", "After the payment is declined, we try it again and again.")
+    rows = [{"id": str(at), "score": 0.9 - at / 100, "text": text} for at, text in enumerate(texts)]
+    wrapped = qtm.QueryMiddleware(client=ScriptedModel(reply)).wrap(lambda query, top_k=3: rows[:top_k])
+    card = find_card(wrapped, "rewrite", "paymant declind agen")
+    marked = {piece for row in card.rows for piece, whose in row.text if whose}
+    assert {"payment", "declined"} <= marked
+    assert not marked & {"the", "we", "and", "is", "it", "After"}
 
 
 def test_no_word_is_named_where_words_have_no_weight() -> None:
