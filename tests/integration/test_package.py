@@ -54,7 +54,7 @@ def test_the_wheel_holds_the_package_and_the_presets_and_nothing_else(wheel: zip
     presets = {f"qtmiddleware/config/presets/{Path(name).name}" for name in files_below("config")}
     assert held == files_below("qtmiddleware") | presets
     needed = "py.typed config/presets/schema.json config/presets/auto.config.json preprocessing/lexicons/en.json"
-    needed += " transforms/prompts/rewrite.py kit/demo/data/corpus.jsonl"
+    needed += " transforms/prompts/rewrite.py kit/demo/data/corpus.jsonl kit/demo/small/corpus.jsonl"
     needed += " kit/evaluation/reporting/page.html.jinja kit/evaluation/reporting/house.css"
     needed += " kit/playground/card.html.jinja kit/playground/page.css kit/playground/page.js"
     assert {f"qtmiddleware/{name}" for name in needed.split()} <= held

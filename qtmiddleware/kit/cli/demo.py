@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,13 +17,14 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli.bench import show_comparison
 from qtmiddleware.kit.cli.console import AsJson, as_json, notes, out, show_progress, show_warnings
 from qtmiddleware.kit.cli.environment import note_files
-from qtmiddleware.kit.cli.playground import NoOpen, Port, run
+from qtmiddleware.kit.cli.playground import NoOpen, Port, serve_pages
 from qtmiddleware.kit.cli.query import SHOWN_ANYWAY
-from qtmiddleware.kit.demo import UnhurriedModel, dataset, recorded_model
+from qtmiddleware.kit.demo import EXAMPLES, UnhurriedModel, dataset, has_recording, recorded_model
 from qtmiddleware.kit.embedding import embedder_named
 from qtmiddleware.kit.evaluation import TOP_K, USUAL, Dataset, Question, chosen, require_extras
 from qtmiddleware.kit.evaluation.bench import Bench, build_index, open_index
 from qtmiddleware.kit.evaluation.bench.recordings import EstimatedModel
+from qtmiddleware.kit.playground.page import Page
 from qtmiddleware.kit.playground.server import open_socket, require_web
 from qtmiddleware.kit.playground.tiers import Tiers
 from qtmiddleware.preprocessing.text import shorten
@@ -35,8 +38,10 @@ _EXAMPLE = "combined"
 _QUESTION = "q30"
 """Needs two passages, of which plain search finds one: every step has something to show."""
 _INDEX = Path(".tmp/demo/index.sqlite")
-_SHOWN_FIRST = ("q46", "q16", "q13", "q30", "q44", "q53", "q40", "q23")
-"""One of each kind, which the list of examples begins with."""
+_COLLECTIONS = {
+    "data": "Handbook of an e-bike rental",
+    "small": "Help centre of a parcel service",
+}
 _SMALL_COLLECTIONS = (
     "A small collection (20 to 100 passages on one topic) gains most from one model call: see docs/choose-a-tier.md."
 )
@@ -97,36 +102,59 @@ def _open_playground(
 ) -> None:
     """Serve the playground over the demo's index, its questions as examples, until Ctrl-C."""
     require_web()
-    data = dataset()
-    with open_socket(port) as listening:
+    with open_socket(port) as listening, ExitStack() as stack:
         answers, origin = _open_model(model, recorded=recorded, record=record)
         is_recorded = isinstance(answers, RecordedModel)
         if is_recorded:
-            answers = UnhurriedModel(EstimatedModel(answers, model), _THINKING)
             origin = (
                 f"Recorded replies of a large language model, each given after {_THINKING * 1e3:.0f} ms as if it had "
                 f"thought so long; tokens and money are estimated by the prices of {model}."
             )
         embedder = embedder_named("all-MiniLM-L6-v2")
-        with show_progress() as update:
-            store = open_index(data, index.parent, embedder, progress=update)
-        config = Config.load({"topK": 5}, environ={})
-        opened = QueryMiddleware(config, client=answers, store=store, embedder=embedder)
-        with store, opened as middleware, show_warnings(without=SHOWN_ANYWAY):
-            tiers = Tiers(middleware.retriever, remembers=not is_recorded)
-            first = [_find_question(data, it) for it in _SHOWN_FIRST]
-            examples = [*first, *(it for it in data.questions if it not in first)]
-            name = f"the demo’s {len(data.passages)} passages"
-            run(
-                tiers,
-                listening,
-                name=name,
-                examples=examples,
-                notes=[origin],
-                qrels=data.qrels,
-                opens=opens,
-                searches=True,
-            )
+        pages: dict[str, Page] = {}
+        shipped = {folder: dataset(folder) for folder in EXAMPLES}
+        names = {folder: f"{_COLLECTIONS[folder]}, {len(data.passages)} passages" for folder, data in shipped.items()}
+        for folder, data in shipped.items():
+            with show_progress() as update:
+                store = stack.enter_context(open_index(data, index.parent, embedder, progress=update))
+            recording = recorded_model(folder) if is_recorded else None
+            client = answers if recording is None else UnhurriedModel(EstimatedModel(recording, model), _THINKING)
+            config = Config.load({"topK": 5}, environ={})
+            opened = QueryMiddleware(config, client=client, store=store, embedder=embedder)
+            middleware = stack.enter_context(opened)
+            pages[folder] = _make_page(folder, data, middleware, recording, names, [origin])
+        stack.enter_context(show_warnings(without=SHOWN_ANYWAY))
+        page = pages.pop("data")
+        serve_pages(page, listening, others=pages, notes=[origin], opens=opens)
+
+
+def _make_page(
+    folder: str,
+    data: Dataset,
+    middleware: QueryMiddleware,
+    recording: RecordedModel | None,
+    names: Mapping[str, str],
+    notes: Sequence[str],
+) -> Page:
+    """Return the page over the collection of a *folder*; *names* are those of all, *recording* its replies if any."""
+    is_covered = None if recording is None else partial(has_recording, recording)
+    tiers = Tiers(middleware.retriever, remembers=recording is None, is_covered=is_covered)
+    kinds = {id_: kind for kind, id_ in EXAMPLES[folder].items()}
+    examples = [_find_question(data, id_) for id_ in kinds]
+    tiers.warm_up(examples, searches=True)
+    links = {"data": "" if folder == "data" else "../", "small": "small/" if folder == "data" else ""}
+    return Page(
+        tiers,
+        name=names[folder],
+        examples=examples,
+        notes=notes,
+        qrels=data.qrels,
+        judged=data.questions,
+        kinds=kinds,
+        collections=[(name, links[of]) for of, name in names.items()],
+        folded="No reply is recorded for this question; the examples have recorded replies. With OPENAI_API_KEY set, "
+        "a model answers every question.",
+    )
 
 
 def _open_model(name: str, *, recorded: bool, record: Path | None) -> tuple[LanguageModel, str]:

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,9 @@ from qtmiddleware.kit.playground.page import Page
 from qtmiddleware.kit.playground.server import LOOPBACK, make_token, open_socket, require_web, serve
 from qtmiddleware.kit.playground.tiers import Tiers
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
+
+SEEDED = 6
+"""Of so many examples the function is learned before the first question."""
 
 Port = Annotated[
     int | None, typer.Option(min=0, max=65_535, help="Port on this machine. Default: 8765, or a free port.")
@@ -44,10 +48,11 @@ def playground_command(
 ) -> None:
     """Compare the tiers on a web page.
 
-    The page shows every tier side by side, which passages move, and why. Only
-    this machine can open the page, until you press Ctrl-C. The address is new
-    at each start and cannot be guessed. Without a language model only the rules
-    are compared; './scripts/demo --playground' shows recorded replies.
+    The page shows the tiers side by side, which passages move, why, and what
+    that costs. Only this machine can open the page, until you press Ctrl-C. The
+    address is new at each start and cannot be guessed. Without a language model
+    only the rules are compared; './scripts/demo --playground' shows recorded
+    replies.
     """
     require_web()
     examples = () if questions is None else load_questions(questions)
@@ -75,26 +80,42 @@ def run(
     *,
     name: str,
     examples: Sequence[Question] = (),
-    notes: Sequence[str] = (),
-    qrels: Mapping[str, Mapping[str, int]] | None = None,
     opens: bool = True,
     searches: bool = False,
 ) -> None:
     """Serve the page over *tiers* until Ctrl-C, and print its address; with *opens* a browser is shown it.
 
-    *qrels* are the judgements of the *examples*. With *searches* a question is asked before anybody waits for
-    one: a search costs nothing then.
+    With *searches* a question is asked before anybody waits for one: a search costs nothing then.
     """
-    said = [*notes, *([] if tiers.has_model else [f"{NO_MODEL} Only tiers that need no model are compared."])]
-    page = Page(tiers, name=name, examples=examples, notes=said, qrels=qrels)
+    folded = "" if tiers.has_model else NO_MODEL
+    page = Page(tiers, name=name, examples=examples, folded=folded)
+    tiers.warm_up(examples[:SEEDED], searches=searches)
+    notes = [f"{NO_MODEL} Only tiers that need no model are compared."] if folded else []
+    serve_pages(page, listening, notes=notes, opens=opens)
+
+
+def serve_pages(
+    page: Page,
+    listening: socket.socket,
+    *,
+    others: Mapping[str, Page] | None = None,
+    notes: Sequence[str] = (),
+    opens: bool = True,
+) -> None:
+    """Serve *page*, and the *others* by their names, until Ctrl-C; print the *notes* and the address."""
     token = make_token()
     address = f"http://{LOOPBACK}:{listening.getsockname()[1]}/{token}/"
-    tiers.warm_up(searches=searches)
-    for it in said:
-        note(it)
+    for text in notes:
+        note(text)
     say(address, wraps=False)
     note("Press Ctrl-C to stop.")
     with show_page(address) if opens else nullcontext(enter_result=False) as is_opened:
         if is_opened:
             note("If your browser shows no page, open the address above.")
-        asyncio.run(serve(page, listening, token, tiers.middleware.aclose))
+        closing = partial(_close, [page, *(others or {}).values()])
+        asyncio.run(serve(page, listening, token, closing, others))
+
+
+async def _close(pages: Sequence[Page]) -> None:
+    for page in pages:
+        await page.tiers.middleware.aclose()

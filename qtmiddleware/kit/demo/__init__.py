@@ -1,22 +1,48 @@
-"""The comparison that ships with the project: its own text, its own questions and recorded replies."""
+"""The collections that ship with the project: their own texts, questions, judgements and recorded replies."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from time import sleep
+from typing import Final
 
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.errors import ModelError
 from qtmiddleware.kit.evaluation import Dataset
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
 from qtmiddleware.providers.llms.recorded import RecordedModel
-from qtmiddleware.types import Deadline
+from qtmiddleware.transforms import PROMPTS
+from qtmiddleware.types import Deadline, Message
+
+EXAMPLES: Final[Mapping[str, Mapping[str, str]]] = {
+    "data": {
+        "gains": "q16",
+        "loses": "q13",
+        "code": "q40",
+        "conversation": "q53",
+        "nothing found": "q19",
+        "typo": "q17",
+    },
+    "small": {
+        "gains": "s1",
+        "loses": "s2",
+        "code": "s3",
+        "conversation": "s4",
+        "nothing found": "s5",
+        "typo": "s6",
+    },
+}
+"""For the folder of each collection one question of each kind, by its id: what the playground shows as examples."""
 
 
-def dataset() -> Dataset:
-    """The passages, questions and judgements shipped with the package."""
-    return replace(Dataset.load(_data()), name="demo")
+def dataset(folder: str = "data") -> Dataset:
+    """Return the passages, questions and judgements of a shipped collection: ``data``, or the ``small`` one."""
+    data = Dataset.load(_find_folder(folder))
+    return replace(data, name="demo") if folder == "data" else data
 
 
 class UnhurriedModel:
@@ -42,11 +68,21 @@ class UnhurriedModel:
         return await self._inner.acomplete(prompt, deadline)
 
 
-def recorded_model() -> RecordedModel:
-    """The recorded replies shipped with the package, as a model."""
-    questions = [question.to_record() for question in dataset().questions]
-    return RecordedModel.from_file(_data() / "recordings.jsonl", questions)
+def recorded_model(folder: str = "data") -> RecordedModel:
+    """Return the recorded replies of a shipped collection, as a model."""
+    questions = [question.to_record() for question in dataset(folder).questions]
+    return RecordedModel.from_file(_find_folder(folder) / "recordings.jsonl", questions)
 
 
-def _data() -> Path:
-    return Path(str(files(__package__))) / "data"
+def has_recording(model: RecordedModel, question: str, history: Sequence[Message]) -> bool:
+    """Whether *model* holds a reply for the *question* after the messages of *history*."""
+    prompt = PROMPTS["combined"].build_prompt(Settings(), question, history)
+    try:
+        model.complete(prompt, Deadline())
+    except ModelError:
+        return False
+    return True
+
+
+def _find_folder(name: str) -> Path:
+    return Path(str(files(__package__))) / name

@@ -162,6 +162,20 @@ def format_place(place: int) -> str:
     return f"{place}{ending}"
 
 
+def find_language(found: Retrieval) -> str:
+    """Return the code of the question's language; empty if it is unknown."""
+    # A query that was no text is kept as it was.
+    query: Any = found.original_query
+    known = "" if found.evidence is None else found.evidence.language
+    return known or (prepare(query).language if isinstance(query, str) else "")
+
+
+def drop_function_words(words: Sequence[str], language: str) -> list[str]:
+    """Return the *words* that a reason may name: no function words such as "does", which explain nothing."""
+    function_words = load_word_rules(language).function_words
+    return [word for word in words if word.casefold() not in function_words]
+
+
 class _Account:
     """The lists of *found*, as places by passage."""
 
@@ -273,7 +287,7 @@ class _Account:
                 alone = not is_own and any(it.variant.kind == "original" for it in self._found.rankings)
                 also, apart = "also " if is_own else "", ", not by the question's own search" if alone else ""
                 yield f"{also}found by {_join(named)}{apart}"
-            if (words := self._choose_named(moved.keywords)) and by_words is not False:
+            if (words := self._drop_function_words(moved.keywords)) and by_words is not False:
                 yield f"holds {_join([repr(word) for word in words])}"
         elif moved.passed_by:
             one = "the passage" if len(moved.passed_by) == 1 else "those"
@@ -290,14 +304,8 @@ class _Account:
         if place is not None and last is not None and last > len(self._found.matches) and moved.before is not None:
             yield "kept, because the plain search returned it"
 
-    def _choose_named(self, keywords: Sequence[str]) -> list[str]:
-        """The *keywords* that a reason may name: no function words such as "does", which explain nothing."""
-        held, query = self._found.evidence, self._found.original_query
-        language = "" if held is None else held.language
-        if keywords and not language and isinstance(query, str):
-            language = prepare(query).language
-        function_words = load_word_rules(language).function_words
-        return [word for word in keywords if word not in function_words]
+    def _drop_function_words(self, words: Sequence[str]) -> list[str]:
+        return drop_function_words(words, find_language(self._found)) if words else []
 
     def _find_start(self, moved: Movement) -> int | None:
         """Its place in the question's own search."""

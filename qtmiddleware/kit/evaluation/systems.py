@@ -25,11 +25,10 @@ SEEDS: Final = "seed-parity"
 
 
 @cache
-def _read_seeds() -> Mapping[str, Any]:
-    """Return the settings of that preset, but for the model: all systems of a comparison ask the same one."""
-    _, settings = read_preset(SEEDS)
-    named = {key: value for key, value in settings.items() if key[0] != "$" and key != "transformationModel"}
-    return {**named, **_ALWAYS}
+def read_tier(preset: str) -> Mapping[str, Any]:
+    """Return the settings of a *preset* without the model: all systems of a comparison ask the same one."""
+    _, settings = read_preset(preset)
+    return {key: value for key, value in settings.items() if key[0] != "$" and key != "transformationModel"}
 
 
 class _Systems(Mapping[str, Mapping[str, Any]]):
@@ -40,7 +39,7 @@ class _Systems(Mapping[str, Mapping[str, Any]]):
 
     def __getitem__(self, name: str) -> Mapping[str, Any]:
         settings = self._settings[name]
-        return _read_seeds() if settings is None else settings
+        return {**read_tier(SEEDS), **_ALWAYS} if settings is None else settings
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._settings)

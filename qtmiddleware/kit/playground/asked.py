@@ -93,6 +93,8 @@ class Asked:
         for name, value in pairs:
             if name == "q":
                 question = value
+                if value and not value.strip():
+                    problems.append("The question must not be blank.")
             elif name in _ROLES and value.strip():
                 history.append(Message(name, value))
             elif name == "tier" and value in known:
@@ -120,7 +122,9 @@ class Asked:
         """The pairs of the address that means this, with nothing that goes without saying (tiers as *shown*)."""
         pairs = [("q", self.question)] if self.question.strip() else []
         pairs += [(turn.role, turn.content) for turn in self.history]
-        pairs += [("tier", name) for name in self.tiers[1:]] if set(self.tiers[1:]) != set(shown[1:]) else []
+        # The plain list is always there, and stands in the address where it stands alone.
+        chosen = self.tiers[1:] or self.tiers
+        pairs += [("tier", name) for name in chosen] if set(self.tiers[1:]) != set(shown[1:]) else []
         return pairs + [(key, it if isinstance(it, str) else f"{it:g}") for key, it in self.settings.items()]
 
     def write(self, shown: Sequence[str] = ()) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -15,8 +16,8 @@ from qtmiddleware.types import Match, Stage, Trace
 Way = Literal["new", "up", "down", "same", "gone", "hit"]
 """What became of a passage beside the plain list; a ``hit`` is one that a search itself put among the first."""
 
-ROW: Final = 84.0
-"""The height of a passage of the list, in pixels at the usual size of letters."""
+ROW: Final = 26.0
+"""The height of a place, in pixels at the usual size of letters; the page's script moves it beside its passage."""
 _SLOT: Final = 26.0
 _GAP: Final = 6.0
 
@@ -46,7 +47,7 @@ class Line:
 class Moves:
     """Lists side by side, each with its *heading*, and the *lines* of the passages through them.
 
-    Places beyond the list that is shown stand below it, closer together. *top* is how many rows that list has.
+    Places beyond the list that is shown, which has *rows* places, stand below it.
     """
 
     headings: tuple[tuple[float, str], ...]
@@ -54,6 +55,7 @@ class Moves:
     lines: tuple[Line, ...]
     width: float
     height: float
+    rows: int
 
 
 def find_way(moved: Movement) -> Way:
@@ -70,14 +72,11 @@ def name_key(match: Match) -> str:
     return f"{crc32(repr(match.key).encode()):08x}"
 
 
-def draw_moves(moves: Movements, *, is_merged: bool, step: float = 50.0) -> Moves:
-    """The way of every passage from the plain list, over the merged one where there is one, to the result."""
+def draw_moves(moves: Movements, step: float = 40.0) -> Moves:
+    """The way of every passage from the plain list to the result."""
     tracked = (*moves.passages, *moves.dropped)
-    columns: list[tuple[str, list[int | None]]] = [("raw", [_find_start(it) for it in tracked])]
-    if is_merged:
-        columns.append(("merged", [it.fused_place for it in tracked]))
-    columns.append(("result", [find_place(it) for it in tracked]))
-    ways = [(name_key(it.match), find_way(it)) for it in tracked]
+    columns = [("raw", [_find_start(moved) for moved in tracked]), ("result", [find_place(moved) for moved in tracked])]
+    ways = [(name_key(moved.match), find_way(moved)) for moved in tracked]
     return _draw(columns, ways, _count_rows(moves), step=step, row=ROW, slot=_SLOT)
 
 
@@ -140,6 +139,7 @@ def _draw(
         lines=tuple(lines),
         width=2 * margin + step * (len(columns) - 1),
         height=max(rows * row, lowest + slot / 2 + 2.0),
+        rows=rows,
     )
 
 
@@ -192,6 +192,11 @@ class Bar:
     ms: float
     status: str
 
+    @property
+    def is_work(self) -> bool:
+        """Whether it searches, embeds or asks a model."""
+        return self.kind != "own" or self.name.startswith("embed")
+
 
 def draw_trace(trace: Trace) -> tuple[Bar, ...]:
     """Every stage of *trace* in the order they began."""
@@ -226,27 +231,39 @@ def measure_overlap(trace: Trace) -> float:
 # --- words in texts -----------------------------------------------------------------------------------------------
 
 _SNIPPET: Final = 150
+_CODE: Final = re.compile(r"(?=\S*\d)(?=\S*[^\W\d_])\w+(?:[-./_:]\w+)+")
+"""A word of letters and digits with a sign between them."""
+_LETTER: Final = re.compile("[A-Za-z]")
+_SIGNS: Final = re.compile("[-‐–/_]+")
 
 Segment = tuple[str, str]
 """A piece of a text, and whose word it is: ``question``, ``model`` or nobody's."""
 
 
-def mark_words(text: str, own: str, models: str) -> list[Segment]:
-    """*text* in pieces, so that the keywords of the question, *own*, and those of the *models* can be marked."""
+def split_word(word: str) -> list[str]:
+    """Return the parts that *word* is searched by; a code such as L-15 is one."""
+    return [word] if _CODE.fullmatch(word) else [part for part in _SIGNS.split(word) if part]
+
+
+def mark_words(text: str, own: str, models: str, language: str = "") -> list[Segment]:
+    """*text* in pieces, so that the keywords of the question, *own*, and those of the *models* can be marked.
+
+    Forms of a word are those of the *language*, of which none are known by default.
+    """
     pieces: list[Segment] = []
     last = 0
-    for start, end, whose in _find_owners(text, own, models):
+    for start, end, whose in _find_owners(text, own, models, language):
         pieces += [(text[last:start], ""), (text[start:end], whose)]
         last = end
     return [(piece, whose) for piece, whose in (*pieces, (text[last:], "")) if piece]
 
 
-def cut_snippet(text: str, own: str, models: str, length: int = _SNIPPET) -> str:
+def cut_snippet(text: str, own: str, models: str, length: int = _SNIPPET, language: str = "") -> str:
     """The part of *text*, on one line, that holds most of the keywords; the question's count double."""
     whole = clean(text)
     if len(whole) <= length:
         return whole
-    hits = [(start, 2 if whose == "question" else 1) for start, _, whose in _find_owners(whole, own, models)]
+    hits = [(start, 2 if whose == "question" else 1) for start, _, whose in _find_owners(whole, own, models, language)]
     start = _find_densest(hits, max(1, length - 30))
     # Begun at a word, a little before the first one that counts.
     start = whole.rfind(" ", 0, max(0, start - 12)) + 1 if start > 20 else 0
@@ -267,12 +284,25 @@ def _find_densest(hits: Sequence[tuple[int, int]], length: int) -> int:
     return best
 
 
-def _find_owners(text: str, own: str, models: str) -> Iterator[tuple[int, int, str]]:
+def _find_owners(text: str, own: str, models: str, language: str) -> Iterator[tuple[int, int, str]]:
     """Yield where each keyword stands in *text* and whose it is; one that is of both is the question's."""
-    theirs = [(start, end, "question") for start, end in locate_words(own, text)]
+    theirs = [(start, end, "question") for start, end in _locate(own, text, language)]
     last, taken = 0, {at for start, end, _ in theirs for at in range(start, end)}
-    brought = [(start, end, "model") for start, end in locate_words(models, text) if start not in taken]
+    brought = [(start, end, "model") for start, end in _locate(models, text, language) if start not in taken]
     for start, end, whose in sorted(theirs + brought):
         if start >= last:
             yield start, end, whose
             last = end
+
+
+def _locate(words: str, text: str, language: str) -> list[tuple[int, int]]:
+    """Return where the *words* stand in *text*, a code such as L-15 as a whole: its 15 alone is another number."""
+    codes = dict.fromkeys(word for word in words.split() if _CODE.fullmatch(word))
+    others = " ".join(word for word in words.split() if word not in codes)
+    spans = locate_words(others, text, language) if others else []
+    # The s of "dog's" is no word.
+    spans = [(start, end) for start, end in spans if end - start > 1 or not _LETTER.fullmatch(text[start:end])]
+    for code in codes:
+        pattern = rf"(?<!\w){re.escape(code)}(?!\w)"
+        spans += [found.span() for found in re.finditer(pattern, text, re.IGNORECASE)]
+    return sorted(spans)

@@ -8,6 +8,7 @@ import secrets
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
+from functools import partial
 from importlib.util import find_spec
 from itertools import count
 from operator import attrgetter
@@ -16,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 from qtmiddleware.errors import ConfigError, MissingExtra
 from qtmiddleware.kit.evaluation.systems import BASELINE
 from qtmiddleware.kit.playground.asked import Asked, wants_follow_up
-from qtmiddleware.kit.playground.page import Card, Page
+from qtmiddleware.kit.playground.cards import Card
+from qtmiddleware.kit.playground.page import Page
 from qtmiddleware.runtime.logs import format_error, get_logger
 from qtmiddleware.types import Retrieval
 
@@ -140,11 +142,17 @@ async def _refuse(why: str, send: Callable[[Any], Awaitable[None]]) -> None:
 class Server:
     """The application that serves *page* at ``/<token>/``; *closing* is awaited when it ends.
 
-    Raises `MissingExtra` without starlette.
+    *others* are further pages, each served below that under its name. Raises `MissingExtra` without starlette.
     """
 
     def __init__(
-        self, page: Page, *, token: str, port: int, closing: Callable[[], Awaitable[None]] | None = None
+        self,
+        page: Page,
+        *,
+        token: str,
+        port: int,
+        closing: Callable[[], Awaitable[None]] | None = None,
+        others: Mapping[str, Page] | None = None,
     ) -> None:
         require_web()
         from starlette.applications import Starlette
@@ -156,15 +164,15 @@ class Server:
             if closing is not None:
                 await closing()
 
-        self._page = page
         self._room = asyncio.Semaphore(RUNS)
-        routes = [Route(f"/{token}/", self._answer, methods=["GET"])]
+        pages = {f"/{token}/": page} | {f"/{token}/{name}/": other for name, other in (others or {}).items()}
+        routes = [Route(path, partial(self._answer, shown), methods=["GET"]) for path, shown in pages.items()]
         self.app = Guard(Starlette(routes=routes, lifespan=live), token=token, port=port)
 
-    async def _answer(self, request: Request) -> Response:
+    async def _answer(self, page: Page, request: Request) -> Response:
         from starlette.responses import RedirectResponse
 
-        tiers = self._page.tiers
+        tiers = page.tiers
         pairs = request.query_params.multi_items()
         asked = Asked.read(pairs, tiers.names, tiers.shown)
         if wants_follow_up(pairs):
@@ -174,11 +182,11 @@ class Server:
             return RedirectResponse(asked.write(tiers.shown), 303)
         nonce = secrets.token_urlsafe(16)
         headers = {"content-security-policy": _POLICY.format(nonce=nonce)}
-        return _make_stream(self._write(asked, nonce), headers)
+        return _make_stream(self._write(page, asked, nonce), headers)
 
-    async def _write(self, asked: Asked, nonce: str) -> AsyncGenerator[str, None]:
+    async def _write(self, page: Page, asked: Asked, nonce: str) -> AsyncGenerator[str, None]:
         """Yield the page piece by piece: its head at once, each tier's answer when it comes, and what closes it."""
-        page, is_running = self._page, bool(asked.question.strip())
+        is_running = bool(asked.question.strip())
         yield page.write_head(asked, nonce, is_running=is_running)
         if is_running:
             cards: list[Card] = []
@@ -246,16 +254,20 @@ def _make_protocol() -> Any:
 
 
 async def serve(
-    page: Page, listening: socket.socket, token: str, closing: Callable[[], Awaitable[None]] | None
+    page: Page,
+    listening: socket.socket,
+    token: str,
+    closing: Callable[[], Awaitable[None]] | None,
+    others: Mapping[str, Page] | None = None,
 ) -> None:
-    """Serve *page* at the socket until the process is interrupted.
+    """Serve *page* and the *others* at the socket until the process is interrupted.
 
     Nothing that is asked is logged. Raises `MissingExtra` without uvicorn and starlette.
     """
     require_web()
     import uvicorn
 
-    server = Server(page, token=token, port=listening.getsockname()[1], closing=closing)
+    server = Server(page, token=token, port=listening.getsockname()[1], closing=closing, others=others)
     config = uvicorn.Config(
         server.app,
         http=_make_protocol(),

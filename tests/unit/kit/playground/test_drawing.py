@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from time import perf_counter
 
@@ -28,17 +29,18 @@ def lists() -> tuple[qtm.Retrieval, qtm.Retrieval]:
 def test_every_passage_of_either_list_has_one_line_through_all_lists(lists: tuple) -> None:
     raw, found = lists
     moves = explain_movement(found, raw.matches)
-    drawn = drawing.draw_moves(moves, is_merged=True)
-    assert [heading for _, heading in drawn.headings] == ["raw", "merged", "result"]
+    drawn = drawing.draw_moves(moves)
+    assert [heading for _, heading in drawn.headings] == ["raw", "result"]
     keys = {drawing.name_key(it.match) for it in (*moves.passages, *moves.dropped)}
     assert len(keys) > len(moves.passages)
     assert {line.key for line in drawn.lines} == keys
-    assert len(drawn.nodes) == 3 * len(keys)
+    assert len(drawn.nodes) == 2 * len(keys)
+    assert drawn.rows == len(raw.matches)
 
 
 def test_a_place_within_the_list_is_drawn_in_its_row_and_any_other_below(lists: tuple) -> None:
     raw, found = lists
-    drawn = drawing.draw_moves(explain_movement(found, raw.matches), is_merged=True)
+    drawn = drawing.draw_moves(explain_movement(found, raw.matches))
     for node in drawn.nodes:
         if node.is_shown:
             assert node.y == (int(node.text) - 0.5) * drawing.ROW
@@ -62,7 +64,7 @@ def test_each_search_is_drawn_with_the_passages_of_the_result(lists: tuple) -> N
 
 def test_nothing_is_drawn_of_an_empty_list() -> None:
     found = Way("sync").wrap(lambda *_: []).retrieve(QUERY)
-    drawn = drawing.draw_moves(explain_movement(found, found.matches), is_merged=False)
+    drawn = drawing.draw_moves(explain_movement(found, found.matches))
     assert (drawn.nodes, drawn.lines) == ((), ())
 
 
@@ -102,6 +104,22 @@ def test_words_are_marked_by_whose_they_are() -> None:
         ("dogs", "question"),
         ("vet", "model"),
     ]
+
+
+def test_a_code_is_marked_as_a_whole_and_its_number_alone_is_another() -> None:
+    pieces = drawing.mark_words("L-15 means this. The link works for 15 minutes, L-150 does not.", "L-15 code", "")
+    assert [piece for piece, whose in pieces if whose] == ["L-15"]
+
+
+def test_a_letter_is_no_word_and_a_digit_is_one() -> None:
+    pieces = drawing.mark_words("The dog's 4 legs", "s 4", "")
+    assert [piece for piece, whose in pieces if whose] == ["4"]
+
+
+@given(words)
+def test_the_parts_of_a_word_hold_its_letters(text: str) -> None:
+    for word in text.split():
+        assert "".join(drawing.split_word(word)) in (word, re.sub("[-‐–/_]", "", word))
 
 
 @settings(deadline=None)

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 import qtmiddleware as qtm
 from qtmiddleware.kit.evaluation import Question
 from qtmiddleware.kit.playground.asked import Asked
-from qtmiddleware.kit.playground.page import MOST_SHOWN, Page
+from qtmiddleware.kit.playground.cards import MOST_SHOWN
+from qtmiddleware.kit.playground.page import Page
 from qtmiddleware.kit.playground.tiers import Tiers
 from qtmiddleware.types import Message
 from tests.support import playground_app as app
@@ -36,6 +37,8 @@ KNOWN = {
         "footer",
         "search",
         "section",
+        "nav",
+        "aside",
     ),
     *("article", "h1", "h2", "h3", "p", "a", "b", "em", "small", "span", "div", "bdi", "mark", "br", "pre", "code"),
     *("form", "label", "textarea", "button", "fieldset", "legend", "input", "select", "option", "details", "summary"),
@@ -66,13 +69,18 @@ def write(
     history: Sequence[str] = (),
     examples: Sequence[Question] = (),
     qrels: Mapping[str, Mapping[str, int]] | None = None,
+    tiers: Sequence[str] = (),
+    is_covered: Any = None,
+    **options: Any,
 ) -> str:
     """The whole page of *question*."""
+    names = tuple(tiers)
 
     async def ask() -> str:
-        tiers = Tiers(fn, seconds=20)
-        page = Page(tiers, name="a <b>name</b>", examples=examples, notes=["a <i>note</i>"], qrels=qrels)
-        asked = Asked(question=question, tiers=tiers.shown, history=tuple(Message("user", it) for it in history))
+        tiers = Tiers(fn, seconds=20, is_covered=is_covered)
+        page = Page(tiers, name="a <b>name</b>", examples=examples, notes=["a <i>note</i>"], qrels=qrels, **options)
+        turns = tuple(Message("user", it) for it in history)
+        asked = Asked(question=question, tiers=names or tiers.shown, history=turns)
         is_running = bool(question.strip())
         parts, cards, baseline = [page.write_head(asked, "nonce", is_running=is_running)], [], None
         if is_running:
@@ -95,7 +103,7 @@ def check_markup(page: str) -> Reader:
     names = {name for _, attributes in read.elements for name in attributes}
     assert not [name for name in names if name.startswith("on") or name in ("style", "src", "srcdoc")]
     links = [str(attributes["href"]) for _, attributes in read.elements if attributes.get("href")]
-    assert all(link.startswith(("?", "#", "data:image/svg+xml,")) for link in links)
+    assert all(link.startswith(("?", "#", "../", "small/", "data:image/svg+xml,")) for link in links)
     return read
 
 
@@ -125,12 +133,13 @@ def test_names_notes_examples_and_turns_are_texts() -> None:
 
 
 def test_every_tier_says_what_moved_why_and_what_it_cost() -> None:
-    page = write(app.search)
+    page = write(app.search, tiers=("raw", "rules", "rewrite", "stepback", "decompose", "combined"))
     for name in ("raw", "rules", "rewrite", "stepback", "decompose", "combined"):
         assert page.count(f'<article class="card{" base" if name == "raw" else ""}" slot="tier-{name}"') == 1
-    for said in ("new at", "passed by", "holds", "model calls", "search, variants", "Config that gives this"):
-        assert said in page or said == "model calls"
+    for said in ("Passed by", "in the search with", "search, variants", "model calls"):
+        assert said in page
     assert "Does the dog Jaco have medical conditions or illness?" in page
+    assert page.count("Config that gives this") == 6
 
 
 def test_ids_are_unique_and_every_field_has_its_label() -> None:
@@ -140,7 +149,7 @@ def test_ids_are_unique_and_every_field_has_its_label() -> None:
     labelled = {attributes["for"] for tag, attributes in read.elements if tag == "label"}
     fields = [attributes for tag, attributes in read.elements if tag in ("input", "select", "textarea")]
     assert fields
-    assert all(attributes["id"] in labelled for attributes in fields)
+    assert all(attributes["id"] in labelled for attributes in fields if attributes.get("type") != "hidden")
 
 
 def test_a_long_passage_is_cut() -> None:
@@ -152,7 +161,7 @@ def test_a_long_passage_is_cut() -> None:
     ("fn", "said"),
     [
         (app.raising, "raised ConnectionError: no route to &lt;b&gt;host&lt;/b&gt; with api_key=(not shown)"),
-        (app.down, "transform.rewrite: unavailable (the service is down)"),
+        (app.down, "transform.combined: unavailable (the service is down)"),
         (app.empty, "No passage was found."),
     ],
 )
@@ -167,11 +176,14 @@ def test_who_was_not_asked_is_not_waited_for() -> None:
 
 
 def test_a_model_that_gave_nothing_is_said_at_once() -> None:
-    assert "Every tier gives the plain list. The model gave nothing usable to 4 tiers." in write(app.down)
+    assert find_headline(write(app.down)) == (
+        "rules and combined give the plain list. Nobody judged which passage answers. "
+        "The model gave nothing usable to 1 tier."
+    )
 
 
 def find_headline(page: str) -> str:
-    found = re.search('id="headline">(.*?)</p>', page)
+    found = re.search('id="headline">(.*?)</h2>', page)
     assert found
     return found[1]
 
@@ -182,6 +194,8 @@ def wrap_list(*texts: str) -> Any:
     return qtm.QueryMiddleware({"keywordEvidence": {"weight": 0.9}}).wrap(lambda query, top_k=2: rows[:top_k])
 
 
+CHANGES = "rules replaces 1 of the 2 passages. Nobody judged which passage answers."
+
 # The rules put c first, a second, and drop b to the third place.
 TEXTS = ("Jaco is a dog.", "Nothing at all.", "Jaco has health concerns.", "Nothing else.")
 
@@ -189,14 +203,14 @@ TEXTS = ("Jaco is a dog.", "Nothing at all.", "Jaco has health concerns.", "Noth
 @pytest.mark.parametrize(
     ("grades", "headline"),
     [
-        ({"a": 2, "b": 1}, "The answer: 1st in the plain list, 2nd with rules."),
-        ({"b": 1, "a": 0}, "The answer: 2nd in the plain list, lost from the 2 shown with rules (3rd)."),
-        ({"c": 1}, "The answer: not in the plain list, 1st with rules."),
-        ({"d": 1}, "The answer: in none of the lists."),
-        ({"b": 1, "c": 1}, "The first of 2 answers: 2nd in the plain list, 1st with rules."),
-        ({"a": 1, "c": 1}, "The first of 2 answers: 1st in the plain list and with every tier."),
-        ({"a": 0}, "rules changes 1 of the 2 passages shown."),
-        ({}, "rules changes 1 of the 2 passages shown."),
+        ({"a": 2, "b": 1}, "The answer is 1st in the plain list: worse with rules (2nd)."),
+        ({"b": 1, "a": 0}, "The answer is 2nd in the plain list: worse with rules (not shown, 3rd)."),
+        ({"c": 1}, "The answer is not in the plain list: better with rules (1st)."),
+        ({"d": 1}, "The answer is in none of the lists."),
+        ({"b": 1, "c": 1}, "The first of 2 answers is 2nd in the plain list: better with rules (1st)."),
+        ({"a": 1, "c": 1}, "The first of 2 answers is 1st in every list."),
+        ({"a": 0}, CHANGES),
+        ({}, CHANGES),
     ],
 )
 def test_a_headline_says_where_the_answer_went_and_without_a_judgement_that_the_list_changes(
@@ -209,12 +223,77 @@ def test_a_headline_says_where_the_answer_went_and_without_a_judgement_that_the_
 def test_a_judgement_is_that_of_its_own_question_alone() -> None:
     asked = Question("q", QUERY, (Message("user", "Who is Jaco?"),))
     page = write(wrap_list(*TEXTS), examples=[asked, Question("r", "Who?")], qrels={"q": {"a": 1}, "r": {"a": 1}})
-    assert find_headline(page) == "rules changes 1 of the 2 passages shown."
+    assert find_headline(page) == CHANGES
+
+
+def test_a_question_that_no_passage_answers_is_said_to_be_one() -> None:
+    asked = Question("q", QUERY, metadata={"type": "unanswerable"})
+    page = write(wrap_list(*TEXTS), examples=[asked], qrels={"q": {"a": 0}})
+    assert find_headline(page) == "No passage answers this question. Every tier still returns 2 passages."
+    assert "★ answer" not in page
 
 
 def test_another_order_is_said_of_the_tiers_that_have_one() -> None:
     page = write(wrap_list("Nothing at all.", "Jaco has health concerns."))
-    assert find_headline(page) == "Every tier shows the passages of the plain search; rules in another order."
+    assert find_headline(page) == "rules reorders the plain list. Nobody judged which passage answers."
+
+
+def read_verdict(page: str) -> list[tuple[str, ...]]:
+    """The rows of the table above the lists, each with its kind."""
+    rows = re.findall(r'<tr class="(\w+)".*?<th .*?>(\w+)</th><td class="outcome".*?>(.*?)</td>(.*?)</tr>', page)
+    return [
+        (kind, name, re.sub("<.*?>", "", outcome), *re.findall("<td.*?>(.*?)</td>", rest))
+        for kind, name, outcome, rest in rows
+    ]
+
+
+def test_the_verdict_has_place_time_calls_and_dollars_of_every_tier_and_a_loss_is_one() -> None:
+    plain, rules = read_verdict(write(wrap_list(*TEXTS), examples=[Question("q", QUERY)], qrels={"q": {"a": 1}}))
+    assert plain[:3] == ("none", "raw", "1st")
+    assert rules[:3] == ("worse", "rules", "2nd ▼, worse than the plain list")
+    assert re.fullmatch(r"[\d.]+ m?s", plain[3])
+    assert re.fullmatch(r"\+[\d.]+ m?s", rules[3])
+    assert plain[4:] == rules[4:] == ("0", "$0.00")
+    combined = read_verdict(write(app.search))[-1]
+    assert combined[:2] == ("none", "combined")
+    assert combined[4] == "1"
+
+
+def test_without_a_judgement_the_verdict_counts_what_moved() -> None:
+    assert [row[2] for row in read_verdict(write(wrap_list(*TEXTS)))] == ["2 passages", "1 new, 1 down, 1 out"]
+
+
+def test_the_answer_is_marked_wherever_it_stands() -> None:
+    page = write(wrap_list(*TEXTS), examples=[Question("q", QUERY)], qrels={"q": {"a": 1}})
+    # In both lists, and beside each other.
+    assert page.count("★ answer") == 3
+
+
+def test_tiers_without_a_reply_are_one_line_and_no_cards() -> None:
+    page = write(app.search, is_covered=lambda question, history: False, folded="No reply is recorded.")
+    assert re.findall('data-tier="(\\w+)">', page) == ["raw", "rules"]
+    assert page.count('class="folded"') == 1
+    assert "<b>11 tiers need a model</b> (combined, words, auto and 8 more). No reply is recorded." in page
+    assert "Degraded" not in page
+    assert 'slot name="tier-combined"' not in page
+
+
+def test_examples_have_their_kind_and_many_are_folded() -> None:
+    examples = [Question(str(number), f"question {number}") for number in range(9)]
+    page = write(app.search, "", examples=examples, kinds={"2": "a <i>kind</i>"})
+    assert '<b class="kind">a &lt;i&gt;kind&lt;/i&gt;</b> <a href="?q=question+2">' in page
+    before, after = page.split("<summary>3 more</summary>")
+    assert before.count('<a href="?q=question') == 6
+    assert after.count('<a href="?q=question') == 3
+
+
+def test_collections_are_chosen_by_links_and_the_one_that_is_shown_is_marked() -> None:
+    page = write(app.search, "", collections=[("the <b>large</b> one", ""), ("the small one", "small/")])
+    read = check_markup(page)
+    marked = [attributes["href"] for _, attributes in read.elements if attributes.get("aria-current") == "page"]
+    assert marked == ["?"]
+    assert '<a href="small/">the small one</a>' in page
+    assert "the &lt;b&gt;large&lt;/b&gt; one" in page
 
 
 def test_the_page_says_who_keeps_what_is_asked() -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ConfigError
+from qtmiddleware.kit.evaluation import Question
 from qtmiddleware.kit.playground.asked import Asked
-from qtmiddleware.kit.playground.tiers import TierAnswer, Tiers
+from qtmiddleware.kit.playground.tiers import TierAnswer, Tiers, _branch
+from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.testing import ScriptedModel
 from tests.support import playground_app as app
 from tests.support.retrieval_world import QUERY, scripted
@@ -29,10 +33,66 @@ def put(fn: Any, question: str = QUERY, tiers: tuple[str, ...] = (), **options: 
 
 def test_the_plain_list_comes_first_and_what_asks_a_model_last() -> None:
     answers = put(app.search, has_own=True)
-    names = [answer.tier.name for answer in answers]
-    assert names[:3] == ["raw", "rules", "yours"]
-    assert set(names[3:]) == {"rewrite", "stepback", "decompose", "combined"}
+    assert [answer.tier.name for answer in answers] == ["raw", "rules", "yours", "combined"]
     assert all(answer.retrieval is not None and answer.problem == "" for answer in answers)
+
+
+def test_every_tier_of_the_documentation_can_be_asked() -> None:
+    text = (Path(__file__).parents[4] / "docs/choose-a-tier.md").read_text(encoding="utf-8")
+    named = {
+        name for row in re.findall(r"^\| (`\w+`.*?) \|", text, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
+    }
+    names = {name for tier in Tiers(app.search).all for name in (tier.name, *re.findall(r"preset (\w+)", tier.label))}
+    assert {"off", "rules", "words", "balanced", "auto", "thorough", "rewrite", "hyde"} <= named
+    assert named <= names
+
+
+def test_tiers_that_no_reply_covers_are_not_asked() -> None:
+    covered = Tiers(app.search, is_covered=lambda question, history: question == QUERY)
+    asked = Asked(question="Who?", tiers=("raw", "combined"))
+    assert set(covered.list_folded(asked)) == {tier.name for tier in covered.all if tier.asks_model}
+    assert [answer.tier.name for answer in put_asked(covered, asked)] == ["raw"]
+    assert covered.list_folded(Asked(question=QUERY)) == ()
+
+
+def summarise(answers: list[TierAnswer]) -> list[Any]:
+    """All of an answer that a reader sees, but for times."""
+    found = []
+    for answer in sorted(answers, key=lambda it: it.tier.name):
+        assert answer.retrieval is not None
+        places = [(match.id, match.fused_score) for match in answer.retrieval.matches]
+        trace = answer.retrieval.trace
+        found.append((answer.tier.name, places, trace.decision, trace.notes, trace.searches))
+    return found
+
+
+@pytest.mark.parametrize("searches", [False, True])
+def test_the_same_link_gives_the_same_answer_whatever_was_asked_before(*, searches: bool) -> None:
+    wrapped = qtm.QueryMiddleware(
+        {"transformationType": "combined", "escalation": {"mode": "auto"}}, client=ScriptedModel(scripted)
+    ).wrap(app.plain)
+    tiers = Tiers(wrapped, has_own=True, remembers=False)
+    tiers.warm_up((Question("1", "What does Jaco eat?"),), searches=searches)
+    asked = Asked(question=QUERY, tiers=tiers.names)
+    first = summarise(put_asked(tiers, asked))
+    for question in ("Jaco", "What is a heart?", "Who walks the dog?", "vet", "Is there any food?"):
+        put_asked(tiers, Asked(question=question, tiers=tiers.names))
+    assert summarise(put_asked(tiers, asked)) == first
+
+
+def test_what_the_examples_show_of_a_function_is_known_to_every_question() -> None:
+    tiers = Tiers(app.search)
+    asked = Asked(question=QUERY, tiers=("raw", "rules"))
+    tiers.warm_up((Question("1", "What does Jaco eat?"),), searches=True)
+    learned = read_learned(tiers)
+    assert learned.passage_chars > 0
+    assert not learned.is_new
+    put_asked(tiers, asked)
+    assert read_learned(tiers).passage_chars == learned.passage_chars
+
+
+def read_learned(tiers: Tiers) -> Learned:
+    return _branch(tiers.all[1].function, tiers._learned)._context.learned
 
 
 def test_without_a_model_the_free_tiers_are_there(monkeypatch: pytest.MonkeyPatch) -> None:

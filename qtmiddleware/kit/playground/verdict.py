@@ -1,0 +1,122 @@
+"""The verdict on a question: where each tier puts the passage that answers it, what that took, and what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from qtmiddleware.kit.evaluation.movement import format_place
+from qtmiddleware.kit.playground.cards import SAME, Card, count_things
+
+_SIGNS: Final = {"better": "▲", "worse": "▼", "same": "=", "none": ""}
+_BEYOND: Final = 1_000_000
+"""The place of a passage that is not shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierVerdict:
+    """What one tier comes to: *outcome* says where the answer stands, or how many passages moved.
+
+    *way* is better, worse, same or none (nothing to compare), *sign* its sign and *change* what that means in words.
+    """
+
+    name: str
+    outcome: str
+    way: str
+    sign: str
+    change: str
+    took: str
+    calls: str
+    cost: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The *tiers* one under the other; *is_judged* says that it is known which passage answers."""
+
+    is_judged: bool
+    tiers: tuple[TierVerdict, ...]
+
+
+def judge(cards: Sequence[Card]) -> Verdict:
+    """Return the verdict on *cards*, of which the first is the plain list."""
+    is_judged = bool(cards[0].answers)
+    judge_tier = _judge_place if is_judged else _count_moves
+    return Verdict(is_judged, tuple(judge_tier(card, cards[0]) for card in cards))
+
+
+def find_headline(cards: Sequence[Card]) -> str:
+    """Return what happened to the list, in two or three short sentences."""
+    moved = [card for card in cards if not card.is_baseline and not card.problem]
+    if not moved:
+        return "There is no plain list, so no tier ran." if cards and not cards[0].rows else "The plain list."
+    unheard = sum(any(reason.startswith("transform") for reason in card.degradations) for card in moved)
+    failed = f" The model gave nothing usable to {count_things(unheard, 'tier')}." if unheard else ""
+    plain = cards[0]
+    if plain.answers:
+        return f"{_describe_places(plain, moved)}{failed}"
+    if plain.answers is not None:
+        shown = count_things(len(plain.rows), "passage")
+        return f"No passage answers this question. Every tier still returns {shown}.{failed}"
+    return f"{' '.join(_describe_changes(moved))}{failed}"
+
+
+def _describe_places(plain: Card, moved: Sequence[Card]) -> str:
+    """Say where the answer stands in the *plain* list, and which of the *moved* lists are better or worse."""
+    what = "The answer" if plain.answers == 1 else f"The first of {plain.answers} answers"
+    ways: dict[str, list[str]] = {}
+    for card in moved:
+        verdict = _judge_place(card, plain)
+        ways.setdefault(verdict.way, []).append(f"{verdict.name} ({verdict.outcome})")
+    if [*ways] == ["same"]:
+        where = "none of the lists" if plain.answer is None else "every list"
+        return f"{what} is {'' if plain.answer is None else f'{format_place(plain.answer)} '}in {where}."
+    # A loss is said before a gain: it is what a reader must not miss.
+    changes = [f"{way} with {_join(ways[way])}" for way in ("worse", "better") if way in ways]
+    place = "not in the plain list" if plain.answer is None else f"{_name_place(plain)} in the plain list"
+    return f"{what} is {': '.join(filter(None, (place, ', '.join(changes))))}."
+
+
+def _describe_changes(moved: Sequence[Card]) -> Iterator[str]:
+    changes: dict[tuple[str, str], list[str]] = {}
+    for card in moved:
+        change = ("give", "the plain list") if card.headline == SAME else ("reorder", "the plain list")
+        if new := sum(row.way == "new" for row in card.rows):
+            change = ("replace", f"{new} of the {count_things(len(card.rows), 'passage')}")
+        changes.setdefault(change, []).append(card.tier.name)
+    said = (f"{_join(names)} {verb}{'s' if len(names) == 1 else ''} {what}" for (verb, what), names in changes.items())
+    yield f"{'; '.join(said)}."
+    yield "Nobody judged which passage answers."
+
+
+def _judge_place(card: Card, plain: Card) -> TierVerdict:
+    way = "none"
+    if not card.is_baseline and not card.problem:
+        place, before = card.answer or _BEYOND, plain.answer or _BEYOND
+        way = "better" if place < before else "worse" if place > before else "same"
+    said = {
+        "better": "better than the plain list",
+        "worse": "worse than the plain list",
+        "same": "as in the plain list",
+    }
+    return _build(card, "no answer" if card.problem else _name_place(card), way, said.get(way, ""))
+
+
+def _name_place(card: Card) -> str:
+    if card.answer is not None:
+        return format_place(card.answer)
+    is_known = card.lost is not None and card.lost > len(card.rows)
+    return f"not shown, {format_place(card.lost or 0)}" if is_known else "not shown"
+
+
+def _count_moves(card: Card, plain: Card) -> TierVerdict:  # noqa: ARG001  (as its twin)
+    return _build(card, "no answer" if card.problem else card.headline, "none", "")
+
+
+def _build(card: Card, outcome: str, way: str, change: str) -> TierVerdict:
+    return TierVerdict(card.tier.name, outcome, way, _SIGNS[way], change, card.took, card.calls, card.cost)
+
+
+def _join(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]

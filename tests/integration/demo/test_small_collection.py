@@ -1,0 +1,86 @@
+"""The small collection keeps the promises of its README, and its questions show what they are called by."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from qtmiddleware.kit.demo import EXAMPLES, dataset, has_recording, recorded_model
+from qtmiddleware.kit.embedding import embedder_named
+from qtmiddleware.kit.evaluation import Question
+from qtmiddleware.kit.evaluation.bench import open_index
+from qtmiddleware.kit.playground.asked import Asked
+from qtmiddleware.kit.playground.cards import Card, describe
+from qtmiddleware.kit.playground.tiers import Tiers
+from qtmiddleware.kit.playground.verdict import judge
+from qtmiddleware.wrapping.query_middleware import QueryMiddleware
+from tests.integration.demo.test_demo_data import DATA, README, numbers, runs
+
+SMALL = dataset("small")
+
+
+def test_the_readme_tells_the_true_counts() -> None:
+    assert f"{len(SMALL.passages)} passages of about 40 words" in " ".join(README.split())
+    assert len(SMALL.questions) == 6
+    words = [len(passage.text.split()) for passage in SMALL.passages]
+    assert 35 <= sum(words) / len(words) <= 50
+
+
+@pytest.mark.parametrize("folder", EXAMPLES)
+def test_every_kind_of_example_is_a_judged_question_with_a_recorded_reply(folder: str) -> None:
+    data, model = dataset(folder), recorded_model(folder)
+    assert [*EXAMPLES[folder]] == ["gains", "loses", "code", "conversation", "nothing found", "typo"]
+    for id_ in EXAMPLES[folder].values():
+        (question,) = data.only({id_}).questions
+        assert has_recording(model, question.text, question.history)
+    assert not has_recording(model, "a question that nobody has asked", ())
+
+
+@pytest.mark.parametrize("question", SMALL.questions, ids=lambda question: question.id)
+def test_no_recording_knows_a_number_or_a_sentence_of_a_passage_that_is_judged(question: Question) -> None:
+    lines = Path(str(DATA)).with_name("small").joinpath("recordings.jsonl").read_text(encoding="utf-8").splitlines()
+    (said,) = [line for line in lines if json.loads(line)["_id"] == question.id]
+    known = " ".join([question.id, question.text, *(turn.content for turn in question.history)])
+    for passage in SMALL.passages:
+        if SMALL.qrels[question.id].get(passage.id):
+            assert not (numbers(said) - numbers(known)) & numbers(passage.text)
+            assert not (runs(said, 6) - runs(known, 6)) & runs(passage.text, 6)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("folder", EXAMPLES)
+def test_an_example_shows_what_its_kind_says(folder: str, tmp_path: Path) -> None:
+    data = dataset(folder)
+    embedder = embedder_named("all-MiniLM-L6-v2")
+    with open_index(data, tmp_path, embedder) as store:
+        opened = QueryMiddleware({"topK": 5}, client=recorded_model(folder), store=store, embedder=embedder)
+        with opened as middleware:
+            tiers = Tiers(middleware.retriever, remembers=False)
+            for kind, id_ in EXAMPLES[folder].items():
+                (question,) = data.only({id_}).questions
+                best = max(data.qrels[id_].values())
+                answers = [id_ for id_, grade in data.qrels[question.id].items() if grade == best > 0]
+                ways = [verdict.way for verdict in judge(show(tiers, question, answers)).tiers]
+                if kind == "loses":
+                    assert "worse" in ways
+                elif kind == "nothing found":
+                    assert {*ways[1:]} <= {"same", "none"}
+                else:
+                    assert "worse" not in ways
+                    assert "better" in ways or kind == "code"
+
+
+def show(tiers: Tiers, question: Question, answers: list[str]) -> list[Card]:
+    """What each tier shows of *question*."""
+
+    async def ask() -> list[Card]:
+        asked, cards, plain = Asked(question=question.text, history=question.history, tiers=tiers.shown), [], None
+        async for answer in tiers.ask(asked):
+            plain = answer.retrieval if plain is None else plain
+            cards.append(describe(answer, asked, plain, answers, ""))
+        return cards
+
+    return asyncio.run(ask())
