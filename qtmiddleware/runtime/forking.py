@@ -52,6 +52,10 @@ class ForkLock:
         self._kind = threading.Lock
         self._lock = threading.Lock()
 
+    def __deepcopy__(self, _: object) -> ForkLock:
+        # A copy of what the lock guards is guarded by a lock of its own.
+        return ForkLock()
+
     @property
     def free(self) -> threading.Lock:
         """The lock."""

@@ -17,7 +17,7 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli.bench import show_comparison
 from qtmiddleware.kit.cli.console import AsJson, as_json, notes, out, show_progress, show_warnings
 from qtmiddleware.kit.cli.environment import note_files
-from qtmiddleware.kit.cli.playground import NoOpen, Port, serve_pages
+from qtmiddleware.kit.cli.playground import SEEDED, NoOpen, Port, serve_pages
 from qtmiddleware.kit.cli.query import SHOWN_ANYWAY
 from qtmiddleware.kit.demo import EXAMPLES, UnhurriedModel, dataset, has_recording, recorded_model
 from qtmiddleware.kit.embedding import embedder_named
@@ -141,7 +141,7 @@ def _make_page(
     tiers = Tiers(middleware.retriever, remembers=recording is None, is_covered=is_covered)
     kinds = {id_: kind for kind, id_ in EXAMPLES[folder].items()}
     examples = [_find_question(data, id_) for id_ in kinds]
-    tiers.warm_up(examples, searches=True)
+    tiers.warm_up(data.questions[:SEEDED], searches=True)
     links = {"data": "" if folder == "data" else "../", "small": "small/" if folder == "data" else ""}
     return Page(
         tiers,

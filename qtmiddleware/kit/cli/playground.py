@@ -26,8 +26,8 @@ from qtmiddleware.kit.playground.server import LOOPBACK, make_token, open_socket
 from qtmiddleware.kit.playground.tiers import Tiers
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 
-SEEDED = 6
-"""Of so many examples the function is learned before the first question."""
+SEEDED = 24
+"""Of so many questions the function is learned before the first one, so that a result has a confidence."""
 
 Port = Annotated[
     int | None, typer.Option(min=0, max=65_535, help="Port on this machine. Default: 8765, or a free port.")

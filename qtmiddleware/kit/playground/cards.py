@@ -270,6 +270,8 @@ def _list_texts(found: Retrieval) -> Iterator[tuple[str, str]]:
 
 def _list_figures(found: Retrieval, seconds: float) -> Iterator[tuple[str, str]]:
     trace = found.trace
+    if found.confidence is not None:
+        yield "confidence", f"{found.confidence:.2f}{', unsure' if found.is_unsure else ''}"
     yield "took", figures.format_duration(seconds * 1e3)
     yield "added", figures.format_duration(trace.added_ms)
     yield "searches", str(trace.searches)

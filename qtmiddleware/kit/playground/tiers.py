@@ -20,7 +20,6 @@ from qtmiddleware.kit.evaluation.systems import BASELINE, SYSTEMS, read_tier
 from qtmiddleware.kit.evaluation.tuning.trials import nested
 from qtmiddleware.kit.playground.asked import TOP_K, Asked
 from qtmiddleware.retrieval.learned import Learned
-from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.types import Message, Retrieval
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from qtmiddleware.wrapping.wrapped import Bound
@@ -165,7 +164,7 @@ class Tiers:
         function = next(tier.function for tier in self.all if tier.name == "rules")
         for example in examples or (Question("", "warm up"),):
             function.retrieve(example.text, **{**self._given, "history": list(example.history)})
-        self._learned = _copy_learned(function._context.learned)
+        self._learned = deepcopy(function._context.learned)
 
     def build_config(self, tier: Tier, asked: Asked) -> dict[str, Any]:
         """The config file that makes the function retrieve as *tier* does for what is *asked*."""
@@ -230,11 +229,6 @@ def _branch(function: Any, learned: Learned) -> Any:
     """Return the wrapped *function* as it is when it has *learned* this much; what it learns more is forgotten."""
     wrapped = function.__func__ if isinstance(function, Bound) else function
     source = copy(wrapped._source)
-    source._learned, source._latest = _copy_learned(learned), (None, None)
+    source._learned, source._latest = deepcopy(learned), (None, None)
     branch = type(wrapped)(wrapped._fn, wrapped._signature, source)
     return Bound(branch, function.__self__) if isinstance(function, Bound) else branch
-
-
-def _copy_learned(learned: Learned) -> Learned:
-    """Return a copy of what is *learned*, with a lock of its own: a lock itself cannot be copied."""
-    return deepcopy(learned, {id(learned.gate._lock): ForkLock()})
