@@ -33,7 +33,8 @@ Of scores that are evenly spread, none is that low, so no fixed share of the que
 """
 LEAST_COVERAGE: Final = 1 / 3
 """A result with a low best score is unsure if its first passages hold no more of the question's content words."""
-
+# A longer passage holds every word somewhere, and takes time.
+_READ: Final = 2_000
 LATER_PAGE: Final = Standing(None, problem="the call selects a page, whose scores are no measure of the question")
 _NO_PASSAGES: Final = Standing(0.0, is_unsure=True, problem="the function returned no passages")
 _NO_SIGNALS: Final = Standing(None, problem="the passages have neither scores nor texts")
@@ -120,4 +121,5 @@ def measure_first_coverage(keywords: str, texts: Sequence[str | None], language:
     question = read_question(keywords, rules)
     if not question.terms or not any(texts):
         return None
-    return measure_union(question, find_words(question, texts, rules))
+    read = [(text or "")[:_READ] for text in texts]
+    return measure_union(question, find_words(question, read, rules))
