@@ -123,7 +123,7 @@ class _Batch:
             # take.
             task = self._context.run(self._loop.create_task, self._perform(position))
             # A factory of eager tasks has performed it by now.
-            if self._tell is not None and self._outcomes[position] is None:
+            if self._outcomes and self._outcomes[position] is None:
                 self._tasks[position] = task
                 task.add_done_callback(self._read_task)
 
