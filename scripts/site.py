@@ -6,11 +6,13 @@ the same order, with whatever they link to, so that every relative link holds in
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from scripts.project import ROOT, read_repository
+
 STAGED = ROOT / ".tmp/docs"
 PAGES = (
     *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "qtmiddleware/preprocessing/lexicons/README.md"),
@@ -49,6 +51,7 @@ def main() -> None:
     from mkdocs.__main__ import cli
 
     stage()
+    os.environ["REPOSITORY"] = read_repository()
     cli(["build", "--config-file", str(ROOT / "mkdocs.yml")])
 
 

@@ -57,4 +57,6 @@ class Learned:
         some = items[:: max(1, len(items) // MOST_MEASURED)]
         with suppress(Exception):  # an item may raise at whatever is read of it, and nothing here is worth that
             mean = sum(map(estimate_chars, some)) / len(some)
-            self.passage_chars += (mean - self.passage_chars) * (NEWEST if self.passage_chars else 1.0)
+            # Read once: several calls learn at the same time, and the mean of two readings may lie below 0.
+            known = self.passage_chars
+            self.passage_chars = known + (mean - known) * NEWEST if known else mean

@@ -21,7 +21,10 @@ _POLL_SECONDS: Final = 0.005
 _LONGEST_WAIT: Final = 10.0
 
 _loading: Final[dict[threading.Thread, threading.Event]] = {}
-"""The threads that load, each with the event that is set when queries need not wait for it any more."""
+"""The threads that load, each with the event that is set when queries need not wait for it any more.
+
+Read from a copy, as threads come and go: without the GIL only `dict.copy` is sure to see one state.
+"""
 _last_start = 0.0
 
 
@@ -56,18 +59,18 @@ def is_loading() -> bool:
     """Whether a query must wait for something that is being loaded."""
     # Most processes load nothing, and every query asks.
     return bool(_loading) and any(
-        not loaded.is_set() and thread.is_alive() for thread, loaded in tuple(_loading.items())
+        not loaded.is_set() and thread.is_alive() for thread, loaded in _loading.copy().items()
     )
 
 
 def is_warming() -> bool:
     """Whether a thread still loads or rehearses; one that takes very long does not count."""
-    return monotonic() < _last_start + _LONGEST_WAIT and any(thread.is_alive() for thread in tuple(_loading))
+    return monotonic() < _last_start + _LONGEST_WAIT and any(thread.is_alive() for thread in _loading.copy())
 
 
 def wait_until_loaded(deadline: Deadline) -> None:
     """Wait until everything is loaded, at most until *deadline*, whose time begins then."""
-    for thread, loaded in tuple(_loading.items()):
+    for thread, loaded in _loading.copy().items():
         if thread.is_alive():
             loaded.wait(min(deadline.remaining(), _LONGEST_WAIT))
     deadline.begin()
@@ -82,7 +85,7 @@ async def await_until_loaded(deadline: Deadline) -> None:
 
 def finish_loading() -> None:
     """Wait until the threads that load have ended; one of these waits for none."""
-    threads = tuple(_loading)
+    threads = tuple(_loading.copy())
     for thread in threads if threading.current_thread() not in threads else ():
         # One that has not begun yet cannot be joined.
         with suppress(RuntimeError):

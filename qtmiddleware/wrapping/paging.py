@@ -16,6 +16,7 @@ from types import UnionType
 from typing import Annotated, Any, Final, Literal, Protocol, Union, get_args, get_origin
 
 from qtmiddleware.retrieval.responses import list_fields
+from qtmiddleware.runtime.fields import read_annotations
 
 PageArgument = str | Literal[False] | None
 """The argument that asks for a page, ``False`` if none does, ``None`` to look for one."""
@@ -172,7 +173,7 @@ def _list_pages_inside(holder: Any, depth: int = _DEEPEST) -> Iterator[str]:
 
 def _read_annotation(kind: type, name: str) -> Any:
     """Return how a class or one of its parents annotates its field *name*."""
-    annotations = (getattr(it, "__annotations__", {}) for it in kind.__mro__)
+    annotations = map(read_annotations, kind.__mro__)
     return next((own[name] for own in annotations if name in own), Parameter.empty)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from qtmiddleware.errors import WrapError
 from qtmiddleware.runtime.background_loop import is_async
-from qtmiddleware.runtime.fields import read_field
+from qtmiddleware.runtime.fields import read_field, read_parameters
 from qtmiddleware.wrapping import clauses
 from qtmiddleware.wrapping.nested import BUNDLE, get_inside, put
 from qtmiddleware.wrapping.paging import PageArgument, Paging
@@ -650,7 +650,7 @@ def has_parameter(fn: Callable[..., Any], name: str) -> bool:
 
 def _parameters_of(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     try:
-        return inspect.signature(fn).parameters
+        return read_parameters(fn)
     except (ValueError, TypeError):  # some builtins tell nothing
         return _ANYTHING
 

@@ -14,6 +14,7 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Concatenate,
+    Final,
     Generic,
     ParamSpec,
     Protocol,
@@ -81,6 +82,10 @@ class _Asking(Protocol[T_co]):
     def __get__(self, instance: None, owner: type | None = None) -> Callable[..., T_co]: ...
     @overload
     def __get__(self, instance: Wrapped[P, Any] | Bound[P, Any], owner: type | None = None) -> Asks[P, T_co]: ...
+
+
+# Special names that are the function's where they are not set here: Python 3.14 no longer copies annotations.
+_OF_THE_FUNCTION: Final = frozenset({"__annotations__", "__isabstractmethod__"})
 
 
 def _asks(method: Callable[..., T]) -> _Asking[T]:
@@ -452,7 +457,7 @@ class Wrapped(Generic[P, R]):
 
     def __getattr__(self, name: str) -> Any:
         # Whatever else the function has is reachable through us; special names and what is not set yet are not.
-        if (name.startswith("__") and name != "__isabstractmethod__") or name == "_fn":
+        if (name.startswith("__") and name not in _OF_THE_FUNCTION) or name == "_fn":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._fn, name)
 
@@ -607,7 +612,7 @@ class Bound(Generic[P, R]):
         return await self.__func__.acheck(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
+        if name.startswith("__") and name != "__annotations__":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.__func__, name)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
@@ -36,6 +37,13 @@ from tests.support.redis_world import RedisServer
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A copy of the files that one version wrote."""
     return world.unpack(request.param, tmp_path / "kept")
+
+
+def test_every_release_and_the_present_version_have_a_folder() -> None:
+    released = re.findall(
+        r"^## (\d+\.\d+\.\d+)\b", (world.KEPT.parents[1] / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert {"0.1.0", qtm.__version__, *released} <= {it.name for it in world.FOLDERS}
 
 
 def read_json(path: Path) -> Any:

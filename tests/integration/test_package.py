@@ -15,12 +15,29 @@ from typing import Final
 
 import pytest
 
+import qtmiddleware as qtm
+from hatch_build import build_urls, resolve_links
+from scripts.project import read_repository
+
 ROOT: Final = Path(__file__).parents[2]
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 FOR_US: Final = {"dev", "docs", "fuzz", "thorough"}
 """The extras that only who works on the project needs."""
 OF_FRAMEWORKS: Final = {"haystack", "langchain", "llamaindex", "ray"}
 """The extras of large frameworks, which people have already or do without; nothing else of ours asks for them."""
+
+
+RELATIVE: Final = re.compile(r"\]\((?!https?:|#)[^)]*\)")
+README: Final = (ROOT / "README.md").read_text("utf-8")
+
+
+def find_code(text: str) -> list[str]:
+    return re.findall(r"^```.*?^```", text, re.DOTALL | re.MULTILINE)
+
+
+def read_words(text: str) -> list[str]:
+    """The words outside the targets of links."""
+    return re.findall(r"\w+", re.sub(r"\]\([^)]*\)", "]", text))
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +86,7 @@ def test_the_source_distribution_holds_what_the_wheel_is_made_of_and_no_test(
     assert files_below("qtmiddleware") | files_below("config") | files_below("docs") <= held
     assert {name.partition("/")[0] for name in held} <= {
         "qtmiddleware", "config", "docs", "pyproject.toml", "PKG-INFO", ".gitignore", "LICENSE", "constraints.txt",
-        "requirements-model.txt", "README.md", "CHANGELOG.md", "SECURITY.md",
+        "requirements-model.txt", "README.md", "CHANGELOG.md", "SECURITY.md", "CITATION.cff", "hatch_build.py",
     }  # fmt: skip
 
 
@@ -100,10 +117,37 @@ def test_nothing_in_it_names_a_place_of_the_machine_it_was_built_on(wheel: zipfi
 def test_the_metadata_says_what_pyproject_says(wheel: zipfile.ZipFile) -> None:
     (name,) = (it for it in wheel.namelist() if it.endswith(".dist-info/METADATA"))
     told = Parser().parsestr(wheel.read(name).decode())
-    assert (told["Name"], told["Version"]) == (PROJECT["name"], PROJECT["version"])
+    assert (told["Name"], told["Version"]) == (PROJECT["name"], qtm.__version__)
     assert set(told.get_all("Provides-Extra", [])) == set(PROJECT["optional-dependencies"])
     assert told["Requires-Python"] == PROJECT["requires-python"]
     assert told["Description-Content-Type"] == "text/markdown"
+    addresses = dict(it.split(", ", 1) for it in told.get_all("Project-URL", []))
+    assert addresses == build_urls(read_repository(), f"v{qtm.__version__}")
+
+
+def test_the_description_has_the_words_and_code_of_the_readme_and_no_relative_link(wheel: zipfile.ZipFile) -> None:
+    (name,) = (it for it in wheel.namelist() if it.endswith(".dist-info/METADATA"))
+    text = Parser().parsestr(wheel.read(name).decode()).get_payload()
+    assert RELATIVE.findall(text) == []
+    assert list(find_code(text)) == list(find_code(README))
+    assert read_words(text) == read_words(README)
+
+
+@pytest.mark.parametrize("repository", ["", "https://forge.example/owner/qtmiddleware"])
+def test_no_link_of_a_page_stays_relative(repository: str) -> None:
+    for page in (ROOT / "README.md", ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md"):
+        resolved = resolve_links(page.read_text("utf-8"), repository, "v9.9.9")
+        assert RELATIVE.findall(resolved) == []
+        assert (f"{repository}/blob/v9.9.9/docs/" in resolved) == bool(repository)
+
+
+def test_images_files_and_places_are_those_of_the_tag() -> None:
+    text = "![A picture](docs/a.png) and [a place](docs/a.md#b), [here](#c), [away](https://x.example/)"
+    assert resolve_links(text, "https://forge.example/o/q", "v1.0.0") == (
+        "![A picture](https://forge.example/o/q/raw/v1.0.0/docs/a.png) and "
+        "[a place](https://forge.example/o/q/blob/v1.0.0/docs/a.md#b), [here](#c), [away](https://x.example/)"
+    )
+    assert resolve_links(text, "", "v1.0.0") == "A picture and a place, [here](#c), [away](https://x.example/)"
 
 
 def test_one_extra_brings_whatever_a_user_may_be_told_to_install() -> None:

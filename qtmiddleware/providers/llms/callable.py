@@ -30,7 +30,7 @@ from qtmiddleware.providers.llms.openai.replies import (
 from qtmiddleware.providers.openai_client import read_client_error, status_of
 from qtmiddleware.runtime.background_loop import is_async
 from qtmiddleware.runtime.drivers import in_thread
-from qtmiddleware.runtime.fields import read_field
+from qtmiddleware.runtime.fields import read_field, read_parameters
 from qtmiddleware.runtime.threads import Overloaded
 from qtmiddleware.types import NEVER, Deadline
 
@@ -163,7 +163,7 @@ def _find_calls(fn: Any, model: str) -> tuple[Call | None, Call | None, bool]:
 def _function_call(fn: Callable[..., Any], model: str) -> tuple[Call, bool]:
     """*fn* as a function of the prompt, and whether it is given *model*."""
     try:
-        parameters = list(inspect.signature(fn).parameters.values())
+        parameters = list(read_parameters(fn).values())
     except (ValueError, TypeError):  # Some builtins tell nothing.
         parameters = []
     fixed = {it.name: model for it in parameters if it.name == "model" and it.default is it.empty and model}

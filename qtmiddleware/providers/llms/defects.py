@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from qtmiddleware.errors import ModelError
+from qtmiddleware.runtime.fields import read_parameters
 from qtmiddleware.runtime.logs import format_error, get_logger
 
 _DEFECTS: Final = (
@@ -88,7 +88,7 @@ def _library_of(traceback: TracebackType | None) -> str:
 def _list_parameters(fn: Any) -> str:
     """The names of what *fn* takes, where it says so; not their defaults, which may hold a key."""
     try:
-        names = inspect.signature(fn).parameters
+        names = read_parameters(fn)
     except (ValueError, TypeError):
         return ""
     return f" (it takes: {', '.join(names)})" if names else " (it takes nothing)"

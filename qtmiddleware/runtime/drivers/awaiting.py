@@ -123,7 +123,7 @@ class _Batch:
             # take.
             task = self._context.run(self._loop.create_task, self._perform(position))
             # A factory of eager tasks has performed it by now.
-            if self._outcomes[position] is None:
+            if self._outcomes and self._outcomes[position] is None:
                 self._tasks[position] = task
                 task.add_done_callback(self._read_task)
 
@@ -140,6 +140,8 @@ class _Batch:
             # What is told here need not be told by the loop, in another turn of it.
             task.remove_done_callback(self._read_task)
         self._land(position, outcome)
+        # An error's traceback holds this frame in Python 3.12 and 3.13, which must not hold the error.
+        del outcome
 
     def _read_task(self, task: asyncio.Task[None]) -> None:
         """Take in what came of a *task* that did not tell it, as it was cancelled or ended by an interrupt."""
@@ -175,7 +177,8 @@ class _Batch:
         if tell is not None:
             for task in self._tasks.values():
                 task.remove_done_callback(self._read_task)
-            tell([it or self._describe_late(position) for position, it in enumerate(self._outcomes)])
+            outcomes, self._outcomes = self._outcomes, []
+            tell([it or self._describe_late(position) for position, it in enumerate(outcomes)])
 
     def _describe_late(self, position: int) -> Outcome:
         now = perf_counter()

@@ -62,6 +62,27 @@ def test_a_wrapped_function_keeps_its_names(name: str) -> None:
     assert getattr(Service().search, name) == getattr(Service.search.__wrapped__, name)
 
 
+def test_annotations_that_only_type_checkers_can_read_stop_nothing() -> None:
+    # Without `from __future__ import annotations`, from Python 3.14 on they run when they are read.
+    source = """class Options:
+    page: {0} = 3
+
+def search(query: {0}, top_k: {0} = 4, options: {0} = None) -> {0}:
+    return [{{"text": f"dog {{number}}", "score": 1 / number}} for number in range(1, top_k + 1)]
+
+def rewrite(messages: {0}) -> {0}:
+    return "dog 3"
+"""
+    names: dict[str, Any] = {}
+    quoted = "Unknown" if sys.version_info >= (3, 14) else "'Unknown'"
+    # This file's own postponement of annotations must not reach it.
+    exec(compile(source.format(quoted), "unknown.py", "exec", dont_inherit=True), names)
+    with qtm.QueryMiddleware({"transformationType": "rewrite"}, client=names["rewrite"]) as middleware:
+        found = middleware.wrap(names["search"]).retrieve("Where is dog 3?", options=names["Options"]())
+    assert len(found.matches) == 4
+    assert found.transformation.rewrite
+
+
 def test_a_wrapped_function_keeps_its_signature() -> None:
     assert inspect.signature(search) == inspect.signature(bare)
     assert qm.wrap(bare).__wrapped__ is bare

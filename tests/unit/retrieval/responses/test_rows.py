@@ -31,7 +31,7 @@ from qtmiddleware.retrieval.responses import (
 )
 from qtmiddleware.types import DEFAULT_NAMESPACE as DEFAULT
 from qtmiddleware.types import Variant
-from tests.support.shapes_world import Chunk, PayloadHit, Row, sqlalchemy_rows, sqlite_rows
+from tests.support.shapes_world import ENGINE, Chunk, PayloadHit, Row, sqlalchemy_rows, sqlite_rows
 
 QUESTION = "Does Jaco have any health concerns?"
 TEXTS = ["Cats sleep most of the day", "Jaco has no health concerns", "The fee is due in May"]
@@ -117,7 +117,7 @@ def test_a_column_that_is_named_twice_is_the_first_of_them() -> None:
     connection.close()
     assert read([row]) == [("a", None, "the text")]
     columns = (sa.literal("a").label("id"), sa.literal("the text").label("text"), sa.literal("b").label("id"))
-    with sa.create_engine("sqlite://").connect() as session:
+    with ENGINE.connect() as session:
         rows = session.execute(sa.select(*columns)).all()
     assert read(rows)[0][2] == "the text"
 

@@ -1,0 +1,336 @@
+"""What calls share adds up, however many threads use it at once; `scripts/free-threaded` runs this without the GIL."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextvars import Context
+from random import Random
+from threading import Barrier, Lock, Thread
+from time import monotonic
+from typing import Any, Final, TypeVar
+
+import pytest
+
+import qtmiddleware as qtm
+from qtmiddleware.config.settings import BudgetSettings
+from qtmiddleware.errors import ModelError
+from qtmiddleware.retrieval.gate import MAX_OBSERVED, Gate
+from qtmiddleware.retrieval.learned import Learned
+from qtmiddleware.runtime.budget import Meter
+from qtmiddleware.runtime.cache import TTLCache
+from qtmiddleware.runtime.circuit_breaker import Breaker, BreakerState
+from qtmiddleware.runtime.single_flight import Role, SingleFlight
+from tests.support.clock import Clock
+from tests.support.concurrency_world import REWRITE, config, found
+
+THREADS: Final = 16
+ROUNDS: Final = 200
+
+T = TypeVar("T")
+
+
+@pytest.fixture(autouse=True)
+def hasty_threads() -> Iterator[None]:
+    """Threads take turns as often as they can, so that a Python with the GIL shows races too."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def run_storm(work: Callable[[int], T], threads: int = THREADS) -> list[T]:
+    """What *work* returns for each number of a thread; all begin together, and the first error of one is raised."""
+    start = Barrier(threads)
+    results: dict[int, T] = {}
+    errors: list[BaseException] = []
+
+    def run(number: int) -> None:
+        try:
+            start.wait()
+            # Nobody in the storm was called by somebody else in it.
+            results[number] = Context().run(work, number)
+        except BaseException as error:
+            errors.append(error)
+
+    running = [Thread(target=run, args=(number,)) for number in range(threads)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    for error in errors:
+        raise error
+    return [results[number] for number in range(threads)]
+
+
+class Alone:
+    """A place for one at a time: entering it while somebody is inside fails the test."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+
+    def __enter__(self) -> None:
+        assert self._lock.acquire(blocking=False), "somebody else is inside"
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+# --- single flight ----------------------------------------------------------------------------------------------------
+
+
+def test_of_those_who_want_the_same_one_leads_and_all_get_its_result() -> None:
+    flights, rounds = SingleFlight(), Barrier(THREADS)
+
+    def join(_: int) -> list[tuple[Role, object]]:
+        seen = []
+        for number in range(ROUNDS):
+            role, flight = flights.join("a", monotonic() + 60)
+            # The leader is done when all have joined.
+            rounds.wait()
+            if role is Role.LEADER:
+                flights.land("a", flight, f"news {number}")
+            seen.append((role, flight.result.result(60)))
+            rounds.wait()
+        return seen
+
+    for number, seen in enumerate(zip(*run_storm(join), strict=True)):
+        assert Counter(role for role, _ in seen) == {Role.LEADER: 1, Role.FOLLOWER: THREADS - 1}
+        assert {result for _, result in seen} == {f"news {number}"}
+    assert len(flights) == 0
+
+
+def test_nobody_leads_what_somebody_else_is_leading() -> None:
+    flights, inside = SingleFlight(), {key: Alone() for key in "abc"}
+
+    def join(thread: int) -> list[tuple[object, object]]:
+        drawn, led, got = Random(thread), [], []
+        for number in range(ROUNDS):
+            key = drawn.choice("abc")
+            role, flight = flights.join(key, monotonic() + 60)
+            if role is Role.LEADER:
+                with inside[key]:
+                    led.append((key, thread, number))
+                flights.land(key, flight, led[-1])
+            got.append((key, flight.result.result(60)))
+        return [(led, got)]
+
+    storms = [it for results in run_storm(join) for it in results]
+    landed = {it for led, _ in storms for it in led}  # type: ignore[attr-defined]
+    for _, got in storms:
+        assert all(result in landed and result[0] == key for key, result in got)  # type: ignore[attr-defined]
+    assert len(flights) == 0
+
+
+def test_a_question_that_many_ask_at_once_costs_one_model_call() -> None:
+    asked: list[str] = []
+    questions = [f"Which illness does dog {number} of the shelter have?" for number in range(8)]
+
+    def reply(messages: list[dict[str, str]]) -> dict[str, str]:
+        asked.append(messages[-1]["content"])
+        return {"rewrite": REWRITE}
+
+    settings = config("rewrite", cache={"enabled": True}, limits={"maxThreads": 1_000})
+    with qtm.QueryMiddleware(settings, client=reply) as middleware:
+        search = middleware.wrap(found)
+
+        def ask(thread: int) -> list[qtm.Retrieval]:
+            order = Random(thread).sample(questions, len(questions))
+            return [search.retrieve(question) for question in order]
+
+        results = [it for retrievals in run_storm(ask) for it in retrievals]
+    assert len(results) == THREADS * len(questions)
+    assert {(it.status, it.degradations) for it in results} == {("full", ())}
+    # Each rewrite holds the number of its own question, which the model left out.
+    assert {(it.original_query, it.transformation.rewrite) for it in results} == {
+        (question, f"{REWRITE} ({number})") for number, question in enumerate(questions)
+    }
+    assert len(asked) == len(set(asked)) == len(questions)
+    assert sum(it.trace.llm_calls for it in results) == len(questions)
+
+
+# --- budget -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_budget_is_never_overspent_and_every_token_is_counted() -> None:
+    meter, budget = Meter(), BudgetSettings(max_tokens=100_000, max_usd=50.0, hours=1.0)
+
+    def spend(thread: int) -> tuple[int, float, int]:
+        drawn, tokens, cents, refused = Random(thread), 0, 0, 0
+        for _ in range(ROUNDS):
+            most = drawn.randint(1, 100)
+            try:
+                reserved = meter.reserve(budget, tokens=most, usd=most / 128)
+            except ModelError as error:
+                if error.reason != "over_budget":
+                    raise
+                refused += 1
+                continue
+            _, seen, paid = meter.sum_spending(1.0)
+            assert seen <= 100_000
+            assert paid <= 50.0
+            spent = drawn.randint(0, most)
+            reserved.settle(spent, spent / 128)
+            tokens += spent
+            cents += spent
+        return tokens, cents / 128, refused
+
+    spent = run_storm(spend)
+    calls, tokens, usd = meter.sum_spending(1.0)
+    # Parts of a dollar that are powers of two, so that sums are exact in any order.
+    assert (tokens, usd) == (sum(it[0] for it in spent), sum(it[1] for it in spent))
+    assert calls == THREADS * ROUNDS - sum(it[2] for it in spent)
+
+
+def test_no_more_calls_are_let_through_than_a_minute_has() -> None:
+    meter, budget = Meter(clock=Clock()), BudgetSettings(max_llm_calls_per_minute=777)
+
+    def call(_: int) -> int:
+        granted = 0
+        for _ in range(ROUNDS):
+            try:
+                meter.reserve(budget, tokens=1, usd=0.0)
+            except ModelError:
+                continue
+            granted += 1
+        return granted
+
+    assert sum(run_storm(call)) == meter.sum_spending(1.0)[0] == 777
+
+
+# --- circuit breaker --------------------------------------------------------------------------------------------------
+
+
+def test_every_failure_counts_once() -> None:
+    breaker = Breaker(10**9, 1.0)
+
+    def fail(_: int) -> None:
+        for _ in range(ROUNDS):
+            attempt = breaker.attempt()
+            assert attempt is not None
+            attempt.fail()
+            attempt.fail()
+
+    run_storm(fail)
+    assert breaker.look()[:2] == (BreakerState.CLOSED, THREADS * ROUNDS)
+
+
+def test_one_failure_reported_by_all_threads_counts_once() -> None:
+    breaker, rounds = Breaker(10**9, 1.0), Barrier(THREADS)
+    attempts = [breaker.attempt() for _ in range(ROUNDS)]
+
+    def fail(_: int) -> None:
+        for attempt in attempts:
+            rounds.wait()
+            assert attempt is not None
+            attempt.fail()
+
+    run_storm(fail)
+    assert breaker.look()[1] == ROUNDS
+
+
+def test_one_call_at_a_time_tries_a_service_that_failed() -> None:
+    clock, inside = Clock(), Alone()
+    breaker = Breaker(1, 1.0, clock=clock)
+    first = breaker.attempt()
+    assert first is not None
+    first.fail()
+    clock.now += 2.0
+
+    def probe(_: int) -> int:
+        probes = 0
+        for _ in range(ROUNDS):
+            attempt = breaker.attempt()
+            if attempt is not None:
+                assert attempt.is_probe
+                with inside:
+                    probes += 1
+                # It is given up, so that the next one tries.
+                attempt.abandon()
+        return probes
+
+    assert sum(run_storm(probe)) > 0
+    assert breaker.look()[:2] == (BreakerState.HALF_OPEN, 1)
+
+
+# --- what a function has shown ----------------------------------------------------------------------------------------
+
+
+def test_what_the_gate_decides_is_what_it_decides_for_the_same_lists_in_a_row() -> None:
+    gate, per_thread = Gate(), MAX_OBSERVED // THREADS
+
+    def decide(thread: int) -> list[tuple[dict[str, Any], Any]]:
+        drawn = Random(thread)
+        lists = [[drawn.random() for _ in range(10)] for _ in range(per_thread)]
+        return [(scores, gate.decide(scores, target_call_rate=0.3)) for scores in lists]  # type: ignore[misc]
+
+    decided = [it for results in run_storm(decide) for it in results]
+    decided.sort(key=lambda it: it[1].signals["observed"])
+    assert [it.signals["observed"] for _, it in decided] == list(range(THREADS * per_thread))
+    in_a_row = Gate()
+    assert [in_a_row.decide(scores, target_call_rate=0.3) for scores, _ in decided] == [it for _, it in decided]
+
+
+def test_the_gate_keeps_its_rate_when_it_forgets_the_oldest() -> None:
+    gate = Gate()
+
+    def decide(thread: int) -> int:
+        drawn = Random(thread)
+        lists = [[drawn.random() for _ in range(10)] for _ in range(ROUNDS)]
+        return sum(gate.decide(scores, target_call_rate=0.5).call for scores in lists)
+
+    calls = sum(run_storm(decide))
+    assert gate.decide([0.9, 0.1], target_call_rate=0.5).signals["observed"] == MAX_OBSERVED
+    # The threshold leaves its scale when twenty calls too many or too few were made.
+    assert abs(calls - THREADS * ROUNDS / 2) <= 20
+
+
+def test_the_length_of_passages_stays_between_the_shortest_and_the_longest() -> None:
+    seen: list[float] = []
+
+    def learn(thread: int) -> None:
+        drawn = Random(thread)
+        for learned in memories:
+            learned.record_passages([{"text": "x" * drawn.choice((100, 4_000))}])
+            seen.append(learned.passage_chars)
+
+    memories = [Learned() for _ in range(ROUNDS)]
+    run_storm(learn)
+    assert len(seen) == THREADS * ROUNDS
+    assert min(seen) >= 100
+    assert max(seen) <= 4_000 + 100
+    assert not any(it.is_new for it in memories)
+
+
+def test_a_problem_that_all_threads_found_is_one_that_a_thread_found() -> None:
+    memories = [Learned() for _ in range(ROUNDS)]
+
+    def learn(thread: int) -> None:
+        for learned in memories:
+            learned.record_problem(f"problem {thread}")
+
+    run_storm(learn)
+    assert {it.problem for it in memories} <= {f"problem {thread}" for thread in range(THREADS)}
+
+
+# --- cache ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_cache_counts_every_look_and_holds_no_more_than_it_may() -> None:
+    cache: TTLCache[int] = TTLCache(50, 60.0)
+
+    def look(thread: int) -> int:
+        drawn, hits = Random(thread), 0
+        for _ in range(ROUNDS):
+            key = drawn.randrange(100)
+            value = cache.get(key)
+            assert value in (None, key)
+            hits += value is not None
+            cache.put(key, key)
+            assert len(cache) <= 51
+        return hits
+
+    hits = sum(run_storm(look))
+    assert (cache.hits, cache.misses) == (hits, THREADS * ROUNDS - hits)
+    assert len(cache) <= 50
