@@ -73,11 +73,12 @@ class Card:
 
     *answers* counts the passages that are judged to answer the question, ``None`` for a question that nobody judged.
     *answer* is the best place of them among the *rows*, *lost* the one behind these that the best of them fell to.
-    *took*, *calls* and *cost* are what the verdict says of it.
+    *took*, *calls* and *cost* are what the verdict says of it. *is_unsure*: the search probably found no answer.
     """
 
     tier: Tier
     headline: str
+    is_unsure: bool = False
     answers: int | None = None
     answer: int | None = None
     lost: int | None = None
@@ -132,6 +133,7 @@ def describe(
         calls="0, remembered" if trace.cache_hits and not trace.llm_calls else str(trace.llm_calls),
         cost=_format_cost(found),
         headline=count_things(len(found.matches), "passage") if is_baseline else _sum_up(moves),
+        is_unsure=found.is_unsure,
         rows=rows,
         dropped=tuple(map(write, moves.dropped)),
         moves=None if is_baseline or not rows else drawing.draw_moves(moves),

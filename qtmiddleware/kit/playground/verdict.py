@@ -87,7 +87,10 @@ def _describe_changes(moved: Sequence[Card]) -> Iterator[str]:
         changes.setdefault(change, []).append(card.tier.name)
     said = (f"{_join(names)} {verb}{'s' if len(names) == 1 else ''} {what}" for (verb, what), names in changes.items())
     yield f"{'; '.join(said)}."
-    yield "Nobody judged which passage answers."
+    if any(card.is_unsure for card in moved):
+        yield "The passages probably do not hold the answer: the best one fits far worse than usual."
+    else:
+        yield "Nobody judged which passage answers."
 
 
 def _judge_place(card: Card, plain: Card) -> TierVerdict:

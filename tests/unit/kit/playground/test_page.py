@@ -71,6 +71,7 @@ def write(
     qrels: Mapping[str, Mapping[str, int]] | None = None,
     tiers: Sequence[str] = (),
     is_covered: Any = None,
+    learned: Sequence[Question] = (),
     **options: Any,
 ) -> str:
     """The whole page of *question*."""
@@ -78,6 +79,8 @@ def write(
 
     async def ask() -> str:
         tiers = Tiers(fn, seconds=20, is_covered=is_covered)
+        if learned:
+            tiers.warm_up(learned, searches=True)
         page = Page(tiers, name="a <b>name</b>", examples=examples, notes=["a <i>note</i>"], qrels=qrels, **options)
         turns = tuple(Message("user", it) for it in history)
         asked = Asked(question=question, tiers=names or tiers.shown, history=turns)
@@ -231,6 +234,24 @@ def test_a_question_that_no_passage_answers_is_said_to_be_one() -> None:
     page = write(wrap_list(*TEXTS), examples=[asked], qrels={"q": {"a": 0}})
     assert find_headline(page) == "No passage answers this question. Every tier still returns 2 passages."
     assert "★ answer" not in page
+
+
+def test_a_question_far_from_the_collection_is_said_to_be_probably_unanswered() -> None:
+    topics = ("pool", "sauna", "yoga", "towel")
+
+    def search(query: str, top_k: int = 2) -> list[dict[str, Any]]:
+        rows = [
+            {"id": it, "score": 0.87 if it in query else 0.13 - at * at / 1_870, "text": f"All about the {it}."}
+            for at, it in enumerate(topics)
+        ]
+        return sorted(rows, key=lambda row: -float(row["score"]))[:top_k]
+
+    learned = [Question(str(at), f"Where is the {topics[at % len(topics)]}?") for at in range(24)]
+    wrapped = qtm.QueryMiddleware().wrap(search)
+    assert "The passages probably do not hold the answer" in find_headline(
+        write(wrapped, "Who painted Guernica?", learned=learned)
+    )
+    assert "Nobody judged" in find_headline(write(wrapped, "When does the sauna open?", learned=learned))
 
 
 def test_another_order_is_said_of_the_tiers_that_have_one() -> None:
