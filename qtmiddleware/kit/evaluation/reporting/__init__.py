@@ -12,6 +12,7 @@ from qtmiddleware.kit.evaluation.reporting.figures import headings, rows
 from qtmiddleware.kit.evaluation.reporting.markdown import markdown
 from qtmiddleware.kit.evaluation.reporting.page import page
 from qtmiddleware.kit.evaluation.reporting.ranking import ranking_page
+from qtmiddleware.kit.evaluation.reporting.shadow import shadow_markdown, shadow_page
 from qtmiddleware.kit.evaluation.reporting.verdicts import Decision, verdict
 
-__all__ = ["Decision", "headings", "markdown", "page", "ranking_page", "rows", "verdict"]
+__all__ = ["Decision", "headings", "markdown", "page", "ranking_page", "rows", "shadow_markdown", "shadow_page", "verdict"]

@@ -45,13 +45,17 @@ class Box(NamedTuple):
         is_beside = self.right <= other.left or other.right <= self.left
         return not is_beside and self.top < other.bottom and other.top < self.bottom
 
+    def grow(self, margin: float) -> Box:
+        """The box with so much more room to the left and right, where a line of text goes on."""
+        return Box(self.left - margin, self.top, self.right + margin, self.bottom)
+
     def holds(self, other: Box) -> bool:
         """Whether *other* lies within, its edges included."""
         is_across = self.left <= other.left and other.right <= self.right
         return is_across and self.top <= other.top and other.bottom <= self.bottom
 
 
-COSTS: Final = Box(0.0, 0.0, 380.0, 330.0)
+COSTS: Final = Box(0.0, 0.0, 380.0, 380.0)
 """The whole chart of quality against a cost, in pixels."""
 AREA: Final = Box(48.0, 20.0, COSTS.right - 14.0, COSTS.bottom - 44.0)
 """The part of it between its axes."""
@@ -354,14 +358,14 @@ def _make_mark(points: Iterable[Point], *, is_numbered: bool) -> Mark:
 
 def _place_labels(dots: Sequence[Mark], numbered: Sequence[Mark]) -> list[Mark]:
     """The *dots* with their names where these fit: on no other mark, on no other name and inside the chart."""
-    taken = [mark.box for mark in (*dots, *numbered)]
+    marks, names = (*dots, *numbered), list[Box]()
     labelled = []
     for dot in dots:
-        label = next(
-            (it for it in _list_labels(dot) if _LABELLED.holds(it.box) and not any(map(it.box.overlaps, taken))), None
-        )
-        if label is not None:
-            taken.append(label.box)
+        # A name that is as near to another mark would be read as that one's.
+        taken = [*names, *(mark.box.grow(_GAP + 2.0) for mark in marks if mark is not dot), dot.box]
+        free = (it for it in _list_labels(dot) if _LABELLED.holds(it.box) and not any(map(it.box.overlaps, taken)))
+        label = next(free, None)
+        names += [label.box] if label is not None else []
         labelled.append(replace(dot, label=label))
     return labelled
 

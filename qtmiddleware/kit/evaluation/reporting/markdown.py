@@ -59,7 +59,7 @@ def escape_text(text: str, length: int) -> str:
     return _BLOCK_START.sub(lambda found: f"\\{found[1]}" if found[1] else f"{found[2]}\\{found[3]}", line)
 
 
-def _write_table(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+def write_table(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """A table of cells that are Markdown already; the first column is set left, the others right."""
     ruled = [list(titles), ["---", *["---:"] * (len(titles) - 1)], *map(list, lines)]
     return "\n".join(f"| {' | '.join(line)} |" for line in ruled)
@@ -73,7 +73,7 @@ def _write_figures(comparison: Comparison) -> str:
         f"{column.heading}: {column.means}{missing if 'milliseconds' in column.means else ''}"
         for column in choose_columns(comparison)
     )
-    return f"{_write_table(headings(comparison, wide=True), lines)}\n\n{escape_text(meanings, 10 * _NOTE_LENGTH)}."
+    return f"{write_table(headings(comparison, wide=True), lines)}\n\n{escape_text(meanings, 10 * _NOTE_LENGTH)}."
 
 
 def _write_stages(comparison: Comparison) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from functools import cache
 from hashlib import sha256
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import jinja2
     from markupsafe import Markup
 
+_MINUS: Final = re.compile(r"(?<![\w-])-(?=[\d$]|$)")
 _POLICY: Final = "default-src 'none'; style-src 'sha256-{style}'; img-src data:; base-uri 'none'; form-action 'none'"
 
 
@@ -57,6 +59,6 @@ def read_file(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-def _typeset(number: str) -> str:
-    """The text of a number with a real minus."""
-    return number.replace("-", "\N{MINUS SIGN}")
+def _typeset(text: str) -> str:
+    """Text with a real minus before each number, while a name keeps its hyphens."""
+    return _MINUS.sub("\N{MINUS SIGN}", text)
