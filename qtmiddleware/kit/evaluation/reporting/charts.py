@@ -45,9 +45,9 @@ class Box(NamedTuple):
         is_beside = self.right <= other.left or other.right <= self.left
         return not is_beside and self.top < other.bottom and other.top < self.bottom
 
-    def grow(self, margin: float) -> Box:
-        """The box with so much more room to the left and right, where a line of text goes on."""
-        return Box(self.left - margin, self.top, self.right + margin, self.bottom)
+    def grow(self, across: float, down: float) -> Box:
+        """The box with so much more room on its sides, above and below."""
+        return Box(self.left - across, self.top - down, self.right + across, self.bottom + down)
 
     def holds(self, other: Box) -> bool:
         """Whether *other* lies within, its edges included."""
@@ -362,7 +362,7 @@ def _place_labels(dots: Sequence[Mark], numbered: Sequence[Mark]) -> list[Mark]:
     labelled = []
     for dot in dots:
         # A name that is as near to another mark would be read as that one's.
-        taken = [*names, *(mark.box.grow(_GAP + 2.0) for mark in marks if mark is not dot), dot.box]
+        taken = [*names, *(mark.box.grow(_GAP + 2.0, _GAP) for mark in marks if mark is not dot), dot.box]
         free = (it for it in _list_labels(dot) if _LABELLED.holds(it.box) and not any(map(it.box.overlaps, taken)))
         label = next(free, None)
         names += [label.box] if label is not None else []

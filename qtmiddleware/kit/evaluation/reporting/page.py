@@ -72,6 +72,7 @@ def page(
         texts={question.id: question.text for question in data.questions} if data else {},
         judged=judged,
         best=best,
+        outcomes=charts.count_outcomes(best),
         has_winner=verdicts.find_winner(comparison) is not None,
         missing_time=figures.describe_missing_time(comparison),
         ranked=charts.rank_systems(comparison),
