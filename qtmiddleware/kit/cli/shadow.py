@@ -42,7 +42,8 @@ def report_command(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed for drawing the questions to judge.")] = 0,
     report: Annotated[
-        Path | None, typer.Option(help="Write shadow.md, .html and .json to this folder. They quote the shown questions.")
+        Path | None,
+        typer.Option(help="Write shadow.md, .html and .json to this folder. They quote the shown questions."),
     ] = None,
     config: ConfigFile = None,
     sets: Sets = None,
@@ -83,9 +84,7 @@ def report_command(
         raise typer.Exit(FAILED)
 
 
-def _write_report(
-    folder: Path, found: ShadowReport, shown: list[ShadowQuestion], plain: dict[str, Any]
-) -> None:
+def _write_report(folder: Path, found: ShadowReport, shown: list[ShadowQuestion], plain: dict[str, Any]) -> None:
     from qtmiddleware.kit.evaluation import reporting
 
     texts = (

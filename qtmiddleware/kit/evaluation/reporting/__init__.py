@@ -15,4 +15,14 @@ from qtmiddleware.kit.evaluation.reporting.ranking import ranking_page
 from qtmiddleware.kit.evaluation.reporting.shadow import shadow_markdown, shadow_page
 from qtmiddleware.kit.evaluation.reporting.verdicts import Decision, verdict
 
-__all__ = ["Decision", "headings", "markdown", "page", "ranking_page", "rows", "shadow_markdown", "shadow_page", "verdict"]
+__all__ = [
+    "Decision",
+    "headings",
+    "markdown",
+    "page",
+    "ranking_page",
+    "rows",
+    "shadow_markdown",
+    "shadow_page",
+    "verdict",
+]

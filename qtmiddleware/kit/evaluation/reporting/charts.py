@@ -322,14 +322,17 @@ def mark_points(points: Iterable[Point]) -> tuple[Mark, ...]:
             return tuple(sorted((*labelled, *numbered), key=lambda mark: mark.points[0].number))
         # A number takes more room than a dot, and may cover others, which then share the mark.
         crowded = [_make_mark(mark.points, is_numbered=True) for mark in labelled if mark.label is None]
-        marks = _join_marks([*numbered, *crowded, *(dot for dot, mark in zip(dots, labelled, strict=True) if mark.label)])
+        marks = _join_marks(
+            [*numbered, *crowded, *(dot for dot, mark in zip(dots, labelled, strict=True) if mark.label)]
+        )
         dots, numbered = [it for it in marks if not it.text], [it for it in marks if it.text]
 
 
 def _join_marks(given: Iterable[Mark]) -> list[Mark]:
     """The *given* marks; those that would lie upon each other are one, in their midst."""
     marks: list[Mark] = []
-    for mark in given:
+    for added in given:
+        mark = added
         while covered := [other for other in marks if other.box.overlaps(mark.box)]:
             marks = [other for other in marks if other not in covered]
             points = [*mark.points, *(point for other in covered for point in other.points)]

@@ -16,6 +16,7 @@ from qtmiddleware.kit.evaluation.reporting.template import render
 if TYPE_CHECKING:
     from qtmiddleware.kit.evaluation.judging import Judged
 
+
 @dataclass(frozen=True, slots=True)
 class Detail:
     """One system looked at closely; *outcomes* are how many questions were helped, unchanged and hurt.

@@ -15,7 +15,8 @@ from qtmiddleware.preprocessing.text import shorten
 
 _QUESTION_LENGTH, _NAME_LENGTH, _TEXT_LENGTH = 400, 120, 160
 _UNJUDGED: Final = (
-    "This shows how much would change, not whether it would be better. With --judge, a language model compares the lists."
+    "This shows how much would change, not whether it would be better. "
+    "With --judge, a language model compares the lists."
 )
 _SHARES: Final = {
     "passages": "other passages",
@@ -39,18 +40,19 @@ def write_shadow_verdict(report: ShadowReport) -> tuple[str, str]:
     asked = report.questions
     other, worded = sum(not it.is_first_same for it in asked), _count(len(asked))
     same = sum(it.change == "same" for it in asked)
+    same_lists = f"{f'{same:,}' if same else 'none'} would get the same list"
+    headline = f"Another passage would come first for {other:,} of {worded}; {same_lists}."
     if not other:
-        headline = f"The same passage would come first for {'all' if len(asked) > 1 else 'the'} {worded}"
-        headline = f"{headline}; {same:,} would get the same list." if same < len(asked) else f"{headline}, in the same list."
-    else:
-        headline = f"Another passage would come first for {other:,} of {worded}; {same:,} would get the same list."
+        whose = f"{'all' if len(asked) > 1 else 'the'} {worded}"
+        rest = f"; {same_lists}." if same < len(asked) else ", in the same list."
+        headline = f"The same passage would come first for {whose}{rest}"
     plain = report.to_dict()
-    found = [f"{it.count:,} would get {it.name}" for it in list_shares(report)[:2]]
-    took, before = plain["ms"]["median"], plain["plainMs"]["median"]
+    changes = " and ".join(f"{it.count:,} would get {it.name}" for it in list_shares(report)[:2])
+    took, before = (figures.format_duration(plain[times]["median"]) for times in ("ms", "plainMs"))
+    searches, calls = (figures.format_rate(plain[name]) for name in ("searches", "llmCalls"))
     return headline, (
-        f"{' and '.join(found)}. Half of the questions would take {figures.format_duration(took)} or less, instead of "
-        f"{figures.format_duration(before)}. A question would take {figures.format_rate(plain['searches'])} searches and "
-        f"{figures.format_rate(plain['llmCalls'])} model calls, {_format_price(plain)}."
+        f"{changes}. Half of the questions would take {took} or less, instead of {before}. "
+        f"A question would take {searches} searches and {calls} model calls, {_format_price(plain)}."
     )
 
 
@@ -131,9 +133,13 @@ def _list_costs(report: ShadowReport) -> list[tuple[str, str, str]]:
     """What a question takes: its name, without us and with us."""
     plain = report.to_dict()
     cost = plain["costUsd"]
+
+    def format_time(whose: str, which: str) -> str:
+        return figures.format_duration(plain[whose][which])
+
     return [
-        ("time, median", *(figures.format_duration(plain[it]["median"]) for it in ("plainMs", "ms"))),
-        ("time, 95 of 100 within", *(figures.format_duration(plain[it]["p95"]) for it in ("plainMs", "ms"))),
+        ("time, median", format_time("plainMs", "median"), format_time("ms", "median")),
+        ("time, 95 of 100 within", format_time("plainMs", "p95"), format_time("ms", "p95")),
         ("searches", "1.00", figures.format_rate(plain["searches"])),
         ("model calls", "0.00", figures.format_rate(plain["llmCalls"])),
         ("tokens", "0", f"{plain['tokens']:,.0f}"),

@@ -109,7 +109,9 @@ def _write_decision(comparison: Comparison, decision: Decision) -> tuple[str, st
 
 
 def _count_questions(comparison: Comparison, score: SystemScore) -> str:
-    return f"{figures.count_first(score):,} of {comparison.questions:,} question{'' if comparison.questions == 1 else 's'}"
+    return (
+        f"{figures.count_first(score):,} of {comparison.questions:,} question{'' if comparison.questions == 1 else 's'}"
+    )
 
 
 def _describe_first(comparison: Comparison, score: SystemScore) -> str:
@@ -122,8 +124,11 @@ def _describe_first(comparison: Comparison, score: SystemScore) -> str:
     total = f"{comparison.questions:,}"
     if after > before:
         worse = f"{hurt:,} of {total} {_get(hurt)} worse" if hurt else "none gets worse"
-        return f"The right passage comes first for {_count_questions(comparison, score)} instead of {before:,}; {worse}."
-    better = f"{helped:,} of {total} questions {_get(helped)} better and {f'{hurt:,}' if hurt else 'none'} {_get(hurt or 1)} worse"
+        return (
+            f"The right passage comes first for {_count_questions(comparison, score)} instead of {before:,}; {worse}."
+        )
+    none_or_hurt = f"{hurt:,}" if hurt else "none"
+    better = f"{helped:,} of {total} questions {_get(helped)} better and {none_or_hurt} {_get(hurt or 1)} worse"
     instead = "as before" if after == before else f"instead of {before:,}"
     beside = ", " if after == before else " "
     return f"{better}; the right passage comes first for {after:,}{beside}{instead}."
