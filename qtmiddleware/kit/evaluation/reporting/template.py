@@ -9,7 +9,6 @@ from hashlib import sha256
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
-from qtmiddleware import __version__
 from qtmiddleware.errors import MissingExtra
 from qtmiddleware.kit.evaluation.reporting import figures
 from qtmiddleware.preprocessing.text import shorten
@@ -31,7 +30,7 @@ def render(name: str, *, style: str = "", **values: Any) -> str:
     template, raw = load_template(name)
     style = read_file("house.css") + read_file("page.css") + style
     policy = _POLICY.format(style=b64encode(sha256(style.encode()).digest()).decode())
-    shared = {"figures": figures, "name_length": figures.NAME_LENGTH, "version": __version__, "lede": "", "notes": ()}
+    shared = {"figures": figures, "name_length": figures.NAME_LENGTH, "lede": "", "notes": ()}
     return template.render({**shared, **values}, policy=policy, style=raw(style))
 
 
