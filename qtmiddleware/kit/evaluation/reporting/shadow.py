@@ -40,14 +40,15 @@ def write_shadow_verdict(report: ShadowReport) -> tuple[str, str]:
     asked = report.questions
     other, worded = sum(not it.is_first_same for it in asked), _count(len(asked))
     same = sum(it.change == "same" for it in asked)
-    same_lists = f"{f'{same:,}' if same else 'none'} would get the same list"
+    same_lists = f"{_count_or_none(same)} would get the same list"
     headline = f"Another passage would come first for {other:,} of {worded}; {same_lists}."
     if not other:
         whose = f"{'all' if len(asked) > 1 else 'the'} {worded}"
         rest = f"; {same_lists}." if same < len(asked) else ", in the same list."
         headline = f"The same passage would come first for {whose}{rest}"
     plain = report.to_dict()
-    changes = " and ".join(f"{it.count:,} would get {it.name}" for it in list_shares(report)[:2])
+    changes = " and ".join(f"{_count_or_none(it.count)} would get {it.name}" for it in list_shares(report)[:2])
+    changes = f"{changes[:1].upper()}{changes[1:]}"
     took, before = (figures.format_duration(plain[times]["median"]) for times in ("ms", "plainMs"))
     searches, calls = (figures.format_rate(plain[name]) for name in ("searches", "llmCalls"))
     return headline, (
@@ -113,6 +114,10 @@ def _require_questions(report: ShadowReport) -> None:
 
 def _count(questions: int) -> str:
     return f"{questions:,} question{'' if questions == 1 else 's'}"
+
+
+def _count_or_none(count: int) -> str:
+    return f"{count:,}" if count else "none"
 
 
 def _format_price(plain: dict[str, Any]) -> str:

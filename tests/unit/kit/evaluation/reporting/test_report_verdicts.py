@@ -32,7 +32,8 @@ def test_the_verdict_names_the_best_its_price_and_what_is_free() -> None:
         "The right passage comes first for 4 of 4 questions instead of 0; none gets worse. "
         "“combined” gains 20.0 points of nDCG@10 over “raw” (95% interval +18.0 to +22.0). It adds 1.2 s (median) "
         "and calls the model 1.00 times per question, for $0.50 per 1,000 questions. "
-        "Without a model, “rules” gains 5.0. “rules” may be as good: the 15.0 points between them [+5.0, +25.0] may be chance."
+        "Without a model, “rules” gains 5.0. "
+        "“rules” may be as good: the 15.0 points between them [+5.0, +25.0] may be chance."
     )
 
 
