@@ -26,6 +26,8 @@ LABEL_FONT: Final = 12.0
 _LABEL_HEIGHT: Final = 15.0
 _GAP: Final = 3.0
 """Pixels between a dot and its name."""
+_CLEAR: Final = (5.0, 3.5)
+"""Pixels beside, above and below a dot where no other's name stands: it would be read as this one's."""
 _NARROW, _WIDE = frozenset("iIjlftr.,:;'|!()[]-/ "), frozenset("mwMW@%&—…")
 _STEPS: Final = (1.0, 2.0, 5.0, 10.0)
 _LARGEST, _SMALLEST = 1e15, 1e-8
@@ -46,7 +48,7 @@ class Box(NamedTuple):
         return not is_beside and self.top < other.bottom and other.top < self.bottom
 
     def grow(self, across: float, down: float) -> Box:
-        """The box with so much more room on its sides, above and below."""
+        """The box with so much more room on its sides, and above and below."""
         return Box(self.left - across, self.top - down, self.right + across, self.bottom + down)
 
     def holds(self, other: Box) -> bool:
@@ -364,8 +366,7 @@ def _place_labels(dots: Sequence[Mark], numbered: Sequence[Mark]) -> list[Mark]:
     marks, names = (*dots, *numbered), list[Box]()
     labelled = []
     for dot in dots:
-        # A name that is as near to another mark would be read as that one's.
-        taken = [*names, *(mark.box.grow(_GAP + 2.0, _GAP) for mark in marks if mark is not dot), dot.box]
+        taken = [*names, *(mark.box.grow(*_CLEAR) for mark in marks if mark is not dot), dot.box]
         free = (it for it in _list_labels(dot) if _LABELLED.holds(it.box) and not any(map(it.box.overlaps, taken)))
         label = next(free, None)
         names += [label.box] if label is not None else []
