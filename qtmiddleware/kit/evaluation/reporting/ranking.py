@@ -64,7 +64,7 @@ def ranking_page(found: SideBySide) -> str:
     return render(
         "ranking.html.jinja",
         ranked=ranked,
-        headline=_write_headline(ranked),
+        headline=write_ranking_verdict(ranked),
         lede=ranked.summary(),
         judged=len(ranked.questions) - ranked.failed - ranked.set_aside,
         standings=standings,
@@ -77,8 +77,8 @@ def ranking_page(found: SideBySide) -> str:
     )
 
 
-def _write_headline(ranked: RankedSystems) -> str:
-    """The one thing to take home: whose answer is best, and for how many questions, beside the baseline's."""
+def write_ranking_verdict(ranked: RankedSystems) -> str:
+    """Return the one thing to take home: whose answer is best, and for how many questions, beside the baseline's."""
     standings = ranked.standings
     if not standings:
         return "There is no ranking."
