@@ -40,7 +40,10 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def opened(browser: Browser, tmp_path: Path) -> Iterator[Open]:
-    """Opens the page of a comparison, or HTML, from a file; fails where it complains, asks or wants anything."""
+    """Opens the page of a comparison, or HTML, from a file; fails where it complains, asks or wants anything.
+
+    It does not listen for that where a tool that the page's policy refuses is run in it.
+    """
     complaints: list[str] = []
     contexts = []
 
@@ -50,6 +53,7 @@ def opened(browser: Browser, tmp_path: Path) -> Iterator[Open]:
         text: str = "",
         with_data: bool = True,
         words: str = "words of",
+        listens: bool = True,
         **options: Any,
     ) -> Page:
         found = found or several()
@@ -59,12 +63,13 @@ def opened(browser: Browser, tmp_path: Path) -> Iterator[Open]:
         options.setdefault("viewport", {"width": 1200, "height": 900})
         contexts.append(browser.new_context(**options))
         shown = contexts[-1].new_page()
-        shown.on("console", lambda message: complaints.append(message.text))
-        shown.on("pageerror", lambda error: complaints.append(str(error)))
-        shown.on("dialog", lambda dialog: complaints.append(dialog.message))
-        shown.on(
-            "request", lambda it: None if it.url.startswith(("data:", file.as_uri())) else complaints.append(it.url)
-        )
+        if listens:
+            shown.on("console", lambda message: complaints.append(message.text))
+            shown.on("pageerror", lambda error: complaints.append(str(error)))
+            shown.on("dialog", lambda dialog: complaints.append(dialog.message))
+            shown.on(
+                "request", lambda it: None if it.url.startswith(("data:", file.as_uri())) else complaints.append(it.url)
+            )
         shown.goto(file.as_uri())
         return shown
 

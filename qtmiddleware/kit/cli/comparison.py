@@ -65,10 +65,13 @@ def _show_passages(row: AskedQuestion) -> None:
 
 
 def show_ranked(ranked: RankedSystems) -> None:
-    """Show how the systems stand on all questions."""
+    """Show how the systems stand on all questions, the sentence for people first."""
+    from qtmiddleware.kit.evaluation.reporting.ranking import write_ranking_verdict
+
     say()
+    say(write_ranking_verdict(ranked))
     if len(ranked.questions) > 1 and ranked.standings:
-        headings = ["", "place [95 %]", f"before {BASELINE} [95 %]  ", "best", "score"]
+        headings = ["", "place [95%]", f"before {BASELINE} [95%]  ", "best", "score"]
         _show_table(headings, [list(map(Text, _format_standing(it))) for it in ranked.standings])
     say(ranked.summary())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -11,6 +12,7 @@ import typer
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli.console import AsJson, ConfigFile, Sets, as_json
 from qtmiddleware.kit.cli.environment import NO_MODEL, load_config, note_files
+from qtmiddleware.kit.cli.reports import check_places, require_jinja, write_report
 from qtmiddleware.kit.cli.terminal import FAILED, note, say
 from qtmiddleware.kit.evaluation.shadow import ShadowQuestion, ShadowReport, Shown, judge_lists, read_shadow_log
 from qtmiddleware.providers.llms import as_language_model, has_language_model
@@ -18,6 +20,7 @@ from qtmiddleware.providers.llms import as_language_model, has_language_model
 app = typer.Typer(help="Read the shadow-mode log.", no_args_is_help=True)
 
 _WIDE: Final = 58
+_REPORTS: Final = ("shadow.md", "shadow.html", "shadow.json")
 
 
 @app.callback()
@@ -28,8 +31,8 @@ def shadow() -> None:
     """
 
 
-@app.command()
-def report(
+@app.command("report")
+def report_command(
     log: Annotated[Path, typer.Argument(help="Query log written in shadow mode.")],
     examples: Annotated[
         int, typer.Option(min=0, help="Number of questions to show, those whose lists differ most.")
@@ -38,6 +41,10 @@ def report(
         int | None, typer.Option(min=1, help="Let the model judge which list answers better, for this many questions.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed for drawing the questions to judge.")] = 0,
+    report: Annotated[
+        Path | None,
+        typer.Option(help="Write shadow.md, .html and .json to this folder. They quote the shown questions."),
+    ] = None,
     config: ConfigFile = None,
     sets: Sets = None,
     json_output: AsJson = False,
@@ -50,6 +57,9 @@ def report(
     With --judge a language model compares both lists of a question, in both
     orders. The log must then hold the texts of passages (log.passageText).
     """
+    if report is not None:
+        require_jinja()
+        check_places(report, _REPORTS, "--report")
     found = read_shadow_log(log)
     if not found.questions:
         raise ConfigError(
@@ -63,12 +73,26 @@ def report(
         settings = replace(loaded.settings, transformation_model=loaded.settings.chat_model)
         found = judge_lists(found, as_language_model(None, settings), count=judge, seed=seed)
     shown = found.pick_examples(examples)
+    plain = {**found.to_dict(), "examples": [_to_dict(it) for it in shown]}
+    if report is not None:
+        _write_report(report, found, shown, plain)
     if json_output:
-        as_json({**found.to_dict(), "examples": [_to_dict(it) for it in shown]})
+        as_json(plain)
     else:
         _show(found, shown)
     if set(found.count_better()) == {"failed"}:
         raise typer.Exit(FAILED)
+
+
+def _write_report(folder: Path, found: ShadowReport, shown: list[ShadowQuestion], plain: dict[str, Any]) -> None:
+    from qtmiddleware.kit.evaluation import reporting
+
+    texts = (
+        reporting.shadow_markdown(found, shown),
+        reporting.shadow_page(found, shown),
+        json.dumps(plain, ensure_ascii=False, indent=2) + "\n",
+    )
+    write_report(folder, dict(zip(_REPORTS, texts, strict=True)))
 
 
 def _to_dict(one: ShadowQuestion) -> dict[str, Any]:
@@ -81,6 +105,8 @@ def _to_dict(one: ShadowQuestion) -> dict[str, Any]:
 
 
 def _show(found: ShadowReport, examples: list[ShadowQuestion]) -> None:
+    from qtmiddleware.kit.evaluation.reporting.shadow import write_shadow_verdict
+
     figures = found.to_dict()
     changed, plain, ours = figures["changed"], figures["plainMs"], figures["ms"]
     if found.unreadable:
@@ -88,6 +114,8 @@ def _show(found: ShadowReport, examples: list[ShadowQuestion]) -> None:
     dropped = f" ({found.dropped:,} more were dropped, because too many were running)" if found.dropped else ""
     cost = figures["costUsd"]
     price = "price not known" if cost is None else f"${cost * 1e3:,.2f} per 1,000 questions"
+    say(write_shadow_verdict(found)[0])
+    say()
     say(f"{figures['questions']:,} questions were retrieved in shadow mode{dropped}.")
     say()
     say(f"  {changed['passages']:>6.1%}  would get other passages: {figures['enteredPassages']:.1f} new ones of "
@@ -99,7 +127,7 @@ def _show(found: ShadowReport, examples: list[ShadowQuestion]) -> None:
     say(f"  searches      {figures['searches']:.2f} per question")
     say(f"  model calls   {figures['llmCalls']:.2f} per question, {figures['tokens']:,.0f} tokens; {price}")
     say(f"  time          {ours['median']:,.0f} ms instead of {plain['median']:,.0f} ms for half of the questions "
-        f"(for 95 %: {ours['p95']:,.0f} instead of {plain['p95']:,.0f})")  # fmt: skip
+        f"(for 95%: {ours['p95']:,.0f} instead of {plain['p95']:,.0f})")  # fmt: skip
     say(f"  degraded      {figures['degraded']:.1%}")
     if found.judge:
         _show_verdict(found)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
@@ -53,6 +53,9 @@ from qtmiddleware.kit.evaluation.own_function import OwnFunction
 from qtmiddleware.kit.evaluation.tuning import FREE_TIERS, TIERS, Budget, Tuned, flat, forecast_tuning, nested, tune
 from qtmiddleware.kit.evaluation.tuning import split as divide
 from qtmiddleware.runtime.files import replace_file
+
+if TYPE_CHECKING:
+    from qtmiddleware.kit.evaluation.reporting import Decision
 
 _OUT: Final = Path("query-transform.config.json")
 _SCHEMA: Final = "schema.json"
@@ -150,7 +153,7 @@ def tune_command(
         as_json({**tuned.to_dict(), "written": str(out_file) if tuned.is_better else None})
     else:
         out.print("Measured on the held-out half of the questions:")
-        show_comparison(tuned.comparison, headline=tuned.headline)
+        show_comparison(tuned.comparison, headline=_write_headline(tuned, written))
         out.print(f"\n{tuned.summary()}")
         out.print(f"Written to {out_file}." if tuned.is_better else f"{out_file} was not written.")
     if not tuned.is_better:
@@ -239,10 +242,17 @@ def write_config(path: Path, config: dict[str, Any]) -> None:
         replace_file(path, (json.dumps(config, indent=2) + "\n").encode())
 
 
-def _write_report(folder: Path, tuned: Tuned, opened: OpenedBench, written: dict[str, Any] | None) -> None:
+def _write_headline(tuned: Tuned, written: dict[str, Any] | None) -> str:
     from qtmiddleware.kit.evaluation import reporting
 
-    decision = reporting.Decision(
+    return reporting.verdict(tuned.comparison, _describe_decision(tuned, written))
+
+
+def _describe_decision(tuned: Tuned, written: dict[str, Any] | None) -> Decision:
+    """The decision as a report tells it."""
+    from qtmiddleware.kit.evaluation.reporting import Decision
+
+    return Decision(
         system=tuned.chosen,
         is_recommended=tuned.is_better,
         headline=tuned.headline,
@@ -250,9 +260,14 @@ def _write_report(folder: Path, tuned: Tuned, opened: OpenedBench, written: dict
         beyond=tuned.beyond,
         config="" if written is None else json.dumps(written, indent=2),
     )
-    figures = reporting.markdown(tuned.comparison, opened.data, decision=decision)
+
+
+def _write_report(folder: Path, tuned: Tuned, opened: OpenedBench, written: dict[str, Any] | None) -> None:
+    from qtmiddleware.kit.evaluation import reporting
+
+    decision = _describe_decision(tuned, written)
     texts = (
-        f"# Tuned, and measured on other questions\n\n{figures}",
+        reporting.markdown(tuned.comparison, opened.data, decision=decision),
         reporting.page(tuned.comparison, opened.data, decision=decision),
         json.dumps(tuned.to_dict(), ensure_ascii=False, indent=2) + "\n",
     )

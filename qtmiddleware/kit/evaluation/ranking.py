@@ -189,7 +189,7 @@ class RankedSystems:
         if judged > 1 and any(one.lead is not None for one in standings):
             said = f" Ahead of {BASELINE} by more than chance: {', '.join(ahead) or 'none'}.{said}"
         if self.agreement is not None:
-            said = f" Repeats agree on {100 * self.agreement:.0f} % of the pairs.{said}"
+            said = f" Repeats agree on {100 * self.agreement:.0f}% of the pairs.{said}"
         return f"Ranked by {self.judge} on {questions}: {listed}.{said}"
 
     def to_dict(self) -> dict[str, Any]:

@@ -100,7 +100,10 @@ def test_with_an_ideal_answer_the_answers_are_ranked_and_the_reasons_are_shown(
     assert judged.startswith("  1. rewrite: accuracy 10, completeness 10, relevance 10\n     + full\n  2. raw: ")
     assert "  why: " in judged
     assert "said twice" in judged
-    assert judged.endswith("Ranked by gpt-6-luna on 1 question: rewrite > raw. Repeats agree on 100 % of the pairs.\n")
+    assert judged.endswith(
+        "“rewrite” answered best.\n"
+        "Ranked by gpt-6-luna on 1 question: rewrite > raw. Repeats agree on 100% of the pairs.\n"
+    )
 
 
 def test_a_file_of_questions_and_ideal_answers_needs_no_judgements(

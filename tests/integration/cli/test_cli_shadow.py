@@ -46,10 +46,33 @@ def log(tmp_path: Path) -> str:
 def test_it_says_how_often_lists_would_change_with_examples_and_what_it_costs(qtm: Run, log: str) -> None:
     ended = qtm("shadow", "report", log)
     assert ended.code == 0, ended.err
-    assert ended.out.startswith("2 questions were retrieved in shadow mode.\n")
+    assert ended.out.startswith(
+        "Another passage would come first for 2 of 2 questions; none would get the same list.\n\n"
+        "2 questions were retrieved in shadow mode.\n"
+    )
     for said in ("would get other passages", "searches      1.00 per question", "model calls   0.00", "About c"):
         assert said in ended.out
     assert "What is Nike's strategy in Europe?" in ended.out
+
+
+def test_a_report_is_written_as_page_markdown_and_json(qtm: Run, log: str, tmp_path: Path) -> None:
+    ended = qtm("shadow", "report", log, "--report", "out/shadow", "--examples", "1")
+    assert ended.code == 0, ended.err
+    folder = tmp_path / "out" / "shadow"
+    assert sorted(file.name for file in folder.iterdir()) == ["shadow.html", "shadow.json", "shadow.md"]
+    headline = ended.out.splitlines()[0]
+    assert (folder / "shadow.md").read_text("utf-8").startswith(f"# {headline}\n")
+    page = (folder / "shadow.html").read_text("utf-8")
+    assert f"<h1>{headline}</h1>" in page
+    assert page.count('<details class="hurt-question">') == 1
+    assert json.loads((folder / "shadow.json").read_text("utf-8"))["questions"] == 2
+
+
+def test_a_report_that_cannot_be_written_is_told_before_the_log_is_read(qtm: Run, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("", "utf-8")
+    ended = qtm("shadow", "report", "nothing.jsonl", "--report", "taken")
+    assert ended.code == 2
+    assert "name another place with --report" in ended.err
 
 
 def test_the_same_as_json(qtm: Run, log: str) -> None:

@@ -47,11 +47,13 @@ def written(texts: list[str]) -> str:
 
 def test_a_page_of_hostile_texts_has_the_tags_of_one_of_plain_texts_and_no_other() -> None:
     plain = [f"plain words {number}" for number in range(BATCH)]
-    wanted = Tags(written(plain)).found
+    # A name that is too long for a chart stands in the list below it.
+    long = ["n" * 100, *plain[1:]]
+    wanted = {*Tags(written(plain)).found, *Tags(written(long)).found}
     for texts in BATCHES:
         html = written(texts)
         html.encode()
-        assert sorted(set(Tags(html).found)) == sorted(set(wanted))
+        assert set(Tags(html).found) <= wanted
         assert "\x1b" not in html
         assert "\u202e" not in html
 

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from math import ceil, floor, isfinite, log10
 from typing import Final, NamedTuple
+from unicodedata import east_asian_width
 
 from qtmiddleware.kit.evaluation import PRIMARY, TOLERANCE, Comparison, SystemScore
 from qtmiddleware.kit.evaluation.reporting import figures
-from qtmiddleware.preprocessing.text import shorten
+from qtmiddleware.preprocessing.text import clean, shorten
 
 GAINS_HEIGHT: Final = 240.0
 MARK_FONT: Final = 11.5
 MARK: Final = 17.0
-"""The height of a mark, and the width of one with a single digit."""
+"""The height of a mark with numbers, and the width of one with a single digit."""
+DOT: Final = 11.0
+"""The width and height of a mark whose name stands beside it."""
 _CHARACTER: Final = 7.0
 """The width of a character in a mark, about: they are bold digits, commas and blanks."""
 _MARK_LENGTH: Final = 40
+LABEL_FONT: Final = 12.0
+_LABEL_HEIGHT: Final = 15.0
+_GAP: Final = 3.0
+"""Pixels between a dot and its name."""
+_CLEAR: Final = (5.0, 3.5)
+"""Pixels beside, above and below a dot where no other's name stands: it would be read as this one's."""
+_NARROW, _WIDE = frozenset("iIjlftr.,:;'|!()[]-/ "), frozenset("mwMW@%&—…")
 _STEPS: Final = (1.0, 2.0, 5.0, 10.0)
 _LARGEST, _SMALLEST = 1e15, 1e-8
 """Nothing that is measured lies beyond; what is smaller is nothing."""
@@ -32,11 +42,27 @@ class Box(NamedTuple):
     right: float
     bottom: float
 
+    def overlaps(self, other: Box) -> bool:
+        """Whether the two share any room."""
+        is_beside = self.right <= other.left or other.right <= self.left
+        return not is_beside and self.top < other.bottom and other.top < self.bottom
 
-COSTS: Final = Box(0.0, 0.0, 380.0, 330.0)
+    def grow(self, across: float, down: float) -> Box:
+        """The box with so much more room on its sides, and above and below."""
+        return Box(self.left - across, self.top - down, self.right + across, self.bottom + down)
+
+    def holds(self, other: Box) -> bool:
+        """Whether *other* lies within, its edges included."""
+        is_across = self.left <= other.left and other.right <= self.right
+        return is_across and self.top <= other.top and other.bottom <= self.bottom
+
+
+COSTS: Final = Box(0.0, 0.0, 380.0, 380.0)
 """The whole chart of quality against a cost, in pixels."""
 AREA: Final = Box(48.0, 20.0, COSTS.right - 14.0, COSTS.bottom - 44.0)
 """The part of it between its axes."""
+_LABELLED: Final = Box(AREA.left + 2.0, AREA.top - 4.0, COSTS.right, AREA.bottom - 1.0)
+"""Where names may stand: on no axis, and within the chart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +182,21 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """The numbers of *points* that lie upon each other, in a round field *width* wide around *x*, *y*.
+class Label:
+    """The name beside a mark, from *x* to the side that *anchor* says, as in SVG; *box* is the room it takes."""
 
-    *kind* is theirs, or ``mixed``.
+    text: str
+    anchor: str
+    x: float
+    y: float
+    box: Box
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The *points* that lie upon each other, in a round field around *x*, *y*; *kind* is theirs, or ``mixed``.
+
+    Their names are its *label* or, if there is no room for that, *text* holds their numbers.
     """
 
     points: tuple[Point, ...]
@@ -169,11 +206,14 @@ class Mark:
     x: float
     y: float
     width: float
+    height: float
+    label: Label | None = None
 
-    def covers(self, other: Mark) -> bool:
-        """Whether one lies upon the other; corners are round, so that those of their boxes may touch."""
-        is_beside = abs(self.x - other.x) >= (self.width + other.width) / 2 - 2.0
-        return not is_beside and abs(self.y - other.y) < MARK - 3.0
+    @property
+    def box(self) -> Box:
+        """The room it takes; its corners are round, so that those of two boxes may touch."""
+        across, down = self.width / 2 - 1.0, self.height / 2 - 1.0
+        return Box(self.x - across, self.y - down, self.x + across, self.y + down)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +231,12 @@ class Scatter:
     marks: tuple[Mark, ...]
     frontier: str
     unknown: tuple[str, ...]
+
+    @property
+    def numbered(self) -> tuple[Point, ...]:
+        """The points whose names stand in the list below, as there is no room beside their marks."""
+        held = (point for mark in self.marks if mark.label is None for point in mark.points)
+        return tuple(sorted(held, key=lambda point: point.number))
 
 
 def draw_costs(comparison: Comparison) -> tuple[Scatter, ...]:
@@ -266,22 +312,42 @@ def find_frontier(costs: Sequence[float], qualities: Sequence[float]) -> list[in
 
 
 def mark_points(points: Iterable[Point]) -> tuple[Mark, ...]:
-    """The marks of all *points*; those that would lie upon each other share one, in their midst."""
+    """The marks of all *points*, the best first: each with its name beside it, or with its number where none fits.
+
+    Names are placed greedily, those of the best systems first. Points that lie upon each other share a mark.
+    """
+    dots = _join_marks([_make_mark([point], is_numbered=False) for point in points])
+    numbered: list[Mark] = []
+    while True:
+        labelled = _place_labels(dots, numbered)
+        if all(mark.label for mark in labelled):
+            return tuple(sorted((*labelled, *numbered), key=lambda mark: mark.points[0].number))
+        # A number takes more room than a dot, and may cover others, which then share the mark.
+        crowded = [_make_mark(mark.points, is_numbered=True) for mark in labelled if mark.label is None]
+        marks = _join_marks(
+            [*numbered, *crowded, *(dot for dot, mark in zip(dots, labelled, strict=True) if mark.label)]
+        )
+        dots, numbered = [it for it in marks if not it.text], [it for it in marks if it.text]
+
+
+def _join_marks(given: Iterable[Mark]) -> list[Mark]:
+    """The *given* marks; those that would lie upon each other are one, in their midst."""
     marks: list[Mark] = []
-    for point in points:
-        mark = _make_mark([point])
-        while covered := [other for other in marks if other.covers(mark)]:
+    for added in given:
+        mark = added
+        while covered := [other for other in marks if other.box.overlaps(mark.box)]:
             marks = [other for other in marks if other not in covered]
-            mark = _make_mark([*mark.points, *(it for other in covered for it in other.points)])
+            points = [*mark.points, *(point for other in covered for point in other.points)]
+            mark = _make_mark(points, is_numbered=any(it.text for it in (mark, *covered)))
         marks.append(mark)
-    return tuple(marks)
+    return sorted(marks, key=lambda mark: mark.points[0].number)
 
 
-def _make_mark(points: Iterable[Point]) -> Mark:
+def _make_mark(points: Iterable[Point], *, is_numbered: bool) -> Mark:
     ordered = tuple(sorted(points, key=lambda point: point.number))
     kinds = {point.kind for point in ordered}
-    text = shorten(_join_numbers([point.number for point in ordered]), _MARK_LENGTH)
-    width = max(MARK, _CHARACTER * len(text) + 6.0)
+    text = shorten(_join_numbers([point.number for point in ordered]), _MARK_LENGTH) if is_numbered else ""
+    width = max(MARK, _CHARACTER * len(text) + 6.0) if is_numbered else DOT
     middle = sum(point.x for point in ordered) / len(ordered)
     return Mark(
         points=ordered,
@@ -291,7 +357,56 @@ def _make_mark(points: Iterable[Point]) -> Mark:
         x=round(min(max(middle, AREA.left + width / 2), AREA.right - width / 2), 1),
         y=round(sum(point.y for point in ordered) / len(ordered), 1),
         width=width,
+        height=MARK if is_numbered else DOT,
     )
+
+
+def _place_labels(dots: Sequence[Mark], numbered: Sequence[Mark]) -> list[Mark]:
+    """The *dots* with their names where these fit: on no other mark, on no other name and inside the chart."""
+    marks, names = (*dots, *numbered), list[Box]()
+    labelled = []
+    for dot in dots:
+        taken = [*names, *(mark.box.grow(*_CLEAR) for mark in marks if mark is not dot), dot.box]
+        free = (it for it in _list_labels(dot) if _LABELLED.holds(it.box) and not any(map(it.box.overlaps, taken)))
+        label = next(free, None)
+        names += [label.box] if label is not None else []
+        labelled.append(replace(dot, label=label))
+    return labelled
+
+
+def _list_labels(dot: Mark) -> Iterator[Label]:
+    """Where the name of *dot* may stand, the best place first: right, left, above, below, and what lies between."""
+    text = ", ".join(clean(point.name) for point in dot.points)
+    width, aside = _measure_label(text), dot.width / 2 + _GAP
+    above, below = dot.y - dot.height / 2 - _LABEL_HEIGHT / 2, dot.y + dot.height / 2 + _LABEL_HEIGHT / 2
+    corner = dot.width / 2
+    for anchor, x, y in (
+        ("start", dot.x + aside, dot.y),
+        ("end", dot.x - aside, dot.y),
+        ("middle", dot.x, above),
+        ("middle", dot.x, below),
+        ("start", dot.x + corner, above),
+        ("start", dot.x + corner, below),
+        ("end", dot.x - corner, above),
+        ("end", dot.x - corner, below),
+        ("start", dot.x - corner, above),
+        ("start", dot.x - corner, below),
+        ("end", dot.x + corner, above),
+        ("end", dot.x + corner, below),
+    ):
+        left = x - width * {"start": 0.0, "middle": 0.5, "end": 1.0}[anchor]
+        box = Box(left, y - _LABEL_HEIGHT / 2, left + width, y + _LABEL_HEIGHT / 2)
+        # A line of text is written on its foot.
+        yield Label(text, anchor, round(x, 1), round(y + 0.35 * LABEL_FONT, 1), box)
+
+
+def _measure_label(text: str) -> float:
+    """The width of *text*, generously, as every reader's font is another one."""
+    widths = (
+        0.4 if it in _NARROW else 1.0 if it in _WIDE or east_asian_width(it) in "WF" else 0.74 if it.isupper() else 0.62
+        for it in text
+    )
+    return LABEL_FONT * sum(widths)
 
 
 def _join_numbers(numbers: Sequence[int]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import floor, isfinite, log10
 from typing import Final, TypeGuard
 
-from qtmiddleware.kit.evaluation import DEEP, PRIMARY, Comparison, Difference, SystemScore
+from qtmiddleware.kit.evaluation import DEEP, PRIMARY, TOLERANCE, Comparison, Difference, SystemScore
 from qtmiddleware.preprocessing.text import clean
 
 NAME_LENGTH: Final = 120
@@ -17,6 +17,8 @@ UNKNOWN: Final = "–"
 SIGNIFICANT: Final = "*"
 """What marks a gain that is more than chance."""
 _ELLIPSIS: Final = "…"
+_FIRST: Final = "MRR@10"
+"""1 for a question whose first passage is relevant, less for every other."""
 
 
 def is_known(number: float | None) -> TypeGuard[float]:
@@ -37,8 +39,13 @@ def format_points(gain: float | None) -> str:
 
 
 def format_interval(difference: Difference) -> str:
-    """The 95 % interval of a difference in points: ``[+8.1, +16.4]``."""
+    """The 95% interval of a difference in points: ``[+8.1, +16.4]``."""
     return f"[{format_points(difference.low)}, {format_points(difference.high)}]"
+
+
+def describe_interval(difference: Difference) -> str:
+    """The same in a sentence: ``95% interval +8.1 to +16.4``."""
+    return f"95% interval {format_points(difference.low)} to {format_points(difference.high)}"
 
 
 def format_gain(difference: Difference) -> str:
@@ -47,14 +54,14 @@ def format_gain(difference: Difference) -> str:
 
 
 def format_share(part: float | None) -> str:
-    """A share of the questions: ``5 %``; ``0 %`` and ``100 %`` only where it is exactly that."""
+    """A share of the questions: ``5%``; ``0%`` and ``100%`` only where it is exactly that."""
     if not is_known(part):
         return UNKNOWN
     if 0.0 < part < 0.005:
-        return "<1 %"
+        return "<1%"
     if 0.995 <= part < 1.0:
-        return ">99 %"
-    return f"{100 * part:.0f} %"
+        return ">99%"
+    return f"{100 * part:.0f}%"
 
 
 def format_milliseconds(ms: float | None) -> str:
@@ -100,6 +107,11 @@ def describe_missing_time(comparison: Comparison) -> str:
     return ", without the model’s own time"
 
 
+def count_first(score: SystemScore) -> int:
+    """For how many questions the first passage of *score*'s system is a relevant one."""
+    return sum(rank > 1.0 - TOLERANCE for rank in score.per_query.values[_FIRST].values())
+
+
 def shorten_start(text: str, length: int) -> str:
     """The end of *text* as `shorten` shows it: ids begin alike and end apart."""
     whole = clean(text)
@@ -131,14 +143,22 @@ def _read_mean(measure: str) -> Callable[[SystemScore], float | None]:
 _DEEP: Final = DEEP[0]
 _READS: Final = "reads $/1k"
 GAIN: Final = Column(
-    "gain [95 %]",
-    f"{PRIMARY} in points (hundredths) above the baseline, with its 95 % interval; {SIGNIFICANT} is more than chance",
+    "gain [95%]",
+    f"{PRIMARY} in points (hundredths) above the baseline, with its 95% interval; {SIGNIFICANT} is more than chance",
     lambda score: score.difference.gain,
     format_points,
+)
+FIRST: Final = Column(
+    "first",
+    "questions whose first passage is relevant",
+    lambda score: count_first(score) / len(score.runs),
+    format_share,
+    wide=True,
 )
 _COLUMNS: Final = (
     Column(PRIMARY, "quality of the first ten passages, 0 to 1", _read_mean(PRIMARY), format_measure),
     GAIN,
+    FIRST,
     Column("R@10", "share of the relevant passages that are among the first ten", _read_mean("R@10"), format_measure),
     Column(_DEEP, "share of the relevant passages that are among the first hundred", _read_mean(_DEEP), format_measure),
     Column("MRR@10", "1 / rank of the first relevant passage", _read_mean("MRR@10"), format_measure, True),
@@ -194,7 +214,7 @@ def headings(comparison: Comparison, *, wide: bool = False) -> list[str]:
 def rows(comparison: Comparison, *, wide: bool = False) -> list[list[str]]:
     """A row for each system, in the order they were compared: its name, its figures, dashes for what is not known.
 
-    A gain is in points of nDCG@10 with its 95 % interval; ``*`` marks one that is more than chance after Holm's
+    A gain is in points of nDCG@10 with its 95% interval; ``*`` marks one that is more than chance after Holm's
     correction. R@100 is there where it was measured, and what searches cost where ``store.readPrice`` is set. With
     *wide* come MRR@10, P@5, MAP, the questions that were helped and the price of +0.01 too.
     """

@@ -15,7 +15,7 @@ from qtmiddleware.kit.evaluation.reporting.verdicts import (
     HurtQuestion,
     collect_notes,
     find_foremost,
-    verdict,
+    write_verdict,
 )
 from qtmiddleware.preprocessing.text import shorten
 
@@ -29,7 +29,7 @@ _ADDRESS: Final = re.compile(r"(?i)(https?|ftp|mailto)(:)|(www)(\.)")
 
 
 def markdown(comparison: Comparison, data: Dataset | None = None, *, decision: Decision | None = None) -> str:
-    """The comparison as GitHub's Markdown: verdict, notes, all figures, times of stages, and the worst questions.
+    """The comparison as GitHub's Markdown: headline, verdict, notes, figures, times of stages, and the worst questions.
 
     The worst questions are those of the system that did best, with what was searched; *data* gives their words where
     the systems did not tell them. A *decision* takes the place of the verdict. Texts of others are escaped, so that
@@ -37,9 +37,11 @@ def markdown(comparison: Comparison, data: Dataset | None = None, *, decision: D
     """
     count = comparison.questions
     passages = "" if comparison.passages is None else f", {comparison.passages:,} passages"
+    headline, beside = write_verdict(comparison, decision)
     parts = [
+        f"# {escape_text(headline, 10 * _NOTE_LENGTH)}",
+        *_write_rest(beside, decision),
         f"## {escape_text(comparison.dataset, _NAME_LENGTH)}: {count:,} question{'' if count == 1 else 's'}{passages}",
-        *_write_verdict(comparison, decision),
         *(f"> **Note:** {escape_text(note, _NOTE_LENGTH)}" for note in collect_notes(comparison, data)),
         _write_figures(comparison),
         _write_stages(comparison),
@@ -89,13 +91,13 @@ def _write_times(stage: str, took: Percentiles) -> str:
     return f"{escape_text(stage, _NAME_LENGTH)} {p50} / {p95}"
 
 
-def _write_verdict(comparison: Comparison, decision: Decision | None) -> list[str]:
-    """The paragraphs on what to take home; a decision's as a list, with the config that is written."""
+def _write_rest(beside: str, decision: Decision | None) -> list[str]:
+    """The paragraphs below the headline; a decision's sentences as a list, with the config that is written."""
     if decision is None:
-        return [escape_text(verdict(comparison), 10 * _NOTE_LENGTH)]
-    sentences = "\n".join(f"- {escape_text(it, 10 * _NOTE_LENGTH)}" for it in decision.sentences)
+        return [escape_text(beside, 10 * _NOTE_LENGTH)]
+    sentences = filter(None, (beside, *decision.sentences))
     config = [f"```json\n{decision.config.replace('`', '')}\n```"] if decision.config else []
-    return [f"**{escape_text(decision.headline, _NOTE_LENGTH)}**", sentences, *config]
+    return ["\n".join(f"- {escape_text(sentence, 10 * _NOTE_LENGTH)}" for sentence in sentences), *config]
 
 
 def _write_worst(comparison: Comparison, data: Dataset | None, decision: Decision | None) -> str:

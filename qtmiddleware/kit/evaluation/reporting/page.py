@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, partial
-from hashlib import sha256
-from importlib.resources import files
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING
 
-from qtmiddleware.errors import MissingExtra
 from qtmiddleware.kit.evaluation import DEEP, PRIMARY, Comparison, Dataset, SystemScore
 from qtmiddleware.kit.evaluation.measures import RESAMPLES
 from qtmiddleware.kit.evaluation.reporting import charts, figures, verdicts
-from qtmiddleware.preprocessing.text import shorten
+from qtmiddleware.kit.evaluation.reporting.template import read_file as read_file
+from qtmiddleware.kit.evaluation.reporting.template import render
 
 if TYPE_CHECKING:
-    import jinja2
-    from markupsafe import Markup
-
     from qtmiddleware.kit.evaluation.judging import Judged
-
-_POLICY: Final = "default-src 'none'; style-src 'sha256-{style}'; img-src data:; base-uri 'none'; form-action 'none'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,71 +51,45 @@ def page(
     the place of the verdict, and *judged* adds what a judge said of answers.
     Raises `MissingExtra` without jinja2.
     """
-    template, raw = load_template("page.html.jinja")
     best = verdicts.find_foremost(comparison) if decision is None else comparison[decision.system]
     finder = verdicts.HurtFinder(comparison, data)
     up = charts.make_gains_axis(comparison)
     details = list(_describe_systems(comparison, finder, up))
     # The chosen system's panel is the one that is seen.
     chosen = (f".detail:has(#system-{it.place}:checked) #panel-{it.place}{{display:block}}\n" for it in details)
-    style = read_file("house.css") + read_file("page.css") + "".join(chosen)
-    return template.render(
+    headline, beside = verdicts.write_verdict(comparison, decision)
+    columns = figures.choose_columns(comparison)
+    few = [column for column in columns if not column.wide or column is figures.FIRST]
+    return render(
+        "page.html.jinja",
+        style="".join(chosen),
         comparison=comparison,
-        sentences=verdicts.write_verdict(comparison) if decision is None else (decision.headline, ""),
+        headline=headline,
+        lede=beside if decision is None else "",
+        sentences=() if decision is None else tuple(filter(None, (beside, *decision.sentences))),
         notes=verdicts.collect_notes(comparison, data),
         classify=partial(charts.classify, comparison),
         decision=decision,
         texts={question.id: question.text for question in data.questions} if data else {},
         judged=judged,
         best=best,
+        outcomes=charts.count_outcomes(best),
         has_winner=verdicts.find_winner(comparison) is not None,
         missing_time=figures.describe_missing_time(comparison),
-        name_length=figures.NAME_LENGTH,
         ranked=charts.rank_systems(comparison),
         quality=charts.make_quality_axis(comparison),
         up=up,
         costs=charts.draw_costs(comparison),
-        columns=figures.choose_columns(comparison),
+        columns=few,
+        more_columns=[column for column in columns if column not in few],
         gain=figures.GAIN,
+        count_first=figures.count_first,
         details=details,
         charts=charts,
-        figures=figures,
         primary=PRIMARY,
         deep=DEEP[0],
         resamples=RESAMPLES,
-        policy=build_policy(style),
-        style=raw(style),
     )
-
-
-def build_policy(style: str) -> str:
-    """The policy of a page that has this *style* and nothing else: what it may load, and run."""
-    return _POLICY.format(style=b64encode(sha256(style.encode()).digest()).decode())
-
-
-@cache
-def load_template(name: str) -> tuple[jinja2.Template, type[Markup]]:
-    """The template of this *name*, compiled, and what marks our own text as needing no escape."""
-    try:
-        import jinja2
-        from markupsafe import Markup
-    except ImportError as error:
-        raise MissingExtra("jinja2", "eval") from error
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters.update(typeset=_typeset, short=shorten)
-    return environment.from_string(read_file(name)), Markup
-
-
-def read_file(name: str) -> str:
-    """The text of the file of this *name* beside this one."""
-    return files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-
-def _typeset(number: str) -> str:
-    """The text of a number with a real minus."""
-    return number.replace("-", "\N{MINUS SIGN}")
 
 
 def _describe_systems(comparison: Comparison, finder: verdicts.HurtFinder, up: charts.Axis) -> Iterator[Detail]:

@@ -11,7 +11,7 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.evaluation.prompts import CRITERIA
 from qtmiddleware.kit.evaluation.ranking import FEWEST, RankedAnswers, RankedSystems, Standing
 from qtmiddleware.kit.evaluation.reporting import charts, figures
-from qtmiddleware.kit.evaluation.reporting.page import build_policy, load_template, read_file
+from qtmiddleware.kit.evaluation.reporting.template import render
 from qtmiddleware.kit.evaluation.side_by_side import AskedQuestion, SideBySide
 from qtmiddleware.kit.evaluation.systems import BASELINE
 from qtmiddleware.preprocessing.text import shorten
@@ -59,12 +59,13 @@ def ranking_page(found: SideBySide) -> str:
     ranked = found.ranked
     if ranked is None:
         raise ConfigError("a report needs a question with an ideal answer", path="found")
-    template, raw = load_template("ranking.html.jinja")
-    style, standings = read_file("house.css") + read_file("page.css"), ranked.standings
+    standings = ranked.standings
     ends = [end for one in standings for end in (*(one.interval or ()), one.place)]
-    return template.render(
+    return render(
+        "ranking.html.jinja",
         ranked=ranked,
-        headline=_write_headline(ranked),
+        headline=write_ranking_verdict(ranked),
+        lede=ranked.summary(),
         judged=len(ranked.questions) - ranked.failed - ranked.set_aside,
         standings=standings,
         classify=_classify,
@@ -73,25 +74,26 @@ def ranking_page(found: SideBySide) -> str:
         axis=charts.make_axis([1.0, *ends], 1.0, 99.0, zero=False),
         interval=_format_interval,
         questions=list(_describe_questions(found)),
-        figures=figures,
-        name_length=figures.NAME_LENGTH,
-        policy=build_policy(style),
-        style=raw(style),
     )
 
 
-def _write_headline(ranked: RankedSystems) -> str:
-    """The one thing to take home."""
+def write_ranking_verdict(ranked: RankedSystems) -> str:
+    """Return the one thing to take home: whose answer is best, and for how many questions, beside the baseline's."""
     standings = ranked.standings
     if not standings:
         return "There is no ranking."
-    best = [one.system for one in standings if one.rank == standings[0].rank]
-    names = " and ".join(f"“{shorten(name, figures.NAME_LENGTH)}”" for name in best)
-    if len(ranked.questions) == 1 or all(one.lead is None for one in standings):
+    best = [one for one in standings if one.rank == standings[0].rank]
+    names = " and ".join(f"“{shorten(one.system, figures.NAME_LENGTH)}”" for one in best)
+    if len(ranked.questions) == 1:
         return f"{names} answered best."
-    if any(one.is_ahead for one in standings if one.system in best):
-        return f"{names} answered best, ahead of “{BASELINE}” by more than chance."
-    return f"No system answered better than “{BASELINE}” by more than chance."
+    most = max(best, key=lambda one: one.firsts)
+    verb = "gives" if len(best) == 1 else "give"
+    first = f"{names} {verb} the best answer to {most.firsts:,} of {most.questions:,} questions"
+    base = next((one for one in standings if one.system == BASELINE), None)
+    if base is None or base in best:
+        return f"{first}."
+    chance = "" if any(one.is_ahead for one in best) else ", which may be chance"
+    return f"{first}, “{BASELINE}” to {base.firsts:,}{chance}."
 
 
 def _classify(one: Standing) -> str:

@@ -108,7 +108,7 @@ def _list_conditions(gate: Gate) -> tuple[str, ...]:
 
 
 def _write_figures(gate: Gate) -> str:
-    titles = ("system", "before", "after", "change [95 %]", "better", "worse", "verdict")
+    titles = ("system", "before", "after", "change [95%]", "better", "worse", "verdict")
     lines = [
         [
             escape_text(change.name, figures.NAME_LENGTH),
@@ -140,7 +140,7 @@ def _describe_method(gate: Gate) -> str:
         rule = f"A system is worse if its mean fell by more than {allowed} points."
     return (
         f"{gate.rule.measure} of {_count(gate.questions, 'question', 'questions')}, before in "
-        f"{gate.baseline}. The change is in points (hundredths) with its 95 % interval. {rule}"
+        f"{gate.baseline}. The change is in points (hundredths) with its 95% interval. {rule}"
     )
 
 

@@ -9,6 +9,7 @@ from typing import Final
 from qtmiddleware.kit.evaluation import PRIMARY, TOLERANCE, Comparison, Dataset, SystemScore, difference
 from qtmiddleware.kit.evaluation.measures import FEW, SIGNIFICANT
 from qtmiddleware.kit.evaluation.reporting import figures
+from qtmiddleware.kit.evaluation.reporting.charts import count_outcomes
 from qtmiddleware.preprocessing.text import shorten
 from qtmiddleware.protocols import Passage
 from qtmiddleware.types import Variant
@@ -24,24 +25,34 @@ _VARIANTS: Final = 16
 _TURNS: Final = 4
 
 
-def verdict(comparison: Comparison) -> str:
-    """Which system beats the baseline by more than chance and at what price, or that none does, in plain sentences."""
-    return " ".join(write_verdict(comparison))
+def verdict(comparison: Comparison, decision: Decision | None = None) -> str:
+    """Which system beats the baseline by more than chance and at what price, or that none does, in plain sentences.
+
+    The first sentence is for people: for how many questions the right passage comes first. A *decision* takes the place
+    of the price.
+    """
+    return " ".join(filter(None, write_verdict(comparison, decision)))
 
 
-def write_verdict(comparison: Comparison) -> tuple[str, str]:
-    """The verdict as a headline and what must be known with it."""
+def write_verdict(comparison: Comparison, decision: Decision | None = None) -> tuple[str, str]:
+    """The verdict as a headline for people, and what must be known with it: points, interval and price."""
+    if decision is not None:
+        return _write_decision(comparison, decision)
     best = find_winner(comparison)
     base = _quote_name(comparison.baseline)
     if best is not None:
-        headline = f"{_quote_name(best.name)} beats {base} by {_format_size(best.difference.gain)} points of {PRIMARY}."
-        return headline, f"{_describe_price(comparison, best)}{_describe_rival(comparison, best)}"
+        interval = figures.describe_interval(best.difference)
+        gains = f"{_format_size(best.difference.gain)} points of {PRIMARY} over {base} ({interval})"
+        rest = f"{_describe_price(comparison, best)}{_describe_rival(comparison, best)}"
+        return _describe_first(comparison, best), f"{_quote_name(best.name)} gains {gains}. {rest}"
+    first = f"the right passage first for {_count_questions(comparison, comparison[comparison.baseline])}"
     if not comparison.challengers:
-        return f"There is nothing to compare {base} with.", "Only the baseline was measured."
+        return f"{base} has {first}.", "Only the baseline was measured, so there is nothing to compare it with."
     few = " With so few questions, only a large difference can be seen." if comparison.questions < FEW else ""
     count = comparison.questions
     questions = "one question" if count == 1 else f"these {count:,} questions"
-    return f"No system beats {base}.", f"On {questions} {_describe_losers(comparison)}.{few}"
+    headline = f"No system is clearly better than {base}, which has {first}."
+    return headline, f"On {questions} {_describe_losers(comparison)}.{few}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,28 +97,67 @@ def _format_size(gain: float) -> str:
     return figures.format_points(gain).removeprefix("+")
 
 
+def _write_decision(comparison: Comparison, decision: Decision) -> tuple[str, str]:
+    """What the recommended system does for people, or that nothing is recommended; then the other of the two."""
+    if decision.system == comparison.baseline:
+        return decision.headline, ""
+    first = _describe_first(comparison, comparison[decision.system])
+    if decision.is_recommended:
+        return first, decision.headline
+    return decision.headline, f"With {_quote_name(decision.system)}: {first[:1].lower()}{first[1:]}"
+
+
+def _count_questions(comparison: Comparison, score: SystemScore) -> str:
+    return (
+        f"{figures.count_first(score):,} of {comparison.questions:,} question{'' if comparison.questions == 1 else 's'}"
+    )
+
+
+def _describe_first(comparison: Comparison, score: SystemScore) -> str:
+    """For how many questions the right passage comes first, and how many get worse.
+
+    If no more of them have it first, what is gained lies further down: how many get better stands before.
+    """
+    before, after = figures.count_first(comparison[comparison.baseline]), figures.count_first(score)
+    helped, _, hurt = count_outcomes(score)
+    total = f"{comparison.questions:,}"
+    if after > before:
+        worse = f"{hurt:,} of {total} {_get(hurt)} worse" if hurt else "none gets worse"
+        return (
+            f"The right passage comes first for {_count_questions(comparison, score)} instead of {before:,}; {worse}."
+        )
+    none_or_hurt = f"{hurt:,}" if hurt else "none"
+    better = f"{helped:,} of {total} questions {_get(helped)} better and {none_or_hurt} {_get(hurt or 1)} worse"
+    instead = "as before" if after == before else f"instead of {before:,}"
+    beside = ", " if after == before else " "
+    return f"{better}; the right passage comes first for {after:,}{beside}{instead}."
+
+
+def _get(count: int) -> str:
+    return "gets" if count == 1 else "get"
+
+
 def _describe_price(comparison: Comparison, best: SystemScore) -> str:
-    """What the best system hurts, takes and costs, and what there is for less."""
-    hurts, adds = figures.format_share(best.hurt_rate), figures.format_duration(best.added_ms.p50)
+    """What the best system takes and costs, and what there is for less."""
+    adds = figures.format_duration(best.added_ms.p50)
     beside = figures.describe_missing_time(comparison) if best.llm_calls else ""
     searches = best.searches_per_question
     makes = "" if searches is None else f", makes {figures.format_rate(searches)} searches"
     if not best.llm_calls:
         a_question = makes and " per question"
-        return f"{hurts} of the questions get worse; it adds {adds} (median){makes}{a_question} and calls no model."
+        return f"It adds {adds} (median){makes}{a_question} and calls no model."
     cost = best.usd_per_thousand
     price = "at an unknown price" if cost is None else f"for {figures.format_dollars(cost)} per 1,000 questions"
     text = (
-        f"{hurts} of the questions get worse; it adds {adds} (median{beside}){makes} and calls the model "
-        f"{_format_calls(best)} times per question, {price}"
+        f"It adds {adds} (median{beside}){makes} and calls the model {_format_calls(best)} times per question, {price}."
     )
     free = [score for score in comparison.challengers if not score.llm_calls]
     if sure := _find_best([score for score in free if _is_better(score)]):
-        return f"{text}; without a model, {_quote_name(sure.name)} gains {_format_size(sure.difference.gain)}."
+        return f"{text} Without a model, {_quote_name(sure.name)} gains {_format_size(sure.difference.gain)}."
     if (unsure := _find_best(free)) and unsure.difference.gain > TOLERANCE:
         gains = f"{_quote_name(unsure.name)} gains {figures.format_gain(unsure.difference)}"
-        return f"{text}; without a model, {gains}, which may be chance."
-    return f"{text}; no system gains without a model."
+        return f"{text} Without a model, {gains}, which may be chance."
+    return f"{text} No system gains without a model."
 
 
 def _describe_rival(comparison: Comparison, best: SystemScore) -> str:
@@ -164,8 +214,9 @@ def _describe_losers(comparison: Comparison) -> str:
     if best is None or best.difference.gain <= TOLERANCE:
         text = "no system gained anything"
     else:
-        gain = _format_size(best.difference.gain)
-        text = f"the largest gain, {gain} points by {_quote_name(best.name)}, may be chance"
+        gain = f"{_format_size(best.difference.gain)} points of {PRIMARY}"
+        interval = figures.describe_interval(best.difference)
+        text = f"the largest gain, {gain} by {_quote_name(best.name)} ({interval}), may be chance"
     if not worse:
         return text
     which = f"{_quote_name(worse[0].name)} is" if len(worse) == 1 else f"{len(worse)} systems are"

@@ -332,7 +332,7 @@ class Tuned:
     def _describe_gain(self, subject: str, name: str) -> str:
         score = self.comparison[name]
         found, cost = score.difference, score.usd_per_thousand
-        interval = f"95 % interval {100 * found.low:+.1f} to {100 * found.high:+.1f}"
+        interval = f"95% interval {100 * found.low:+.1f} to {100 * found.high:+.1f}"
         beside = "" if self.comparison.counts_model_time or not score.llm_calls else ", without the model's own time"
         return (
             f"{subject} gains {_format_points(found.gain)} of {PRIMARY} over the raw query on the held-out questions "

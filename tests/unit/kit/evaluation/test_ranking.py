@@ -72,7 +72,7 @@ def test_systems_are_ranked_by_both_orders_and_the_judges_words_are_kept() -> No
     assert first.text.endswith(" says most.")
     assert ranked.questions[0].standings[0].strengths == ("full", "full")
     assert ranked.summary() == (
-        "Ranked by judge-1 on 8 questions: rules > rewrite > raw. Repeats agree on 100 % of the pairs. "
+        "Ranked by judge-1 on 8 questions: rules > rewrite > raw. Repeats agree on 100% of the pairs. "
         "Ahead of raw by more than chance: rules, rewrite."
     )
     assert len(model.prompts) == 2 * len(QUESTIONS)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from qtmiddleware.kit.evaluation import PRIMARY
 from qtmiddleware.kit.evaluation.reporting.charts import (
     AREA,
-    MARK,
+    COSTS,
+    DOT,
     Point,
     classify,
     draw_costs,
@@ -30,8 +31,8 @@ NUMBERS = st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=8)
 SHARES = st.floats(-0.5, 0.5)
 
 
-def numbered(number: int, x: float, y: float) -> Point:
-    return Point(number, f"system {number}", "same", "", x, y)
+def numbered(number: int, x: float, y: float, name: str = "") -> Point:
+    return Point(number, name or f"system {number}", "same", "", x, y)
 
 
 @settings(deadline=None, max_examples=50)
@@ -52,23 +53,58 @@ def test_an_axis_is_marked_where_a_reader_would() -> None:
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.lists(st.tuples(st.floats(60, 354), st.floats(32, 274)), max_size=40))
-def test_every_point_has_its_number_in_a_mark_that_lies_on_no_other(places: list[tuple[float, float]]) -> None:
-    marks = mark_points([numbered(number, x, y) for number, (x, y) in enumerate(places, 1)])
+@given(st.lists(st.tuples(st.floats(60, 354), st.floats(32, 324), st.text(min_size=1, max_size=30)), max_size=25))
+def test_every_point_has_its_name_or_number_where_nothing_else_is(places: list[tuple[float, float, str]]) -> None:
+    points = [numbered(number, x, y, name) for number, (x, y, name) in enumerate(places, 1)]
+    marks = mark_points(points)
     assert sorted(point.number for mark in marks for point in mark.points) == list(range(1, len(places) + 1))
     for mark in marks:
+        assert (mark.label is None) is bool(mark.text)
         assert AREA.left <= mark.x - mark.width / 2 + 0.1
         assert mark.x + mark.width / 2 <= AREA.right + 0.1
-    assert not any(one.covers(other) for one, other in combinations(marks, 2))
+    boxes = [mark.box for mark in marks] + [mark.label.box for mark in marks if mark.label]
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+    for label in filter(None, (mark.label for mark in marks)):
+        assert AREA.left < label.box.left
+        assert label.box.right <= COSTS.right
+        assert 0 < label.box.top < label.box.bottom < AREA.bottom
+
+
+def test_a_name_stands_right_of_its_dot_else_left_else_above_else_below() -> None:
+    (free,) = mark_points([numbered(1, 200.0, 150.0)])
+    assert free.label
+    assert (free.label.text, free.label.anchor) == ("system 1", "start")
+    first, edge = mark_points([numbered(1, 360.0, 150.0), numbered(2, 100.0, 90.0)])
+    assert (first.label and first.label.anchor, edge.label and edge.label.anchor) == ("end", "start")
+    long = "a name that is too long for a side"
+    (above,) = mark_points([numbered(1, 210.0, 150.0, long)])
+    assert above.label
+    assert (above.label.anchor, above.label.y < above.y) == ("middle", True)
+    (below,) = mark_points([numbered(1, 210.0, 24.0, long)])
+    assert below.label
+    assert (below.label.anchor, below.label.y > below.y) == ("middle", True)
+
+
+def test_a_name_that_fits_nowhere_keeps_its_number_and_the_list_holds_it_alone() -> None:
+    gained = {"q1": 0.1, "q2": 0.2}
+    (time,) = draw_costs(comparison(score("n" * 80, gained), score("short", dict.fromkeys(gained, 0.05))))
+    assert [(point.number, point.name) for point in time.numbered] == [(1, "n" * 80)]
+    assert [(mark.text, mark.label and mark.label.text) for mark in time.marks] == [
+        ("1", None),
+        ("", "short"),
+        ("", "raw"),
+    ]
 
 
 def test_points_upon_each_other_share_one_mark() -> None:
     points = [numbered(1, 300.0, 50.0), numbered(2, 100.0, 90.0), numbered(3, 104.0, 93.0), numbered(5, 102.0, 93.0)]
     alone, shared = mark_points([*points[:3], replace(points[3], kind="better")])
-    assert (alone.text, alone.kind, alone.width) == ("1", "same", MARK)
-    assert (shared.text, shared.kind, shared.x, shared.y) == ("2, 3, 5", "mixed", 102.0, 92.0)
+    assert (alone.text, alone.kind, alone.width) == ("", "same", DOT)
+    assert (shared.kind, shared.x, shared.y) == ("mixed", 102.0, 92.0)
+    assert shared.label
+    assert shared.label.text == "system 2, system 3, system 5"
     (many,) = mark_points([numbered(number, 350.0, 90.0) for number in range(2, 30)])
-    assert many.text == "2–29"
+    assert (many.text, many.label) == ("2–29", None)
 
 
 @settings(deadline=None, max_examples=50)

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qtmiddleware.kit.evaluation import SYSTEMS, Comparison, Difference
+from qtmiddleware.kit.evaluation import SYSTEMS, Comparison, Dataset, Difference, Question, measure
 from qtmiddleware.kit.evaluation.reporting import figures, headings, rows
 from qtmiddleware.preprocessing.text import clean, shorten
+from qtmiddleware.protocols import Passage
 from tests.support.report_world import comparison, run, score
 
 ANY = st.none() | st.floats()
@@ -28,11 +29,11 @@ def cell(found: Comparison, name: str, heading: str) -> str:
         (figures.format_points, 0.1234, "+12.3"),
         (figures.format_points, -0.0004, "0.0"),
         (figures.format_points, -0.05, "-5.0"),
-        (figures.format_share, 0.05, "5 %"),
-        (figures.format_share, 0.001, "<1 %"),
-        (figures.format_share, 0.999, ">99 %"),
-        (figures.format_share, 0.0, "0 %"),
-        (figures.format_share, 1.0, "100 %"),
+        (figures.format_share, 0.05, "5%"),
+        (figures.format_share, 0.001, "<1%"),
+        (figures.format_share, 0.999, ">99%"),
+        (figures.format_share, 0.0, "0%"),
+        (figures.format_share, 1.0, "100%"),
         (figures.format_milliseconds, 0.44, "0.4"),
         (figures.format_milliseconds, 9.96, "10"),
         (figures.format_milliseconds, 1240.4, "1,240"),
@@ -107,14 +108,15 @@ def test_a_row_holds_all_that_was_measured_of_a_system() -> None:
     assert dict(zip(headings(found, wide=True), rows(found, wide=True)[1], strict=True)) == {
         "system": "ours",
         "nDCG@10": "0.550",
-        "gain [95 %]": "+5.0 [+3.0, +7.0]*",
+        "gain [95%]": "+5.0 [+3.0, +7.0]*",
+        "first": "50%",
         "R@10": "0.550",
         "R@100": "0.550",
         "MRR@10": "0.550",
         "P@5": "0.550",
         "MAP": "0.550",
-        "hurt": "25 %",
-        "helped": "50 %",
+        "hurt": "25%",
+        "helped": "50%",
         "+ms p50": "1,240",
         "p95": "2,300",
         "searches": "3.00",
@@ -125,8 +127,19 @@ def test_a_row_holds_all_that_was_measured_of_a_system() -> None:
     }
 
 
+def test_the_first_passage_is_right_where_the_reciprocal_rank_is_one() -> None:
+    passages = tuple(Passage(id_, f"about {id_}") for id_ in "ab")
+    asked = Dataset(
+        "two", passages, tuple(Question(id_, f"what is {id_}?") for id_ in "ab"), {it: {it: 1} for it in "ab"}
+    )
+    systems = {"raw": lambda it: [("b", 1.0), ("a", 0.9)], "ours": lambda it: [(it.id, 1.0)]}
+    found = measure(systems, asked, baseline="raw")
+    assert [figures.count_first(found[name]) for name in ("raw", "ours")] == [1, 2]
+    assert cell(found, "raw", "first") == "50%"
+
+
 def test_a_gain_that_may_be_chance_has_no_mark() -> None:
-    assert cell(comparison(score("ours", GAINS, is_significant=False)), "ours", "gain [95 %]") == "+5.0 [+3.0, +7.0]"
+    assert cell(comparison(score("ours", GAINS, is_significant=False)), "ours", "gain [95%]") == "+5.0 [+3.0, +7.0]"
 
 
 def test_what_is_not_known_is_a_dash() -> None:
@@ -134,7 +147,7 @@ def test_what_is_not_known_is_a_dash() -> None:
     found = comparison(score("ours", GAINS, runs=runs), score("lost", dict.fromkeys(GAINS, -0.1)))
     assert [cell(found, "ours", it) for it in ("$/1k", "$/+0.01")] == ["–", "–"]
     assert cell(found, "lost", "$/+0.01") == "–"
-    assert cell(found, "raw", "gain [95 %]") == "–"
+    assert cell(found, "raw", "gain [95%]") == "–"
 
 
 def test_a_hundred_passages_are_a_column_only_where_they_were_measured() -> None:

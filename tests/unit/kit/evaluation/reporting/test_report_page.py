@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from qtmiddleware.errors import MissingExtra
 from qtmiddleware.kit.evaluation import Comparison, Dataset, Percentiles, Question, Run, measure
 from qtmiddleware.kit.evaluation.judging import Judged, Reason, Verdict
-from qtmiddleware.kit.evaluation.reporting import Decision, charts, page
-from qtmiddleware.kit.evaluation.reporting.page import load_template
+from qtmiddleware.kit.evaluation.reporting import Decision, charts, headings, page
+from qtmiddleware.kit.evaluation.reporting.template import load_template
 from qtmiddleware.kit.evaluation.reporting.verdicts import HurtFinder
 from qtmiddleware.protocols import Passage
 from qtmiddleware.types import Message
@@ -122,7 +122,7 @@ def test_what_was_really_measured_is_told() -> None:
         baseline="raw",
     )
     text = Reading(page(found, asked)).text
-    assert "No system beats “raw”." in text
+    assert "No system is clearly better than “raw”, which has the right passage first for 3 of 3 questions." in text
     assert "−24.6" in text
     assert "0.250" not in text
     assert "250 ms" in text
@@ -153,7 +153,7 @@ def test_without_any_price_model_calls_are_drawn_and_without_a_model_nothing() -
 
 def test_one_system_alone_is_a_page_too() -> None:
     text = Reading(page(comparison())).text
-    assert "There is nothing to compare “raw” with." in text
+    assert "“raw” has the right passage first for 0 of 1 question. Only the baseline was measured" in text
     assert "Question by question" not in text
 
 
@@ -254,6 +254,9 @@ def test_a_decision_is_what_headline_and_cards_speak_of_and_no_name_is_cut() -> 
         name, True, f"Recommended: {name}.", ("The budget: few calls.",), frozenset({"combined"}), '{"escalation": 1}'
     )
     text = Reading(page(found, decision=decided)).text
+    assert "<h1>The right passage comes first for 30 of 30 questions instead of 0; none gets worse.</h1>" in page(
+        found, decision=decided
+    )
     assert f"Recommended: {name}." in text
     assert f"Gain of {name} recommended +10.0 points" in text
     assert "combined beyond the budget" in text
@@ -275,6 +278,25 @@ def test_where_the_models_time_is_not_counted_every_time_says_so() -> None:
     assert "median of the questions, without the model’s own time" in text
     assert "the time of the model is no part of any figure here" in text
     assert "without the model" not in Reading(page(several())).text
+
+
+def test_every_figure_that_was_measured_stands_in_one_of_two_tables() -> None:
+    found = replace(several(), systems=tuple(replace(it, means={**it.means, "R@100": 0.9}) for it in several().systems))
+    text = page(found)
+    main, more = re.findall(r'<table class="all">.*?</table>', text, re.DOTALL)
+    titles = [re.findall(r'<th scope="col"[^>]*>([^<]*)</th>', table) for table in (main, more)]
+    assert {*titles[0], *titles[1]} == {*headings(found, wide=True)}
+    assert titles[1] == ["system", "MRR@10", "P@5", "MAP", "helped", "$/+0.01"]
+    for table in (main, more):
+        assert all(f">{score.name}<" in table for score in found.systems)
+
+
+def test_a_minus_stands_before_numbers_and_hyphens_stay_in_names() -> None:
+    gains = {"q1": -0.1, "q2": -0.2}
+    text = Reading(page(comparison(score("seed-parity-2", gains)))).text
+    assert "−15.0" in text
+    assert "seed−parity" not in text
+    assert "parity−2" not in text
 
 
 def test_the_table_stands_in_the_order_of_the_chart() -> None:

@@ -14,8 +14,8 @@ from tests.support.retrieval_world import QUERY, search
 def test_it_says_how_the_systems_stand_what_that_took_and_why() -> None:
     found = ranked_side_by_side()
     text = ranking_page(found)
-    assert "<h1>“rewrite” answered best, ahead of “raw” by more than chance.</h1>" in text
-    assert "Repeats agree on 100 % of the pairs." in text
+    assert "<h1>“rewrite” gives the best answer to 6 of 6 questions, “raw” to 0.</h1>" in text
+    assert "Repeats agree on 100% of the pairs." in text
     assert text.count('<tr class="better">') == 2  # in the chart and in the table
     assert "1. rewrite (accuracy " in text
     assert "2. raw = rules (accuracy " in text

@@ -32,7 +32,7 @@ def test_a_comment_begins_with_the_verdict_and_has_a_row_for_each_system() -> No
     assert text.splitlines()[0] == "**Retrieval got worse with “rules”.**"
     assert "of 40 questions, 20 got worse and 0 got better. nDCG@10 fell from 0.500 to 0.395, by 10.5 points" in text
     head, raw, rules = cells(text)
-    assert head == ["system", "before", "after", "change [95 %]", "better", "worse", "verdict"]
+    assert head == ["system", "before", "after", "change [95%]", "better", "worse", "verdict"]
     assert raw == ["raw", "0.500", "0.500", "0.0 [0.0, 0.0]", "0", "0", "not worse"]
     assert (rules[:3], rules[4:]) == (["rules", "0.500", "0.395"], ["0", "20", "worse"])
 

@@ -8,12 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from qtmiddleware.kit.evaluation import Dataset, Question, Run
-from qtmiddleware.kit.evaluation.reporting import verdict
+from qtmiddleware.kit.evaluation import Dataset, PerQuery, Question, Run
+from qtmiddleware.kit.evaluation.reporting import Decision, verdict
 from qtmiddleware.kit.evaluation.reporting.verdicts import ID_LENGTH, HurtFinder
 from qtmiddleware.protocols import Passage
 from tests.support.report_world import comparison, run, score, several
 
+RULES = "The right passage comes first for 2 of 4 questions instead of 0; 1 of 4 gets worse. “rules” gains 5.0 points"
 GAINS = {"q1": 0.2, "q2": -0.1, "q3": 0.1, "q4": 0.0}
 
 
@@ -28,10 +29,36 @@ def test_the_verdict_names_the_best_its_price_and_what_is_free() -> None:
     runs = {question: run(question, calls=1, cost=0.0005) for question in GAINS}
     best = score("combined", dict.fromkeys(GAINS, 0.2), ms=(1240.0, 2300.0), runs=runs)
     assert verdict(comparison(best, score("rules", GAINS))) == (
-        "“combined” beats “raw” by 20.0 points of nDCG@10. 0 % of the questions get worse; it adds 1.2 s (median) and "
-        "calls the model 1.00 times per question, for $0.50 per 1,000 questions; without a model, “rules” gains 5.0. "
+        "The right passage comes first for 4 of 4 questions instead of 0; none gets worse. "
+        "“combined” gains 20.0 points of nDCG@10 over “raw” (95% interval +18.0 to +22.0). It adds 1.2 s (median) "
+        "and calls the model 1.00 times per question, for $0.50 per 1,000 questions. "
+        "Without a model, “rules” gains 5.0. "
         "“rules” may be as good: the 15.0 points between them [+5.0, +25.0] may be chance."
     )
+
+
+def test_what_is_gained_further_down_is_told_where_no_more_questions_have_the_right_passage_first() -> None:
+    below = {"q1": 0.05, "q2": 0.05, "q3": -0.02, "q4": 0.0}
+    assert verdict(comparison(score("rules", below))).startswith(
+        "2 of 4 questions get better and 1 gets worse; "
+        "the right passage comes first for 0, as before. “rules” gains 2.0"
+    )
+    found = comparison(score("rules", {"q1": 0.05, "q2": 0.0}))
+    base = replace(found["raw"], per_query=PerQuery({"MRR@10": {"q1": 1.0, "q2": 0.5}}))
+    assert verdict(replace(found, systems=(base, *found.challengers))).startswith(
+        "1 of 2 questions gets better and none gets worse; the right passage comes first for 0 instead of 1. “rules”"
+    )
+
+
+def test_a_decision_is_told_for_people_too() -> None:
+    found = comparison(score("combined", GAINS), score("rules", dict.fromkeys(GAINS, 0.3)))
+    decided = Decision("combined", True, "Recommended: “combined”.", ("It was tried.",))
+    first = "2 of 4 questions instead of 0; 1 of 4 gets worse."
+    assert verdict(found, decided) == f"The right passage comes first for {first} Recommended: “combined”."
+    refused = replace(decided, is_recommended=False, headline="Nothing is recommended: “combined” is refused.")
+    assert verdict(found, refused) == f"{refused.headline} With “combined”: the right passage comes first for {first}"
+    nothing = Decision("raw", False, "Nothing is recommended: no candidate did better.", ())
+    assert verdict(found, nothing) == nothing.headline
 
 
 def test_the_verdict_says_how_many_searches_a_question_takes() -> None:
@@ -75,7 +102,7 @@ def test_the_verdict_names_a_cheaper_system_that_may_be_as_good_as_the_best() ->
     cheaper, cheapest = (score(name, slightly, runs=paid(gains, cost)) for name, cost in (("b", 2e-4), ("a", 4e-5)))
     said = verdict(comparison(best, cheaper, cheapest, score("rules", by_far)))
     assert said.endswith("“a” ($0.040) may be as good: the 1.0 points between them [-2.3, +4.3] may be chance.")
-    assert verdict(comparison(best, score("rules", by_far))).endswith("without a model, “rules” gains 10.0.")
+    assert verdict(comparison(best, score("rules", by_far))).endswith("Without a model, “rules” gains 10.0.")
     more = {asked: gain + 0.001 for asked, gain in gains.items()}
     unpriced = score("a", slightly, runs=paid(gains, None)), score("all", more, runs=paid(gains, None, 4))
     assert "“a” (1.00 calls per question)" in verdict(comparison(*unpriced))
@@ -89,29 +116,29 @@ def test_the_verdict_names_the_second_best_where_chance_may_have_decided_between
 
 def test_a_system_whose_every_answer_is_degraded_does_not_win() -> None:
     broken = replace(score("combined", dict.fromkeys(GAINS, 0.4)), degraded=len(GAINS))
-    assert verdict(comparison(broken, score("rules", GAINS))).startswith("“rules” beats “raw”")
+    assert verdict(comparison(broken, score("rules", GAINS))).startswith(RULES)
 
 
 def test_the_verdict_says_when_a_price_is_not_known_and_what_is_free_may_be_chance() -> None:
     best = score("combined", GAINS, runs={question: run(question, calls=1, cost=None) for question in GAINS})
     said = verdict(comparison(best, score("rules", GAINS, is_significant=False)))
-    assert "unknown price; without a model, “rules” gains +5.0 [+3.0, +7.0], which may be chance." in said
+    assert "unknown price. Without a model, “rules” gains +5.0 [+3.0, +7.0], which may be chance." in said
     worse = score("rules", dict.fromkeys(GAINS, -0.1), is_significant=False)
-    assert "unknown price; no system gains without a model." in verdict(comparison(best, worse))
+    assert "unknown price. No system gains without a model." in verdict(comparison(best, worse))
 
 
 def test_a_larger_gain_that_may_be_chance_does_not_win() -> None:
     lucky = score("lucky", dict.fromkeys(GAINS, 0.4), is_significant=False)
-    assert verdict(comparison(lucky, score("rules", GAINS))).startswith("“rules” beats “raw” by 5.0 points")
+    assert verdict(comparison(lucky, score("rules", GAINS))).startswith(RULES)
 
 
 def test_the_verdict_says_that_nothing_beats_the_baseline() -> None:
     lucky = score("lucky", GAINS, is_significant=False)
     worse = score("worse", dict.fromkeys(GAINS, -0.2))
     assert verdict(comparison(lucky, worse)) == (
-        "No system beats “raw”. On these 4 questions the largest gain, 5.0 points by “lucky”, may be chance, and "
-        "“worse” "
-        "is significantly worse. With so few questions, only a large difference can be seen."
+        "No system is clearly better than “raw”, which has the right passage first for 0 of 4 questions. On these 4 "
+        "questions the largest gain, 5.0 points of nDCG@10 by “lucky” (95% interval +3.0 to +7.0), may be chance, and "
+        "“worse” is significantly worse. With so few questions, only a large difference can be seen."
     )
 
 
@@ -121,7 +148,10 @@ def test_the_verdict_does_not_call_equal_systems_different() -> None:
 
 
 def test_the_verdict_knows_when_there_is_nothing_to_compare() -> None:
-    assert verdict(comparison()) == "There is nothing to compare “raw” with. Only the baseline was measured."
+    assert verdict(comparison()) == (
+        "“raw” has the right passage first for 0 of 1 question. "
+        "Only the baseline was measured, so there is nothing to compare it with."
+    )
 
 
 @pytest.mark.parametrize("count", [1, 2, 40])

@@ -1,0 +1,63 @@
+"""The template that all pages share: one head, one policy, one style, and nothing that a page has to load."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final
+
+from qtmiddleware.errors import MissingExtra
+from qtmiddleware.kit.evaluation.reporting import figures
+from qtmiddleware.preprocessing.text import shorten
+
+if TYPE_CHECKING:
+    import jinja2
+    from markupsafe import Markup
+
+_MINUS: Final = re.compile(r"(?<![\w-])-(?=[\d$]|$)")
+_POLICY: Final = "default-src 'none'; style-src 'sha256-{style}'; img-src data:; base-uri 'none'; form-action 'none'"
+
+
+def render(name: str, *, style: str = "", **values: Any) -> str:
+    """Return the page that the template called *name* makes of *values*; *style* is what it alone needs.
+
+    The page may load nothing and run nothing: its policy allows the one style it holds. Raises `MissingExtra` without
+    jinja2.
+    """
+    template, raw = load_template(name)
+    style = read_file("house.css") + read_file("page.css") + style
+    policy = _POLICY.format(style=b64encode(sha256(style.encode()).digest()).decode())
+    shared = {"figures": figures, "name_length": figures.NAME_LENGTH, "lede": "", "notes": ()}
+    return template.render({**shared, **values}, policy=policy, style=raw(style))
+
+
+@cache
+def load_template(name: str) -> tuple[jinja2.Template, type[Markup]]:
+    """Return the template of this *name*, compiled, and what marks our own text as needing no escape."""
+    try:
+        import jinja2
+        from markupsafe import Markup
+    except ImportError as error:
+        raise MissingExtra("jinja2", "eval") from error
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(read_file),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(typeset=_typeset, short=shorten, count="{:,}".format)
+    return environment.get_template(name), Markup
+
+
+def read_file(name: str) -> str:
+    """Return the text of the file of this *name* beside this one."""
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _typeset(text: str) -> str:
+    """Text with a real minus before each number, while a name keeps its hyphens."""
+    return _MINUS.sub("\N{MINUS SIGN}", text)
