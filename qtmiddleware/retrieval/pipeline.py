@@ -11,10 +11,10 @@ whenever the rest is late, wrong or down; only its own failure is raised, as it 
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.catalogue import NOTHING, STANDALONE, TEXT_CLAUSE
 from qtmiddleware.errors import ResponseShapeError, is_refusal
@@ -70,7 +70,12 @@ from qtmiddleware.types import (
     add_degradation,
 )
 
+if TYPE_CHECKING:
+    from qtmiddleware.retrieval.glossary import Term
+
 logger: Final = get_logger("qtmiddleware")
+
+TermWriter = Callable[[list[str | None]], list[str | None]]
 
 
 def retrieval_flow(
@@ -165,6 +170,7 @@ class _Pipeline:
         self._parts = parts
         self._is_follow_up = bool(request.history)
         self._keywords = ""
+        self._terms: Sequence[Term] = ()
         self._first = Search(request.original)
 
     def run(self) -> Flow[Retrieval]:
@@ -270,6 +276,8 @@ class _Pipeline:
         self.query = prepare_query(request.original, self.settings)
         self._keywords = self.query.keywords if self.settings.preprocess.enabled else ""
         self.original = Variant("original", self.query.text, self.original.weight)
+        if request.glossary is not None:
+            self._terms = request.glossary.find_terms(request.original, self.query.language)
         trace.stage("preprocess", trace.clock())
         reason = request.skip_reason or find_skip_reason(
             self.settings, request.original, is_follow_up=bool(request.history), find_spans=self._find_spans
@@ -524,9 +532,30 @@ class _Pipeline:
             language=self.query.language,
             asked=request.width or request.top_k,
             top_k=request.top_k,
+            write_terms=self._find_term_writer(transformation, variants.own),
         )
         self.trace.stage("keyword_evidence", self.trace.clock() - began)
         return candidates
+
+    def _find_term_writer(self, transformation: Transformation, own: str) -> TermWriter | None:
+        """Return what writes the question's terms of the glossary into texts; ``None`` if it has none.
+
+        *own* are the keywords of the question or, in a conversation, of its standalone form.
+        """
+        glossary, language, terms = self.request.glossary, self.query.language, self._terms
+        if glossary is not None and transformation.standalone:
+            terms = glossary.find_terms(transformation.standalone, language)
+        if glossary is None or not terms:
+            return None
+        from qtmiddleware.retrieval.glossary import settle_terms, write_terms
+
+        def write(texts: list[str | None]) -> list[str | None]:
+            settled, undecided = settle_terms(terms, texts, own, language)
+            for said in (*map(str, settled), *undecided):
+                self.trace.note("glossary", said)
+            return write_terms(settled, texts, glossary, own, language)
+
+        return write
 
     def _judge(self, fusion: Fusion, evidence: Evidence | None, own: str) -> Standing:
         """How sure the question's own list looks beside those of earlier questions."""

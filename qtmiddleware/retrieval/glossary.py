@@ -1,0 +1,272 @@
+"""A team's own words: which terms of a question a glossary knows, and which passages hold them in another form.
+
+A glossary only adds. A passage that holds "change request" counts as one that holds the "CR" of the question; the
+question keeps its words and their number. What is uncertain is not used.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence, Set
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from qtmiddleware.preprocessing.text import fold_accents
+from qtmiddleware.retrieval.bm25 import strip_plural
+from qtmiddleware.retrieval.question_words import find_held_words, load_word_rules
+
+MOST_OTHERS: Final = 16
+"""How many other forms of one term are looked for."""
+
+_WORD: Final = re.compile(r"\w+")
+# Beside one of these a term is part of a code, an address or a file name.
+_BEFORE: Final = r"(?<![\w@#/\\.-])"
+_AFTER: Final = r"(?![\w@#/\\+]|[-.]\w)"
+_GAP: Final = re.compile(r"[\s'’‐-―-]+")
+_ANY_GAP: Final = r"[\s'’‐-―-]{1,3}"
+# A form in capitals is an abbreviation, unless it has several words and a longer one.
+_LONGEST_PART: Final = 5
+
+Row = tuple[Sequence[str], Sequence[str]]
+"""Forms, and the forms that a passage may hold in their place."""
+
+
+class Term(NamedTuple):
+    """A term of a question that the glossary knows.
+
+    - *written*: as it stands in the question. *form*: as it stands in the glossary.
+    - *meanings*: the other forms of each meaning. A term that *is_certain* has one meaning.
+    """
+
+    written: str
+    form: str
+    meanings: tuple[tuple[str, ...], ...]
+    is_certain: bool
+
+    def __str__(self) -> str:
+        return f"{self.form} = {' or '.join(', '.join(forms) for forms in self.meanings)}"
+
+
+class Glossary:
+    """The terms of a team, by their words. Nothing changes in it once it is made, so threads may share it."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        # Of one spelling there may be several forms: CR and cr, C and C++.
+        self._forms: dict[str, dict[str, dict[str, None]]] = {}
+        self._lengths: dict[str, tuple[int, ...]] = {}
+        for forms, others in rows:
+            shorts = [form for form in forms if len(_split_meanings(form, others)) > 1] if len(others) > 2 else []
+            for form in forms:
+                # What an abbreviation means else is no form of what it means here.
+                mine = [short for short in shorts if _abbreviates(short, form)]
+                self._add(form, mine or [other for other in others if other != form])
+
+    def _add(self, form: str, others: Sequence[str]) -> None:
+        words = [_fold_word(word) for word in _WORD.findall(form)]
+        if not words or not others:
+            return
+        known = self._forms.setdefault(" ".join(words), {}).setdefault(form, {})
+        known.update(dict.fromkeys(others))
+        lengths = self._lengths.get(words[0], ())
+        if len(words) not in lengths:
+            self._lengths[words[0]] = tuple(sorted((*lengths, len(words)), reverse=True))
+
+    def __len__(self) -> int:
+        return sum(map(len, self._forms.values()))
+
+    def __iter__(self) -> Iterator[str]:
+        return (form for forms in self._forms.values() for form in forms)
+
+    def find_terms(self, question: str, language: str = "") -> tuple[Term, ...]:
+        """Return the terms that stand in *question*, each once; of overlapping ones the longest that begins first."""
+        words = list(_WORD.finditer(question))
+        folded = [_fold_word(word.group()) for word in words]
+        found: dict[str, Term] = {}
+        at, covered = 0, 0
+        while at < len(words):
+            size = 1
+            for count in self._lengths.get(folded[at], ()):
+                known = self._forms.get(" ".join(folded[at : at + count]))
+                start, end = words[at].start(), words[min(at + count, len(words)) - 1].end()
+                forms = [form for form in known or () if _is_written(form, question, start, end)]
+                if known is not None and forms:
+                    others = dict.fromkeys(other for form in forms for other in known[form])
+                    before, *_, after = re.split(r"(\w+)", forms[0])
+                    written = f"{before}{question[start:end]}{after}"
+                    term = _build_term(written, forms[0], list(others), language)
+                    found.setdefault(forms[0], term)
+                    size, covered = count, covered + count
+                    break
+            at += size
+        # Where everything is in capitals they do not tell an abbreviation from a word.
+        if covered < len(words) and question.isupper():
+            found = {form: term for form, term in found.items() if not any(map(_is_exact, _WORD.findall(form)))}
+        return tuple(_settle_by_words(term, folded) for term in found.values())
+
+    def is_ambiguous(self, form: str) -> bool:
+        """Whether *form* has several meanings in this glossary."""
+        known = self._forms.get(" ".join(map(_fold_word, _WORD.findall(form))), {}).get(form)
+        return known is not None and len(_split_meanings(form, list(known))) > 1
+
+
+def _build_term(written: str, form: str, others: Sequence[str], language: str) -> Term:
+    meanings = _split_meanings(form, others)
+    # "HOW" may be a term, and is a word first.
+    is_word = fold_accents(form) in load_word_rules(language or "en").function_words
+    return Term(written, form, meanings, len(meanings) == 1 and not is_word)
+
+
+def _split_meanings(form: str, others: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """The *others* as one meaning; as several, if *form* abbreviates more than one of them."""
+    distinct = list({" ".join(map(_fold_word, _WORD.findall(other))): other for other in reversed(others)}.values())
+    long = [other for other in reversed(distinct) if _abbreviates(form, other)]
+    return tuple((other,) for other in long) if len(long) > 1 else (tuple(others[:MOST_OTHERS]),)
+
+
+def _abbreviates(short: str, long: str) -> bool:
+    """Whether *short* is an abbreviation whose letters stand in *long* in their order, the first one first."""
+    if not any(map(_is_exact, _WORD.findall(short))):
+        return False
+    letters = iter("".join(_WORD.findall(fold_accents(long))))
+    wanted = "".join(_WORD.findall(fold_accents(short)))
+    return fold_accents(long)[:1] == wanted[:1] and len(long) > len(short) and all(one in letters for one in wanted)
+
+
+def _settle_by_words(term: Term, question: Sequence[str]) -> Term:
+    """*term* with the one meaning whose words stand in the question beside it, if there is one."""
+    if term.is_certain or len(term.meanings) < 2:
+        return term
+    own = set(map(_fold_word, _WORD.findall(term.written)))
+    beside = set(question) - own - load_word_rules("en").function_words
+    fitting = [
+        forms for forms in term.meanings if beside & {_fold_word(it) for form in forms for it in _WORD.findall(form)}
+    ]
+    return term._replace(meanings=tuple(fitting), is_certain=True) if len(fitting) == 1 else term
+
+
+def settle_terms(
+    terms: Sequence[Term], texts: Sequence[str | None], keywords: str, language: str
+) -> tuple[list[Term], list[str]]:
+    """Return the *terms* whose meaning is certain or decided by the *texts*, and what is said of the others.
+
+    A meaning is decided if a text that holds it holds more of the question's other *keywords* than any text that holds
+    another meaning, and at least one.
+    """
+    settled, notes = list[Term](), list[str]()
+    for term in terms:
+        if term.is_certain:
+            settled.append(term)
+            continue
+        rest = _remove_words(keywords, term.written, language)
+        counts = [_count_beside(forms, texts, rest, language) for forms in term.meanings]
+        best = max(counts)
+        if best and counts.count(best) == 1:
+            settled.append(term._replace(meanings=(term.meanings[counts.index(best)],), is_certain=True))
+        else:
+            notes.append(f"{term.form} not used: nothing beside it decides what it means")
+    return settled, notes
+
+
+def _count_beside(forms: Iterable[str], texts: Sequence[str | None], rest: str, language: str) -> int:
+    holding = [text for text in texts if text and any(find_form(form, text) for form in forms)]
+    return max((len(find_held_words(rest, text, language)) for text in holding), default=0)
+
+
+def _remove_words(keywords: str, written: str, language: str) -> str:
+    idle = set(map(_fold_word, _WORD.findall(written))) | load_word_rules(language or "en").function_words
+    return " ".join(word for word in keywords.split() if idle.isdisjoint(map(_fold_word, _WORD.findall(word))))
+
+
+def write_terms(
+    terms: Sequence[Term], texts: Sequence[str | None], glossary: Glossary, keywords: str, language: str
+) -> list[str | None]:
+    """Return *texts* with the question's form of each of the *terms* behind every other form of it.
+
+    Behind an ambiguous form only in texts that hold another of the question's *keywords* too.
+    """
+    written = list(texts)
+    for term in terms:
+        for form in term.meanings[0]:
+            rest = _remove_words(keywords, term.written, language) if glossary.is_ambiguous(form) else None
+            for place, text in enumerate(written):
+                if text and (ends := find_form(form, text)) and (rest is None or find_held_words(rest, text, language)):
+                    written[place] = insert_behind(text, ends, f" {term.written}")
+    return written
+
+
+def insert_behind(text: str, ends: Sequence[int], addition: str) -> str:
+    """Return *text* with *addition* at each of the places *ends*."""
+    parts = [text[start:end] for start, end in zip((0, *ends), (*ends, len(text)), strict=True)]
+    return addition.join(parts)
+
+
+def find_form(form: str, text: str) -> list[int]:
+    """Return where *form* ends in *text*, each time it stands there."""
+    first, is_exact, pattern = _compile_form(form)
+    if first not in (text if is_exact else text.lower()):
+        return []
+    return [match.end() for match in pattern.finditer(text)]
+
+
+@lru_cache(maxsize=1_024)
+def _compile_form(form: str) -> tuple[str, bool, re.Pattern[str]]:
+    """A piece without which *form* stands in no text, whether its case counts, and what finds it."""
+    exact = _find_exact(form)
+    parts = re.split(r"(\w+)", form)
+    written = [_write_gap(gap) for gap in parts[::2]]
+    words = [f"(?-i:{re.escape(word)})" if word in exact else re.escape(word) for word in parts[1::2]]
+    last = parts[-2]
+    # A plural meets a singular and the reverse.
+    if not parts[-1] and last[-1:].isalpha():
+        bare = strip_plural(last) if last not in exact else last
+        words[-1] = f"(?-i:{re.escape(bare)}s?)" if last in exact else f"{re.escape(bare)}(?:e?s)?"
+    body = "".join(gap + word for gap, word in zip(written, [*words, ""], strict=True))
+    pattern = re.compile(_BEFORE + body + _AFTER, re.IGNORECASE)
+    word = parts[1]
+    return (word, True, pattern) if word in exact else (strip_plural(word.lower()), False, pattern)
+
+
+def _write_gap(gap: str) -> str:
+    if not gap:
+        return ""
+    pieces = _GAP.split(gap)
+    return _ANY_GAP.join(map(re.escape, pieces)) if len(pieces) > 1 else re.escape(gap)
+
+
+def _is_written(form: str, question: str, start: int, end: int) -> bool:
+    """Whether what stands from *start* to *end* in *question*, of the same folded words, is *form*."""
+    exact, said = _find_exact(form), question[start:end]
+    wanted, given = re.split(r"(\w+)", form), re.split(r"(\w+)", said)
+    for word, other in zip(wanted[1::2], given[1::2], strict=True):
+        if word in exact and other not in (word, f"{word}s"):
+            return False
+    inner = zip(wanted[2:-1:2], given[2:-1:2], strict=True)
+    if any(_GAP.sub(" ", one) != _GAP.sub(" ", other) for one, other in inner):
+        return False
+    before, after = question[:start], question[end:]
+    if not before.endswith(wanted[0]) or not after.startswith(wanted[-1]):
+        return False
+    before, after = before.removesuffix(wanted[0]), after.removeprefix(wanted[-1])
+    return not (re.search(r"[\w@#/\\.-]\Z", before) or re.match(r"[\w@#/\\+]|[-.]\w", after))
+
+
+def _find_exact(form: str) -> Set[str]:
+    """The words of *form* whose case counts."""
+    words = _WORD.findall(form)
+    if len(words) > 1 and form.isupper() and max(map(len, words)) > _LONGEST_PART:
+        return frozenset()
+    return frozenset(filter(_is_exact, words))
+
+
+def _is_exact(word: str) -> bool:
+    """Whether *word* is written as abbreviations are: CR, PhD, S3, K."""
+    capitals = sum(map(str.isupper, word))
+    return capitals > 1 or (capitals == 1 and (len(word) == 1 or not word.isalpha()))
+
+
+@lru_cache(maxsize=20_000)
+def _fold_word(word: str) -> str:
+    """*word* without case, accents and plural."""
+    if len(word) > 2 and word[-1] == "s" and word[:-1].isupper():
+        word = word[:-1]
+    return strip_plural(fold_accents(word))
