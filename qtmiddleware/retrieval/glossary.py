@@ -26,6 +26,7 @@ _GAP: Final = re.compile(r"[\s'’‐-―-]+")
 _ANY_GAP: Final = r"[\s'’‐-―-]{1,3}"
 # A form in capitals is an abbreviation, unless it has several words and a longer one.
 _LONGEST_PART: Final = 5
+_SMALL: Final = 3
 
 Row = tuple[Sequence[str], Sequence[str]]
 """Forms, and the forms that a passage may hold in their place."""
@@ -124,12 +125,13 @@ def _split_meanings(form: str, others: Sequence[str]) -> tuple[tuple[str, ...], 
 
 
 def _abbreviates(short: str, long: str) -> bool:
-    """Whether *short* is an abbreviation whose letters stand in *long* in their order, the first one first."""
-    if not any(map(_is_exact, _WORD.findall(short))):
+    """Whether *short* is made of the initials of *long*; those of small words may be left out."""
+    wanted = fold_accents("".join(_WORD.findall(short)))
+    words = _WORD.findall(fold_accents(long))
+    if len(words) < 2 or not any(map(_is_exact, _WORD.findall(short))):
         return False
-    letters = iter("".join(_WORD.findall(fold_accents(long))))
-    wanted = "".join(_WORD.findall(fold_accents(short)))
-    return fold_accents(long)[:1] == wanted[:1] and len(long) > len(short) and all(one in letters for one in wanted)
+    main = [word for word in words if len(word) > _SMALL]
+    return wanted in ("".join(word[0] for word in words), "".join(word[0] for word in main))
 
 
 def _settle_by_words(term: Term, question: Sequence[str]) -> Term:

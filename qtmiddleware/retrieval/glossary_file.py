@@ -78,7 +78,9 @@ def _read_json(text: str, source: str) -> Iterator[Row]:
         # As pairs, so that a term that is written twice keeps both.
         pairs = json.loads(text, object_pairs_hook=_Pairs)
     except json.JSONDecodeError as error:
-        raise _error(source, f"is not JSON: {error.msg} at line {error.lineno}", "mend that line") from None
+        raise _error(
+            source, f"is not JSON: {error.msg.removesuffix(' at')} at line {error.lineno}", "mend that line"
+        ) from None
     except (RecursionError, ValueError):
         raise _error(source, "is not JSON that can be read", "write one object of texts and lists") from None
     if not isinstance(pairs, _Pairs):

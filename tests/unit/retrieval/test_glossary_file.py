@@ -59,7 +59,7 @@ def test_a_mapping_of_the_config_is_used_beside_the_file(tmp_path: Path) -> None
     [
         ("", "is empty"),
         (" \n", "is empty"),
-        ('{"CR": "change request",\n "SWP": "site', "is not JSON: Invalid control character at line 2"),
+        ('{"CR": "change request",\n "SWP": "site', "is not JSON: Unterminated string starting at line 2"),
         ('{"CR": "change request",\n "SWP": ["a"', "is not JSON: Expecting ',' delimiter at line 2"),
         ('{"CR": "change request",\n "SWP": ""}', "line 2, must not have an empty side"),
         ('{"CR": "change request",\n "": "site"}', "line 2, must not have an empty side"),
