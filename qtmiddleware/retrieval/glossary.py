@@ -53,30 +53,31 @@ class Glossary:
 
     def __init__(self, rows: Iterable[Row]) -> None:
         # Of one spelling there may be several forms: CR and cr, C and C++.
-        self._forms: dict[str, dict[str, dict[str, None]]] = {}
+        self._forms: dict[str, list[tuple[str, Sequence[str]]]] = {}
         self._lengths: dict[str, tuple[int, ...]] = {}
         for forms, others in rows:
             shorts = [form for form in forms if len(_split_meanings(form, others)) > 1] if len(others) > 2 else []
             for form in forms:
                 # What an abbreviation means else is no form of what it means here.
                 mine = [short for short in shorts if _abbreviates(short, form)]
-                self._add(form, mine or [other for other in others if other != form])
+                self._add(form, mine or others)
 
     def _add(self, form: str, others: Sequence[str]) -> None:
         words = [_fold_word(word) for word in _WORD.findall(form)]
-        if not words or not others:
+        if not words or (len(others) == 1 and others[0] == form):
             return
-        known = self._forms.setdefault(" ".join(words), {}).setdefault(form, {})
-        known.update(dict.fromkeys(others))
-        lengths = self._lengths.get(words[0], ())
-        if len(words) not in lengths:
+        self._forms.setdefault(" ".join(words), []).append((form, others))
+        lengths = self._lengths.get(words[0])
+        if lengths is None:
+            self._lengths[words[0]] = (len(words),)
+        elif len(words) not in lengths:
             self._lengths[words[0]] = tuple(sorted((*lengths, len(words)), reverse=True))
 
     def __len__(self) -> int:
-        return sum(map(len, self._forms.values()))
+        return len(set(self))
 
     def __iter__(self) -> Iterator[str]:
-        return (form for forms in self._forms.values() for form in forms)
+        return iter(dict.fromkeys(form for known in self._forms.values() for form, _ in known))
 
     def find_terms(self, question: str, language: str = "") -> tuple[Term, ...]:
         """Return the terms that stand in *question*, each once; of overlapping ones the longest that begins first."""
@@ -87,15 +88,15 @@ class Glossary:
         while at < len(words):
             size = 1
             for count in self._lengths.get(folded[at], ()):
-                known = self._forms.get(" ".join(folded[at : at + count]))
+                known = self._forms.get(" ".join(folded[at : at + count]), ())
                 start, end = words[at].start(), words[min(at + count, len(words)) - 1].end()
-                forms = [form for form in known or () if _is_written(form, question, start, end)]
-                if known is not None and forms:
-                    others = dict.fromkeys(other for form in forms for other in known[form])
-                    before, *_, after = re.split(r"(\w+)", forms[0])
+                fitting = [row for row in known if _is_written(row[0], question, start, end)]
+                if fitting:
+                    form = fitting[0][0]
+                    others = dict.fromkeys(other for _, others in fitting for other in others if other != form)
+                    before, *_, after = re.split(r"(\w+)", form)
                     written = f"{before}{question[start:end]}{after}"
-                    term = _build_term(written, forms[0], list(others), language)
-                    found.setdefault(forms[0], term)
+                    found.setdefault(form, _build_term(written, form, list(others), language))
                     size, covered = count, covered + count
                     break
             at += size
@@ -106,8 +107,9 @@ class Glossary:
 
     def is_ambiguous(self, form: str) -> bool:
         """Whether *form* has several meanings in this glossary."""
-        known = self._forms.get(" ".join(map(_fold_word, _WORD.findall(form))), {}).get(form)
-        return known is not None and len(_split_meanings(form, list(known))) > 1
+        known = self._forms.get(" ".join(map(_fold_word, _WORD.findall(form))), ())
+        others = [other for spelling, others in known if spelling == form for other in others if other != form]
+        return len(_split_meanings(form, others)) > 1
 
 
 def _build_term(written: str, form: str, others: Sequence[str], language: str) -> Term:
@@ -266,7 +268,6 @@ def _is_exact(word: str) -> bool:
     return capitals > 1 or (capitals == 1 and (len(word) == 1 or not word.isalpha()))
 
 
-@lru_cache(maxsize=20_000)
 def _fold_word(word: str) -> str:
     """*word* without case, accents and plural."""
     if len(word) > 2 and word[-1] == "s" and word[:-1].isupper():

@@ -14,8 +14,8 @@ from qtmiddleware.config.settings import GlossarySettings
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.retrieval.glossary import Glossary, Row
 
-MOST_BYTES: Final = 100_000_000
-MOST_ENTRIES: Final = 1_000_000
+MOST_BYTES: Final = 50_000_000
+MOST_ENTRIES: Final = 200_000
 LONGEST_FORM: Final = 200
 """The limits of a glossary: bytes of the file, entries, and characters of one form."""
 
