@@ -198,6 +198,16 @@ def write_terms(
     return written
 
 
+def expand_question(question: str, terms: Sequence[Term]) -> str:
+    """Return *question* with the other forms of each of its *terms* in brackets behind it, if they are certain."""
+    for term in terms:
+        at = question.find(term.written)
+        if term.is_certain and at >= 0:
+            end = at + len(term.written)
+            question = insert_behind(question, [end], f" ({', '.join(term.meanings[0])})")
+    return question
+
+
 def insert_behind(text: str, ends: Sequence[int], addition: str) -> str:
     """Return *text* with *addition* at each of the places *ends*."""
     parts = [text[start:end] for start, end in zip((0, *ends), (*ends, len(text)), strict=True)]

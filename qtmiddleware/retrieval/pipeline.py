@@ -46,6 +46,7 @@ from qtmiddleware.retrieval.responses import (
 )
 from qtmiddleware.retrieval.result import build_result, read_matches
 from qtmiddleware.retrieval.searching import (
+    build_expanded,
     build_variants,
     choose_searches,
     let_passage_lead,
@@ -171,6 +172,7 @@ class _Pipeline:
         self._is_follow_up = bool(request.history)
         self._keywords = ""
         self._terms: Sequence[Term] = ()
+        self._expanded: Variant | None = None
         self._first = Search(request.original)
 
     def run(self) -> Flow[Retrieval]:
@@ -215,7 +217,8 @@ class _Pipeline:
         width, flows = self.request.width, list[Flow[Any]]()
         if self._found is None and not learns and by_words is None:
             flows.append(self._search_by_words(width, self.deadline if stage is None else self._llm_deadline()))
-        if not (self._found is not None or waits_for_first or (stage is None and (learns or transformation.is_empty))):
+        is_over = stage is None and (learns or (transformation.is_empty and self._expanded is None))
+        if not (self._found is not None or waits_for_first or is_over):
             flows.append(self._look_beside(stage, transformation, width, searches=not learns))
             stage = None
         if flows:
@@ -278,6 +281,7 @@ class _Pipeline:
         self.original = Variant("original", self.query.text, self.original.weight)
         if request.glossary is not None:
             self._terms = request.glossary.find_terms(request.original, self.query.language)
+            self._expanded = build_expanded(self.query.text, self._terms, request)
         trace.stage("preprocess", trace.clock())
         reason = request.skip_reason or find_skip_reason(
             self.settings, request.original, is_follow_up=bool(request.history), find_spans=self._find_spans
@@ -296,7 +300,8 @@ class _Pipeline:
             if opens_new_topic(self.query, said):
                 self._is_follow_up = False
                 trace.note("standalone", "not searched: the question starts a new topic")
-        question = Question(request.original, request.history, self.settings)
+        facts = tuple((term.form, term.meanings[0]) for term in self._terms if term.is_certain)
+        question = Question(request.original, request.history, self.settings, facts)
         stage = TransformStage(question, self.query, request, trace, self.degradations, self._find_spans, self.deadline)
         if (remembered := stage.recall()) is not None:
             trace.decision = Decision(call=False, reason="cached")
@@ -446,6 +451,8 @@ class _Pipeline:
         variants, notes = build_variants(used, self.query.text, self.request.fusion, topic)
         self.trace.notes.extend(notes)
         weighed, searched = self._choose_searches(variants)
+        if self._expanded is not None and self._parts is None:
+            searched = (*searched, self._expanded)
         results = yield from search_variants(
             searched,
             self.request,
