@@ -16,8 +16,9 @@ from qtmiddleware.retrieval.glossary import Glossary, Row
 
 MOST_BYTES: Final = 50_000_000
 MOST_ENTRIES: Final = 200_000
+MOST_FORMS: Final = 100
 LONGEST_FORM: Final = 200
-"""The limits of a glossary: bytes of the file, entries, and characters of one form."""
+"""The limits of a glossary: bytes of the file, entries, forms of one entry, and characters of one form."""
 
 # A comma or a backslash that belongs to a term has a backslash before it.
 _COMMA: Final = re.compile(r"(?<!\\),")
@@ -114,6 +115,7 @@ def _find_line(text: str, term: str, source: str) -> str:
 
 def _build_row(term: str, others: list[str], where: object) -> Row:
     forms = [_check_form(form, where) for form in (term, *others)]
+    _check_forms(len(forms), where)
     if len(forms) < 2:
         raise _error(str(where), f"must give another form for {_show(term)}", "add one or remove the entry")
     return forms, forms
@@ -140,7 +142,9 @@ def _read_lines(text: str, source: str) -> Iterator[Row]:
 
 
 def _split_forms(side: str, where: str) -> list[str]:
-    return [_check_form(_ESCAPED.sub(r"\1", form), where) for form in _COMMA.split(side)]
+    forms = [_check_form(_ESCAPED.sub(r"\1", form), where) for form in _COMMA.split(side)]
+    _check_forms(len(forms), where)
+    return forms
 
 
 def _read_mapping(terms: Mapping[str, str], source: str) -> Iterator[Row]:
@@ -159,6 +163,11 @@ def _check_form(form: str, where: object) -> str:
     if not re.search(r"\w", plain):
         raise _error(str(where), f"must have a letter or digit in each form, not {_show(plain)}")
     return plain
+
+
+def _check_forms(count: int, where: object) -> None:
+    if count > MOST_FORMS:
+        raise _error(str(where), f"must have at most {MOST_FORMS} forms, not {count:,}", "split it into several")
 
 
 def _check_count(count: int, source: str) -> None:

@@ -282,6 +282,7 @@ class _Pipeline:
         if request.glossary is not None:
             self._terms = request.glossary.find_terms(request.original, self.query.language)
             self._expanded = build_expanded(self.query.text, self._terms, request)
+            self._note_terms([str(term) for term in self._terms if term.is_certain])
         trace.stage("preprocess", trace.clock())
         reason = request.skip_reason or find_skip_reason(
             self.settings, request.original, is_follow_up=bool(request.history), find_spans=self._find_spans
@@ -558,11 +559,16 @@ class _Pipeline:
 
         def write(texts: list[str | None]) -> list[str | None]:
             settled, undecided = settle_terms(terms, texts, own, language)
-            for said in (*map(str, settled), *undecided):
-                self.trace.note("glossary", said)
+            self._note_terms([*map(str, settled), *undecided])
             return write_terms(settled, texts, glossary, own, language)
 
         return write
+
+    def _note_terms(self, sentences: Sequence[str]) -> None:
+        """Note what of the glossary is used, each once."""
+        for said in sentences:
+            if ("glossary", said) not in self.trace.notes:
+                self.trace.note("glossary", said)
 
     def _judge(self, fusion: Fusion, evidence: Evidence | None, own: str) -> Standing:
         """How sure the question's own list looks beside those of earlier questions."""
