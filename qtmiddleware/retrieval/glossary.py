@@ -91,6 +91,9 @@ class Glossary:
                 known = self._forms.get(" ".join(folded[at : at + count]), ())
                 start, end = words[at].start(), words[min(at + count, len(words)) - 1].end()
                 fitting = [row for row in known if _is_written(row[0], question, start, end)]
+                # "HOW do I" begins a question and is no term.
+                if not at and count == 1 and folded[0] in load_word_rules(language or "en").function_words:
+                    fitting = []
                 if fitting:
                     form = fitting[0][0]
                     others = dict.fromkeys(other for _, others in fitting for other in others if other != form)
@@ -137,14 +140,11 @@ def _abbreviates(short: str, long: str) -> bool:
 
 
 def _settle_by_words(term: Term, question: Sequence[str]) -> Term:
-    """*term* with the one meaning whose words stand in the question beside it, if there is one."""
+    """*term* with the one meaning whose last word stands in the question, if there is one."""
     if term.is_certain or len(term.meanings) < 2:
         return term
-    own = set(map(_fold_word, _WORD.findall(term.written)))
-    beside = set(question) - own - load_word_rules("en").function_words
-    fitting = [
-        forms for forms in term.meanings if beside & {_fold_word(it) for form in forms for it in _WORD.findall(form)}
-    ]
+    # The last word says what a thing is: "Which person is the CIP?" "PM projects" says nothing of project managers.
+    fitting = [forms for forms in term.meanings if _fold_word(_WORD.findall(forms[0])[-1]) in question]
     return term._replace(meanings=tuple(fitting), is_certain=True) if len(fitting) == 1 else term
 
 
@@ -158,12 +158,17 @@ def settle_terms(
     """
     settled, notes = list[Term](), list[str]()
     for term in terms:
-        if term.is_certain:
+        word = _find_word(term.form)
+        # "Use the TAB key" may be about a key.
+        is_common = term.is_certain and any(word and text and find_form(word, text, has_case=True) for text in texts)
+        if term.is_certain and not is_common:
             settled.append(term)
             continue
         rest = _remove_words(keywords, term.written, language)
         counts = [_count_beside(forms, texts, rest, language) for forms in term.meanings]
         best = max(counts)
+        if is_common and word:
+            best = max(best, _count_beside((word,), texts, rest, language, has_case=True) + 1)
         if best and counts.count(best) == 1:
             settled.append(term._replace(meanings=(term.meanings[counts.index(best)],), is_certain=True))
         else:
@@ -171,8 +176,15 @@ def settle_terms(
     return settled, notes
 
 
-def _count_beside(forms: Iterable[str], texts: Sequence[str | None], rest: str, language: str) -> int:
-    holding = [text for text in texts if text and any(find_form(form, text) for form in forms)]
+def _find_word(form: str) -> str:
+    """The word that *form* is in small letters; empty if it is no abbreviation of letters alone."""
+    return form.lower() if form.isalpha() and _is_exact(form) else ""
+
+
+def _count_beside(
+    forms: Iterable[str], texts: Sequence[str | None], rest: str, language: str, *, has_case: bool = False
+) -> int:
+    holding = [text for text in texts if text and any(find_form(form, text, has_case=has_case) for form in forms)]
     return max((len(find_held_words(rest, text, language)) for text in holding), default=0)
 
 
@@ -214,30 +226,40 @@ def insert_behind(text: str, ends: Sequence[int], addition: str) -> str:
     return addition.join(parts)
 
 
-def find_form(form: str, text: str) -> list[int]:
-    """Return where *form* ends in *text*, each time it stands there."""
-    first, is_exact, pattern = _compile_form(form)
+def find_form(form: str, text: str, *, has_case: bool = False) -> list[int]:
+    """Return where *form* ends in *text*, each time it stands there; in its own case alone if it *has_case*."""
+    first, is_exact, pattern = _compile_form(form, has_case)
     if first not in (text if is_exact else text.lower()):
         return []
     return [match.end() for match in pattern.finditer(text)]
 
 
 @lru_cache(maxsize=1_024)
-def _compile_form(form: str) -> tuple[str, bool, re.Pattern[str]]:
+def _compile_form(form: str, has_case: bool) -> tuple[str, bool, re.Pattern[str]]:
     """A piece without which *form* stands in no text, whether its case counts, and what finds it."""
-    exact = _find_exact(form)
+    exact = frozenset(_WORD.findall(form)) if has_case else _find_exact(form)
     parts = re.split(r"(\w+)", form)
     written = [_write_gap(gap) for gap in parts[::2]]
     words = [f"(?-i:{re.escape(word)})" if word in exact else re.escape(word) for word in parts[1::2]]
     last = parts[-2]
     # A plural meets a singular and the reverse.
     if not parts[-1] and last[-1:].isalpha():
-        bare = strip_plural(last) if last not in exact else last
-        words[-1] = f"(?-i:{re.escape(bare)}s?)" if last in exact else f"{re.escape(bare)}(?:e?s)?"
+        bare = last if last in exact else _strip_ending(last)
+        words[-1] = f"(?-i:{re.escape(bare)}s?)" if last in exact else _write_endings(bare)
     body = "".join(gap + word for gap, word in zip(written, [*words, ""], strict=True))
     pattern = re.compile(_BEFORE + body + _AFTER, re.IGNORECASE)
     word = parts[1]
     return (word, True, pattern) if word in exact else (strip_plural(word.lower()), False, pattern)
+
+
+def _write_endings(word: str) -> str:
+    """A pattern for *word* and its plural."""
+    return f"{re.escape(word[:-1])}(?:ys?|ies)" if word[-1:].lower() == "y" else f"{re.escape(word)}(?:e?s)?"
+
+
+def _strip_ending(word: str) -> str:
+    """*word* without a plural's ending: replies, reply."""
+    return f"{word[:-3]}y" if len(word) > _LONGEST_PART and word.endswith("ies") else strip_plural(word)
 
 
 def _write_gap(gap: str) -> str:
@@ -282,4 +304,4 @@ def _fold_word(word: str) -> str:
     """*word* without case, accents and plural."""
     if len(word) > 2 and word[-1] == "s" and word[:-1].isupper():
         word = word[:-1]
-    return strip_plural(fold_accents(word))
+    return _strip_ending(fold_accents(word))

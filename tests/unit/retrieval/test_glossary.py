@@ -42,6 +42,12 @@ def test_a_long_form_is_found_in_the_plural_in_any_case_and_with_a_hyphen(questi
     assert list(find(make(["CR", "change request"]), question).values()) == [(("CR",),)]
 
 
+def test_a_plural_that_changes_its_last_letter_is_found_in_questions_and_passages() -> None:
+    assert list(find(make(["QR", "query reply"]), "Where are query replies kept?")) == ["query replies"]
+    assert find_form("query reply", "All query replies are kept.") == [17]
+    assert find_form("query replies", "The query reply is kept.") == [15]
+
+
 def test_the_longest_term_that_begins_first_is_used_alone() -> None:
     glossary = make(["RB", "release board"], ["DRB", "drawing release board"], ["drawing", "sheet"])
     assert find(glossary, "When does the drawing release board sit?") == {"drawing release board": (("DRB",),)}
@@ -61,7 +67,7 @@ def test_a_question_in_capitals_does_not_tell_abbreviations_from_words() -> None
 
 def test_a_word_in_capitals_that_is_a_term_too_needs_a_passage_to_decide() -> None:
     glossary = make(["HOW", "hot works order"])
-    terms = glossary.find_terms("HOW long is the break?", "en")
+    terms = glossary.find_terms("Break, HOW long?", "en")
     texts = ["A hot works order is valid for one shift.", "The break takes half an hour."]
     assert settle_terms(terms, texts, "long break", "en") == (
         [],
@@ -76,6 +82,26 @@ def test_an_abbreviation_of_two_things_is_used_only_if_passages_decide() -> None
     settled, _ = settle_terms(terms, texts, "often slump measured CIP", "en")
     assert [str(term) for term in settled] == ["CIP = concrete inspection plan"]
     assert settle_terms(glossary.find_terms("Where is the CIP?", "en"), texts, "CIP", "en")[0] == []
+
+
+def test_a_word_of_a_meaning_that_is_not_its_last_one_decides_nothing() -> None:
+    glossary = make(["PM", "project manager", "preventive maintenance"])
+    assert not glossary.find_terms("Who manages PM projects?", "en")[0].is_certain
+
+
+def test_a_word_in_capitals_is_no_term_if_passages_use_it_as_a_word_of_the_question() -> None:
+    glossary = make(["TAB", "tender appraisal bench"])
+    texts = ["Bids go before the TAB.", "Use the tab key to jump between days."]
+    said = ["TAB not used: nothing beside it decides what it means"]
+    assert settle_terms(glossary.find_terms("Use the TAB key?", "en"), texts, "Use TAB key", "en") == ([], said)
+    terms = glossary.find_terms("Which bids go before the TAB?", "en")
+    assert settle_terms(terms, [*texts, "The tender appraisal bench scores bids."], "bids go TAB", "en")[1] == []
+
+
+def test_a_question_word_that_begins_a_question_in_capitals_is_no_term() -> None:
+    glossary = make(["HOW", "hot works order"])
+    assert find(glossary, "HOW do I grind outside the shop?") == {}
+    assert list(find(glossary, "Who signs a HOW?")) == ["HOW"]
 
 
 def test_words_of_one_meaning_in_the_question_decide() -> None:
