@@ -282,7 +282,9 @@ class _Pipeline:
         if request.glossary is not None:
             self._terms = request.glossary.find_terms(request.original, self.query.language)
             self._expanded = build_expanded(self.query.text, self._terms, request)
-            self._note_terms([str(term) for term in self._terms if term.is_certain])
+            # Passages may still decide against a term.
+            if not request.uses_keyword_evidence:
+                self._note_terms([str(term) for term in self._terms if term.is_certain])
         trace.stage("preprocess", trace.clock())
         reason = request.skip_reason or find_skip_reason(
             self.settings, request.original, is_follow_up=bool(request.history), find_spans=self._find_spans

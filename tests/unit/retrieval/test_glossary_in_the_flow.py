@@ -180,3 +180,9 @@ def test_no_word_of_the_user_is_logged_at_info(caplog: pytest.LogCaptureFixture)
     with caplog.at_level(logging.INFO):
         retrieve("Who approves a CR for Zanzibar?", glossary={"terms": TERMS, "search": True})
     assert "Zanzibar" not in caplog.text
+
+
+def test_a_term_is_noted_where_keywords_do_not_rerank_too() -> None:
+    found, _ = retrieve("Who approves a CR?", glossary={"terms": TERMS, "search": True}, keywordEvidence=False)
+    assert notes(found) == ["CR = change request"]
+    assert found.trace.searches == 2
