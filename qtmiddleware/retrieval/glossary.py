@@ -228,6 +228,8 @@ def insert_behind(text: str, ends: Sequence[int], addition: str) -> str:
 
 def find_form(form: str, text: str, *, has_case: bool = False) -> list[int]:
     """Return where *form* ends in *text*, each time it stands there; in its own case alone if it *has_case*."""
+    if not _WORD.search(form):
+        return []
     first, is_exact, pattern = _compile_form(form, has_case)
     if first not in (text if is_exact else text.lower()):
         return []
@@ -249,7 +251,7 @@ def _compile_form(form: str, has_case: bool) -> tuple[str, bool, re.Pattern[str]
     body = "".join(gap + word for gap, word in zip(written, [*words, ""], strict=True))
     pattern = re.compile(_BEFORE + body + _AFTER, re.IGNORECASE)
     word = parts[1]
-    return (word, True, pattern) if word in exact else (strip_plural(word.lower()), False, pattern)
+    return (word, True, pattern) if word in exact else (_strip_ending(word.lower()).rstrip("y"), False, pattern)
 
 
 def _write_endings(word: str) -> str:

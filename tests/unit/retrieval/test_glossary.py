@@ -46,6 +46,8 @@ def test_a_plural_that_changes_its_last_letter_is_found_in_questions_and_passage
     assert list(find(make(["QR", "query reply"]), "Where are query replies kept?")) == ["query replies"]
     assert find_form("query reply", "All query replies are kept.") == [17]
     assert find_form("query replies", "The query reply is kept.") == [15]
+    assert find_form("replies", "The reply is kept.") == [9]
+    assert find_form("++", "C++") == []
 
 
 def test_the_longest_term_that_begins_first_is_used_alone() -> None:
