@@ -223,6 +223,9 @@ JOINED: Final = "joined"
 TEXT_CLAUSE: Final = "text_clause"
 """The kind of the variant that is the question's keywords, searched by words in the fields of a document index."""
 
+GLOSSARY: Final = "glossary"
+"""The kind of the variant that is the question with the other forms of its terms (``glossary.search``)."""
+
 
 def prompt_names() -> tuple[str, ...]:
     """The transforms that have a prompt of their own."""

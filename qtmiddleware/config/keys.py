@@ -29,6 +29,7 @@ SHORTHANDS: Final[Mapping[str, str]] = {
     "answer": "mode",
     "cache": "enabled",
     "log": "path",
+    "glossary": "path",
 }
 """Groups that may be written as one value, and the key that value is for: ``"fusion": "max"``, ``"cache": false``."""
 

@@ -87,6 +87,24 @@ class KeywordEvidenceSettings(SettingsGroup):
     )
 
 
+class GlossarySettings(SettingsGroup):
+    """Your own terms and their other forms: a passage that holds one form counts as holding the other."""
+
+    path: str | None = option(
+        None,
+        'File of terms and their other forms, as JSON ({"CR": "change request"}) or in Solr\'s synonym format; null '
+        "reads none.",
+        marks="named",
+        min_length=1,
+    )
+    terms: Mapping[str, str] = option(
+        {}, "Terms with their other forms, separated by commas; they are used beside those of the file.", marks="named"
+    )
+    search: bool = option(
+        False, "Whether a question with a term of the glossary is also searched with the other forms written out."
+    )
+
+
 class EscalationSettings(SettingsGroup):
     """When the language model is called."""
 
@@ -403,6 +421,7 @@ class Settings(SettingsGroup):
         "Your own transformations by name, each with its prompt and the fields that it fills.",
         marks="reply named",
     )
+    glossary: GlossarySettings = group(GlossarySettings, "Your own terms and their other forms.")
 
     @property
     def transform(self) -> TransformRow:

@@ -71,6 +71,7 @@ def weigh_by_keywords(
     language: str = "",
     asked: int | None = None,
     top_k: int | None = None,
+    write_terms: Callable[[list[str | None]], list[str | None]] | None = None,
 ) -> Fused:
     """Return *fused* with its leading candidates ordered by score and by words; unchanged if none has a text.
 
@@ -80,6 +81,7 @@ def weigh_by_keywords(
         language: The code of the question's language, empty if unknown.
         asked: How many passages the question's own search asked for.
         top_k: How many passages the caller asked for.
+        write_terms: Writes the question's terms into texts that hold another form of them.
     """
     count = options.candidates or len(fused.items)
     candidates, rest = fused.items[:count], fused.items[count:]
@@ -90,6 +92,8 @@ def weigh_by_keywords(
     if not any(texts):
         trace.note("keyword_evidence", "no candidate has a text; order kept")
         return fused
+    if write_terms is not None:
+        texts = write_terms(texts)
     keywords, numbers = collect_keywords(), [it.score for it in candidates]
     spread = max(numbers) - min(numbers) if fused.spread is None else fused.spread
     if len(keywords) > 1 or options.weight is not None:

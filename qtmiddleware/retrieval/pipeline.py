@@ -11,10 +11,10 @@ whenever the rest is late, wrong or down; only its own failure is raised, as it 
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.catalogue import NOTHING, STANDALONE, TEXT_CLAUSE
 from qtmiddleware.errors import ResponseShapeError, is_refusal
@@ -46,6 +46,7 @@ from qtmiddleware.retrieval.responses import (
 )
 from qtmiddleware.retrieval.result import build_result, read_matches
 from qtmiddleware.retrieval.searching import (
+    build_expanded,
     build_variants,
     choose_searches,
     let_passage_lead,
@@ -70,7 +71,12 @@ from qtmiddleware.types import (
     add_degradation,
 )
 
+if TYPE_CHECKING:
+    from qtmiddleware.retrieval.glossary import Term
+
 logger: Final = get_logger("qtmiddleware")
+
+TermWriter = Callable[[list[str | None]], list[str | None]]
 
 
 def retrieval_flow(
@@ -165,6 +171,8 @@ class _Pipeline:
         self._parts = parts
         self._is_follow_up = bool(request.history)
         self._keywords = ""
+        self._terms: Sequence[Term] = ()
+        self._expanded: Variant | None = None
         self._first = Search(request.original)
 
     def run(self) -> Flow[Retrieval]:
@@ -209,7 +217,8 @@ class _Pipeline:
         width, flows = self.request.width, list[Flow[Any]]()
         if self._found is None and not learns and by_words is None:
             flows.append(self._search_by_words(width, self.deadline if stage is None else self._llm_deadline()))
-        if not (self._found is not None or waits_for_first or (stage is None and (learns or transformation.is_empty))):
+        is_over = stage is None and (learns or (transformation.is_empty and self._expanded is None))
+        if not (self._found is not None or waits_for_first or is_over):
             flows.append(self._look_beside(stage, transformation, width, searches=not learns))
             stage = None
         if flows:
@@ -270,6 +279,12 @@ class _Pipeline:
         self.query = prepare_query(request.original, self.settings)
         self._keywords = self.query.keywords if self.settings.preprocess.enabled else ""
         self.original = Variant("original", self.query.text, self.original.weight)
+        if request.glossary is not None:
+            self._terms = request.glossary.find_terms(request.original, self.query.language)
+            self._expanded = build_expanded(self.query.text, self._terms, request)
+            # Passages may still decide against a term.
+            if not request.uses_keyword_evidence:
+                self._note_terms([str(term) for term in self._terms if term.is_certain])
         trace.stage("preprocess", trace.clock())
         reason = request.skip_reason or find_skip_reason(
             self.settings, request.original, is_follow_up=bool(request.history), find_spans=self._find_spans
@@ -288,7 +303,8 @@ class _Pipeline:
             if opens_new_topic(self.query, said):
                 self._is_follow_up = False
                 trace.note("standalone", "not searched: the question starts a new topic")
-        question = Question(request.original, request.history, self.settings)
+        facts = tuple((term.form, term.meanings[0]) for term in self._terms if term.is_certain)
+        question = Question(request.original, request.history, self.settings, facts)
         stage = TransformStage(question, self.query, request, trace, self.degradations, self._find_spans, self.deadline)
         if (remembered := stage.recall()) is not None:
             trace.decision = Decision(call=False, reason="cached")
@@ -438,6 +454,8 @@ class _Pipeline:
         variants, notes = build_variants(used, self.query.text, self.request.fusion, topic)
         self.trace.notes.extend(notes)
         weighed, searched = self._choose_searches(variants)
+        if self._expanded is not None and self._parts is None:
+            searched = (*searched, self._expanded)
         results = yield from search_variants(
             searched,
             self.request,
@@ -524,9 +542,35 @@ class _Pipeline:
             language=self.query.language,
             asked=request.width or request.top_k,
             top_k=request.top_k,
+            write_terms=self._find_term_writer(transformation, variants.own),
         )
         self.trace.stage("keyword_evidence", self.trace.clock() - began)
         return candidates
+
+    def _find_term_writer(self, transformation: Transformation, own: str) -> TermWriter | None:
+        """Return what writes the question's terms of the glossary into texts; ``None`` if it has none.
+
+        *own* are the keywords of the question or, in a conversation, of its standalone form.
+        """
+        glossary, language, terms = self.request.glossary, self.query.language, self._terms
+        if glossary is not None and transformation.standalone:
+            terms = glossary.find_terms(transformation.standalone, language)
+        if glossary is None or not terms:
+            return None
+        from qtmiddleware.retrieval.glossary import settle_terms, write_terms
+
+        def write(texts: list[str | None]) -> list[str | None]:
+            settled, undecided = settle_terms(terms, texts, own, language)
+            self._note_terms([*map(str, settled), *undecided])
+            return write_terms(settled, texts, glossary, own, language)
+
+        return write
+
+    def _note_terms(self, sentences: Sequence[str]) -> None:
+        """Note what of the glossary is used, each once."""
+        for said in sentences:
+            if ("glossary", said) not in self.trace.notes:
+                self.trace.note("glossary", said)
 
     def _judge(self, fusion: Fusion, evidence: Evidence | None, own: str) -> Standing:
         """How sure the question's own list looks beside those of earlier questions."""

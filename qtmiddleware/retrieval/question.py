@@ -12,29 +12,40 @@ from qtmiddleware.errors import ModelError
 from qtmiddleware.preprocessing import Span, protected_spans
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.runtime.steps import Ask, Outcome
-from qtmiddleware.transforms import build_prompts, build_standalone_prompt, guard, is_within_limits, merge, parse
+from qtmiddleware.transforms import Facts, build_prompts, build_standalone_prompt, guard, is_within_limits, merge, parse
 from qtmiddleware.types import Deadline, Degradation, Message, Trace, Transformation
 
 
 class Question:
     """What the model is asked about one query, in one round of *prompts* or two; *degradations* are what went wrong.
 
-    Two rounds are needed only where several prompts depend on the standalone form of a follow-up.
+    Two rounds are needed only where several prompts depend on the standalone form of a follow-up. *facts* are what the
+    glossary says of the query.
     """
 
-    __slots__ = ("_history", "_is_last_round", "_settings", "_transformation", "degradations", "prompts", "query")
+    __slots__ = (
+        "_facts",
+        "_history",
+        "_is_last_round",
+        "_settings",
+        "_transformation",
+        "degradations",
+        "prompts",
+        "query",
+    )
 
-    def __init__(self, query: str, history: tuple[Message, ...], settings: Settings) -> None:
+    def __init__(self, query: str, history: tuple[Message, ...], settings: Settings, facts: Facts = ()) -> None:
         self.query = query
         self.degradations: list[Degradation] = []
         self._history = history
         self._settings = settings
+        self._facts = tuple(facts)
         self._transformation = NOTHING
         self._is_last_round = not (history and settings.transformation_type == "all")
         self.prompts = (
-            self._limit_calls(build_prompts(settings, query, history))
+            self._limit_calls(build_prompts(settings, query, history, facts))
             if self._is_last_round
-            else (build_standalone_prompt(settings, query, history),)
+            else (build_standalone_prompt(settings, query, history, facts),)
         )
 
     def _limit_calls(self, prompts: tuple[Prompt, ...], spent: int = 0) -> tuple[Prompt, ...]:
@@ -48,6 +59,8 @@ class Question:
             tuple((prompt.mode, prompt.version) for prompt in self.prompts),
             self.query,
             tuple((message.role, message.content) for message in self._history),
+            # Without a term the key is what it was before there was a glossary.
+            *((self._facts,) if self._facts else ()),
         )
 
     def accepts(self, transformation: Transformation) -> bool:
@@ -74,7 +87,7 @@ class Question:
             return False
         self._is_last_round = True
         self.query = self._transformation.standalone or self.query
-        self.prompts = self._limit_calls(build_prompts(self._settings, self.query), spent=1)
+        self.prompts = self._limit_calls(build_prompts(self._settings, self.query, (), self._facts), spent=1)
         return bool(self.prompts)
 
     def _read_reply(self, prompt: Prompt, outcome: Outcome, trace: Trace) -> Transformation | None:
@@ -108,13 +121,14 @@ class Question:
             return transformation
         reference = original
         if transformation.standalone:
-            alone = _guard(Transformation(standalone=transformation.standalone), original, spans, language)
+            form = Transformation(standalone=transformation.standalone)
+            alone = _guard(form, original, spans, language, self._facts)
             notes = transformation.notes + alone.notes
             transformation = replace(transformation, standalone=alone.standalone, notes=notes)
             if transformation.standalone:
                 reference = transformation.standalone
                 spans = protected_spans(reference, language=language)
-        kept = _guard(transformation, reference, spans, language)
+        kept = _guard(transformation, reference, spans, language, self._facts)
         if kept.is_empty:
             # The model did answer, and nothing of it may be searched.
             other_script = any(what == "language_mismatch" for _, what in kept.notes)
@@ -141,11 +155,14 @@ def _find_error(outcome: Outcome) -> ModelError | None:
     return ModelError("failed", type(outcome.error).__name__)
 
 
-def _guard(transformation: Transformation, query: str, spans: Sequence[Span], language: str) -> Transformation:
+def _guard(
+    transformation: Transformation, query: str, spans: Sequence[Span], language: str, facts: Facts
+) -> Transformation:
     return guard(
         transformation,
         query=query,
         must_keep=[(span.kind, span.text) for span in spans],
         # Models fall into English. Between other languages of one script the difference is less sure.
         may_be_english=language in ("auto", "en"),
+        facts=facts,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.catalogue import TEXT_FIELDS, TRANSFORMS
 from qtmiddleware.config.settings import FusionSettings, Settings
@@ -18,6 +18,9 @@ from qtmiddleware.runtime.drivers import Bulkhead
 from qtmiddleware.runtime.logs import LogSampler, SafeLogger
 from qtmiddleware.runtime.observing import NOT_OBSERVED, Observation
 from qtmiddleware.types import Degradation, Message, Query, Trace, Transformation, Variant
+
+if TYPE_CHECKING:
+    from qtmiddleware.retrieval.glossary import Glossary
 
 PAGED: Final = "paged"
 """Why the passages of a call stay those of the plain call: it asks for one page of them."""
@@ -43,6 +46,7 @@ class Request:
     - *response_only*: the caller looks at the response alone. *reranker_is_unloaded*: its model must be read first.
     - *shares*: the request may wait for an equal question under way, which work in step with others must not.
     - *bulkhead*: the threads for whatever runs beside the original's own search.
+    - *glossary*: the team's own terms, if there are any.
     - *observation*: the operation that the retrieval is part of. *hooks* are told of the result.
 
     It *uses_keyword_evidence* if the candidates are weighed by keywords, and *uses_reranker* if a reranker scores the
@@ -70,6 +74,7 @@ class Request:
     shares: bool = True
     reason_to_wait: Callable[[], ModelError | None] = lambda: None
     bulkhead: Bulkhead = field(default_factory=Bulkhead)
+    glossary: Glossary | None = None
     observation: Observation = NOT_OBSERVED
     hooks: tuple[RetrievalHook, ...] = ()
     uses_keyword_evidence: bool = field(init=False)

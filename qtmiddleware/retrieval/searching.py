@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence, Set
 from contextvars import ContextVar
 from dataclasses import replace
 from time import perf_counter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
-from qtmiddleware.catalogue import JOINED, NOTHING, STANDALONE, TEXT_CLAUSE, TEXT_FIELDS, TextField
+from qtmiddleware.catalogue import GLOSSARY, JOINED, NOTHING, STANDALONE, TEXT_CLAUSE, TEXT_FIELDS, TextField
 from qtmiddleware.config.settings import FusionSettings
 from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.retrieval.bm25 import find_terms
@@ -17,6 +17,9 @@ from qtmiddleware.retrieval.request import EVIDENT, Request
 from qtmiddleware.retrieval.responses import SearchResult, read_response, read_usage
 from qtmiddleware.runtime.steps import Embed, Flow, Outcome, Search, Together
 from qtmiddleware.types import Deadline, Degradation, Ranking, Trace, Transformation, Variant
+
+if TYPE_CHECKING:
+    from qtmiddleware.retrieval.glossary import Term
 
 IN_ONE_TEXT: Final = "searched together with the question, as one text"
 NOT_SEARCHED: Final = "not searched"
@@ -30,6 +33,10 @@ TELLING: Final = 4
 
 # From this share of its whole weight on the hypothetical passage leads in a follow-up.
 LEADS_FROM: Final = 0.7
+
+
+# What the question with the other forms of its terms weighs beside the question.
+WEIGHT_OF_EXPANDED: Final = 1.0
 
 
 def build_variants(
@@ -109,6 +116,20 @@ def choose_searches(
     return (*(it for it in others if it in alone), *joined), tuple(dict.fromkeys(notes))
 
 
+def build_expanded(question: str, terms: Sequence[Term], request: Request) -> Variant | None:
+    """Returns the variant that is *question* with the other forms of its *terms*; ``None`` if it is not searched."""
+    settings, most = request.settings, request.settings.limits.max_searches
+    by_words = int(request.why_not_by_words is None)
+    # The words of a follow-up are seldom those of what it asks for.
+    if not settings.glossary.search or request.page or request.history or (most is not None and most < 2 + by_words):
+        return None
+    from qtmiddleware.retrieval.glossary import expand_question
+
+    text = expand_question(question, terms)
+    weight = WEIGHT_OF_EXPANDED * settings.fusion.weights.original
+    return None if text == question else Variant(GLOSSARY, text, weight)
+
+
 def count_most_searches(request: Request) -> int:
     """Returns how many searches a question like that of *request* makes at most, its own counted.
 
@@ -116,6 +137,7 @@ def count_most_searches(request: Request) -> int:
     """
     settings, most = request.settings, request.max_searches
     by_words = int(request.why_not_by_words is None)
+    by_words += request.glossary is not None and settings.glossary.search and not (request.page or request.history)
     if settings.escalation.mode == "never" or not settings.escalation.max_llm_calls_per_query:
         return 1 + by_words
     # The free tier does not wait for its modules.

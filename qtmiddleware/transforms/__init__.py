@@ -19,7 +19,7 @@ from qtmiddleware.transforms.distinct import ORIGINAL, find_repeats
 from qtmiddleware.transforms.guard import guard
 from qtmiddleware.transforms.own import make_own
 from qtmiddleware.transforms.parsing import fill, parse
-from qtmiddleware.transforms.prompt import Transform
+from qtmiddleware.transforms.prompt import Facts, Transform
 from qtmiddleware.transforms.reply_rules import NONE_NEEDED, SAME, is_within_limits
 from qtmiddleware.types import Message, Transformation
 
@@ -28,6 +28,7 @@ __all__ = [
     "ORIGINAL",
     "PROMPTS",
     "SAME",
+    "Facts",
     "build_prompts",
     "build_standalone_prompt",
     "find_repeats",
@@ -43,20 +44,22 @@ PROMPTS: Final[Mapping[str, Transform]] = MappingProxyType(
 """The prompt of every transform, by its name in the catalogue."""
 
 
-def build_prompts(settings: Settings, query: str, history: Sequence[Message] = ()) -> tuple[Prompt, ...]:
+def build_prompts(
+    settings: Settings, query: str, history: Sequence[Message] = (), facts: Facts = ()
+) -> tuple[Prompt, ...]:
     """Returns the prompts that the settings ask for: none for ``none``, three for ``all``, else one.
 
-    With a *history* each of them asks for the standalone form of the query too.
+    With a *history* each of them asks for the standalone form of the query too. *facts* are what a glossary says of it.
     """
     row = settings.transform
     names = row.parts or ((row.name,) if row.fields else ())
     asked = [make_own(row)] if row.prompt else [PROMPTS[name] for name in names]
-    return tuple(it.build_prompt(settings, query, history) for it in asked)
+    return tuple(it.build_prompt(settings, query, history, facts) for it in asked)
 
 
-def build_standalone_prompt(settings: Settings, query: str, history: Sequence[Message]) -> Prompt:
+def build_standalone_prompt(settings: Settings, query: str, history: Sequence[Message], facts: Facts = ()) -> Prompt:
     """Returns the prompt that asks for the standalone form of *query* and nothing else."""
-    return PROMPTS[STANDALONE].build_prompt(settings, query, history)
+    return PROMPTS[STANDALONE].build_prompt(settings, query, history, facts)
 
 
 def merge(parts: Iterable[Transformation]) -> Transformation:

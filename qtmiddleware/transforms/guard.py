@@ -11,6 +11,7 @@ from qtmiddleware.catalogue import TEXT_FIELDS, TextField, Transformation
 from qtmiddleware.preprocessing import detect_language, dominant_script
 from qtmiddleware.preprocessing.text import split_tokens
 from qtmiddleware.transforms.parsing import fill
+from qtmiddleware.transforms.prompt import Facts
 from qtmiddleware.transforms.span_matching import keeps_span, write_span
 
 Spans = Sequence[tuple[str, str]]
@@ -28,7 +29,12 @@ _SHARE_OF_QUERY: Final = 0.1
 
 
 def guard(
-    transformation: Transformation, *, query: str, must_keep: Spans, may_be_english: bool = True
+    transformation: Transformation,
+    *,
+    query: str,
+    must_keep: Spans,
+    may_be_english: bool = True,
+    facts: Facts = (),
 ) -> Transformation:
     """Returns *transformation* without the texts that would search for something else than *query*.
 
@@ -36,18 +42,20 @@ def guard(
     ``identifier``, ``number``, ``negation``, ``name`` or ``url``. A standalone form, rewrite or paraphrase that lost
     some gets them appended, or is dropped where that is most of them or a negation. Sub-queries have to hold them
     together. A step-back may generalise and a hypothetical passage may say anything. A text in another script than
-    *query* is dropped, and one in English unless it *may_be_english*. Every change is a note.
+    *query* is dropped, and one in English unless it *may_be_english*. A term that a text has in another form of the
+    *facts* is kept. Every change is a note.
     """
-    return _Guard(query, must_keep, may_be_english).check(transformation)
+    return _Guard(query, must_keep, may_be_english, facts).check(transformation)
 
 
 class _Guard:
     """One query with what its variants are held against, and the notes on what was changed."""
 
-    def __init__(self, query: str, must_keep: Spans, may_be_english: bool) -> None:
+    def __init__(self, query: str, must_keep: Spans, may_be_english: bool, facts: Facts) -> None:
         self.query = query
         self.must_keep = [(kind, span) for kind, span in dict.fromkeys(must_keep) if span.strip()]
         self.may_be_english = may_be_english
+        self.facts = facts
         self.notes: dict[tuple[str, str], None] = {}
 
     def check(self, given: Transformation) -> Transformation:
@@ -79,7 +87,7 @@ class _Guard:
         """*text* with every span of the query, or nothing where too much of it is lost."""
         if not self._is_readable(field, text):
             return None
-        lost = [(kind, span) for kind, span in self.must_keep if not keeps_span(kind, span, text, query=self.query)]
+        lost = [(kind, span) for kind, span in self.must_keep if not self._keeps(kind, span, text)]
         if not lost:
             return text
         what = self._describe(lost)
@@ -90,13 +98,23 @@ class _Guard:
         self.notes[field, f"repaired: {what}"] = None
         return whole
 
+    def _keeps(self, kind: str, span: str, text: str) -> bool:
+        """Whether *text* holds *span*, or the term that it is, or is part of, in another form."""
+        if keeps_span(kind, span, text, query=self.query):
+            return True
+        plain = span.casefold()
+        return kind != "negation" and any(
+            (plain in term.casefold() or term.casefold() in plain) and _holds_form(term, plain, forms, text)
+            for term, forms in self.facts
+        )
+
     def _repair_together(self, field: str, texts: list[str]) -> tuple[str, ...]:
         """The sub-queries, with what none of them holds appended to the one that is closest to the query."""
         if not texts:
             return ()
         # A part of a question may well be asked without the denial that joins the parts.
         wanted = [(kind, span) for kind, span in self.must_keep if kind != "negation"]
-        lost = [one for one in wanted if not any(keeps_span(*one, text, query=self.query) for text in texts)]
+        lost = [one for one in wanted if not any(self._keeps(*one, text) for text in texts)]
         if lost and len(lost) <= MAX_REPAIRS:
             asked = set(split_tokens(self.query))
             closest = max(range(len(texts)), key=lambda i: (len(asked & set(split_tokens(texts[i]))), -i))
@@ -126,6 +144,16 @@ class _Guard:
     def _is_too_much(self, lost: Spans) -> bool:
         spans = [kind for kind, _ in self.must_keep if kind != "negation"]
         return len(lost) > MAX_REPAIRS or (len(lost) > 1 and 2 * len(lost) > len(spans))
+
+
+def _holds_form(term: str, span: str, forms: Sequence[str], text: str) -> bool:
+    """Whether *text* holds one of *forms* of *term* with what *span* has beside it."""
+    beside = span.replace(term.casefold(), " ").split() if term.casefold() in span else []
+    return any(
+        keeps_span("identifier", form, text, query=form)
+        and all(keeps_span("name", word, text, query=word) for word in beside)
+        for form in forms
+    )
 
 
 def _find_place(span: str, query: str) -> int:

@@ -20,6 +20,7 @@ from qtmiddleware.wrapping.components import Components
 if TYPE_CHECKING:
     from qtmiddleware.providers.embedders import CallableEmbedder
     from qtmiddleware.providers.llms.governed import GovernedModel
+    from qtmiddleware.retrieval.glossary import Glossary
     from qtmiddleware.wrapping.query_log import QueryLog, Redact
 
 
@@ -49,6 +50,7 @@ class CallContext:
     hook: RetrievalHook | None = None
     log: QueryLog | None = None
     reranker: Reranker | None = None
+    glossary: Glossary | None = None
 
     @property
     def bulkhead(self) -> Bulkhead:
@@ -88,6 +90,7 @@ class CallContext:
             settings.transformation_type == "none"
             and not settings.keyword_evidence.enabled
             and not settings.rerank.enabled
+            and not (settings.glossary.search and self.glossary is not None)
             and (not settings.preprocess.enabled or settings.preprocess.apply_to == "keywords")
             and settings.scores == "backend"
             and settings.log.path is None
@@ -175,4 +178,5 @@ class ContextSource:
             hook=self._hook,
             log=components.log(settings),
             reranker=components.reranker(settings),
+            glossary=components.glossary(settings),
         )

@@ -24,6 +24,7 @@ from qtmiddleware.wrapping.shadow import ShadowRuns
 if TYPE_CHECKING:
     from qtmiddleware.providers.llms.governed import GovernedModel
     from qtmiddleware.providers.llms.openai.clients import Clients
+    from qtmiddleware.retrieval.glossary import Glossary
     from qtmiddleware.wrapping.query_log import QueryLog, Redact
 
 logger: Final = get_logger("qtmiddleware")
@@ -113,6 +114,7 @@ class Components:
         self._models: ComponentCache[GovernedModel] = ComponentCache()
         self._rerankers: ComponentCache[Reranker] = ComponentCache(former._rerankers if former else None)
         self._logs: ComponentCache[QueryLog] = ComponentCache()
+        self._glossaries: ComponentCache[Glossary | None] = ComponentCache()
         # That of the own models, as soon as there are any.
         self._account: int | None = None
         # What is impossible is refused here, not at the first question. Without a model to ask none is made.
@@ -124,13 +126,20 @@ class Components:
             self.chat(settings)
         self.reranker(settings)
         self.log(settings)
+        self.glossary(settings)
 
     def with_config(self, config: Config) -> Components:
         """Returns the components that `succeed` can put in the place of this one; raises `ConfigError`.
 
         That is this one where it would be the same: equal settings, the same key and address in the environment.
         """
-        if config.settings == self.config.settings and self._account in (None, self._account_for(config.settings)):
+        is_same = config.settings == self.config.settings
+        # A glossary's file may have changed under the same name.
+        if (
+            is_same
+            and config.settings.glossary.path is None
+            and self._account in (None, self._account_for(config.settings))
+        ):
             return self
         given = (self._client, self._reranker, self.redact, self.observation, self.hook)
         return Components(config, *given, former=self)
@@ -228,6 +237,16 @@ class Components:
             lambda: QueryLog(path, query_text=query_text, passage_text=passage_text, redact=self.redact),
             is_own=settings is self.config.settings,
         )
+
+    def glossary(self, settings: Settings) -> Glossary | None:
+        """Returns the glossary that *settings* name, read once; raises `ConfigError`."""
+        options = settings.glossary
+        if options.path is None and not options.terms:
+            return None
+        from qtmiddleware.retrieval.glossary_file import load_glossary
+
+        key = (options.path, tuple(options.terms.items()))
+        return self._glossaries.get(key, lambda: load_glossary(options), is_own=settings is self.config.settings)
 
     def load_reranker(self) -> None:
         """Read the own reranker's model, so that no question waits for it; a failure is logged."""

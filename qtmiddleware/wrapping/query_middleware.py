@@ -500,6 +500,7 @@ class QueryMiddleware:
             shares=shares,
             reason_to_wait=model.reason_to_wait if waits else lambda: None,
             bulkhead=components.bulkhead,
+            glossary=components.glossary(settings),
             observation=components.observation,
         )
 

@@ -343,6 +343,7 @@ class Wrapped(Generic[P, R]):
             models={"model": model, "embedding": context.embedder, "rerank": context.reranker},
             reason_to_wait=model.reason_to_wait if model else lambda: None,
             bulkhead=context.bulkhead,
+            glossary=context.glossary,
             embeds=context.embedder is not None,
             text_fields=self._choose_text_fields(signature, args, kwargs, context.settings) if problem is None else (),
             response_only=brief and context.log is None and not context.observation.is_observed and not hooks,

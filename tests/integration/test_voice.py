@@ -14,8 +14,9 @@ GENERATED = ("command-line.md", "api.md")
 PAGES = [ROOT / "README.md", *(it for it in sorted((ROOT / "docs").glob("*.md")) if it.name not in GENERATED)]
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda it: it.stem)
 
-MOST_WORDS = 23_000 + 2 * 600
-"""Of all hand-written guides together, outside code: 23,000, and 600 for each later feature: confidence, the gate."""
+MOST_WORDS = 23_000 + 2 * 600 + 300
+"""Of all hand-written guides together, outside code: 23,000, and for later features: confidence and the gate 600 each,
+glossaries 300."""
 MOST_WORDS_OF_PAGE = 1_200
 MOST_COLUMNS = 78
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from qtmiddleware.catalogue import JOINED, TEXT_CLAUSE, TEXT_FIELDS
+from qtmiddleware.catalogue import GLOSSARY, JOINED, TEXT_CLAUSE, TEXT_FIELDS
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.kit.cli.asking import Outcome
 from qtmiddleware.kit.cli.console import notes
@@ -25,6 +25,7 @@ LABELS: Final = {
     **{it.variant: it.label for it in TEXT_FIELDS.values() if it.variant},
     JOINED: "one text with the question",
     TEXT_CLAUSE: "keywords in a text clause",
+    GLOSSARY: "with the glossary's forms",
 }
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from qtmiddleware.catalogue import JOINED, TEXT_CLAUSE, TEXT_FIELDS
+from qtmiddleware.catalogue import GLOSSARY, JOINED, TEXT_CLAUSE, TEXT_FIELDS
 from qtmiddleware.preprocessing import prepare
 from qtmiddleware.retrieval.question_words import find_held_words, load_word_rules
 from qtmiddleware.retrieval.responses import get_raw, read_metadata, read_text
@@ -20,6 +20,7 @@ _SAID: Final = {
     "original": "the question",
     JOINED: "the question and its variants in one text",
     TEXT_CLAUSE: "the keywords in a text clause",
+    GLOSSARY: "the question with the glossary's forms",
     **{it.variant: f"the {it.label}" for it in TEXT_FIELDS.values() if it.variant},
     "standalone": "the standalone form",
     "step_back": "the step-back question",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from qtmiddleware.catalogue import JOINED, TEXT_CLAUSE
+from qtmiddleware.catalogue import GLOSSARY, JOINED, TEXT_CLAUSE
 from qtmiddleware.kit.evaluation.movement import Movement, Movements, format_place, label_searches
 from qtmiddleware.kit.playground.drawing import Segment, mark_words
 from qtmiddleware.retrieval.question_words import find_stem, load_word_rules
@@ -90,6 +90,8 @@ def _name_search(number: int, found: Retrieval) -> str:
     variant = found.rankings[number].variant
     if variant.kind in (JOINED, TEXT_CLAUSE):
         return "the model’s text" if variant.kind == JOINED else "the question’s words"
+    if variant.kind == GLOSSARY:
+        return "the glossary’s form of the question"
     labels = label_searches(ranking.variant for ranking in found.rankings)
     return f"the model’s {labels[number].removeprefix('the ')}"
 

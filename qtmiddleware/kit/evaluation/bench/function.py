@@ -155,4 +155,6 @@ def _count_most(own: OwnFunction, settings: Mapping[str, Any], *, follows: bool,
         return 1
     context = own.wrap(settings)._context
     history = (Message("user", "?"),) if follows else ()
-    return count_most_searches(Request("?", history, context.settings, context.learned, context.cache))
+    return count_most_searches(
+        Request("?", history, context.settings, context.learned, context.cache, glossary=context.glossary)
+    )

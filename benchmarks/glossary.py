@@ -1,0 +1,170 @@
+"""What a glossary gains on questions that use one form of a term where the answer has the other.
+
+    python -m benchmarks.glossary --data ../shared/data [--recordings ../shared/recordings]
+
+Vector search over the set ``small/acronyms``, raw and under several settings; the ceiling is the rules over passages
+into which both forms of each term are written. The table goes to stdout and to ``results/glossary.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from benchmarks.quality.report import mean, table
+from benchmarks.quality.sets import MODEL, records
+from qtmiddleware.config.reading import read_preset
+from qtmiddleware.kit.embedding import embedder_named
+from qtmiddleware.kit.evaluation import Dataset, Question, evaluate
+from qtmiddleware.providers.llms.recorded import RecordedModel
+from qtmiddleware.retrieval.glossary import Glossary, find_form, insert_behind
+from qtmiddleware.wrapping.query_middleware import QueryMiddleware
+
+FOLDER: Final = Path("small/acronyms")
+RESULT: Final = Path(__file__).parent / "results" / "glossary.md"
+TOP_K: Final = 10
+RULES, CEILING = "rules", "rules, both forms in each passage"
+WITH_GLOSSARY: Final = "rules with glossary"
+HEAD: Final = """# Glossary
+
+Written by `python -m benchmarks.glossary --data ../shared/data`: 30 invented questions over 50 passages that use one
+form of a term where the answer has the other; vector search by the built-in model. *Better* and *worse* count questions
+beside the rules without a glossary. The ceiling is the rules over passages into which both forms of each term are
+written, which also changes their vectors; an abbreviation of two things stays as it is there. The recorded replies are
+those of a model that saw no glossary, so what the model gains by it is not in the figures. Three rules were decided
+here: case counts, function words decide no meaning, and the expanded question weighs as much as the question."""
+ABOUT_TERMS: Final = "What the glossary was taken to say of each question, to be read for wrong substitutions."
+ABOUT_CASE: Final = "## Wrong substitutions if case did not count"
+ALWAYS: Final = {"escalation": {"mode": "always"}}
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What one system found: nDCG@10 and the terms used by question, and searches per question."""
+
+    ndcg: Mapping[str, float]
+    notes: Mapping[str, tuple[str, ...]]
+    searches: float
+
+
+class Search:
+    """The passages that are nearest to a text by the built-in model."""
+
+    def __init__(self, ids: Sequence[str], texts: Sequence[str]) -> None:
+        self._embedder = embedder_named(MODEL)
+        self._ids, self._texts = ids, texts
+        self._matrix = np.asarray(self._embedder.embed(list(texts)), dtype=np.float32)
+
+    def __call__(self, query: str, top_k: int = TOP_K) -> list[dict[str, Any]]:
+        scores = self._matrix @ np.asarray(self._embedder.embed([query])[0], dtype=np.float32)
+        best = np.argsort(-scores, kind="stable")[:top_k]
+        return [{"id": self._ids[at], "score": float(scores[at]), "text": self._texts[at]} for at in best]
+
+
+def measure(search: Search, data: Dataset, settings: Mapping[str, Any], model: Any = None) -> Scored:
+    """Ask every question of *data* under *settings*."""
+    wrapped = QueryMiddleware(settings, client=model).wrap(search)
+    found = {one.id: wrapped.retrieve(one.text, top_k=TOP_K) for one in data.questions}
+    run = {id_: [match.id for match in it.matches] for id_, it in found.items()}
+    notes = {id_: tuple(said for stage, said in it.trace.notes if stage == "glossary") for id_, it in found.items()}
+    return Scored(
+        evaluate(data.qrels, run).values["nDCG@10"], notes, mean([it.trace.searches for it in found.values()])
+    )
+
+
+def write_both_forms(texts: Sequence[str], entries: Mapping[str, Any]) -> list[str]:
+    """Return *texts* with the other forms of a term in brackets behind the first one; abbreviations of several stay."""
+    glossary = Glossary([([term, *_as_list(forms)],) * 2 for term, forms in entries.items()])
+    written = list(texts)
+    for term, forms in entries.items():
+        meanings = [[it] for it in _as_list(forms)] if glossary.is_ambiguous(term) else [_as_list(forms)]
+        for meaning in meanings:
+            given = meaning if glossary.is_ambiguous(term) else [term, *meaning]
+            for place, text in enumerate(written):
+                held = [form for form in given if find_form(form, text)]
+                missing = [form for form in (term, *meaning) if form not in held]
+                if held and missing:
+                    written[place] = insert_behind(text, find_form(held[0], text)[:1], f" ({', '.join(missing)})")
+    return written
+
+
+def _as_list(forms: str | list[str]) -> list[str]:
+    return [forms] if isinstance(forms, str) else forms
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--recordings", type=Path)
+    parser.add_argument("--lower", action="store_true", help="ask all questions in lower case")
+    args = parser.parse_args()
+    folder = args.data / FOLDER
+    data = Dataset.load(folder)
+    if args.lower:
+        questions = tuple(Question(one.id, one.text.lower()) for one in data.questions)
+        data = Dataset(data.name, data.passages, questions, data.qrels)
+    path = folder / "glossary.json"
+    entries = json.loads(path.read_text(encoding="utf-8"))
+    ids, texts = [one.id for one in data.passages], [one.text for one in data.passages]
+    search, both = Search(ids, texts), Search(ids, write_both_forms(texts, entries))
+    recordings = (args.recordings or args.data.parent / "recordings") / f"{FOLDER}.jsonl"
+    replies = records(recordings).values()
+    model = RecordedModel(replies, [one.to_record() for one in data.questions])
+    off, rules = read_preset("off")[1], read_preset("rules")[1]
+    balanced = {**read_preset("balanced")[1], **ALWAYS}
+    with_glossary = {"glossary": {"path": str(path)}}
+    searched = {"glossary": {"path": str(path), "search": True}}
+    found = {
+        "raw search": measure(search, data, off),
+        RULES: measure(search, data, rules),
+        WITH_GLOSSARY: measure(search, data, {**rules, **with_glossary}),
+        "rules with glossary.search": measure(search, data, {**rules, **searched}),
+        CEILING: measure(both, data, rules),
+        "balanced": measure(search, data, balanced, model),
+        "balanced with glossary": measure(search, data, {**balanced, **with_glossary}, model),
+    }
+    text = report(found, find_words_taken_for_terms(data, entries))
+    print(text)
+    if not args.lower:
+        RESULT.write_text(text, encoding="utf-8")
+
+
+def find_words_taken_for_terms(data: Dataset, entries: Mapping[str, Any]) -> list[str]:
+    """Return what would be substituted in the questions of *data* if the case of abbreviations did not count."""
+    rows = [[term, *_as_list(forms)] for term, forms in entries.items()]
+    strict = Glossary([(forms, forms) for forms in rows])
+    lower = Glossary([(forms, forms) for forms in ([form.lower() for form in row] for row in rows)])
+    taken = []
+    for one in data.questions:
+        right = {term.form.lower() for term in strict.find_terms(one.text, "en")}
+        wrong = [term for term in lower.find_terms(one.text, "en") if term.form not in right]
+        taken += [f"{one.id}: {term.written} = {' or '.join(map(', '.join, term.meanings))}" for term in wrong]
+    return taken
+
+
+def report(found: Mapping[str, Scored], taken: Sequence[str]) -> str:
+    """Return the page with the figures, the terms that were used, and the questions that got worse."""
+    base, top = mean([*found[RULES].ndcg.values()]), mean([*found[CEILING].ndcg.values()])
+    rows = []
+    for name, scored in found.items():
+        average = mean([*scored.ndcg.values()])
+        gains = {id_: value - found[RULES].ndcg[id_] for id_, value in scored.ndcg.items()}
+        worse = [id_ for id_, gain in gains.items() if gain < -1e-9]
+        better = sum(gain > 1e-9 for gain in gains.values())
+        share = f"{(average - base) / (top - base):.0%}"
+        rows.append([name, f"{average:.3f}", share, str(better), ", ".join(worse) or "none", f"{scored.searches:.1f}"])
+    head = ["system", "nDCG@10", "share of the ceiling's gain", "better", "worse", "searches per question"]
+    terms = [[id_, "; ".join(said) or "none"] for id_, said in found[WITH_GLOSSARY].notes.items()]
+    parts = [HEAD, table(head, rows), "## Terms used\n\n" + ABOUT_TERMS, table(["question", "terms"], terms)]
+    parts += [ABOUT_CASE, "\n".join(f"- {said}" for said in taken) or "none"]
+    return "\n\n".join(parts) + "\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+"""What a glossary changes in a whole retrieval: the order, the prompt, the guard, the cache and the searches."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import qtmiddleware as qtm
+from qtmiddleware.errors import ConfigError
+from qtmiddleware.preprocessing import protected_spans
+from qtmiddleware.protocols import Prompt
+from qtmiddleware.testing import ScriptedModel
+from qtmiddleware.transforms import guard
+from qtmiddleware.types import Transformation
+
+TERMS: Mapping[str, str] = {"CR": "change request", "HOW": "hot works order"}
+PASSAGES = {
+    "vacation": "Who approves a vacation: your team lead, within two days.",
+    "change": "A change request needs the approval of the architecture board, which approves it.",
+    "printer": "The printer on floor two takes A3.",
+    "lunch": "Lunch is served from noon in the hall.",
+}
+
+
+class Search:
+    """Passages in a fixed order, and the texts that were searched."""
+
+    def __init__(self) -> None:
+        self.searched: list[str] = []
+
+    def __call__(self, query: str, top_k: int = 2) -> list[dict[str, Any]]:
+        self.searched.append(query)
+        rows = [{"id": id_, "score": 0.9 - at / 100, "text": text} for at, (id_, text) in enumerate(PASSAGES.items())]
+        return rows[:top_k]
+
+
+def retrieve(question: str, *, client: Any = None, **settings: Any) -> tuple[qtm.Retrieval, Search]:
+    search = Search()
+    return qtm.QueryMiddleware(settings, client=client).wrap(search).retrieve(question, top_k=2), search
+
+
+def notes(retrieval: qtm.Retrieval) -> list[str]:
+    return [said for stage, said in retrieval.trace.notes if stage == "glossary"]
+
+
+def test_a_passage_with_the_other_form_counts_as_one_with_the_question_s() -> None:
+    plain, _ = retrieve("Who approves a CR?")
+    found, search = retrieve("Who approves a CR?", glossary={"terms": TERMS})
+    assert plain.matches[0].id == "vacation"
+    assert found.matches[0].id == "change"
+    assert notes(found) == ["CR = change request"]
+    assert search.searched == ["Who approves a CR?"]
+
+
+@pytest.mark.parametrize(
+    "question", ["Who approves a cr?", "How long is lunch?", "Where is the printer?", "HOW long is lunch?"]
+)
+def test_a_question_without_a_term_gets_what_it_gets_without_a_glossary(question: str) -> None:
+    plain, _ = retrieve(question)
+    found, _ = retrieve(question, glossary={"terms": TERMS})
+    assert [(match.id, match.score) for match in found.matches] == [(match.id, match.score) for match in plain.matches]
+
+
+def test_the_words_of_the_question_stay_and_their_number_does_not_grow() -> None:
+    found, _ = retrieve("Who approves a CR?", glossary={"terms": TERMS})
+    assert found.evidence is not None
+    assert found.evidence.keywords == (("approves CR", 1.0),)
+    assert found.evidence.coverage == 1.0
+    assert found.matches[0].text == PASSAGES["change"]
+
+
+def test_the_expanded_question_is_searched_only_if_asked_and_counted() -> None:
+    found, search = retrieve("Who approves a CR?", glossary={"terms": TERMS, "search": True})
+    assert sorted(search.searched) == ["Who approves a CR (change request)?", "Who approves a CR?"]
+    assert found.trace.searches == 2
+    assert [variant.kind for variant in found.variants] == ["original", "glossary"]
+
+
+@pytest.mark.parametrize(
+    ("question", "settings"),
+    [("Where is lunch?", {}), ("Who approves a CR?", {"limits": {"maxSearches": 1}})],
+)
+def test_nothing_more_is_searched_without_a_term_or_beyond_the_limit(question: str, settings: dict[str, Any]) -> None:
+    found, search = retrieve(question, glossary={"terms": TERMS, "search": True}, **settings)
+    assert search.searched == [question]
+    assert found.trace.searches == 1
+
+
+def test_a_failing_search_of_the_expanded_question_costs_nothing_but_itself() -> None:
+    def search(query: str, top_k: int = 2) -> list[dict[str, Any]]:
+        if "(" in query:
+            raise RuntimeError
+        return Search()(query, top_k)
+
+    wrapped = qtm.QueryMiddleware({"glossary": {"terms": TERMS, "search": True}}).wrap(search)
+    found = wrapped.retrieve("Who approves a CR?", top_k=2)
+    assert found.matches[0].id == "change"
+    assert found.status == "degraded"
+
+
+def test_the_model_is_told_the_forms_of_the_terms_in_the_question_and_of_no_others() -> None:
+    prompts: list[Prompt] = []
+
+    def reply(prompt: Prompt) -> Mapping[str, Any]:
+        prompts.append(prompt)
+        return {"rewrite": "Which people approve a change request?"}
+
+    settings = {"transformationType": "rewrite", "glossary": {"terms": TERMS}}
+    middleware = qtm.QueryMiddleware(settings, client=ScriptedModel(reply))
+    assert middleware.transform("Who approves a CR?").rewrite == "Which people approve a change request?"
+    middleware.transform("Who approves a vacation?")
+    assert json.loads(prompts[0].user) == {"glossary": {"CR": ["change request"]}, "query": "Who approves a CR?"}
+    assert '"glossary"' in prompts[0].system
+    assert json.loads(prompts[1].user) == {"query": "Who approves a vacation?"}
+    assert '"glossary"' not in prompts[1].system
+
+
+def test_another_glossary_is_another_key_of_the_cache_for_questions_with_its_terms_alone() -> None:
+    asked: list[str] = []
+
+    def reply(prompt: Prompt) -> Mapping[str, Any]:
+        asked.append(prompt.query)
+        return {"rewrite": f"{prompt.query} please explain"}
+
+    middleware = qtm.QueryMiddleware({"transformationType": "rewrite"}, client=ScriptedModel(reply))
+    for terms in ({}, TERMS, TERMS, {"CR": "credit rating"}):
+        for question in ("Who approves a CR?", "Where is lunch?"):
+            with qtm.override({"glossary": {"terms": terms}}):
+                middleware.transform(question)
+    assert asked == ["Who approves a CR?", "Where is lunch?", "Who approves a CR?", "Who approves a CR?"]
+
+
+@pytest.mark.parametrize(
+    ("query", "rewrite"),
+    [
+        ("Who approves the DRB?", "Who approves the drawing release board?"),
+        ("Who sits in the Drawing Release Board?", "Who sits in the DRB?"),
+        ("Is the DRB Lunnick open?", "Is the Lunnick drawing release board open?"),
+    ],
+)
+def test_a_text_that_has_a_term_in_another_form_lost_nothing(query: str, rewrite: str) -> None:
+    facts = (("DRB", ("drawing release board",)), ("drawing release board", ("DRB",)))
+    spans = [(span.kind, span.text) for span in protected_spans(query, language="en")]
+    kept = guard(Transformation(rewrite=rewrite), query=query, must_keep=spans, facts=facts)
+    assert kept == Transformation(rewrite=rewrite)
+
+
+def test_a_text_without_any_form_of_a_term_is_still_repaired() -> None:
+    spans = [(span.kind, span.text) for span in protected_spans("Who approves the DRB?", language="en")]
+    facts = (("DRB", ("drawing release board",)),)
+    kept = guard(
+        Transformation(rewrite="Who approves it?"), query="Who approves the DRB?", must_keep=spans, facts=facts
+    )
+    assert kept.rewrite == "Who approves it? (DRB)"
+
+
+def test_a_file_is_read_once_for_a_middleware_and_again_by_a_reload(tmp_path: Path) -> None:
+    path = tmp_path / "terms.json"
+    path.write_text('{"CR": "change request"}')
+    search = Search()
+    middleware = qtm.QueryMiddleware({"glossary": str(path)})
+    wrapped = middleware.wrap(search)
+    path.write_text('{"CR": "credit rating"}')
+    assert notes(wrapped.retrieve("Who approves a CR?")) == ["CR = change request"]
+    middleware.reload({"glossary": str(path)})
+    assert notes(wrapped.retrieve("Who approves a CR?")) == ["CR = credit rating"]
+
+
+def test_a_file_that_cannot_be_read_is_told_when_the_middleware_is_made(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"glossary file .*missing\.json does not exist"):
+        qtm.QueryMiddleware({"glossary": {"path": str(tmp_path / "missing.json")}})
+
+
+def test_no_word_of_the_user_is_logged_at_info(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        retrieve("Who approves a CR for Zanzibar?", glossary={"terms": TERMS, "search": True})
+    assert "Zanzibar" not in caplog.text
+
+
+def test_a_term_is_noted_where_keywords_do_not_rerank_too() -> None:
+    found, _ = retrieve("Who approves a CR?", glossary={"terms": TERMS, "search": True}, keywordEvidence=False)
+    assert notes(found) == ["CR = change request"]
+    assert found.trace.searches == 2
