@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
 from operator import add
-from typing import Final
+from typing import Any, Final
 
 from qtmiddleware.config.settings import KeywordEvidenceSettings
 from qtmiddleware.retrieval.bm25 import Pair, count_terms, normalise, read_keywords, sum_gains, weigh_pairs, weigh_terms
 from qtmiddleware.retrieval.fusion import Fused, FusedItem
+from qtmiddleware.retrieval.metadata_evidence import MetadataEvidence
 from qtmiddleware.retrieval.question_words import (
     FULL_LEAD,
     HALF,
@@ -71,6 +72,8 @@ def weigh_by_keywords(
     language: str = "",
     asked: int | None = None,
     top_k: int | None = None,
+    weigh_metadata: Callable[[Sequence[Any]], MetadataEvidence | None] = lambda _: None,
+    dated: Sequence[str] = (),
 ) -> Fused:
     """Return *fused* with its leading candidates ordered by score and by words; unchanged if none has a text.
 
@@ -80,6 +83,8 @@ def weigh_by_keywords(
         language: The code of the question's language, empty if unknown.
         asked: How many passages the question's own search asked for.
         top_k: How many passages the caller asked for.
+        weigh_metadata: What the metadata of the candidates says of the question.
+        dated: Words for the dates that the question leans on, which count as its own if a candidate holds them.
     """
     count = options.candidates or len(fused.items)
     candidates, rest = fused.items[:count], fused.items[count:]
@@ -97,7 +102,13 @@ def weigh_by_keywords(
         opinion = _weigh_all_words(keywords, texts, own_scores, options.weight)
     else:
         is_whole = asked is not None and len(own_scores) < asked
-        opinion = _weigh_own_words(keywords[0][0], texts, read_titles(items), language, is_whole=is_whole)
+        held = [word for word in dated if any(word in text for text in texts if text)]
+        own = " ".join((keywords[0][0], *held))
+        opinion = _weigh_own_words(own, texts, read_titles(items), language, is_whole=is_whole)
+    metadata = None if options.weight == 0.0 else weigh_metadata(items)
+    if metadata is not None:
+        trace.notes.extend(("metadata", said) for said in metadata.says)
+        opinion = _add_metadata(opinion, metadata)
     if opinion is None:
         trace.note("keyword_evidence", "no keyword in any candidate; order kept")
         return fused
@@ -157,6 +168,16 @@ def _weigh_own_words(
     strength, reason = measure_strength(coverage, is_whole=is_whole)
     shares = [strength * share for share in weigh_words(question, found)] if strength else [0.0] * len(texts)
     return _Opinion(shares, 1.0, strength, reason, coverage, measure_union(question, found))
+
+
+def _add_metadata(opinion: _Opinion | None, metadata: MetadataEvidence) -> _Opinion:
+    """What words and *metadata* say together: what a passage has of what was named counts as words that it holds."""
+    if opinion is None:
+        return _Opinion(metadata.shares, 1.0, 0.0, "", metadata.matched)
+    opinion.shares = [share + opinion.weight * more for share, more in zip(opinion.shares, metadata.shares, strict=True)]
+    if opinion.coverage:
+        opinion.coverage = list(map(add, opinion.coverage, metadata.matched))
+    return opinion
 
 
 def _put_title_first(title: str, text: str | None) -> str | None:

@@ -13,12 +13,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
+from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
 from qtmiddleware.catalogue import NOTHING, STANDALONE, TEXT_CLAUSE
 from qtmiddleware.errors import ResponseShapeError, is_refusal
 from qtmiddleware.preprocessing import Span, protected_spans
+from qtmiddleware.preprocessing.dates import Times, read_times
 from qtmiddleware.retrieval.confidence import LATER_PAGE, measure_first_coverage, measure_standing_signals
 from qtmiddleware.retrieval.fusion import (
     Fused,
@@ -33,8 +36,9 @@ from qtmiddleware.retrieval.fusion import (
 from qtmiddleware.retrieval.gate import find_skip_reason
 from qtmiddleware.retrieval.history import opens_new_topic
 from qtmiddleware.retrieval.keyword_evidence import weigh_by_keywords
-from qtmiddleware.retrieval.question_words import LEADING
-from qtmiddleware.retrieval.request import Request, collect_keywords, find_own_keywords, prepare_query
+from qtmiddleware.retrieval.metadata_evidence import MetadataEvidence, weigh_by_metadata
+from qtmiddleware.retrieval.question_words import LEADING, load_word_rules
+from qtmiddleware.retrieval.request import Request, collect_keywords, find_own_keywords, prepare_query, read_clock
 from qtmiddleware.retrieval.reranking import rerank
 from qtmiddleware.retrieval.responses import (
     SearchResult,
@@ -166,6 +170,7 @@ class _Pipeline:
         self._is_follow_up = bool(request.history)
         self._keywords = ""
         self._first = Search(request.original)
+        self._clock_reading: tuple[date | None] | None = None
 
     def run(self) -> Flow[Retrieval]:
         """The whole flow; whatever of ours fails in it, the caller gets what the plain function gives."""
@@ -515,6 +520,7 @@ class _Pipeline:
     def _weigh_by_keywords(self, fusion: Fusion, transformation: Transformation, variants: _Variants) -> Fused:
         began = self.trace.clock()
         request = self.request
+        times = read_times(transformation.standalone or request.original, self.query.language, self._find_today)
         candidates = weigh_by_keywords(
             fusion.fused,
             lambda: collect_keywords(variants.own, transformation, variants.weighed, self.settings),
@@ -524,9 +530,30 @@ class _Pipeline:
             language=self.query.language,
             asked=request.width or request.top_k,
             top_k=request.top_k,
+            weigh_metadata=partial(self._weigh_by_metadata, times),
+            dated=times.words,
         )
         self.trace.stage("keyword_evidence", self.trace.clock() - began)
         return candidates
+
+    def _weigh_by_metadata(self, times: Times, items: Sequence[Any]) -> MetadataEvidence | None:
+        """What the metadata of the candidates says of the question; nothing if it cannot be told."""
+        today = self._find_today() if times.newest else None
+        try:
+            return weigh_by_metadata(times, items, load_word_rules(self.query.language), today)
+        except Exception as error:
+            self.degradations.append(Degradation("metadata", "failed", type(error).__name__))
+            return None
+
+    def _find_today(self) -> date | None:
+        """The day of the question by the caller's clock, which is asked once; ``None`` if it fails."""
+        if self._clock_reading is None:
+            try:
+                self._clock_reading = (read_clock(self.request.clock),)
+            except Exception as error:
+                self.degradations.append(Degradation("clock", "failed", type(error).__name__))
+                self._clock_reading = (None,)
+        return self._clock_reading[0]
 
     def _judge(self, fusion: Fusion, evidence: Evidence | None, own: str) -> Standing:
         """How sure the question's own list looks beside those of earlier questions."""

@@ -1,0 +1,333 @@
+"""The evidence of metadata: what a question says that values beside the texts of the passages hold.
+
+"Hotel limit for Germany in 2024" has its answer in a passage whose text names neither, and whose metadata does. Nothing
+is known of the fields but what the candidates hold: a field counts if its values tell candidates apart, in one of four
+ways.
+
+========  ==============================================================================================
+periods   Dates, months, quarters and years: compared with the days that the question means.
+versions  Numbers with dots: compared number by number, so that 3.10 comes after 3.9.
+words     Short values: named if all their words stand in the question. A code must be equal.
+numbers   Other numbers: named if the name of the field stands in the question too.
+========  ==============================================================================================
+
+Evidence only adds to what a passage has. "All" and missing values are no value; beside a field whose value the question
+names, "All" counts `NEUTRAL` of it. `python -m benchmarks.metadata` redoes the choice of the constants.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from functools import lru_cache
+from itertools import islice
+from typing import Any, Final
+
+from qtmiddleware.preprocessing.dates import (
+    Period,
+    Times,
+    Version,
+    VersionRange,
+    read_period,
+    read_version,
+    split_tokens,
+)
+from qtmiddleware.retrieval.question_words import WordRules, find_stem
+from qtmiddleware.retrieval.responses import read_metadata
+
+WEIGHT: Final = 1.0
+"""What a value that the question names adds to a score, in spreads of the function's scores."""
+NEUTRAL: Final = 0.5
+"""The share of it that "All" has."""
+NEWEST: Final = 1.0
+"""The share of it that the newest value has if the question asks for the newest; older ones have less."""
+MOST_FIELDS: Final = 40
+MOST_CHARS: Final = 64
+MOST_WORDS: Final = 5
+MOST_LISTED: Final = 16
+"""What is read of each passage: fields, characters and words of a value, values of a list."""
+_MOST_NOTED: Final = 4
+
+# Their words are evidence already, or tell one passage from all others.
+_NO_VALUES: Final = frozenset(
+    """
+    title text content page_content chunk_text chunk passage body document snippet raw_text description abstract answer
+    context summary heading url uri link href source src path file filename file_name file_path filepath page
+    page_number page_label id _id id_ ids chunk_id node_id doc_id document_id parent_id uuid pk hash checksum
+    score _score similarity distance namespace values vector embedding _node_content chunk_index index position
+    """.split()  # noqa: SIM905
+)
+_ANYTHING: Final = frozenset(
+    """
+    all any every everyone everything * - none null n/a na unknown general global other alle alles alla tous toutes
+    tout todos todas todo tutti tutte tutto
+    """.split()  # noqa: SIM905
+)
+_TIMESTAMP_NAMES: Final = ("date", "time", "created", "updated", "modified", "published", "_at", "_on")
+_OLDEST_STAMP, _NEWEST_STAMP = 3e8, 5e9
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataEvidence:
+    """What metadata says of each candidate.
+
+    *shares* are in spreads of the function's scores, *matched* is the part of what was named that a candidate has,
+    from 0 to 1, and *says* what was named: ``year = 2024``.
+    """
+
+    shares: Sequence[float]
+    matched: Sequence[float]
+    says: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """One value: its *folded* words, and what else it may be read as. A *neutral* one stands for any value."""
+
+    folded: tuple[str, ...]
+    period: Period | None = None
+    version: Version | None = None
+    number: float | None = None
+    neutral: bool = False
+
+
+_Column = Sequence[Sequence[_Value]]
+"""The values of one field, by candidate."""
+
+
+def weigh_by_metadata(
+    times: Times, items: Sequence[Any], rules: WordRules, today: date | None
+) -> MetadataEvidence | None:
+    """Return what the metadata of *items* says of a question that was read as *times*, ``None`` if nothing.
+
+    Args:
+        rules: Those of the question's language.
+        today: What values that lie in the future are told by, if the question asks for the newest.
+    """
+    wanted = _Wanted(times, rules, today)
+    columns = collect_columns(items)
+    found = [it for name, column in columns.items() for it in wanted.match(name, column)]
+    # Of two fields that hold the same thing, as a year beside a date, the better one counts for each passage.
+    demands: dict[str, list[tuple[str, list[float]]]] = {}
+    for demand, says, held in found:
+        if min(held) < max(held):
+            demands.setdefault(demand, []).append((says, held))
+    if "newest" in demands:
+        # Dates say what is new better than the names of versions do.
+        demands.pop("newest of versions", None)
+    if not demands:
+        return None
+    best = [[max(column) for column in zip(*(held for _, held in group), strict=True)] for group in demands.values()]
+    sums = [sum(column) for column in zip(*best, strict=True)]
+    return MetadataEvidence(
+        shares=[WEIGHT * held for held in sums],
+        matched=[held / len(best) for held in sums],
+        says=list(dict.fromkeys(says for group in demands.values() for says, _ in group))[:_MOST_NOTED],
+    )
+
+
+def find_telling_fields(items: Sequence[Any]) -> tuple[str, ...]:
+    """Return the names of the fields whose values tell some of *items* apart from others."""
+    return tuple(name for name, column in collect_columns(items).items() if _tells_apart(column))
+
+
+def collect_columns(items: Sequence[Any]) -> dict[str, _Column]:
+    """Return the short values of each field of the *items*, by its name; what cannot be read is skipped."""
+    columns: dict[str, list[Sequence[_Value]]] = {}
+    for place, item in enumerate(items):
+        for name, value in _read_fields(item):
+            values = tuple(_read_values(name, value))
+            if values:
+                column = columns.setdefault(name, [()] * len(items))
+                column[place] = values
+    return {name: column for name, column in columns.items() if len(set(map(tuple, column))) > 1}
+
+
+def _tells_apart(column: _Column) -> bool:
+    held = [value.folded for values in column for value in values if not value.neutral]
+    return len(set(held)) > 1 and (not _differs_everywhere(column) or _find_kind(column) in ("periods", "versions"))
+
+
+def _read_fields(item: Any) -> Iterator[tuple[str, Any]]:
+    try:
+        fields = list(islice(read_metadata(item).items(), MOST_FIELDS))
+    except Exception:
+        # A mapping may raise at whatever is read of it.
+        return
+    for name, value in fields:
+        if type(name) is str and len(name) <= MOST_CHARS and name.lower() not in _NO_VALUES:
+            yield name, value
+
+
+def _read_values(name: str, value: Any) -> Iterator[_Value]:
+    if type(value) in (list, tuple, set, frozenset):
+        for inner in islice(value, MOST_LISTED):
+            if type(inner) is str:
+                yield from _read_values(name, inner)
+        return
+    if type(value) is str:
+        if 0 < len(value) <= MOST_CHARS and (read := _read_text(value)) is not None:
+            yield read
+    elif type(value) in (int, float):
+        if (read := _read_number(value, is_time=any(part in name.lower() for part in _TIMESTAMP_NAMES))) is not None:
+            yield read
+    elif isinstance(value, date):
+        day = value.date() if isinstance(value, datetime) else value
+        yield _Value((day.isoformat(),), period=Period(day, day))
+
+
+@lru_cache(maxsize=4_096)
+def _read_text(value: str) -> _Value | None:
+    words = tuple(split_tokens(value))
+    if value.strip().lower() in _ANYTHING or not words:
+        return _Value(words, neutral=True)
+    if len(words) > MOST_WORDS:
+        return None
+    period = read_period(value)
+    version = None if period is not None else read_version(value)
+    is_number = len(words) == 1 and words[0].isascii() and words[0].isdigit() and len(words[0]) < 16
+    return _Value(words, period, version, float(words[0]) if is_number else None)
+
+
+def _read_number(value: float, *, is_time: bool) -> _Value | None:
+    # A number with a million digits is not written out.
+    if not -1e15 < value < 1e15:
+        return None
+    if is_time and _OLDEST_STAMP < (seconds := value / 1e3 if value > 1e11 else value) < _NEWEST_STAMP:
+        day = datetime.fromtimestamp(seconds, UTC).date()
+        return _Value((day.isoformat(),), period=Period(day, day))
+    text = f"{value:.12g}"
+    is_year = value == int(value)
+    return _Value((text,), read_period(text) if is_year else None, None, float(value))
+
+
+def _find_kind(column: _Column) -> str:
+    """What most values of a *column* are: periods, versions, numbers or words."""
+    kinds: Counter[str] = Counter()
+    for values in column:
+        for value in values:
+            if value.neutral:
+                continue
+            kinds[
+                "periods"
+                if value.period is not None
+                else "versions"
+                if value.version is not None
+                else "numbers"
+                if value.number is not None
+                else "words"
+            ] += 1
+    return max(kinds, key=lambda kind: kinds[kind], default="")
+
+
+def _differs_everywhere(column: _Column) -> bool:
+    """Whether no two passages have the same value, as ids and names of files have none."""
+    held = [value.folded for values in column for value in values if not value.neutral]
+    return len(held) > 2 and len(set(held)) == len(held)
+
+
+class _Wanted:
+    """What a question names, and how well the values of a field meet it."""
+
+    def __init__(self, times: Times, rules: WordRules, today: date | None) -> None:
+        self._times, self._rules, self._today = times, rules, today
+        self._tokens = frozenset(times.tokens)
+        self._stems = frozenset(map(self._stem, times.tokens))
+
+    def _stem(self, word: str) -> str:
+        return find_stem(word, self._rules.endings)
+
+    def match(self, name: str, column: _Column) -> Iterator[tuple[str, str, list[float]]]:
+        """What the question demands of a field, what the trace says of it, and what each passage has of it."""
+        kind, times = _find_kind(column), self._times
+        if kind == "periods":
+            for period in times.periods:
+                yield f"period {period}", f"{name} = {period}", [_overlap(values, period) for values in column]
+            if times.newest and not times.periods and not times.versions:
+                yield "newest", f"{name}: newest", self._rank(column, [it.period for it in map(_first, column)])
+        elif kind == "versions":
+            for wanted in times.versions:
+                held = [_meets(values, wanted) for values in column]
+                yield f"version {wanted}", f"{name} = {wanted}", held
+            if times.newest and not times.periods and not times.versions:
+                yield "newest of versions", f"{name}: newest", self._rank(column, [])
+        elif kind:
+            yield from self._match_words(name, column, is_number=kind == "numbers")
+
+    def _match_words(self, name: str, column: _Column, *, is_number: bool) -> Iterator[tuple[str, str, list[float]]]:
+        if is_number and not any(self._stem(word) in self._stems for word in split_tokens(name.replace("_", " "))):
+            return
+        needs_code = is_number is False and _differs_everywhere(column)
+        named: set[tuple[str, ...]] = set()
+        for values in column:
+            for value in values:
+                if not value.neutral and value.folded not in named and self._names(value, needs_code=needs_code):
+                    named.add(value.folded)
+        if not named:
+            return
+        # "Field Service" is meant by its name, not the "Service" inside of it.
+        longest = {it for it in named if not any(set(it) < set(other) for other in named)}
+        says = ", ".join(sorted(" ".join(it) for it in longest)[:_MOST_NOTED])
+        held = [
+            1.0
+            if any(value.folded in longest for value in values)
+            else NEUTRAL
+            if any(value.neutral for value in values)
+            else 0.0
+            for values in column
+        ]
+        yield f"words {name}", f"{name} = {says}", held
+
+    def _names(self, value: _Value, *, needs_code: bool) -> bool:
+        """Whether the question names *value*."""
+        words = value.folded
+        if needs_code:
+            return len(words) == 1 and words[0] in self._tokens and _is_code(words[0])
+        if all(word in self._rules.function_words or len(word) < 2 and not word.isdigit() for word in words):
+            return False
+        return all(word in self._tokens or self._stem(word) in self._stems for word in words)
+
+    def _rank(self, column: _Column, periods: Sequence[Period | None]) -> list[float]:
+        """How new each value is among those up to today, from 0 to `NEWEST`."""
+        today = self._today
+        held: list[Any] = [
+            period and (period.first if period.last is None or today is None or period.first <= today else None)
+            for period in periods
+        ] or [_first(values).version for values in column]
+        order = sorted({value for value in held if value is not None})
+        if len(order) < 2:
+            return [0.0] * len(column)
+        return [NEWEST * order.index(value) / (len(order) - 1) if value is not None else 0.0 for value in held]
+
+
+_NOTHING: Final = _Value(())
+
+
+def _first(values: Sequence[_Value]) -> _Value:
+    return values[0] if values else _NOTHING
+
+
+def _is_code(word: str) -> bool:
+    return any(map(str.isdigit, word)) and not word.isdigit()
+
+
+def _meets(values: Sequence[_Value], wanted: VersionRange) -> float:
+    if any(value.version in wanted for value in values):
+        return 1.0
+    return NEUTRAL if any(value.neutral for value in values) else 0.0
+
+
+def _overlap(values: Sequence[_Value], wanted: Period) -> float:
+    for value in values:
+        period = value.period
+        if value.neutral:
+            return NEUTRAL
+        if period is None or period.first is None or period.last is None:
+            continue
+        if (wanted.first is None or period.last >= wanted.first) and (
+            wanted.last is None or period.first <= wanted.last
+        ):
+            return 1.0
+    return 0.0
