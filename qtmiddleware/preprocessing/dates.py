@@ -386,7 +386,9 @@ class _Reader:
                 return self._lean(unit, step, step), 2
             count = self._read_number(at + 1)
             unit = words.units.get(tokens[at + 2]) if at + 2 < len(tokens) else None
-            if count is not None and unit is not None and step == -1:
+            # Symptoms may last three days; the last three days have a word before them.
+            is_led = at > 0 and tokens[at - 1] in words.between | words.within
+            if count is not None and unit is not None and step == -1 and is_led:
                 return self._lean(unit, -count, 0), 3
             return None
         unit, step = words.units.get(tokens[at]), words.steps.get(tokens[at + 1])

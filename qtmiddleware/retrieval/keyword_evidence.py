@@ -7,7 +7,7 @@ of BM25 (`score_by_keywords`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from operator import add
@@ -29,7 +29,7 @@ from qtmiddleware.retrieval.question_words import (
     read_question,
     weigh_words,
 )
-from qtmiddleware.retrieval.responses import read_texts, read_titles
+from qtmiddleware.retrieval.responses import read_all_metadata, read_texts, read_titles
 from qtmiddleware.types import Evidence, Trace
 
 # What a model's words weigh beside scores, and beside scores that are ranks, which say nothing of distances.
@@ -43,6 +43,9 @@ _ROUNDING: Final = 1e-4
 
 WeightedKeywords = Sequence[tuple[str, float]]
 """The keywords of several queries, each with its weight."""
+
+WeighMetadata = Callable[[Sequence[Mapping[str, Any]]], MetadataEvidence | None]
+"""What the metadata of several passages says of the question."""
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -72,7 +75,7 @@ def weigh_by_keywords(
     language: str = "",
     asked: int | None = None,
     top_k: int | None = None,
-    weigh_metadata: Callable[[Sequence[Any]], MetadataEvidence | None] = lambda _: None,
+    weigh_metadata: WeighMetadata = lambda _: None,
     dated: Sequence[str] = (),
 ) -> Fused:
     """Return *fused* with its leading candidates ordered by score and by words; unchanged if none has a text.
@@ -95,6 +98,7 @@ def weigh_by_keywords(
     if not any(texts):
         trace.note("keyword_evidence", "no candidate has a text; order kept")
         return fused
+    fields = read_all_metadata(items)
     keywords, numbers = collect_keywords(), [it.score for it in candidates]
     spread = max(numbers) - min(numbers) if fused.spread is None else fused.spread
     if len(keywords) > 1 or options.weight is not None:
@@ -104,8 +108,8 @@ def weigh_by_keywords(
         is_whole = asked is not None and len(own_scores) < asked
         held = [word for word in dated if any(word in text for text in texts if text)]
         own = " ".join((keywords[0][0], *held))
-        opinion = _weigh_own_words(own, texts, read_titles(items), language, is_whole=is_whole)
-    metadata = None if options.weight == 0.0 else weigh_metadata(items)
+        opinion = _weigh_own_words(own, texts, read_titles(fields), language, is_whole=is_whole)
+    metadata = None if options.weight == 0.0 else weigh_metadata(fields)
     if metadata is not None:
         trace.notes.extend(("metadata", said) for said in metadata.says)
         opinion = _add_metadata(opinion, metadata)
@@ -174,7 +178,9 @@ def _add_metadata(opinion: _Opinion | None, metadata: MetadataEvidence) -> _Opin
     """What words and *metadata* say together: what a passage has of what was named counts as words that it holds."""
     if opinion is None:
         return _Opinion(metadata.shares, 1.0, 0.0, "", metadata.matched)
-    opinion.shares = [share + opinion.weight * more for share, more in zip(opinion.shares, metadata.shares, strict=True)]
+    opinion.shares = [
+        share + opinion.weight * more for share, more in zip(opinion.shares, metadata.shares, strict=True)
+    ]
     if opinion.coverage:
         opinion.coverage = list(map(add, opinion.coverage, metadata.matched))
     return opinion

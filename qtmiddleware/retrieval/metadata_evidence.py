@@ -18,7 +18,7 @@ names, "All" counts `NEUTRAL` of it. `python -m benchmarks.metadata` redoes the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import lru_cache
@@ -35,9 +35,8 @@ from qtmiddleware.preprocessing.dates import (
     split_tokens,
 )
 from qtmiddleware.retrieval.question_words import WordRules, find_stem
-from qtmiddleware.retrieval.responses import read_metadata
 
-WEIGHT: Final = 1.0
+WEIGHT: Final = 0.5
 """What a value that the question names adds to a score, in spreads of the function's scores."""
 NEUTRAL: Final = 0.5
 """The share of it that "All" has."""
@@ -74,7 +73,8 @@ class MetadataEvidence:
     """What metadata says of each candidate.
 
     *shares* are in spreads of the function's scores, *matched* is the part of what was named that a candidate has,
-    from 0 to 1, and *says* what was named: ``year = 2024``.
+    from 0 to 1, and *says* what was named: ``year = 2024``. Other values than
+    dates and versions are not told: they may be names of people.
     """
 
     shares: Sequence[float]
@@ -98,16 +98,16 @@ _Column = Sequence[Sequence[_Value]]
 
 
 def weigh_by_metadata(
-    times: Times, items: Sequence[Any], rules: WordRules, today: date | None
+    times: Times, metadata: Sequence[Mapping[str, Any]], rules: WordRules, today: date | None
 ) -> MetadataEvidence | None:
-    """Return what the metadata of *items* says of a question that was read as *times*, ``None`` if nothing.
+    """Return what the *metadata* of each passage says of a question that was read as *times*, ``None`` if nothing.
 
     Args:
         rules: Those of the question's language.
         today: What values that lie in the future are told by, if the question asks for the newest.
     """
     wanted = _Wanted(times, rules, today)
-    columns = collect_columns(items)
+    columns = collect_columns(metadata)
     found = [it for name, column in columns.items() for it in wanted.match(name, column)]
     # Of two fields that hold the same thing, as a year beside a date, the better one counts for each passage.
     demands: dict[str, list[tuple[str, list[float]]]] = {}
@@ -128,21 +128,22 @@ def weigh_by_metadata(
     )
 
 
-def find_telling_fields(items: Sequence[Any]) -> tuple[str, ...]:
-    """Return the names of the fields whose values tell some of *items* apart from others."""
-    return tuple(name for name, column in collect_columns(items).items() if _tells_apart(column))
+def find_telling_fields(metadata: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the names of the fields whose values tell some passages apart from others."""
+    return tuple(name for name, column in collect_columns(metadata).items() if _tells_apart(column))
 
 
-def collect_columns(items: Sequence[Any]) -> dict[str, _Column]:
-    """Return the short values of each field of the *items*, by its name; what cannot be read is skipped."""
-    columns: dict[str, list[Sequence[_Value]]] = {}
-    for place, item in enumerate(items):
-        for name, value in _read_fields(item):
-            values = tuple(_read_values(name, value))
-            if values:
-                column = columns.setdefault(name, [()] * len(items))
+def collect_columns(metadata: Sequence[Mapping[str, Any]]) -> dict[str, _Column]:
+    """Return the short values of each field by its name, passage by passage; what cannot be read is skipped."""
+    columns: dict[str, list[tuple[_Value, ...]]] = {}
+    for place, held in enumerate(metadata):
+        for name, value in _read_fields(held):
+            if values := _read_values(name, value):
+                column = columns.get(name)
+                if column is None:
+                    column = columns[name] = [()] * len(metadata)
                 column[place] = values
-    return {name: column for name, column in columns.items() if len(set(map(tuple, column))) > 1}
+    return {name: column for name, column in columns.items() if any(it != column[0] for it in column)}
 
 
 def _tells_apart(column: _Column) -> bool:
@@ -150,32 +151,40 @@ def _tells_apart(column: _Column) -> bool:
     return len(set(held)) > 1 and (not _differs_everywhere(column) or _find_kind(column) in ("periods", "versions"))
 
 
-def _read_fields(item: Any) -> Iterator[tuple[str, Any]]:
+def _read_fields(held: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    """The fields of one passage that may hold a value, ``()`` if they cannot be read."""
     try:
-        fields = list(islice(read_metadata(item).items(), MOST_FIELDS))
+        fields = list(islice(held.items(), MOST_FIELDS))
+        return [(name, value) for name, value in fields if _may_tell(name)]
     except Exception:
         # A mapping may raise at whatever is read of it.
-        return
-    for name, value in fields:
-        if type(name) is str and len(name) <= MOST_CHARS and name.lower() not in _NO_VALUES:
-            yield name, value
+        return ()
 
 
-def _read_values(name: str, value: Any) -> Iterator[_Value]:
-    if type(value) in (list, tuple, set, frozenset):
-        for inner in islice(value, MOST_LISTED):
-            if type(inner) is str:
-                yield from _read_values(name, inner)
-        return
-    if type(value) is str:
-        if 0 < len(value) <= MOST_CHARS and (read := _read_text(value)) is not None:
-            yield read
-    elif type(value) in (int, float):
-        if (read := _read_number(value, is_time=any(part in name.lower() for part in _TIMESTAMP_NAMES))) is not None:
-            yield read
-    elif isinstance(value, date):
-        day = value.date() if isinstance(value, datetime) else value
-        yield _Value((day.isoformat(),), period=Period(day, day))
+@lru_cache(maxsize=4_096)
+def _fold_name(name: str) -> str:
+    return "" if (folded := name.lower()) in _NO_VALUES or folded.startswith("_") else folded
+
+
+def _may_tell(name: object) -> bool:
+    return type(name) is str and len(name) <= MOST_CHARS and bool(_fold_name(name))
+
+
+def _read_values(name: str, value: Any) -> tuple[_Value, ...]:
+    """What one field holds: a short text, a number, a date, or several short texts; nothing of anything else."""
+    kind = type(value)
+    read: _Value | None = None
+    if kind is str:
+        read = _read_text(value) if 0 < len(value) <= MOST_CHARS else None
+    elif kind is int or kind is float:
+        read = _read_number(value, is_time=any(part in name.lower() for part in _TIMESTAMP_NAMES))
+    elif kind is date or kind is datetime:
+        day = value.date() if kind is datetime else value
+        read = _Value((day.isoformat(),), period=Period(day, day))
+    elif kind is list or kind is tuple:
+        texts = [it for it in value[:MOST_LISTED] if type(it) is str and 0 < len(it) <= MOST_CHARS]
+        return tuple([it for it in map(_read_text, texts) if it is not None])
+    return () if read is None else (read,)
 
 
 @lru_cache(maxsize=4_096)
@@ -269,7 +278,6 @@ class _Wanted:
             return
         # "Field Service" is meant by its name, not the "Service" inside of it.
         longest = {it for it in named if not any(set(it) < set(other) for other in named)}
-        says = ", ".join(sorted(" ".join(it) for it in longest)[:_MOST_NOTED])
         held = [
             1.0
             if any(value.folded in longest for value in values)
@@ -278,24 +286,26 @@ class _Wanted:
             else 0.0
             for values in column
         ]
-        yield f"words {name}", f"{name} = {says}", held
+        yield f"words {name}", f"{name}: {'the value' if len(longest) == 1 else 'values'} that the question names", held
 
     def _names(self, value: _Value, *, needs_code: bool) -> bool:
         """Whether the question names *value*."""
         words = value.folded
         if needs_code:
             return len(words) == 1 and words[0] in self._tokens and _is_code(words[0])
-        if all(word in self._rules.function_words or len(word) < 2 and not word.isdigit() for word in words):
+        if all(word in self._rules.function_words or (len(word) < 2 and not word.isdigit()) for word in words):
             return False
         return all(word in self._tokens or self._stem(word) in self._stems for word in words)
 
     def _rank(self, column: _Column, periods: Sequence[Period | None]) -> list[float]:
         """How new each value is among those up to today, from 0 to `NEWEST`."""
-        today = self._today
-        held: list[Any] = [
-            period and (period.first if period.last is None or today is None or period.first <= today else None)
-            for period in periods
-        ] or [_first(values).version for values in column]
+        held: list[Any]
+        if periods:
+            latest = self._today or date.max
+            first = [period.first if period is not None else None for period in periods]
+            held = [day if day is not None and day <= latest else None for day in first]
+        else:
+            held = [_first(values).version for values in column]
         order = sorted({value for value in held if value is not None})
         if len(order) < 2:
             return [0.0] * len(column)

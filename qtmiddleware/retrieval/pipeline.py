@@ -11,7 +11,7 @@ whenever the rest is late, wrong or down; only its own failure is raised, as it 
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
@@ -533,14 +533,16 @@ class _Pipeline:
             weigh_metadata=partial(self._weigh_by_metadata, times),
             dated=times.words,
         )
+        if times.needs_today and times.periods and (today := self._find_today()) is not None:
+            self.trace.note("dates", f"{', '.join(map(str, times.periods))}, as today is {today}")
         self.trace.stage("keyword_evidence", self.trace.clock() - began)
         return candidates
 
-    def _weigh_by_metadata(self, times: Times, items: Sequence[Any]) -> MetadataEvidence | None:
+    def _weigh_by_metadata(self, times: Times, fields: Sequence[Mapping[str, Any]]) -> MetadataEvidence | None:
         """What the metadata of the candidates says of the question; nothing if it cannot be told."""
         today = self._find_today() if times.newest else None
         try:
-            return weigh_by_metadata(times, items, load_word_rules(self.query.language), today)
+            return weigh_by_metadata(times, fields, load_word_rules(self.query.language), today)
         except Exception as error:
             self.degradations.append(Degradation("metadata", "failed", type(error).__name__))
             return None
