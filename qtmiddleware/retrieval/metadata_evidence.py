@@ -245,6 +245,9 @@ class _Wanted:
         self._tokens = frozenset(times.tokens)
         self._stems = frozenset(map(self._stem, times.tokens))
 
+        # A date that the question names says more than "current", even one that cannot be told.
+        self._wants_newest = times.newest and not (times.periods or times.versions or times.needs_today)
+
     def _stem(self, word: str) -> str:
         return find_stem(word, self._rules.endings)
 
@@ -254,13 +257,13 @@ class _Wanted:
         if kind == "periods":
             for period in times.periods:
                 yield f"period {period}", f"{name} = {period}", [_overlap(values, period) for values in column]
-            if times.newest and not times.periods and not times.versions:
+            if self._wants_newest:
                 yield "newest", f"{name}: newest", self._rank(column, [it.period for it in map(_first, column)])
         elif kind == "versions":
             for wanted in times.versions:
                 held = [_meets(values, wanted) for values in column]
                 yield f"version {wanted}", f"{name} = {wanted}", held
-            if times.newest and not times.periods and not times.versions:
+            if self._wants_newest:
                 yield "newest of versions", f"{name}: newest", self._rank(column, [])
         elif kind:
             yield from self._match_words(name, column, is_number=kind == "numbers")

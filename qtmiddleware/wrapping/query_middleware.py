@@ -118,8 +118,8 @@ class QueryMiddleware:
     what may be written of it, to the query log and to the records of `logging` at DEBUG; where it fails, a hash is
     written. *on_retrieval* is called with every `Retrieval` of every function wrapped with this, as `RetrievalHook`
     says, and *observers* hear of every retrieval, answer, search and model call, as `Observer` says. *clock* returns
-    the time that words such as "last year" lean on, an aware `datetime`; by default that of this machine. Safe with many
-    threads and event loops.
+    the time that words such as "last year" lean on, an aware `datetime`; by default that of this machine. Safe with
+    many threads and event loops.
     """
 
     def __init__(
