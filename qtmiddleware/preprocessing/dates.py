@@ -134,6 +134,8 @@ class _DateWords(NamedTuple):
     newest: _Phrases
     within: frozenset[str]
     between: frozenset[str]
+    starts: frozenset[str]
+    """The words that anything may begin with that is no number."""
 
 
 def split_tokens(text: str) -> list[str]:
@@ -202,18 +204,25 @@ def _load_words(language: str) -> _DateWords:
     steps = {word: step for step, name in ((-1, "last"), (0, "this"), (1, "next")) for word in _fold(data, name)}
     names = [_split_words(name.split("|")) for name in data.get("months", ())]
     numbers = [name.split("|") for name in data.get("numbers", ())]
+    units = {word: unit for unit, words in data.get("units", {}).items() for word in map(fold_accents, words)}
+    counts = {fold_accents(word): at for at, words in enumerate(numbers, start=1) for word in words}
+    months = {word: at for at, words in enumerate(names, start=1) for word in words}
+    days = _compile((phrase, step) for step, phrases in data.get("days", {}).items() for phrase in phrases)
+    comparisons, ago, newest = (
+        _compile((phrase, name) for name in keys for phrase in data.get(name, ()))
+        for keys in (("since", "before", "after", "until"), ("ago", "before_ago"), ("newest",))
+    )
     return _DateWords(
-        units={word: unit for unit, words in data.get("units", {}).items() for word in map(fold_accents, words)},
+        units=units,
         steps=steps,
-        numbers={fold_accents(word): at for at, words in enumerate(numbers, start=1) for word in words},
-        months={word: at for at, words in enumerate(names, start=1) for word in words},
+        numbers=counts,
+        months=months,
         month_names=[words[0] for words in names],
-        days=_compile((phrase, step) for step, phrases in data.get("days", {}).items() for phrase in phrases),
-        comparisons=_compile(
-            (phrase, name) for name in ("since", "before", "after", "until") for phrase in data.get(name, ())
-        ),
-        ago=_compile((phrase, name) for name in ("ago", "before_ago") for phrase in data.get(name, ())),
-        newest=_compile((phrase, "newest") for phrase in data.get("newest", ())),
+        days=days,
+        comparisons=comparisons,
+        ago=ago,
+        newest=newest,
+        starts=frozenset().union(units, steps, counts, months, days, comparisons, ago, newest),
         within=frozenset(_fold(data, "within")),
         between=frozenset(_fold(data, "between")),
     )
@@ -245,10 +254,13 @@ class _Reader:
 
     def read(self) -> Times:
         """Return what the question says."""
-        at = 0
+        at, starts = 0, self._words.starts
         while at < len(self._tokens):
+            token = self._tokens[at]
+            if token.isalpha() and token not in starts:
+                at += 1
+                continue
             at += self._read_compared(at) or self._read_newest(at) or 1
-        # A date that is named says more than "current".
         return self._times
 
     def _match(self, phrases: _Phrases, at: int) -> tuple[int, str]:

@@ -18,10 +18,10 @@ names, "All" counts `NEUTRAL` of it. `python -m benchmarks.metadata` redoes the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from typing import Any, Final
 
@@ -40,8 +40,6 @@ WEIGHT: Final = 0.5
 """What a value that the question names adds to a score, in spreads of the function's scores."""
 NEUTRAL: Final = 0.5
 """The share of it that "All" has."""
-NEWEST: Final = 1.0
-"""The share of it that the newest value has if the question asks for the newest; older ones have less."""
 MOST_FIELDS: Final = 40
 MOST_CHARS: Final = 64
 MOST_WORDS: Final = 5
@@ -82,9 +80,12 @@ class MetadataEvidence:
     says: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class _Value:
-    """One value: its *folded* words, and what else it may be read as. A *neutral* one stands for any value."""
+    """One value: its *folded* words, and what else it may be read as. A *neutral* one stands for any value.
+
+    What is written alike is one object.
+    """
 
     folded: tuple[str, ...]
     period: Period | None = None
@@ -92,9 +93,39 @@ class _Value:
     number: float | None = None
     neutral: bool = False
 
+    @property
+    def kind(self) -> str:
+        """What it is read as: periods, versions, numbers or words."""
+        if self.period is not None:
+            return "periods"
+        if self.version is not None:
+            return "versions"
+        return "words" if self.number is None else "numbers"
 
-_Column = Sequence[Sequence[_Value]]
-"""The values of one field, by candidate."""
+
+_Row = tuple[_Value, ...]
+
+
+class _Column:
+    """The values of one field by passage, and how often there is each that is no "All"."""
+
+    __slots__ = ("counts", "kind", "rows")
+
+    def __init__(self, rows: Sequence[_Row]) -> None:
+        self.rows = rows
+        self.counts = Counter([value for row in rows for value in row if not value.neutral])
+        kinds = Counter([value.kind for value in self.counts])
+        self.kind = max(kinds, key=lambda kind: kinds[kind], default="")
+
+    @property
+    def differs_everywhere(self) -> bool:
+        """Whether no two passages have the same value, as ids and names of files have none."""
+        return len(self.counts) > 2 and max(self.counts.values()) == 1
+
+    @property
+    def tells_apart(self) -> bool:
+        """Whether a question may name a value that some passages have."""
+        return len(self.counts) > 1 and (not self.differs_everywhere or self.kind in ("periods", "versions"))
 
 
 def weigh_by_metadata(
@@ -130,25 +161,20 @@ def weigh_by_metadata(
 
 def find_telling_fields(metadata: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Return the names of the fields whose values tell some passages apart from others."""
-    return tuple(name for name, column in collect_columns(metadata).items() if _tells_apart(column))
+    return tuple(name for name, column in collect_columns(metadata).items() if column.tells_apart)
 
 
 def collect_columns(metadata: Sequence[Mapping[str, Any]]) -> dict[str, _Column]:
     """Return the short values of each field by its name, passage by passage; what cannot be read is skipped."""
-    columns: dict[str, list[tuple[_Value, ...]]] = {}
+    columns: dict[str, list[_Row]] = {}
     for place, held in enumerate(metadata):
         for name, value in _read_fields(held):
-            if values := _read_values(name, value):
-                column = columns.get(name)
-                if column is None:
-                    column = columns[name] = [()] * len(metadata)
-                column[place] = values
-    return {name: column for name, column in columns.items() if any(it != column[0] for it in column)}
-
-
-def _tells_apart(column: _Column) -> bool:
-    held = [value.folded for values in column for value in values if not value.neutral]
-    return len(set(held)) > 1 and (not _differs_everywhere(column) or _find_kind(column) in ("periods", "versions"))
+            if row := _read_values(name, value):
+                rows = columns.get(name)
+                if rows is None:
+                    rows = columns[name] = [()] * len(metadata)
+                rows[place] = row
+    return {name: _Column(rows) for name, rows in columns.items() if any(row != rows[0] for row in rows)}
 
 
 def _read_fields(held: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
@@ -161,26 +187,31 @@ def _read_fields(held: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
         return ()
 
 
-@lru_cache(maxsize=4_096)
-def _fold_name(name: str) -> str:
-    return "" if (folded := name.lower()) in _NO_VALUES or folded.startswith("_") else folded
-
-
 def _may_tell(name: object) -> bool:
-    return type(name) is str and len(name) <= MOST_CHARS and bool(_fold_name(name))
+    return type(name) is str and len(name) <= MOST_CHARS and _is_telling(name)
 
 
-def _read_values(name: str, value: Any) -> tuple[_Value, ...]:
+@lru_cache(maxsize=1_024)
+def _is_telling(name: str) -> bool:
+    return name.lower() not in _NO_VALUES and not name.startswith("_")
+
+
+@lru_cache(maxsize=1_024)
+def _is_time(name: str) -> bool:
+    return any(part in name.lower() for part in _TIMESTAMP_NAMES)
+
+
+def _read_values(name: str, value: Any) -> _Row:
     """What one field holds: a short text, a number, a date, or several short texts; nothing of anything else."""
     kind = type(value)
     read: _Value | None = None
     if kind is str:
         read = _read_text(value) if 0 < len(value) <= MOST_CHARS else None
     elif kind is int or kind is float:
-        read = _read_number(value, is_time=any(part in name.lower() for part in _TIMESTAMP_NAMES))
+        # A number with a million digits is not written out.
+        read = _read_number(value, is_time=_is_time(name)) if -1e15 < value < 1e15 else None
     elif kind is date or kind is datetime:
-        day = value.date() if kind is datetime else value
-        read = _Value((day.isoformat(),), period=Period(day, day))
+        read = _read_day(value.date() if kind is datetime else value)
     elif kind is list or kind is tuple:
         texts = [it for it in value[:MOST_LISTED] if type(it) is str and 0 < len(it) <= MOST_CHARS]
         return tuple([it for it in map(_read_text, texts) if it is not None])
@@ -200,41 +231,18 @@ def _read_text(value: str) -> _Value | None:
     return _Value(words, period, version, float(words[0]) if is_number else None)
 
 
-def _read_number(value: float, *, is_time: bool) -> _Value | None:
-    # A number with a million digits is not written out.
-    if not -1e15 < value < 1e15:
-        return None
-    if is_time and _OLDEST_STAMP < (seconds := value / 1e3 if value > 1e11 else value) < _NEWEST_STAMP:
-        day = datetime.fromtimestamp(seconds, UTC).date()
-        return _Value((day.isoformat(),), period=Period(day, day))
+@lru_cache(maxsize=4_096)
+def _read_number(value: float, *, is_time: bool) -> _Value:
+    seconds = value / 1e3 if value > 1e11 else value
+    if is_time and _OLDEST_STAMP < seconds < _NEWEST_STAMP:
+        return _read_day(datetime.fromtimestamp(seconds, UTC).date())
     text = f"{value:.12g}"
-    is_year = value == int(value)
-    return _Value((text,), read_period(text) if is_year else None, None, float(value))
+    return _Value((text,), read_period(text) if value == int(value) else None, None, float(value))
 
 
-def _find_kind(column: _Column) -> str:
-    """What most values of a *column* are: periods, versions, numbers or words."""
-    kinds: Counter[str] = Counter()
-    for values in column:
-        for value in values:
-            if value.neutral:
-                continue
-            kinds[
-                "periods"
-                if value.period is not None
-                else "versions"
-                if value.version is not None
-                else "numbers"
-                if value.number is not None
-                else "words"
-            ] += 1
-    return max(kinds, key=lambda kind: kinds[kind], default="")
-
-
-def _differs_everywhere(column: _Column) -> bool:
-    """Whether no two passages have the same value, as ids and names of files have none."""
-    held = [value.folded for values in column for value in values if not value.neutral]
-    return len(held) > 2 and len(set(held)) == len(held)
+@lru_cache(maxsize=4_096)
+def _read_day(day: date) -> _Value:
+    return _Value((day.isoformat(),), period=Period(day, day))
 
 
 class _Wanted:
@@ -253,43 +261,33 @@ class _Wanted:
 
     def match(self, name: str, column: _Column) -> Iterator[tuple[str, str, list[float]]]:
         """What the question demands of a field, what the trace says of it, and what each passage has of it."""
-        kind, times = _find_kind(column), self._times
+        kind, times = column.kind, self._times
         if kind == "periods":
             for period in times.periods:
-                yield f"period {period}", f"{name} = {period}", [_overlap(values, period) for values in column]
+                yield f"period {period}", f"{name} = {period}", _share_out(column, partial(_meets, wanted=period))
             if self._wants_newest:
-                yield "newest", f"{name}: newest", self._rank(column, [it.period for it in map(_first, column)])
+                yield "newest", f"{name}: newest", self._rank(column)
         elif kind == "versions":
             for wanted in times.versions:
-                held = [_meets(values, wanted) for values in column]
+                held = _share_out(column, partial(_is_version, wanted=wanted))
                 yield f"version {wanted}", f"{name} = {wanted}", held
             if self._wants_newest:
-                yield "newest of versions", f"{name}: newest", self._rank(column, [])
+                yield "newest of versions", f"{name}: newest", self._rank(column)
         elif kind:
-            yield from self._match_words(name, column, is_number=kind == "numbers")
+            yield from self._match_words(name, column)
 
-    def _match_words(self, name: str, column: _Column, *, is_number: bool) -> Iterator[tuple[str, str, list[float]]]:
+    def _match_words(self, name: str, column: _Column) -> Iterator[tuple[str, str, list[float]]]:
+        is_number = column.kind == "numbers"
         if is_number and not any(self._stem(word) in self._stems for word in split_tokens(name.replace("_", " "))):
             return
-        needs_code = is_number is False and _differs_everywhere(column)
-        named: set[tuple[str, ...]] = set()
-        for values in column:
-            for value in values:
-                if not value.neutral and value.folded not in named and self._names(value, needs_code=needs_code):
-                    named.add(value.folded)
+        needs_code = column.differs_everywhere and not is_number
+        named = {it.folded for it in column.counts if self._names(it, needs_code=needs_code)}
         if not named:
             return
         # "Field Service" is meant by its name, not the "Service" inside of it.
         longest = {it for it in named if not any(set(it) < set(other) for other in named)}
-        held = [
-            1.0
-            if any(value.folded in longest for value in values)
-            else NEUTRAL
-            if any(value.neutral for value in values)
-            else 0.0
-            for values in column
-        ]
-        yield f"words {name}", f"{name}: {'the value' if len(longest) == 1 else 'values'} that the question names", held
+        says = f"{name}: {'the value' if len(longest) == 1 else 'values'} that the question names"
+        yield f"words {name}", says, _share_out(column, lambda it: it.folded in longest)
 
     def _names(self, value: _Value, *, needs_code: bool) -> bool:
         """Whether the question names *value*."""
@@ -300,47 +298,42 @@ class _Wanted:
             return False
         return all(word in self._tokens or self._stem(word) in self._stems for word in words)
 
-    def _rank(self, column: _Column, periods: Sequence[Period | None]) -> list[float]:
-        """How new each value is among those up to today, from 0 to `NEWEST`."""
-        held: list[Any]
-        if periods:
-            latest = self._today or date.max
-            first = [period.first if period is not None else None for period in periods]
-            held = [day if day is not None and day <= latest else None for day in first]
-        else:
-            held = [_first(values).version for values in column]
-        order = sorted({value for value in held if value is not None})
+    def _rank(self, column: _Column) -> list[float]:
+        """How new each passage's value is among those up to today, from 0 to 1."""
+        order = sorted({when for it in column.counts if (when := self._date(it)) is not None})
         if len(order) < 2:
-            return [0.0] * len(column)
-        return [NEWEST * order.index(value) / (len(order) - 1) if value is not None else 0.0 for value in held]
+            return [0.0] * len(column.rows)
+        places = {when: place / (len(order) - 1) for place, when in enumerate(order)}
+        return [max((places.get(self._date(it), 0.0) for it in row), default=0.0) for row in column.rows]
+
+    def _date(self, value: _Value) -> Any:
+        """What orders values by time: the first day of a period up to today, or the numbers of a version."""
+        if value.period is None:
+            return None if value.version is None else (0, *value.version)
+        first = value.period.first
+        return (1, first.toordinal()) if first is not None and first <= (self._today or date.max) else None
 
 
-_NOTHING: Final = _Value(())
-
-
-def _first(values: Sequence[_Value]) -> _Value:
-    return values[0] if values else _NOTHING
+def _share_out(column: _Column, meets: Callable[[_Value], bool]) -> list[float]:
+    """What each passage of a *column* has: all of it if one of its values *meets* the question's, "All" less."""
+    met = {it for it in column.counts if meets(it)}
+    return [
+        1.0 if not met.isdisjoint(row) else NEUTRAL if any(it.neutral for it in row) else 0.0 for row in column.rows
+    ]
 
 
 def _is_code(word: str) -> bool:
     return any(map(str.isdigit, word)) and not word.isdigit()
 
 
-def _meets(values: Sequence[_Value], wanted: VersionRange) -> float:
-    if any(value.version in wanted for value in values):
-        return 1.0
-    return NEUTRAL if any(value.neutral for value in values) else 0.0
+def _is_version(value: _Value, wanted: VersionRange) -> bool:
+    return value.version in wanted
 
 
-def _overlap(values: Sequence[_Value], wanted: Period) -> float:
-    for value in values:
-        period = value.period
-        if value.neutral:
-            return NEUTRAL
-        if period is None or period.first is None or period.last is None:
-            continue
-        if (wanted.first is None or period.last >= wanted.first) and (
-            wanted.last is None or period.first <= wanted.last
-        ):
-            return 1.0
-    return 0.0
+def _meets(value: _Value, wanted: Period) -> bool:
+    """Whether days of *value* are among the *wanted* ones."""
+    period = value.period
+    if period is None or period.first is None or period.last is None:
+        return False
+    is_late_enough = wanted.first is None or period.last >= wanted.first
+    return is_late_enough and (wanted.last is None or period.first <= wanted.last)
