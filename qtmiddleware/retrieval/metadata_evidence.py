@@ -180,20 +180,18 @@ def collect_columns(metadata: Sequence[Mapping[str, Any]]) -> dict[str, _Column]
 def _read_fields(held: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
     """The fields of one passage that may hold a value, ``()`` if they cannot be read."""
     try:
-        fields = list(islice(held.items(), MOST_FIELDS))
-        return [(name, value) for name, value in fields if _may_tell(name)]
+        names = _pick_telling(tuple(held) if len(held) <= MOST_FIELDS else tuple(islice(held, MOST_FIELDS)))
+        return [(name, held[name]) for name in names] if names else ()
     except Exception:
         # A mapping may raise at whatever is read of it.
         return ()
 
 
-def _may_tell(name: object) -> bool:
-    return type(name) is str and len(name) <= MOST_CHARS and _is_telling(name)
-
-
-@lru_cache(maxsize=1_024)
-def _is_telling(name: str) -> bool:
-    return name.lower() not in _NO_VALUES and not name.startswith("_")
+@lru_cache(maxsize=256)
+def _pick_telling(names: tuple[Any, ...]) -> tuple[str, ...]:
+    """Those of the *names* of fields whose values may tell passages apart."""
+    words = [name for name in names if type(name) is str and len(name) <= MOST_CHARS]
+    return tuple([name for name in words if name.lower() not in _NO_VALUES and not name.startswith("_")])
 
 
 @lru_cache(maxsize=1_024)
