@@ -101,7 +101,8 @@ class VersionRange(NamedTuple):
 class Times:
     """What a question says of time: its *periods*, its *versions*, and whether it asks for the *newest*.
 
-    *needs_today*: a word leans on today. *tokens* are the question's folded words, codes and numbers in one piece.
+    *needs_today*: a word leans on today. *tokens* are the question's folded words, codes and numbers in one piece, and
+    *leaning* are those that today was asked for.
     """
 
     periods: list[Period] = field(default_factory=list)
@@ -109,6 +110,7 @@ class Times:
     newest: bool = False
     needs_today: bool = False
     tokens: Sequence[str] = ()
+    leaning: list[str] = field(default_factory=list)
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -293,6 +295,8 @@ class _Reader:
             return 0
         period, size = self._read_period(at, is_compared=bool(comparison))
         if size:
+            if period is not None and period.is_relative:
+                self._times.leaning.extend(self._tokens[at : at + size])
             if period is not None:
                 self._times.periods.append(self._open(period, comparison))
             return size
@@ -424,8 +428,8 @@ class _Reader:
         if today is None or max(abs(first), abs(last)) > _FARTHEST:
             return None
         try:
-            begin, _ = _find_unit(today, unit, first)
-            _, end = _find_unit(today, unit, last)
+            begin, _ = find_unit(today, unit, first)
+            _, end = find_unit(today, unit, last)
         except (ValueError, OverflowError):
             return None
         return Period(begin, end, is_relative=True, words=self._name(unit, begin, end))
@@ -442,8 +446,11 @@ class _Reader:
         return (str(begin),) if begin == end else ()
 
 
-def _find_unit(today: date, unit: str, step: int) -> tuple[date, date]:
-    """The first and the last day of the *unit* that is *step* units away from the one of *today*."""
+def find_unit(today: date, unit: str, step: int) -> tuple[date, date]:
+    """Return the first and the last day of the *unit* that is *step* units away from the one of *today*.
+
+    Raises `ValueError` or `OverflowError` beyond the calendar.
+    """
     if unit == "day":
         day = today + timedelta(days=step)
         return day, day

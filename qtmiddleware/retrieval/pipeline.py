@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
 from time import perf_counter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.catalogue import NOTHING, STANDALONE, TEXT_CLAUSE
 from qtmiddleware.errors import ResponseShapeError, is_refusal
@@ -73,6 +73,9 @@ from qtmiddleware.types import (
     Variant,
     add_degradation,
 )
+
+if TYPE_CHECKING:
+    from qtmiddleware.transforms.anchors import Anchors
 
 logger: Final = get_logger("qtmiddleware")
 
@@ -171,6 +174,7 @@ class _Pipeline:
         self._keywords = ""
         self._first = Search(request.original)
         self._clock_reading: tuple[date | None] | None = None
+        self._anchors: Anchors | None = None
 
     def run(self) -> Flow[Retrieval]:
         """The whole flow; whatever of ours fails in it, the caller gets what the plain function gives."""
@@ -293,7 +297,8 @@ class _Pipeline:
             if opens_new_topic(self.query, said):
                 self._is_follow_up = False
                 trace.note("standalone", "not searched: the question starts a new topic")
-        question = Question(request.original, request.history, self.settings)
+        self._anchors = self._find_anchors()
+        question = Question(request.original, request.history, self.settings, self._anchors)
         stage = TransformStage(question, self.query, request, trace, self.degradations, self._find_spans, self.deadline)
         if (remembered := stage.recall()) is not None:
             trace.decision = Decision(call=False, reason="cached")
@@ -305,7 +310,16 @@ class _Pipeline:
 
     def _find_spans(self) -> Sequence[Span]:
         """What the model may not lose of the question."""
-        return protected_spans(self.request.original, language=self.query.language or "auto")
+        spans = protected_spans(self.request.original, language=self.query.language or "auto")
+        return spans if self._anchors is None else self._anchors.drop_leaning(spans)
+
+    def _find_anchors(self) -> Anchors | None:
+        """The dates that the model is told: none for a question that does not lean on today."""
+        from qtmiddleware.transforms.anchors import Anchors
+
+        times = read_times(self.request.original, self.query.language, self._find_today)
+        today = self._find_today() if times.needs_today else None
+        return None if today is None else Anchors(today, times)
 
     # --- the original's own search, and the model ---------------------------------------------------------------------
 
