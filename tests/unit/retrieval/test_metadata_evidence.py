@@ -20,6 +20,7 @@ from qtmiddleware.retrieval.metadata_evidence import (
     weigh_by_metadata,
 )
 from qtmiddleware.retrieval.question_words import load_word_rules
+from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 TODAY = date(2026, 11, 23)
@@ -207,3 +208,25 @@ def test_check_lists_the_fields_that_tell_passages_apart() -> None:
     assert "fields that tell passages apart: `year`, `country`" in str(report)
     finding = next(it for it in report.findings if it.subject == "metadata")
     assert finding.values == {"fields": ["year", "country"]}
+
+
+def test_metadata_counts_beside_the_words_of_a_model_too() -> None:
+    model = ScriptedModel({"rewrite": "paid leave in Chile in the year 2025"})
+    clock = lambda: datetime(2026, 11, 23, tzinfo=UTC)  # noqa: E731
+    search = QueryMiddleware({"transformationType": "rewrite"}, client=model, clock=clock).wrap(find_rules)
+    found = search.retrieve("How much leave was there in Chile last year?", top_k=3)
+    assert found.trace.llm_calls == 1
+    assert found.matches[0].id == "Chile 2025"
+
+
+def test_metadata_that_raises_changes_nothing_and_raises_nothing() -> None:
+    def search(query: str, top_k: int = 3) -> list[dict[str, Any]]:
+        return [{**it, "metadata": Raising()} for it in find_rules(query, top_k)]
+
+    found = QueryMiddleware().wrap(search).retrieve("leave in Chile in 2025", top_k=3)
+    assert [match.id for match in found.matches] == ["Norway 2024", "Norway 2025", "Norway 2026"]
+
+
+def test_without_weight_for_words_metadata_has_none_either() -> None:
+    search = QueryMiddleware({"keywordEvidence": {"weight": 0}}).wrap(find_rules)
+    assert search.retrieve("leave in Chile in 2025", top_k=3).matches[0].id == "Norway 2024"
