@@ -29,6 +29,7 @@ MOST_YEARS: Final = 5
 _FARTHEST: Final = 500
 """How many days, weeks, months, quarters or years from today a word may lead."""
 _MOST_BETWEEN: Final = 3
+_BEHIND_DENIAL: Final = 2
 
 _TOKEN: Final = re.compile(r"[^\W_]+(?:[.\-/,](?=\d)[^\W_]+|-[^\W_]+)*")
 _YEAR: Final = re.compile(r"(?:19|20)\d\d")
@@ -102,7 +103,7 @@ class Times:
     """What a question says of time: its *periods*, its *versions*, and whether it asks for the *newest*.
 
     *needs_today*: a word leans on today. *tokens* are the question's folded words, codes and numbers in one piece, and
-    *leaning* are those that today was asked for.
+    *leaning* are those that today was asked for. *denied* are those right behind a word that denies: not in Germany.
     """
 
     periods: list[Period] = field(default_factory=list)
@@ -111,6 +112,7 @@ class Times:
     needs_today: bool = False
     tokens: Sequence[str] = ()
     leaning: list[str] = field(default_factory=list)
+    denied: frozenset[str] = frozenset()
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -150,8 +152,13 @@ def read_times(text: str, language: str, today: Today) -> Times:
 
     *today* is asked only if a word leans on it, and returns ``None`` if no clock tells.
     """
-    tokens = split_tokens(text)
-    return _Reader(tokens, _load_words(language if language in LANGUAGES else DEFAULT), today).read()
+    tokens, known = split_tokens(text), language if language in LANGUAGES else DEFAULT
+    times = _Reader(tokens, _load_words(known), today).read()
+    deniers = load(known).negations
+    if not deniers.isdisjoint(tokens):
+        behind = [tokens[at + 1 : at + 1 + _BEHIND_DENIAL] for at, token in enumerate(tokens) if token in deniers]
+        times.denied = frozenset().union(*behind)
+    return times
 
 
 def read_version(text: str) -> Version | None:

@@ -298,6 +298,9 @@ class _Wanted:
             return len(words) == 1 and words[0] in self._tokens and _is_code(words[0])
         if all(word in self._rules.function_words or (len(word) < 2 and not word.isdigit()) for word in words):
             return False
+        # "Not in Germany" asks for other passages, and says not which.
+        if not self._times.denied.isdisjoint(words):
+            return False
         return all(word in self._tokens or self._stem(word) in self._stems for word in words)
 
     def _rank(self, column: _Column) -> list[float]:

@@ -77,6 +77,11 @@ def test_a_name_counts_if_all_its_words_stand_in_the_question() -> None:
     assert shares("límite en españa", "pais", "España", "Francia", language="es") == [1, 0]
 
 
+@pytest.mark.parametrize("question", ["limits not in Germany", "limits without Germany", "limits, but no Germany"])
+def test_a_value_that_the_question_denies_is_not_named(question: str) -> None:
+    assert shares(question, "country", "Germany", "France", "France") == [0, 0, 0]
+
+
 def test_one_of_several_values_is_enough() -> None:
     assert shares("limits for sales", "teams", ["Sales", "Support"], ["Support"], ("Legal",)) == [1, 0, 0]
 
