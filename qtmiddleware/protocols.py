@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from qtmiddleware.catalogue import FieldShape
@@ -205,6 +206,9 @@ class Observer(Protocol):
     def on_end(self, operation: Operation) -> None:
         """*operation* has ended; the *id* is that of its start."""
 
+
+Clock = Callable[[], datetime]
+"""Returns the present time with its time zone, which words such as "last year" lean on."""
 
 RetrievalHook = Callable[[Retrieval], object]
 """Gets every `Retrieval` once it is there, before the caller does; a plain function or an async one.

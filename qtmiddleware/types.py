@@ -122,7 +122,9 @@ class Decision(Noun):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Trace:
-    """The account of one retrieval, written while it runs. It holds no query or passage text.
+    """The account of one retrieval, written while it runs.
+
+    It holds no query or passage text, but for the dates and versions that a question names.
 
     *query_id* is a random name. *added_ms* is the time beyond the original's own search; *replayed_ms* what model
     replies that were replayed took when they were first had. *cost_usd* is what the model cost, *read_cost_usd* what

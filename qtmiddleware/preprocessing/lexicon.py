@@ -73,6 +73,7 @@ class Lexicon:
     preambles: tuple[str, ...] = ()
     abbreviations: tuple[str, ...] = ()
     no_answer: str = ""
+    dates: Mapping[str, Any] = field(default_factory=dict)
     removable: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -143,6 +144,7 @@ def _read_lexicon(language: str, data: Mapping[str, Any]) -> Lexicon:
         greetings=compile_phrases(data.get("greetings", ())),
         nouns_are_capitalised=data.get("nouns_are_capitalised", False),
         no_answer=data.get("no_answer", ""),
+        dates=data.get("dates", {}),
         **words,
         **patterns,
     )

@@ -7,18 +7,29 @@ of BM25 (`score_by_keywords`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from operator import add
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from qtmiddleware.config.settings import KeywordEvidenceSettings
-from qtmiddleware.retrieval.bm25 import Pair, count_terms, normalise, read_keywords, sum_gains, weigh_pairs, weigh_terms
+from qtmiddleware.retrieval.bm25 import (
+    Pair,
+    TextTerms,
+    count_terms,
+    normalise,
+    read_keywords,
+    sum_gains,
+    weigh_pairs,
+    weigh_terms,
+)
 from qtmiddleware.retrieval.fusion import Fused, FusedItem
+from qtmiddleware.retrieval.metadata_evidence import MetadataEvidence
 from qtmiddleware.retrieval.question_words import (
     FULL_LEAD,
     HALF,
+    LEADING,
     LEAST_LEAD,
     WHOLE,
     find_words,
@@ -28,7 +39,7 @@ from qtmiddleware.retrieval.question_words import (
     read_question,
     weigh_words,
 )
-from qtmiddleware.retrieval.responses import read_texts, read_titles
+from qtmiddleware.retrieval.responses import read_all_metadata, read_texts, read_titles
 from qtmiddleware.types import Evidence, Trace
 
 # What a model's words weigh beside scores, and beside scores that are ranks, which say nothing of distances.
@@ -42,6 +53,9 @@ _ROUNDING: Final = 1e-4
 
 WeightedKeywords = Sequence[tuple[str, float]]
 """The keywords of several queries, each with its weight."""
+
+WeighMetadata = Callable[[Sequence[Mapping[str, Any]]], MetadataEvidence | None]
+"""What the metadata of several passages says of the question."""
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -72,6 +86,8 @@ def weigh_by_keywords(
     asked: int | None = None,
     top_k: int | None = None,
     write_terms: Callable[[list[str | None]], list[str | None]] | None = None,
+    weigh_metadata: WeighMetadata = lambda _: None,
+    dated: Sequence[str] = (),
 ) -> Fused:
     """Return *fused* with its leading candidates ordered by score and by words; unchanged if none has a text.
 
@@ -82,6 +98,8 @@ def weigh_by_keywords(
         asked: How many passages the question's own search asked for.
         top_k: How many passages the caller asked for.
         write_terms: Writes the question's terms into texts that hold another form of them.
+        weigh_metadata: What the metadata of the candidates says of the question.
+        dated: Words for the dates that the question leans on, which count as its own if a candidate holds them.
     """
     count = options.candidates or len(fused.items)
     candidates, rest = fused.items[:count], fused.items[count:]
@@ -94,6 +112,7 @@ def weigh_by_keywords(
         return fused
     if write_terms is not None:
         texts = write_terms(texts)
+    fields = read_all_metadata(items)
     keywords, numbers = collect_keywords(), [it.score for it in candidates]
     spread = max(numbers) - min(numbers) if fused.spread is None else fused.spread
     if len(keywords) > 1 or options.weight is not None:
@@ -101,7 +120,13 @@ def weigh_by_keywords(
         opinion = _weigh_all_words(keywords, texts, own_scores, options.weight)
     else:
         is_whole = asked is not None and len(own_scores) < asked
-        opinion = _weigh_own_words(keywords[0][0], texts, read_titles(items), language, is_whole=is_whole)
+        held = [word for word in dated if any(word in text for text in texts if text)]
+        own = " ".join((keywords[0][0], *held))
+        opinion = _weigh_own_words(own, texts, read_titles(fields), language, is_whole=is_whole)
+    metadata = None if options.weight == 0.0 else weigh_metadata(fields)
+    if metadata is not None:
+        trace.notes.extend(("metadata", said) for said in metadata.says)
+        opinion = _add_metadata(opinion, metadata)
     if opinion is None:
         trace.note("keyword_evidence", "no keyword in any candidate; order kept")
         return fused
@@ -132,12 +157,16 @@ def _weigh_all_words(
     keywords: WeightedKeywords, texts: Sequence[str | None], own_scores: Sequence[float | None], weight: float | None
 ) -> _Opinion | None:
     """What the words of several queries say, or those of the question under a *weight* that is set."""
-    evidence, reason = score_by_keywords(keywords, texts), ""
+    queries, counted = _count_keywords(keywords, texts)
+    evidence, reason = _score_queries(queries, counted), ""
     if evidence is None:
         return None
     if weight is None:
         weight, reason = choose_weight(own_scores)
-    return _Opinion([weight * share for share in evidence], 1.0 - weight, weight, reason)
+    own = frozenset(queries[0].terms)
+    held = frozenset[str]().union(*(it.counts.keys() for it in counted[:LEADING]))
+    leading = len(own & held) / len(own) if own else None
+    return _Opinion([weight * share for share in evidence], 1.0 - weight, weight, reason, leading=leading)
 
 
 def _weigh_own_words(
@@ -161,6 +190,18 @@ def _weigh_own_words(
     strength, reason = measure_strength(coverage, is_whole=is_whole)
     shares = [strength * share for share in weigh_words(question, found)] if strength else [0.0] * len(texts)
     return _Opinion(shares, 1.0, strength, reason, coverage, measure_union(question, found))
+
+
+def _add_metadata(opinion: _Opinion | None, metadata: MetadataEvidence) -> _Opinion:
+    """What words and *metadata* say together: what a passage has of what was named counts as words that it holds."""
+    if opinion is None:
+        return _Opinion(metadata.shares, 1.0, 0.0, "", metadata.matched)
+    opinion.shares = [
+        share + opinion.weight * more for share, more in zip(opinion.shares, metadata.shares, strict=True)
+    ]
+    if opinion.coverage:
+        opinion.coverage = list(map(add, opinion.coverage, metadata.matched))
+    return opinion
 
 
 def _put_title_first(title: str, text: str | None) -> str | None:
@@ -274,10 +315,28 @@ def score_by_keywords(keywords: WeightedKeywords, texts: Sequence[str | None]) -
     `PAIR` x idf for each two of them that stand side by side in the text as in the query. The worst text has 0, and the
     best the more, the fewer have as much.
     """
-    queries = [(*read_keywords(words), weight) for words, weight in keywords if weight > 0]
-    all_terms = frozenset[str]().union(*(terms for terms, _, _ in queries))
-    counted = count_terms(texts, all_terms, frozenset[Pair]().union(*(pairs for _, pairs, _ in queries)))
-    term_gains, pair_gains, size = weigh_terms(counted), weigh_pairs(counted), len(texts)
+    return _score_queries(*_count_keywords(keywords, texts))
+
+
+class _QueryTerms(NamedTuple):
+    """The *terms* of one query and the *pairs* of neighbouring ones, with what the query weighs."""
+
+    terms: Sequence[str]
+    pairs: Sequence[Pair]
+    weight: float
+
+
+def _count_keywords(
+    keywords: WeightedKeywords, texts: Sequence[str | None]
+) -> tuple[list[_QueryTerms], Sequence[TextTerms]]:
+    """The terms of each query that counts, and how often each text holds them."""
+    queries = [_QueryTerms(*read_keywords(words), weight) for words, weight in keywords if weight > 0]
+    all_terms = frozenset[str]().union(*(it.terms for it in queries))
+    return queries, count_terms(texts, all_terms, frozenset[Pair]().union(*(it.pairs for it in queries)))
+
+
+def _score_queries(queries: Sequence[_QueryTerms], counted: Sequence[TextTerms]) -> list[float] | None:
+    term_gains, pair_gains, size = weigh_terms(counted), weigh_pairs(counted), len(counted)
     matching = [
         (list(map(add, scores, sum_gains(pairs, pair_gains, size))), weight)
         for terms, pairs, weight in queries
@@ -288,7 +347,7 @@ def score_by_keywords(keywords: WeightedKeywords, texts: Sequence[str | None]) -
     largest = max(weight for _, weight in matching)
     shares = [weight / largest for _, weight in matching]
     whole = sum(share**OVERLAP for share in shares) ** (1.0 / OVERLAP)
-    evidence = [0.0] * len(texts)
+    evidence = [0.0] * size
     for (scores, _), share in zip(matching, shares, strict=True):
         evidence = list(map(add, evidence, [share / whole * score for score in normalise(scores)]))
     return evidence

@@ -11,14 +11,17 @@ whenever the rest is late, wrong or down; only its own failure is raised, as it 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.catalogue import NOTHING, STANDALONE, TEXT_CLAUSE
 from qtmiddleware.errors import ResponseShapeError, is_refusal
 from qtmiddleware.preprocessing import Span, protected_spans
+from qtmiddleware.preprocessing.dates import Times, read_times
 from qtmiddleware.retrieval.confidence import LATER_PAGE, measure_first_coverage, measure_standing_signals
 from qtmiddleware.retrieval.fusion import (
     Fused,
@@ -33,8 +36,9 @@ from qtmiddleware.retrieval.fusion import (
 from qtmiddleware.retrieval.gate import find_skip_reason
 from qtmiddleware.retrieval.history import opens_new_topic
 from qtmiddleware.retrieval.keyword_evidence import weigh_by_keywords
-from qtmiddleware.retrieval.question_words import LEADING
-from qtmiddleware.retrieval.request import Request, collect_keywords, find_own_keywords, prepare_query
+from qtmiddleware.retrieval.metadata_evidence import MetadataEvidence, weigh_by_metadata
+from qtmiddleware.retrieval.question_words import LEADING, load_word_rules
+from qtmiddleware.retrieval.request import Request, collect_keywords, find_own_keywords, prepare_query, read_clock
 from qtmiddleware.retrieval.reranking import rerank
 from qtmiddleware.retrieval.responses import (
     SearchResult,
@@ -73,6 +77,7 @@ from qtmiddleware.types import (
 
 if TYPE_CHECKING:
     from qtmiddleware.retrieval.glossary import Term
+    from qtmiddleware.transforms.anchors import Anchors
 
 logger: Final = get_logger("qtmiddleware")
 
@@ -174,6 +179,8 @@ class _Pipeline:
         self._terms: Sequence[Term] = ()
         self._expanded: Variant | None = None
         self._first = Search(request.original)
+        self._clock_reading: tuple[date | None] | None = None
+        self._anchors: Anchors | None = None
 
     def run(self) -> Flow[Retrieval]:
         """The whole flow; whatever of ours fails in it, the caller gets what the plain function gives."""
@@ -304,7 +311,8 @@ class _Pipeline:
                 self._is_follow_up = False
                 trace.note("standalone", "not searched: the question starts a new topic")
         facts = tuple((term.form, term.meanings[0]) for term in self._terms if term.is_certain)
-        question = Question(request.original, request.history, self.settings, facts)
+        self._anchors = self._find_anchors()
+        question = Question(request.original, request.history, self.settings, facts, self._anchors)
         stage = TransformStage(question, self.query, request, trace, self.degradations, self._find_spans, self.deadline)
         if (remembered := stage.recall()) is not None:
             trace.decision = Decision(call=False, reason="cached")
@@ -316,7 +324,16 @@ class _Pipeline:
 
     def _find_spans(self) -> Sequence[Span]:
         """What the model may not lose of the question."""
-        return protected_spans(self.request.original, language=self.query.language or "auto")
+        spans = protected_spans(self.request.original, language=self.query.language or "auto")
+        return spans if self._anchors is None else self._anchors.drop_leaning(spans)
+
+    def _find_anchors(self) -> Anchors | None:
+        """The dates that the model is told: none for a question that does not lean on today."""
+        from qtmiddleware.transforms.anchors import Anchors
+
+        times = read_times(self.request.original, self.query.language, self._find_today)
+        today = self._find_today() if times.needs_today else None
+        return None if today is None else Anchors(today, times)
 
     # --- the original's own search, and the model ---------------------------------------------------------------------
 
@@ -533,6 +550,7 @@ class _Pipeline:
     def _weigh_by_keywords(self, fusion: Fusion, transformation: Transformation, variants: _Variants) -> Fused:
         began = self.trace.clock()
         request = self.request
+        times = read_times(transformation.standalone or request.original, self.query.language, self._find_today)
         candidates = weigh_by_keywords(
             fusion.fused,
             lambda: collect_keywords(variants.own, transformation, variants.weighed, self.settings),
@@ -543,7 +561,11 @@ class _Pipeline:
             asked=request.width or request.top_k,
             top_k=request.top_k,
             write_terms=self._find_term_writer(transformation, variants.own),
+            weigh_metadata=partial(self._weigh_by_metadata, times),
+            dated=times.words,
         )
+        if times.needs_today and times.periods and (today := self._find_today()) is not None:
+            self.trace.note("dates", f"{', '.join(map(str, times.periods))}, as today is {today}")
         self.trace.stage("keyword_evidence", self.trace.clock() - began)
         return candidates
 
@@ -571,6 +593,25 @@ class _Pipeline:
         for said in sentences:
             if ("glossary", said) not in self.trace.notes:
                 self.trace.note("glossary", said)
+
+    def _weigh_by_metadata(self, times: Times, fields: Sequence[Mapping[str, Any]]) -> MetadataEvidence | None:
+        """What the metadata of the candidates says of the question; nothing if it cannot be told."""
+        today = self._find_today() if times.newest else None
+        try:
+            return weigh_by_metadata(times, fields, load_word_rules(self.query.language), today)
+        except Exception as error:
+            self.degradations.append(Degradation("metadata", "failed", type(error).__name__))
+            return None
+
+    def _find_today(self) -> date | None:
+        """The day of the question by the caller's clock, which is asked once; ``None`` if it fails."""
+        if self._clock_reading is None:
+            try:
+                self._clock_reading = (read_clock(self.request.clock),)
+            except Exception as error:
+                self.degradations.append(Degradation("clock", "failed", type(error).__name__))
+                self._clock_reading = (None,)
+        return self._clock_reading[0]
 
     def _judge(self, fusion: Fusion, evidence: Evidence | None, own: str) -> Standing:
         """How sure the question's own list looks beside those of earlier questions."""

@@ -13,6 +13,7 @@ from qtmiddleware.preprocessing import Span, protected_spans
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.runtime.steps import Ask, Outcome
 from qtmiddleware.transforms import Facts, build_prompts, build_standalone_prompt, guard, is_within_limits, merge, parse
+from qtmiddleware.transforms.anchors import Anchors
 from qtmiddleware.types import Deadline, Degradation, Message, Trace, Transformation
 
 
@@ -20,10 +21,11 @@ class Question:
     """What the model is asked about one query, in one round of *prompts* or two; *degradations* are what went wrong.
 
     Two rounds are needed only where several prompts depend on the standalone form of a follow-up. *facts* are what the
-    glossary says of the query.
+    glossary says of the query; *anchors* are told with every prompt, if the query leans on today.
     """
 
     __slots__ = (
+        "_anchors",
         "_facts",
         "_history",
         "_is_last_round",
@@ -34,7 +36,15 @@ class Question:
         "query",
     )
 
-    def __init__(self, query: str, history: tuple[Message, ...], settings: Settings, facts: Facts = ()) -> None:
+    def __init__(
+        self,
+        query: str,
+        history: tuple[Message, ...],
+        settings: Settings,
+        facts: Facts = (),
+        anchors: Anchors | None = None,
+    ) -> None:
+        self._anchors = anchors
         self.query = query
         self.degradations: list[Degradation] = []
         self._history = history
@@ -42,11 +52,14 @@ class Question:
         self._facts = tuple(facts)
         self._transformation = NOTHING
         self._is_last_round = not (history and settings.transformation_type == "all")
-        self.prompts = (
+        self.prompts = self._add_anchors(
             self._limit_calls(build_prompts(settings, query, history, facts))
             if self._is_last_round
             else (build_standalone_prompt(settings, query, history, facts),)
         )
+
+    def _add_anchors(self, prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
+        return prompts if self._anchors is None else tuple(map(self._anchors.add_to, prompts))
 
     def _limit_calls(self, prompts: tuple[Prompt, ...], spent: int = 0) -> tuple[Prompt, ...]:
         return prompts[: max(0, self._settings.escalation.max_llm_calls_per_query - spent)]
@@ -87,7 +100,8 @@ class Question:
             return False
         self._is_last_round = True
         self.query = self._transformation.standalone or self.query
-        self.prompts = self._limit_calls(build_prompts(self._settings, self.query, (), self._facts), spent=1)
+        prompts = self._limit_calls(build_prompts(self._settings, self.query, (), self._facts), spent=1)
+        self.prompts = self._add_anchors(prompts)
         return bool(self.prompts)
 
     def _read_reply(self, prompt: Prompt, outcome: Outcome, trace: Trace) -> Transformation | None:
@@ -128,6 +142,7 @@ class Question:
             if transformation.standalone:
                 reference = transformation.standalone
                 spans = protected_spans(reference, language=language)
+                spans = spans if self._anchors is None else self._anchors.drop_leaning(spans)
         kept = _guard(transformation, reference, spans, language, self._facts)
         if kept.is_empty:
             # The model did answer, and nothing of it may be searched.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.catalogue import TEXT_FIELDS, TRANSFORMS
 from qtmiddleware.config.settings import FusionSettings, Settings
-from qtmiddleware.errors import InvalidQuery, ModelError
+from qtmiddleware.errors import ConfigError, InvalidQuery, ModelError
 from qtmiddleware.preprocessing import prepare
-from qtmiddleware.protocols import RetrievalHook
+from qtmiddleware.protocols import Clock, RetrievalHook
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.responses import Shape
 from qtmiddleware.runtime.cache import TransformationCache
@@ -48,6 +49,7 @@ class Request:
     - *bulkhead*: the threads for whatever runs beside the original's own search.
     - *glossary*: the team's own terms, if there are any.
     - *observation*: the operation that the retrieval is part of. *hooks* are told of the result.
+    - *clock* returns what words such as "last year" lean on; ``None`` is the time of this machine.
 
     It *uses_keyword_evidence* if the candidates are weighed by keywords, and *uses_reranker* if a reranker scores the
     leading ones.
@@ -77,6 +79,7 @@ class Request:
     glossary: Glossary | None = None
     observation: Observation = NOT_OBSERVED
     hooks: tuple[RetrievalHook, ...] = ()
+    clock: Clock | None = None
     uses_keyword_evidence: bool = field(init=False)
     uses_reranker: bool = field(init=False)
 
@@ -191,6 +194,22 @@ class Request:
         kinds = [f"{it.stage} {it.reason}" for it in degradations]
         said = f"{of} {trace.query_id} degraded"
         self.sampler.log(logger, f"{of} degraded", kinds, said=said, details=details, stacklevel=2, **about)
+
+
+def read_clock(clock: Clock | None) -> date:
+    """Return the day by *clock*, in its time zone; raises what the clock raises, and `TypeError` for no datetime."""
+    now = datetime.now().astimezone() if clock is None else clock()
+    if not isinstance(now, datetime):
+        raise TypeError("clock= must return a datetime")
+    return now.date()
+
+
+def validate_clock(clock: Clock | None) -> Clock | None:
+    """Returns *clock* itself; raises `ConfigError` where it cannot be called."""
+    if clock is None or callable(clock):
+        return clock
+    what = f"clock must be a function that returns a datetime, not {type(clock).__name__}"
+    raise ConfigError(f"{what}; pass lambda: datetime.now(zone)", path="clock")
 
 
 def describe_page(argument: str) -> str:

@@ -21,6 +21,7 @@ from qtmiddleware.errors import InvalidQuery, ResponseShapeError, without_creden
 from qtmiddleware.preprocessing.text import shorten
 from qtmiddleware.retrieval.fusion import find_direction, has_scores
 from qtmiddleware.retrieval.learned import Learned
+from qtmiddleware.retrieval.metadata_evidence import find_telling_fields
 from qtmiddleware.retrieval.pipeline import retrieval_flow
 from qtmiddleware.retrieval.request import Request, find_query_problem, prepare_query
 from qtmiddleware.retrieval.responses import (
@@ -31,6 +32,7 @@ from qtmiddleware.retrieval.responses import (
     get_raw,
     holds_text,
     list_fields,
+    read_all_metadata,
     read_id,
     read_metadata,
     read_response,
@@ -460,6 +462,9 @@ class _Checkup:
         text = f"{having} of {count} have an id" if having else "none; qtmiddleware tells passages apart by their texts"
         mend = "" if having else _name_field("idField", suggest_id_field(items))
         self._note(replace(_ok("ids", text, passages=having), mend=mend))
+        if fields := find_telling_fields(read_all_metadata(items)):
+            text = f"fields that tell passages apart: {', '.join(f'`{name}`' for name in fields)}"
+            self._note(_ok("metadata", text, fields=list(fields)))
         self._note_scores(found.ranking)
 
     def _describe_missing_text(self, items: Sequence[Any]) -> tuple[str, str]:

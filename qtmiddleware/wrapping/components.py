@@ -11,7 +11,7 @@ from qtmiddleware.config import Config, Layers
 from qtmiddleware.config.keys import key_of, keys_with
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
-from qtmiddleware.protocols import LanguageModel, Reranker, RetrievalHook
+from qtmiddleware.protocols import Clock, LanguageModel, Reranker, RetrievalHook
 from qtmiddleware.providers.llms import as_language_model, clients_of, has_language_model
 from qtmiddleware.providers.rerankers import as_reranker
 from qtmiddleware.runtime.circuit_breaker import Breaker
@@ -98,6 +98,7 @@ class Components:
         redact: Redact | None = None,
         observation: Observation = NOT_OBSERVED,
         hook: RetrievalHook | None = None,
+        clock: Clock | None = None,
         former: Components | None = None,
     ) -> None:
         self.config = config
@@ -106,6 +107,7 @@ class Components:
         self.redact = redact
         self.observation = observation
         self.hook = hook
+        self.clock = clock
         self.bulkhead: Bulkhead = former.bulkhead if former else Bulkhead(config.settings.limits.max_threads)
         self.shadow_runs: ShadowRuns = former.shadow_runs if former else ShadowRuns()
         self._breakers: ComponentCache[Breaker] = former._breakers if former else ComponentCache()
@@ -141,7 +143,7 @@ class Components:
             and self._account in (None, self._account_for(config.settings))
         ):
             return self
-        given = (self._client, self._reranker, self.redact, self.observation, self.hook)
+        given = (self._client, self._reranker, self.redact, self.observation, self.hook, self.clock)
         return Components(config, *given, former=self)
 
     def succeed(self) -> None:

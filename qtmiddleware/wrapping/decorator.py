@@ -11,7 +11,7 @@ from qtmiddleware.config import Config
 from qtmiddleware.config.errors import display
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import WrapError
-from qtmiddleware.protocols import Observer
+from qtmiddleware.protocols import Clock, Observer
 from qtmiddleware.wrapping.options import check_options
 from qtmiddleware.wrapping.query_middleware import ConfigSource, QueryMiddleware, ReadOptions, WrapOptions
 from qtmiddleware.wrapping.wrapped import AsyncWrapped, Wrapped
@@ -56,6 +56,7 @@ def middleware(
     reranker: Any = ...,
     redact: Redact | None = ...,
     observers: Sequence[Observer] = ...,
+    clock: Clock | None = ...,
     **options: Unpack[ReadOptions],
 ) -> EmbeddingDecorator: ...
 @overload
@@ -68,6 +69,7 @@ def middleware(
     reranker: Any = ...,
     redact: Redact | None = ...,
     observers: Sequence[Observer] = ...,
+    clock: Clock | None = ...,
     **options: Unpack[WrapOptions],
 ) -> Decorator: ...
 
@@ -81,12 +83,13 @@ def middleware(
     reranker: Any = None,
     redact: Redact | None = None,
     observers: Sequence[Observer] = (),
+    clock: Clock | None = None,
     **options: Unpack[WrapOptions],
 ) -> Any:
     """Decorate a retrieval function, with or without parentheses.
 
-    *config* is a file's path, the name of a preset, a mapping, a `Config` or nothing; *client*, *reranker*, *redact*
-    and *observers* are as in `QueryMiddleware`. The further options say how the function is to be read, as for
+    *config* is a file's path, the name of a preset, a mapping, a `Config` or nothing; *client*, *reranker*, *redact*,
+    *observers* and *clock* are as in `QueryMiddleware`. The further options say how the function is to be read, as for
     `QueryMiddleware.wrap`: *query_arg*, *top_k_arg*, *page_arg*, *embed*, *read*, *write*, *kind* and
     *on_retrieval*.
 
@@ -96,7 +99,7 @@ def middleware(
     if isinstance(fn, str | os.PathLike | Mapping | Config | Settings):
         written = display(fn) if isinstance(fn, str) else "..."
         raise WrapError(f"middleware() must be given a function, not {type(fn).__name__}; write config={written}")
-    given: Any = {"client": client, "reranker": reranker, "redact": redact, "observers": observers}
+    given: Any = {"client": client, "reranker": reranker, "redact": redact, "observers": observers, "clock": clock}
     if fn is None:
         return functools.partial(middleware, config=config, **given, **options)
     return QueryMiddleware(Config.load(config, origin="decorator"), **given).wrap(fn, **options)

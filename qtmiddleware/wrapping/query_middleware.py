@@ -15,11 +15,11 @@ from qtmiddleware.config import Config, current_overrides
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import WrapError
 from qtmiddleware.preprocessing import preprocess
-from qtmiddleware.protocols import LanguageModel, Observer, Prompt, Record, Reply, RetrievalHook, Store
+from qtmiddleware.protocols import Clock, LanguageModel, Observer, Prompt, Record, Reply, RetrievalHook, Store
 from qtmiddleware.retrieval.history import History, read_history
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.pipeline import transform_flow
-from qtmiddleware.retrieval.request import Request, validate_query
+from qtmiddleware.retrieval.request import Request, validate_clock, validate_query
 from qtmiddleware.retrieval.responses import Shape
 from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.drivers import ModelOnly, arun, run
@@ -117,8 +117,9 @@ class QueryMiddleware:
     questions to the own store; *embedder* is whatever `CallableEmbedder` takes. *redact* makes of every text of a query
     what may be written of it, to the query log and to the records of `logging` at DEBUG; where it fails, a hash is
     written. *on_retrieval* is called with every `Retrieval` of every function wrapped with this, as `RetrievalHook`
-    says, and *observers* hear of every retrieval, answer, search and model call, as `Observer` says. Safe with many
-    threads and event loops.
+    says, and *observers* hear of every retrieval, answer, search and model call, as `Observer` says. *clock* returns
+    the time that words such as "last year" lean on, an aware `datetime`; by default that of this machine. Safe with
+    many threads and event loops.
     """
 
     def __init__(
@@ -132,14 +133,16 @@ class QueryMiddleware:
         redact: Redact | None = None,
         observers: Sequence[Observer] = (),
         on_retrieval: RetrievalHook | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._given = {
             "client": client, "reranker": reranker, "store": store, "embedder": embedder, "redact": redact,
             "observers": tuple(observers), "on_retrieval": validate_hook(on_retrieval),
+            "clock": validate_clock(clock),
         }  # fmt: skip
         loaded = Config.load(config, origin="QueryMiddleware")
         # All that a call is to see of one configuration hangs on this, which is replaced as a whole.
-        given = (client, reranker, redact, observe(observers), on_retrieval)
+        given = (client, reranker, redact, observe(observers), on_retrieval, clock)
         self._components = Components(loaded, *given)
         self._cache = TransformationCache(self.settings)
         self._sampler = LogSampler()
@@ -502,6 +505,7 @@ class QueryMiddleware:
             bulkhead=components.bulkhead,
             glossary=components.glossary(settings),
             observation=components.observation,
+            clock=components.clock,
         )
 
     def _transform_flow(self, query: str | Collection[str], options: AskOptions) -> tuple[Flow[Any], ModelOnly]:

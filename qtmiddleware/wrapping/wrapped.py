@@ -349,6 +349,7 @@ class Wrapped(Generic[P, R]):
             response_only=brief and context.log is None and not context.observation.is_observed and not hooks,
             observation=context.observation,
             hooks=hooks,
+            clock=context.components.clock,
             reranker_is_unloaded=getattr(context.reranker, "is_unread", False) is True,
         )
         call = Invocation(self._fn, signature, args, kwargs, original, context, self.is_async, known_model=model)

@@ -13,7 +13,12 @@ from typing import Any, Final
 
 from qtmiddleware.config.settings import KeywordEvidenceSettings
 from qtmiddleware.errors import ResponseShapeError
-from qtmiddleware.retrieval.responses.columns import read_columns, read_texts, read_titles
+from qtmiddleware.retrieval.responses.columns import (
+    read_all_metadata,
+    read_columns,
+    read_texts,
+    read_titles,
+)
 from qtmiddleware.retrieval.responses.fields import (
     ABSENT,
     ADVICE,
@@ -65,6 +70,7 @@ __all__ = [
     "get_raw",
     "holds_text",
     "list_fields",
+    "read_all_metadata",
     "read_id",
     "read_keys_and_scores",
     "read_metadata",

@@ -166,15 +166,30 @@ def read_texts(items: Sequence[Any], text_field: str | None) -> list[str | None]
     return texts
 
 
-def read_titles(items: Sequence[Any]) -> list[str]:
-    """Return the ``title`` in the metadata of each of *items*, empty if it has none; of all if one cannot be read."""
+def read_all_metadata(items: Sequence[Any]) -> list[Mapping[str, Any]]:
+    """Return the metadata of each of *items*, as `read_metadata` does; empty for one that cannot be read."""
     likeness = _find_likeness(items)
     try:
-        metadata = list(map(read_metadata, items)) if likeness is None else _read_metadata(items, likeness)
+        return list(map(read_metadata, items)) if likeness is None else _read_metadata(items, likeness)
+    except Exception:
+        # An item may raise at whatever is read of it.
+        return list(map(_read_safely, items))
+
+
+def _read_safely(item: Any) -> Mapping[str, Any]:
+    try:
+        return read_metadata(item)
+    except Exception:
+        return {}
+
+
+def read_titles(metadata: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the ``title`` in each item's *metadata*, empty if it has none; of all if one cannot be read."""
+    try:
         titles = [held.get("title") for held in metadata]
     except Exception:
-        # An item may raise at whatever is read of it, and a title is not worth that.
-        return [""] * len(items)
+        # A mapping may raise at whatever is read of it, and a title is not worth that.
+        return [""] * len(metadata)
     return [title if isinstance(title, str) else "" for title in titles]
 
 

@@ -1,0 +1,166 @@
+"""What a question says of dates and versions."""
+
+from __future__ import annotations
+
+from datetime import date
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qtmiddleware.catalogue import LANGUAGES
+from qtmiddleware.preprocessing.dates import VersionRange, read_period, read_times, read_version
+
+TODAY = date(2026, 11, 23)
+
+
+def read(text: str, language: str = "en", today: date | None = TODAY) -> list[str]:
+    times = read_times(text, language, lambda: today)
+    return [*map(str, times.periods), *map(str, times.versions), *(["newest"] if times.newest else [])]
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("en", "the limit last year"),
+        ("de", "die Grenze im letzten Jahr"),
+        ("fr", "la limite de l'année dernière"),
+        ("es", "el límite del año pasado"),
+        ("it", "il limite dell'anno scorso"),
+        ("nl", "de limiet van vorig jaar"),
+        ("pt", "o limite do ano passado"),
+    ],
+)
+def test_last_year_is_the_year_before_in_every_language(language: str, text: str) -> None:
+    assert read(text, language) == ["2025"]
+    assert read_times(text, language, lambda: TODAY).words == ("2025",)
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("en", "the rate two years ago"),
+        ("de", "der Satz vor zwei Jahren"),
+        ("fr", "le taux il y a deux ans"),
+        ("es", "la tasa hace dos años"),
+        ("it", "il tasso due anni fa"),
+        ("nl", "het tarief twee jaar geleden"),
+        ("pt", "a taxa há dois anos"),
+    ],
+)
+def test_years_are_counted_back_in_every_language(language: str, text: str) -> None:
+    assert read(text, language) == ["2024"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("what changed yesterday", ["2026-11-22"]),
+        ("what changed last week", ["2026-11-16 to 2026-11-22"]),
+        ("what changed last month", ["2026-10-01 to 2026-10-31"]),
+        ("what changed this quarter", ["2026-10-01 to 2026-12-31"]),
+        ("what changed last quarter", ["2026-07-01 to 2026-09-30"]),
+        ("what changed since March", ["since 2026-03-01"]),
+        ("what changed in December", ["2025-12-01 to 2025-12-31"]),
+        ("what changed in the last three years", ["2023 to 2026"]),
+        ("what changed in Q3 2025", ["2025-07-01 to 2025-09-30"]),
+        ("what changed on 3 March 2024", ["2024-03-03"]),
+        ("what changed before 2023", ["until 2022-12-31"]),
+        ("what changed before version 4.2", ["before 4.2"]),
+        ("the current rate", ["newest"]),
+        ("the rate at the moment", ["newest"]),
+    ],
+)
+def test_words_for_time_are_read(text: str, expected: list[str]) -> None:
+    assert read(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "May I march in the parade?",
+        "How long do symptoms last two days after the vaccine?",
+        "more than 10,000 records",
+        "What is the last resort?",
+        "room 2101 at 12.50 euros",
+        "99999 years ago",
+        "since when",
+    ],
+)
+def test_words_that_only_look_like_time_are_left_alone(text: str) -> None:
+    assert [it for it in read(text) if it != "12.50"] == []
+
+
+@pytest.mark.parametrize(("today", "expected"), [(date(1, 1, 1), []), (date(9999, 12, 31), ["9998"])])
+def test_dates_beyond_the_calendar_are_no_dates(today: date, expected: list[str]) -> None:
+    assert read("last year", today=today) == expected
+    read("tomorrow next week next month next quarter next year since yesterday", today=today)
+
+
+def test_without_a_clock_only_dates_that_are_named_count() -> None:
+    assert read("last year, last March, and in 2024", today=None) == ["2024"]
+
+
+def test_today_is_asked_only_if_a_word_leans_on_it() -> None:
+    def fail() -> date:
+        raise AssertionError
+
+    assert not read_times("the limit in 2024 since 4.2", "en", fail).needs_today
+
+
+def test_3_10_comes_after_3_9_and_4_2_takes_in_4_2_1() -> None:
+    assert (3, 10) in VersionRange((3, 9), None)
+    assert (4, 2, 1) in VersionRange((4, 2), (4, 2))
+    assert (4, 2, 1) not in VersionRange((4, 2), None, takes_low=False)
+    assert (4, 20) not in VersionRange((4, 2), (4, 2))
+
+
+@pytest.mark.parametrize("text", ["2025-13-01", "2025-02-30", "20245", "", "last year", "4.2"])
+def test_what_is_no_date_of_data_is_none(text: str) -> None:
+    assert read_period(text) is None
+
+
+def test_versions_are_numbers_with_dots() -> None:
+    assert read_version("v3.10-rc1") == (3, 10)
+    assert read_version("24.5 cm wide") == (24, 5)
+    assert read_version("2024") is None
+
+
+@given(st.text(), st.sampled_from(["", *LANGUAGES]), st.none() | st.dates())
+def test_no_text_raises(text: str, language: str, today: date | None) -> None:
+    read_times(text, language, lambda: today)
+    read_period(text)
+    read_version(text)
+
+
+words = st.sampled_from(
+    [
+        "last",
+        "next",
+        "this",
+        "three",
+        "3",
+        "600",
+        "years",
+        "ago",
+        "year",
+        "week",
+        "quarter",
+        "since",
+        "before",
+        "may",
+        "march",
+        "2024",
+        "q3",
+        "4.2",
+        "31",
+        "the",
+        "in",
+    ]
+)
+
+
+@given(st.lists(words, max_size=12).map(" ".join), st.dates())
+def test_no_row_of_date_words_raises_and_ranges_are_in_order(text: str, today: date) -> None:
+    for period in read_times(text, "en", lambda: today).periods:
+        assert period.first is None or period.last is None or period.first <= period.last
