@@ -31,13 +31,23 @@ _FARTHEST: Final = 500
 _MOST_BETWEEN: Final = 3
 _BEHIND_DENIAL: Final = 2
 
+_compile_pattern: Final = cache(re.compile)
 _TOKEN: Final = re.compile(r"[^\W_]+(?:[.\-/,](?=\d)[^\W_]+|-[^\W_]+)*")
-_YEAR: Final = re.compile(r"(?:19|20)\d\d")
-_ISO: Final = re.compile(r"((?:19|20)\d\d)[-/](\d\d?)(?:[-/](\d\d?))?")
-_DOTTED: Final = re.compile(r"(\d\d?)[./](\d\d?)[./]((?:19|20)\d\d)")
-_QUARTER: Final = re.compile(r"(?:((?:19|20)\d\d)-?)?[qt]([1-4])(?:[-/]((?:19|20)\d\d))?")
-_VERSION: Final = re.compile(r"v?(\d{1,6}(?:\.\d{1,6}){1,4})|v(\d{1,6})")
-_DAY_IN_MONTH: Final = re.compile(r"([0-3]?\d)(?:st|nd|rd|th)?")
+_YEAR: Final = r"(?:19|20)\d\d"
+_ISO: Final = r"((?:19|20)\d\d)[-/](\d\d?)(?:[-/](\d\d?))?"
+_DOTTED: Final = r"(\d\d?)[./](\d\d?)[./]((?:19|20)\d\d)"
+_QUARTER: Final = r"(?:((?:19|20)\d\d)-?)?[qt]([1-4])(?:[-/]((?:19|20)\d\d))?"
+_VERSION: Final = r"v?(\d{1,6}(?:\.\d{1,6}){1,4})|v(\d{1,6})"
+_DAY_IN_MONTH: Final = r"([0-3]?\d)(?:st|nd|rd|th)?"
+
+
+def _fullmatch(pattern: str, text: str) -> re.Match[str] | None:
+    """The match of all of *text*. Letters alone match no pattern, and most questions need none of them compiled."""
+    return None if text.isalpha() else _compile_pattern(pattern).fullmatch(text)
+
+
+def _match(pattern: str, text: str) -> re.Match[str] | None:
+    return None if text.isalpha() else _compile_pattern(pattern).match(text)
 
 
 class Period(NamedTuple):
@@ -98,7 +108,7 @@ class VersionRange(NamedTuple):
         return f"{'until' if self.takes_high else 'before'} {_write_version(self.high)}"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Times:
     """What a question says of time: its *periods*, its *versions*, and whether it asks for the *newest*.
 
@@ -163,7 +173,7 @@ def read_times(text: str, language: str, today: Today) -> Times:
 
 def read_version(text: str) -> Version | None:
     """Return the numbers of a version such as ``4.2``, ``v3.10`` or ``2.0-rc1``, ``None`` for anything else."""
-    match = _VERSION.match(text.strip().lower())
+    match = _match(_VERSION, text.strip().lower())
     if match is None or (match.end() < len(text.strip()) and text.strip()[match.end()] not in "-+abcr. "):
         return None
     return tuple(map(int, (match.group(1) or match.group(2)).split(".")))
@@ -172,15 +182,15 @@ def read_version(text: str) -> Version | None:
 def read_period(text: str) -> Period | None:
     """Return the days of a date, month, quarter or year written as data has them, ``None`` for anything else."""
     text = text.strip().lower()
-    if (match := _ISO.match(text)) and (match.end() == len(text) or text[match.end()] in "t "):
+    if (match := _match(_ISO, text)) and (match.end() == len(text) or text[match.end()] in "t "):
         year, month, day = match.groups()
         return _build_period(int(year), int(month), int(day) if day else None)
-    if match := _DOTTED.fullmatch(text):
+    if match := _fullmatch(_DOTTED, text):
         day, month, year = match.groups()
         return _build_period(int(year), int(month), int(day))
-    if _YEAR.fullmatch(text):
+    if _fullmatch(_YEAR, text):
         return _span_years(int(text), int(text))
-    if (match := _QUARTER.fullmatch(text.replace(" ", "-"))) and (year := match.group(1) or match.group(3)):
+    if (match := _fullmatch(_QUARTER, text.replace(" ", "-"))) and (year := match.group(1) or match.group(3)):
         return _span_months(int(year), 3 * int(match.group(2)) - 2, 3)
     return None
 
@@ -307,7 +317,7 @@ class _Reader:
             if period is not None:
                 self._times.periods.append(self._open(period, comparison))
             return size
-        version = read_version(self._tokens[at]) if _VERSION.fullmatch(self._tokens[at]) else None
+        version = read_version(self._tokens[at]) if _fullmatch(_VERSION, self._tokens[at]) else None
         if version is None:
             return 0
         self._times.versions.append(
@@ -357,21 +367,21 @@ class _Reader:
         """A month or quarter with its year; one without is the last one before today, if a word says it is one."""
         tokens, words = self._tokens, self._words
         following = tokens[at + 1] if at + 1 < len(tokens) else ""
-        quarter = _QUARTER.fullmatch(tokens[at])
-        if quarter and quarter.group(1) is None and quarter.group(3) is None and _YEAR.fullmatch(following):
+        quarter = _fullmatch(_QUARTER, tokens[at])
+        if quarter and quarter.group(1) is None and quarter.group(3) is None and _fullmatch(_YEAR, following):
             return _span_months(int(following), 3 * int(quarter.group(2)) - 2, 3), 2
         start, day = at, None
-        if (match := _DAY_IN_MONTH.fullmatch(tokens[at])) and following in words.months:
+        if (match := _fullmatch(_DAY_IN_MONTH, tokens[at])) and following in words.months:
             start, day = at + 1, int(match.group(1))
         month = words.months.get(tokens[start])
         if month is None:
             return None, 0
         end = start + 1
-        if day is None and end + 1 < len(tokens) and (match := _DAY_IN_MONTH.fullmatch(tokens[end])):
-            day, end = (int(match.group(1)), end + 1) if _YEAR.fullmatch(tokens[end + 1]) else (None, end)
+        if day is None and end + 1 < len(tokens) and (match := _fullmatch(_DAY_IN_MONTH, tokens[end])):
+            day, end = (int(match.group(1)), end + 1) if _fullmatch(_YEAR, tokens[end + 1]) else (None, end)
         if end < len(tokens) and tokens[end] in ("de", "del", "di") and end + 1 < len(tokens):
-            end += bool(_YEAR.fullmatch(tokens[end + 1]))
-        if end < len(tokens) and _YEAR.fullmatch(tokens[end]):
+            end += bool(_fullmatch(_YEAR, tokens[end + 1]))
+        if end < len(tokens) and _fullmatch(_YEAR, tokens[end]):
             return _build_period(int(tokens[end]), month, day), end + 1 - at
         if not (is_compared or (at and (tokens[at - 1] in words.within or tokens[at - 1] in words.steps))):
             return None, 0

@@ -70,7 +70,7 @@ _TIMESTAMP_NAMES: Final = ("date", "time", "created", "updated", "modified", "pu
 _OLDEST_STAMP, _NEWEST_STAMP = 3e8, 5e9
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class MetadataEvidence:
     """What metadata says of each candidate.
 
@@ -84,7 +84,7 @@ class MetadataEvidence:
     says: Sequence[str]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class _Value:
     """One value: its *folded* words, and what else it may be read as. A *neutral* one stands for any value.
 
