@@ -141,8 +141,11 @@ def weigh_by_metadata(
         rules: Those of the question's language.
         today: What values that lie in the future are told by, if the question asks for the newest.
     """
-    wanted = _Wanted(times, rules, today)
     columns = collect_columns(metadata)
+    if not columns:
+        # Most passages have a text and an id alone.
+        return None
+    wanted = _Wanted(times, rules, today)
     found = [it for name, column in columns.items() for it in wanted.match(name, column)]
     # Of two fields that hold the same thing, as a year beside a date, the better one counts for each passage.
     demands: dict[str, list[tuple[str, list[float]]]] = {}

@@ -181,6 +181,7 @@ class _Pipeline:
         self._first = Search(request.original)
         self._clock_reading: tuple[date | None] | None = None
         self._anchors: Anchors | None = None
+        self._times: Times | None = None
 
     def run(self) -> Flow[Retrieval]:
         """The whole flow; whatever of ours fails in it, the caller gets what the plain function gives."""
@@ -331,7 +332,7 @@ class _Pipeline:
         """The dates that the model is told: none for a question that does not lean on today."""
         from qtmiddleware.transforms.anchors import Anchors
 
-        times = read_times(self.request.original, self.query.language, self._find_today)
+        self._times = times = read_times(self.request.original, self.query.language, self._find_today)
         today = self._find_today() if times.needs_today else None
         return None if today is None else Anchors(today, times)
 
@@ -550,7 +551,9 @@ class _Pipeline:
     def _weigh_by_keywords(self, fusion: Fusion, transformation: Transformation, variants: _Variants) -> Fused:
         began = self.trace.clock()
         request = self.request
-        times = read_times(transformation.standalone or request.original, self.query.language, self._find_today)
+        times = self._times
+        if times is None or transformation.standalone:
+            times = read_times(transformation.standalone or request.original, self.query.language, self._find_today)
         candidates = weigh_by_keywords(
             fusion.fused,
             lambda: collect_keywords(variants.own, transformation, variants.weighed, self.settings),
