@@ -139,6 +139,24 @@ class Bench:
                 self._answers.set()
         return sorted(json.dumps({**body, "messages": body["messages"][1:]}) for body in self._server.bodies)
 
+    def answer_unsure(self, config: dict[str, Any]) -> int:
+        """How often the model is asked for an answer to a question that the passages do not match."""
+        self._server.bodies.clear()
+        self._answers.set()
+        with openai.OpenAI(api_key="k", base_url=self._server.url, max_retries=0) as client:
+            search = qtm.QueryMiddleware({"answer": config}, client=client).wrap(search_pools)
+            for number in range(20):
+                search.retrieve(f"Where is pool {number}?")
+            with suppress(QtMiddlewareError):
+                search.answer("Who painted Guernica?")
+        return len(self._server.bodies)
+
+
+def search_pools(query: str, top_k: int = 4) -> list[dict[str, Any]]:
+    best = 0.87 if "pool" in query else 0.13
+    rows = [{"id": str(at), "text": f"The pool {at}.", "score": best - at * at / 1_870} for at in range(20)]
+    return rows[:top_k]
+
 
 def filled() -> MemoryStore:
     store = MemoryStore(embedding_model="embed", dimension=DIMENSION)
@@ -185,6 +203,7 @@ CASES: dict[str, Case] = {
     "answer.max_tokens": (Bench.answer, {}, {"maxTokens": 7}),
     "answer.timeout_ms": (Bench.answer, {}, {"timeoutMs": 1}),
     "answer.context_chars": (Bench.answer, {}, {"contextChars": 100}),
+    "answer.if_unsure": (Bench.answer_unsure, {}, {"ifUnsure": "decline"}),
 }
 GROUPS = {"hybrid": HybridSettings, "store": StoreSettings, "rerank": RerankSettings, "answer": AnswerSettings}
 

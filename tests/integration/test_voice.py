@@ -14,9 +14,9 @@ GENERATED = ("command-line.md", "api.md")
 PAGES = [ROOT / "README.md", *(it for it in sorted((ROOT / "docs").glob("*.md")) if it.name not in GENERATED)]
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda it: it.stem)
 
-MOST_WORDS = 23_000 + 2 * 600 + 300
-"""Of all hand-written guides together, outside code: 23,000, and for later features: confidence and the gate 600 each,
-glossaries 300."""
+MOST_WORDS = 23_000 + 3 * 600
+"""Of all hand-written guides together, outside code: 23,000, and 600 for each of three later features: confidence and
+the gate; the page and its reports; dates, metadata and glossaries."""
 MOST_WORDS_OF_PAGE = 1_200
 MOST_COLUMNS = 78
 

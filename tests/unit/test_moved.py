@@ -53,6 +53,11 @@ def test_both_names_give_one_class_whichever_comes_first(first: str) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
 
 
+def test_an_old_name_leaves_the_function_of_the_same_name_where_it_is() -> None:
+    code = "import qtmiddleware.evaluation.compare, qtmiddleware as qtm\nassert callable(qtm.evaluation.compare)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
+
+
 def test_a_pickle_that_names_an_old_module_is_read() -> None:
     kept = pickle.dumps(LocalEngine, protocol=0)
     assert b"qtmiddleware.kit.engines.local" in kept
