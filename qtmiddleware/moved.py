@@ -80,7 +80,7 @@ class _Alias:
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         module = import_module(self._new)
         self._spec = module.__spec__
-        # Python makes a module that it loads an attribute of its package, and `evaluation.compare` must stay a function.
+        # Python makes a loaded module an attribute of its package, where `evaluation.compare` must stay a function.
         for name, loaded in list(sys.modules.items()):
             if name.startswith(f"{self._new}."):
                 sys.modules.setdefault(f"{spec.name}{name.removeprefix(self._new)}", loaded)
