@@ -35,21 +35,26 @@ def search(query: str, top_k: int = 4):
 SYSTEMS: Final = "rules,rewrite,combined,seed-parity"
 
 
+def write_questions(path: Path) -> None:
+    """Write the demo's questions and the ids of their passages to *path*, as a table."""
+    data = dataset()
+    with path.open("w", encoding="utf-8", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["question", "ids"])
+        for question in data.questions:
+            # A table has no room for the conversation before a question.
+            if not question.history:
+                grades = data.qrels[question.id]
+                rows.writerow([question.text, ",".join(id_ for id_, grade in grades.items() if grade > 0)])
+
+
 def main() -> None:
     """Write the user's files and run the command on them; leave with its exit code."""
-    data = dataset()
     recordings = Path(demo.__file__).parent / "data" / "recordings.jsonl"
     with TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "app.py").write_text(APP, encoding="utf-8")
-        with (folder / "questions.csv").open("w", encoding="utf-8", newline="") as file:
-            rows = csv.writer(file)
-            rows.writerow(["question", "ids"])
-            for question in data.questions:
-                # A table has no room for the conversation before a question.
-                if not question.history:
-                    grades = data.qrels[question.id]
-                    rows.writerow([question.text, ",".join(id_ for id_, grade in grades.items() if grade > 0)])
+        write_questions(folder / "questions.csv")
         command = [sys.executable, "-c", "from qtmiddleware.kit.cli import main; main()", "bench"]
         measured = ["--function", "app:search", "--data", "questions.csv", "--systems", SYSTEMS]
         replayed = ["--recordings", str(recordings), "--model-ms", "600"]

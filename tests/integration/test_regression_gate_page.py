@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 import subprocess
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from qtmiddleware.kit.demo import dataset
+from benchmarks.own_function import write_questions
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/regression-gate.md").read_text(encoding="utf-8")
@@ -31,7 +30,7 @@ QTM = f"""#!/bin/sh
 exec {sys.executable} -c "from qtmiddleware.kit.cli import main; main()" "$@"
 """
 PYTEST = f"""#!/bin/sh
-exec {sys.executable} -m pytest -p qtmiddleware.integrations.pytest -p no:cacheprovider "$@"
+exec {sys.executable} -m pytest -p no:cacheprovider "$@"
 """
 
 
@@ -44,14 +43,7 @@ def block(kind: str) -> str:
 def folder(tmp_path: Path) -> Path:
     """A folder with the function, its questions, and the two commands."""
     (tmp_path / "app.py").write_text(APP, encoding="utf-8")
-    data = dataset()
-    with (tmp_path / "questions.csv").open("w", encoding="utf-8", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(["question", "ids"])
-        for question in data.questions:
-            if not question.history:
-                grades = data.qrels[question.id]
-                rows.writerow([question.text, ",".join(id_ for id_, grade in grades.items() if grade > 0)])
+    write_questions(tmp_path / "questions.csv")
     for name, script in {"qtm": QTM, "pytest": PYTEST}.items():
         (tmp_path / "bin").mkdir(exist_ok=True)
         (tmp_path / "bin" / name).write_text(script)
