@@ -56,6 +56,8 @@ WeightedKeywords = Sequence[tuple[str, float]]
 
 WeighMetadata = Callable[[Sequence[Mapping[str, Any]]], MetadataEvidence | None]
 """What the metadata of several passages says of the question."""
+WriteTerms = Callable[[list[str | None]], list[str | None]]
+"""Writes the question's terms into texts that hold another form of them."""
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -85,7 +87,7 @@ def weigh_by_keywords(
     language: str = "",
     asked: int | None = None,
     top_k: int | None = None,
-    write_terms: Callable[[list[str | None]], list[str | None]] | None = None,
+    write_terms: WriteTerms | None = None,
     weigh_metadata: WeighMetadata = lambda _: None,
     dated: Sequence[str] = (),
 ) -> Fused:

@@ -257,7 +257,6 @@ class _Wanted:
         self._times, self._rules, self._today = times, rules, today
         self._tokens = frozenset(times.tokens)
         self._stems = frozenset(map(self._stem, times.tokens))
-
         # A date that the question names says more than "current", even one that cannot be told.
         self._wants_newest = times.newest and not (times.periods or times.versions or times.needs_today)
 

@@ -11,7 +11,7 @@ whenever the rest is late, wrong or down; only its own failure is raised, as it 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
@@ -35,7 +35,7 @@ from qtmiddleware.retrieval.fusion import (
 )
 from qtmiddleware.retrieval.gate import find_skip_reason
 from qtmiddleware.retrieval.history import opens_new_topic
-from qtmiddleware.retrieval.keyword_evidence import weigh_by_keywords
+from qtmiddleware.retrieval.keyword_evidence import WriteTerms, weigh_by_keywords
 from qtmiddleware.retrieval.metadata_evidence import MetadataEvidence, weigh_by_metadata
 from qtmiddleware.retrieval.question_words import LEADING, load_word_rules
 from qtmiddleware.retrieval.request import Request, collect_keywords, find_own_keywords, prepare_query, read_clock
@@ -80,8 +80,6 @@ if TYPE_CHECKING:
     from qtmiddleware.transforms.anchors import Anchors
 
 logger: Final = get_logger("qtmiddleware")
-
-TermWriter = Callable[[list[str | None]], list[str | None]]
 
 
 def retrieval_flow(
@@ -572,7 +570,7 @@ class _Pipeline:
         self.trace.stage("keyword_evidence", self.trace.clock() - began)
         return candidates
 
-    def _find_term_writer(self, transformation: Transformation, own: str) -> TermWriter | None:
+    def _find_term_writer(self, transformation: Transformation, own: str) -> WriteTerms | None:
         """Return what writes the question's terms of the glossary into texts; ``None`` if it has none.
 
         *own* are the keywords of the question or, in a conversation, of its standalone form.

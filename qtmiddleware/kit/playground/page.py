@@ -9,15 +9,13 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
-from qtmiddleware.errors import MissingExtra
 from qtmiddleware.kit.evaluation.dataset import Question
 from qtmiddleware.kit.evaluation.reporting import figures
-from qtmiddleware.kit.evaluation.reporting.page import read_file
+from qtmiddleware.kit.evaluation.reporting.template import build_environment, read_file
 from qtmiddleware.kit.playground.asked import KNOBS, TOP_K, Asked, Knob
 from qtmiddleware.kit.playground.cards import Card, describe, hide_unseen
 from qtmiddleware.kit.playground.tiers import TierAnswer, Tiers
 from qtmiddleware.kit.playground.verdict import find_headline, judge
-from qtmiddleware.preprocessing.text import shorten
 from qtmiddleware.types import Retrieval
 
 if TYPE_CHECKING:
@@ -195,19 +193,7 @@ def _to_rem(pixels: float) -> str:
 
 @cache
 def _load_environment() -> jinja2.Environment:
-    try:
-        import jinja2
-    except ImportError as error:
-        raise MissingExtra("jinja2", "web") from error
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_read_file),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["short"] = shorten
-    return environment
+    return build_environment(_read_file, "web")
 
 
 @cache

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from qtmiddleware.kit.evaluation import DEEP, PRIMARY, Comparison, Dataset, SystemScore
 from qtmiddleware.kit.evaluation.measures import RESAMPLES
 from qtmiddleware.kit.evaluation.reporting import charts, figures, verdicts
-from qtmiddleware.kit.evaluation.reporting.template import read_file as read_file
 from qtmiddleware.kit.evaluation.reporting.template import render
 
 if TYPE_CHECKING:

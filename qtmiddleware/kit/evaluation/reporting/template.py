@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
+from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -37,20 +38,31 @@ def render(name: str, *, style: str = "", **values: Any) -> str:
 @cache
 def load_template(name: str) -> tuple[jinja2.Template, type[Markup]]:
     """Return the template of this *name*, compiled, and what marks our own text as needing no escape."""
+    environment = build_environment(read_file, "eval")
+    environment.filters.update(typeset=_typeset, count="{:,}".format)
+    from markupsafe import Markup
+
+    return environment.get_template(name), Markup
+
+
+def build_environment(read: Callable[[str], str], extra: str) -> jinja2.Environment:
+    """Return what compiles our templates, whose texts *read* returns by their names; every value is escaped.
+
+    Raises `MissingExtra` that names *extra* without jinja2.
+    """
     try:
         import jinja2
-        from markupsafe import Markup
     except ImportError as error:
-        raise MissingExtra("jinja2", "eval") from error
+        raise MissingExtra("jinja2", extra) from error
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(read_file),
+        loader=jinja2.FunctionLoader(read),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(typeset=_typeset, short=shorten, count="{:,}".format)
-    return environment.get_template(name), Markup
+    environment.filters["short"] = shorten
+    return environment
 
 
 def read_file(name: str) -> str:
