@@ -12,7 +12,7 @@ from tests.support.ray_work import WORKERS
 
 
 def die(step: Progress) -> None:
-    if step.stage == "embedding":
+    if step.stage == "embedding" and step.done:
         os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -86,7 +86,7 @@ def test_ray_stores_the_same_to_the_bit_also_where_a_worker_is_killed(
     killed: list[int] = []
 
     def kill_one(step: Progress) -> None:
-        if step.stage == "embedding" and not killed:
+        if step.stage == "embedding" and step.done and not killed:
             killed.extend(pid for pid, name in islice(find_workers(mark), 1))
             os.kill(killed[0], signal.SIGKILL)
 
