@@ -17,7 +17,9 @@ WARNING = (
     "the repository's address is empty, so the package will have no [project.urls], and its description no links to "
     "files. Set `repository` under [tool.hatch.metadata.hooks.custom] in pyproject.toml."
 )
-_LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?!\w+:|#)(?P<file>[^)#\s]+)(?P<place>#[^)\s]*)?\)")
+_LINK = re.compile(
+    r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?!\w+:|#)(?P<file>[^)#\s]+)(?P<place>#[^)\s]*)?\)"
+)
 
 
 class DerivedMetadata(MetadataHookInterface):
@@ -29,7 +31,10 @@ class DerivedMetadata(MetadataHookInterface):
         if not repository:
             print(f"warning: {WARNING}", file=sys.stderr)
         text = Path(self.root, "README.md").read_text("utf-8")
-        metadata["readme"] = {"content-type": "text/markdown", "text": resolve_links(text, repository, tag)}
+        metadata["readme"] = {
+            "content-type": "text/markdown",
+            "text": resolve_links(text, repository, tag),
+        }
         metadata["urls"] = build_urls(repository, tag)
 
 

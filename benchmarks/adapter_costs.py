@@ -29,7 +29,12 @@ from typing import Any, Final
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export import (
+    BatchSpanProcessor,
+    SimpleSpanProcessor,
+    SpanExporter,
+    SpanExportResult,
+)
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 import qtmiddleware as qtm
@@ -39,7 +44,9 @@ from qtmiddleware.testing import ScriptedModel
 
 RESULT: Final = Path(__file__).parent / "results" / "adapter_costs.md"
 QUESTION: Final = "Which fee of the clinic is due in March?"
-TEXTS: Final = [f"Passage {n} says that the fee of the {n % 7}th clinic is due in March." for n in range(50)]
+TEXTS: Final = [
+    f"Passage {n} says that the fee of the {n % 7}th clinic is due in March." for n in range(50)
+]
 PLAIN: Final = "the function"
 WRAPPED: Final = "wrapped: `search(q)`"
 RETRIEVE: Final = "wrapped: `search.retrieve(q)`"
@@ -62,12 +69,22 @@ def adapt_langchain(search: Search) -> tuple[str, Call, Call]:
     from qtmiddleware.integrations.langchain import QueryTransformRetriever
 
     class Fixed(BaseRetriever):
-        def _get_relevant_documents(self, query: str, *, run_manager: Any, k: int = 4) -> list[Document]:  # noqa: ARG002
+        def _get_relevant_documents(
+            self,
+            query: str,  # noqa: ARG002
+            *,
+            run_manager: Any,  # noqa: ARG002
+            k: int = 4,
+        ) -> list[Document]:
             return [Document(id=str(n), page_content=text) for n, text in enumerate(search(k))]
 
     inner = Fixed()
     ours = QueryTransformRetriever(retriever=inner, config="rules")
-    return "LangChain, `invoke`", lambda: inner.invoke(QUESTION, k=4), lambda: ours.invoke(QUESTION, k=4)
+    return (
+        "LangChain, `invoke`",
+        lambda: inner.invoke(QUESTION, k=4),
+        lambda: ours.invoke(QUESTION, k=4),
+    )
 
 
 def adapt_llamaindex(search: Search) -> tuple[str, Call, Call]:
@@ -84,11 +101,18 @@ def adapt_llamaindex(search: Search) -> tuple[str, Call, Call]:
 
         def _retrieve(self, query_bundle: Any) -> list[NodeWithScore]:  # noqa: ARG002
             found = enumerate(search(self.similarity_top_k))
-            return [NodeWithScore(node=TextNode(id_=str(n), text=text), score=1 - n / 99) for n, text in found]
+            return [
+                NodeWithScore(node=TextNode(id_=str(n), text=text), score=1 - n / 99)
+                for n, text in found
+            ]
 
     inner = Fixed()
     ours = QueryTransformRetriever(inner, config="rules")
-    return "LlamaIndex, `retrieve`", lambda: inner.retrieve(QUESTION), lambda: ours.retrieve(QUESTION)
+    return (
+        "LlamaIndex, `retrieve`",
+        lambda: inner.retrieve(QUESTION),
+        lambda: ours.retrieve(QUESTION),
+    )
 
 
 def adapt_haystack(search: Search) -> tuple[str, Call, Call]:
@@ -100,12 +124,20 @@ def adapt_haystack(search: Search) -> tuple[str, Call, Call]:
     class Fixed:
         def run(self, query: str, top_k: int = 4) -> dict[str, Any]:  # noqa: ARG002
             found = enumerate(search(top_k))
-            return {"documents": [Document(id=str(n), content=text, score=1 - n / 99) for n, text in found]}
+            return {
+                "documents": [
+                    Document(id=str(n), content=text, score=1 - n / 99) for n, text in found
+                ]
+            }
 
     Fixed.run = component.output_types(documents=list[Document])(Fixed.run)  # type: ignore[method-assign]
     inner: Any = component(Fixed)()
     ours = QueryTransformRetriever(inner, config="rules")
-    return "Haystack, `run`", lambda: inner.run(query=QUESTION, top_k=4), lambda: ours.run(query=QUESTION, top_k=4)
+    return (
+        "Haystack, `run`",
+        lambda: inner.run(query=QUESTION, top_k=4),
+        lambda: ours.run(query=QUESTION, top_k=4),
+    )
 
 
 ADAPTERS: Final = (adapt_langchain, adapt_llamaindex, adapt_haystack)
@@ -140,8 +172,12 @@ def make_observers() -> dict[str, OpenTelemetryObserver]:
         "OpenTelemetry, no provider set": OpenTelemetryObserver(),
         "OpenTelemetry, a sampler that drops all": make_observer(sampler=ALWAYS_OFF),
         "OpenTelemetry, batch processor": make_observer(BatchSpanProcessor(Exporting())),
-        "OpenTelemetry, an exporter that blocks": make_observer(SimpleSpanProcessor(Exporting("blocks"))),
-        "OpenTelemetry, an exporter that raises": make_observer(SimpleSpanProcessor(Exporting("raises"))),
+        "OpenTelemetry, an exporter that blocks": make_observer(
+            SimpleSpanProcessor(Exporting("blocks"))
+        ),
+        "OpenTelemetry, an exporter that raises": make_observer(
+            SimpleSpanProcessor(Exporting("raises"))
+        ),
     }
 
 
@@ -154,21 +190,32 @@ def list_lines(seconds: float, config: dict[str, Any], *, with_model: bool = Fal
         return TEXTS[:count]
 
     def search(query: str, top_k: int = 4) -> list[dict[str, Any]]:  # noqa: ARG001
-        return [{"id": str(n), "score": 1 - n / 99, "text": text} for n, text in enumerate(find(top_k))]
+        return [
+            {"id": str(n), "score": 1 - n / 99, "text": text} for n, text in enumerate(find(top_k))
+        ]
 
     def wrap(more: Any = None, *observers: Any) -> Any:
-        model = ScriptedModel({"rewrite": "Is a fee of a hospital to be paid in spring?"}, name="scripted")
-        return qtm.QueryMiddleware({**config, **(more or {})}, client=model, observers=observers).wrap(search)
+        model = ScriptedModel(
+            {"rewrite": "Is a fee of a hospital to be paid in spring?"}, name="scripted"
+        )
+        return qtm.QueryMiddleware(
+            {**config, **(more or {})}, client=model, observers=observers
+        ).wrap(search)
 
     plain = wrap()
     lines: list[Line] = [(PLAIN, "", lambda: search(QUESTION))]
-    lines += [(WRAPPED, PLAIN, lambda: plain(QUESTION)), (RETRIEVE, PLAIN, lambda: plain.retrieve(QUESTION))]
+    lines += [
+        (WRAPPED, PLAIN, lambda: plain(QUESTION)),
+        (RETRIEVE, PLAIN, lambda: plain.retrieve(QUESTION)),
+    ]
     for name, it in make_observers().items():
         lines.append((name, RETRIEVE, partial(wrap(None, it).retrieve, QUESTION)))
     if with_model:
         return lines
     for share in (0.0, 0.05):
-        lines.append((f"shadow mode, `{share:g}`", PLAIN, partial(wrap({"shadow": share}), QUESTION)))
+        lines.append(
+            (f"shadow mode, `{share:g}`", PLAIN, partial(wrap({"shadow": share}), QUESTION))
+        )
     for adapt in ADAPTERS:
         try:
             name, bare, ours = adapt(find)
@@ -195,7 +242,10 @@ def measure(lines: Sequence[Line], rounds: int) -> dict[str, list[float]]:
 
 def format_table(lines: Sequence[Line], took: dict[str, list[float]]) -> str:
     """A row a line: its median, and what it adds to the line it stands around, by medians and by lowest deciles."""
-    rows = ["| | median | adds | ratio | undisturbed | adds | around |", "|---|---:|---:|---:|---:|---:|---|"]
+    rows = [
+        "| | median | adds | ratio | undisturbed | adds | around |",
+        "|---|---:|---:|---:|---:|---:|---|",
+    ]
     least = {name: quantiles(spent, n=10)[0] for name, spent in took.items()}
     for name, base, _ in lines:
         middle = median(took[name])
@@ -213,7 +263,10 @@ def main() -> None:
     what, *_ = (__doc__ or "").splitlines()
     parser = argparse.ArgumentParser(prog="python -m benchmarks.adapter_costs", description=what)
     parser.add_argument(
-        "--rounds", type=int, default=400, help="calls of each line; a quarter around a search of 20 ms"
+        "--rounds",
+        type=int,
+        default=400,
+        help="calls of each line; a quarter around a search of 20 ms",
     )
     parser.add_argument("--keep", action="store_true", help="write results/adapter_costs.md")
     given = parser.parse_args()

@@ -58,9 +58,13 @@ class Store(VectorStore):
 
     def __init__(self, one: Prepared) -> None:
         self.corpus, self.searches = Corpus(one), 0
-        self.documents = {it.id: Document(id=it.id, page_content=it.text) for it in one.data.passages}
+        self.documents = {
+            it.id: Document(id=it.id, page_content=it.text) for it in one.data.passages
+        }
 
-    def similarity_search_with_score(self, query: str, k: int = 4, **_: Any) -> list[tuple[Document, float]]:
+    def similarity_search_with_score(
+        self, query: str, k: int = 4, **_: Any
+    ) -> list[tuple[Document, float]]:
         self.searches += 1
         found = self.corpus.show(self.corpus.find_nearest(query), k)
         return [(self.documents[it["id"]], it["score"]) for it in found]
@@ -69,7 +73,9 @@ class Store(VectorStore):
         return [document for document, _ in self.similarity_search_with_score(query, k)]
 
     @classmethod
-    def from_texts(cls, texts: list[str], embedding: Embeddings, metadatas: Any = None, **_: Any) -> Store:
+    def from_texts(
+        cls, texts: list[str], embedding: Embeddings, metadatas: Any = None, **_: Any
+    ) -> Store:
         raise NotImplementedError
 
 
@@ -79,10 +85,19 @@ class Words(BaseRetriever):
     store: Any
     k: int = RETURNED
 
-    def _get_relevant_documents(self, query: str, *, run_manager: Any, k: int | None = None) -> list[Document]:  # noqa: ARG002
+    def _get_relevant_documents(
+        self,
+        query: str,
+        *,
+        run_manager: Any,  # noqa: ARG002
+        k: int | None = None,
+    ) -> list[Document]:
         self.store.searches += 1
         corpus = self.store.corpus
-        return [self.store.documents[it["id"]] for it in corpus.show(corpus.find_words(query), k or self.k)]
+        return [
+            self.store.documents[it["id"]]
+            for it in corpus.show(corpus.find_words(query), k or self.k)
+        ]
 
 
 class Line:
@@ -93,18 +108,24 @@ class Line:
         self.searches = self.calls = self.asked = 0
 
 
-def set_up(one: Prepared, model: Any) -> tuple[Store, Replay, dict[str, Callable[[str, Any], list[str | None]]]]:
+def set_up(
+    one: Prepared, model: Any
+) -> tuple[Store, Replay, dict[str, Callable[[str, Any], list[str | None]]]]:
     """The store and the model that count, and by name what finds the ids for a question and its conversation."""
     store, replay = Store(one), Replay()
     systems = build_systems(store, replay, model)
     return store, replay, {name: partial(_find_ids, find) for name, find in systems.items()}
 
 
-def _find_ids(find: Callable[[str, Any], list[Document]], query: str, history: Any) -> list[str | None]:
+def _find_ids(
+    find: Callable[[str, Any], list[Document]], query: str, history: Any
+) -> list[str | None]:
     return [document.id for document in find(query, history)]
 
 
-def build_systems(store: Store, replay: Replay, model: Any) -> dict[str, Callable[[str, Any], list[Document]]]:
+def build_systems(
+    store: Store, replay: Replay, model: Any
+) -> dict[str, Callable[[str, Any], list[Document]]]:
     """By name, what finds the documents of a question and its conversation; the classic ones know no conversations."""
     retriever = store.as_retriever(search_kwargs={"k": RETURNED})
     words = Words(store=store)
@@ -114,7 +135,9 @@ def build_systems(store: Store, replay: Replay, model: Any) -> dict[str, Callabl
     try:
         from langchain_classic.retrievers import EnsembleRetriever, MultiQueryRetriever
     except ImportError:
-        print("langchain-classic is not installed: MultiQueryRetriever and EnsembleRetriever are left out")
+        print(
+            "langchain-classic is not installed: MultiQueryRetriever and EnsembleRetriever are left out"
+        )
     else:
         multi = MultiQueryRetriever.from_llm(retriever, replay)
         whole = MultiQueryRetriever.from_llm(retriever, replay, include_original=True)
@@ -128,7 +151,9 @@ def build_systems(store: Store, replay: Replay, model: Any) -> dict[str, Callabl
         return lambda query, history: made.invoke(query, history=history)
 
     def hybrid() -> qtm.Hybrid:
-        return qtm.Hybrid(store.similarity_search_with_score, lambda query, k: words.invoke(query, k=k))
+        return qtm.Hybrid(
+            store.similarity_search_with_score, lambda query, k: words.invoke(query, k=k)
+        )
 
     systems["ours around the retriever, rules"] = ours(retriever, "rules")
     systems["ours around the store, rules"] = ours(store, "rules")
@@ -183,7 +208,8 @@ def build_table(lines: dict[str, Line]) -> str:
     for system, line in lines.items():
         ndcg = [mean(list(values.values())) for values in line.sets.values()]
         apart = [
-            mean([value - plain.sets[name][it] for it, value in values.items()]) for name, values in line.sets.items()
+            mean([value - plain.sets[name][it] for it, value in values.items()])
+            for name, values in line.sets.items()
         ]
         hurt = [
             mean([float(value < plain.sets[name][it] - TOLERANCE) for it, value in values.items()])
@@ -191,8 +217,18 @@ def build_table(lines: dict[str, Line]) -> str:
         ]
         gain = "" if line is plain else f"{100 * mean(apart):+.1f}"
         cells = [*(f"{it:.3f}" for it in ndcg), f"{mean(ndcg):.3f}", gain, f"{mean(hurt):.0%}"]
-        rows.append([system, *cells, f"{line.searches / line.asked:.1f}", f"{line.calls / line.asked:.1f}"])
-    head = ["system", *plain.sets, "mean of sets", "gain", "hurt", "searches a question", "model calls"]
+        rows.append(
+            [system, *cells, f"{line.searches / line.asked:.1f}", f"{line.calls / line.asked:.1f}"]
+        )
+    head = [
+        "system",
+        *plain.sets,
+        "mean of sets",
+        "gain",
+        "hurt",
+        "searches a question",
+        "model calls",
+    ]
     return table(head, rows)
 
 
@@ -202,7 +238,11 @@ def compare_pairs(lines: dict[str, Line], pairs: Sequence[tuple[str, str]]) -> s
     rows = []
     for ours, theirs in pairs:
         found = [
-            points(difference([lines[ours].sets[name][it] - value for it, value in values.items()], seed=SEED))
+            points(
+                difference(
+                    [lines[ours].sets[name][it] - value for it, value in values.items()], seed=SEED
+                )
+            )
             for name, values in lines[theirs].sets.items()
         ]
         rows.append([f"{ours} over {theirs}", *found])
@@ -257,11 +297,19 @@ _LANGCHAIN: Final = sys.modules[__name__]
 
 
 def main(arguments: Iterable[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--recordings", type=Path, required=True)
-    parser.add_argument("--framework", choices=["langchain", "llamaindex", "haystack"], default="langchain")
-    parser.add_argument("--sets", default="", help="names with commas, only printed; all that were recorded by default")
+    parser.add_argument(
+        "--framework", choices=["langchain", "llamaindex", "haystack"], default="langchain"
+    )
+    parser.add_argument(
+        "--sets",
+        default="",
+        help="names with commas, only printed; all that were recorded by default",
+    )
     options = parser.parse_args(None if arguments is None else list(arguments))
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     framework: Any = _LANGCHAIN

@@ -67,8 +67,14 @@ class Vectors:
         self.store, self.top_k = store, top_k
 
     @component.output_types(documents=list[Document])
-    def run(self, query: str, filters: dict[str, Any] | None = None, top_k: int | None = None) -> dict[str, Any]:
-        return {"documents": self.store.search(self.store.corpus.find_nearest, query, top_k or self.top_k)}
+    def run(
+        self, query: str, filters: dict[str, Any] | None = None, top_k: int | None = None
+    ) -> dict[str, Any]:
+        return {
+            "documents": self.store.search(
+                self.store.corpus.find_nearest, query, top_k or self.top_k
+            )
+        }
 
 
 @component
@@ -79,8 +85,12 @@ class Words:
         self.store, self.top_k = store, top_k
 
     @component.output_types(documents=list[Document])
-    def run(self, query: str, filters: dict[str, Any] | None = None, top_k: int | None = None) -> dict[str, Any]:
-        return {"documents": self.store.search(self.store.corpus.find_words, query, top_k or self.top_k)}
+    def run(
+        self, query: str, filters: dict[str, Any] | None = None, top_k: int | None = None
+    ) -> dict[str, Any]:
+        return {
+            "documents": self.store.search(self.store.corpus.find_words, query, top_k or self.top_k)
+        }
 
 
 @component
@@ -113,7 +123,9 @@ def join(store: Store) -> SuperComponent:
 def expand(store: Store, replay: Replay) -> Find:
     """QueryExpander before MultiQueryTextRetriever, as their pages show them."""
     pipeline = Pipeline()
-    pipeline.add_component("expander", QueryExpander(chat_generator=replay, n_expansions=MOST_QUERIES))
+    pipeline.add_component(
+        "expander", QueryExpander(chat_generator=replay, n_expansions=MOST_QUERIES)
+    )
     pipeline.add_component("retriever", MultiQueryTextRetriever(retriever=Vectors(store)))
     pipeline.connect("expander.queries", "retriever.queries")
     return lambda query, _: _ids(pipeline.run({"expander": {"query": query}})["retriever"])

@@ -19,15 +19,24 @@ from llama_index.core.indices.query.query_transform.base import HyDEQueryTransfo
 from llama_index.core.llms import CustomLLM
 from llama_index.core.retrievers import QueryFusionRetriever
 from llama_index.core.schema import NodeWithScore, TextNode
-from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQuery, VectorStoreQueryResult
+from llama_index.core.vector_stores.types import (
+    BasePydanticVectorStore,
+    VectorStoreQuery,
+    VectorStoreQueryResult,
+)
 from pydantic import PrivateAttr
 
 from benchmarks.quality.sets import Prepared
-from qtmiddleware.integrations.llamaindex import KeywordEvidencePostprocessor, QueryTransformRetriever
+from qtmiddleware.integrations.llamaindex import (
+    KeywordEvidencePostprocessor,
+    QueryTransformRetriever,
+)
 
 RETURNED: Final = 10
 WIDE: Final = 50
-MOST_QUERIES: Final = 16  # more than were recorded, as QueryFusionRetriever would leave out the rest
+MOST_QUERIES: Final = (
+    16  # more than were recorded, as QueryFusionRetriever would leave out the rest
+)
 
 PACKAGES: Final = ("llama-index-core",)
 PAIRS: Final = (
@@ -57,7 +66,9 @@ class Replay(CustomLLM):
     def complete(self, prompt: str, formatted: bool = False, **more: Any) -> CompletionResponse:
         self.calls += 1
         is_hyde = "write a passage" in prompt
-        lines = [self.reply["hyde"]] if is_hyde else [self.reply["rewrite"], *self.reply["sub_queries"]]
+        lines = (
+            [self.reply["hyde"]] if is_hyde else [self.reply["rewrite"], *self.reply["sub_queries"]]
+        )
         return CompletionResponse(text="\n".join(lines))
 
     def stream_complete(self, prompt: str, formatted: bool = False, **more: Any) -> Any:
@@ -108,15 +119,22 @@ class Store(BasePydanticVectorStore):
         # Equal texts are one node to the fusion unless their metadata differ.
         nodes = [TextNode(id_=it.id, text=it.text, metadata={"id": it.id}) for it in passages]
         return VectorStoreQueryResult(
-            nodes=nodes, similarities=[float(scores[place]) for place in best], ids=[it.id for it in passages]
+            nodes=nodes,
+            similarities=[float(scores[place]) for place in best],
+            ids=[it.id for it in passages],
         )
 
 
-def set_up(one: Prepared, model: Any) -> tuple[Any, Any, dict[str, Callable[[str, Any], list[str]]]]:
+def set_up(
+    one: Prepared, model: Any
+) -> tuple[Any, Any, dict[str, Callable[[str, Any], list[str]]]]:
     """The store and the model that count, and by name what finds the ids for a question and its conversation."""
     store, replay = Store(one), Replay()
     index = VectorStoreIndex.from_vector_store(store, embed_model=Vectors(embed=one.vectors))
-    plain, wide = index.as_retriever(similarity_top_k=RETURNED), index.as_retriever(similarity_top_k=WIDE)
+    plain, wide = (
+        index.as_retriever(similarity_top_k=RETURNED),
+        index.as_retriever(similarity_top_k=WIDE),
+    )
     hyde, keywords = HyDEQueryTransform(llm=replay), KeywordEvidencePostprocessor(top_n=RETURNED)
 
     def fusion(mode: str) -> Callable[[str, Any], list[str]]:
@@ -126,7 +144,9 @@ def set_up(one: Prepared, model: Any) -> tuple[Any, Any, dict[str, Callable[[str
         return lambda query, _: _ids(made.retrieve(query))
 
     def ours(config: str) -> Callable[[str, Any], list[str]]:
-        made = QueryTransformRetriever(index, config=config, client=model, similarity_top_k=RETURNED)
+        made = QueryTransformRetriever(
+            index, config=config, client=model, similarity_top_k=RETURNED
+        )
         return lambda query, history: _ids(made.with_history(history).retrieve(query))
 
     return store, replay, {

@@ -27,10 +27,14 @@ def main(queries: Path, count: int) -> None:
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     with HTTPServer(threaded=True) as server, TemporaryDirectory() as folder:
         service = BatchServer(server, reply)
-        config = Config.load({"transformationType": "combined", "llm": {"baseUrl": service.url}}, environ={})
+        config = Config.load(
+            {"transformationType": "combined", "llm": {"baseUrl": service.url}}, environ={}
+        )
         source, out = Path(folder) / "q.jsonl", Path(folder) / "out.jsonl"
         lines = queries.read_text(encoding="utf-8").splitlines()[:count]
-        source.write_text("".join(json.dumps({"query": _read_text(json.loads(it))}) + "\n" for it in lines))
+        source.write_text(
+            "".join(json.dumps({"query": _read_text(json.loads(it))}) + "\n" for it in lines)
+        )
 
         def run(step: str) -> Standing:
             began = perf_counter()
@@ -40,16 +44,28 @@ def main(queries: Path, count: int) -> None:
             return standing
 
         submitted = run("submit")
-        print(f"{submitted.underway:,} requests, {sum(it.size for it in submitted.parts):,} bytes uploaded")
+        print(
+            f"{submitted.underway:,} requests, {sum(it.size for it in submitted.parts):,} bytes uploaded"
+        )
         service.finish()
         collected = run("collect")
-        cost = Tariff(Prices("gpt-6-luna"), SHARE, None).cost(collected.spent.read, collected.spent.written)
+        cost = Tariff(Prices("gpt-6-luna"), SHARE, None).cost(
+            collected.spent.read, collected.spent.written
+        )
         print(f"{collected.answered:,} answered; {cost}")
-        print(f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB at most, the service within")
+        print(
+            f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB at most, the service within"
+        )
 
 
 def _read_text(record: dict[str, Any]) -> str:
-    return str(next(record[name] for name in ("query", "text", "question", "question_text") if name in record))
+    return str(
+        next(
+            record[name]
+            for name in ("query", "text", "question", "question_text")
+            if name in record
+        )
+    )
 
 
 def _sum_files(folder: Path) -> str:

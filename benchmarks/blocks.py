@@ -11,7 +11,9 @@ def put_blocks(page: Path, blocks: Mapping[str, str]) -> None:
     """Replace what stands in *page* between ``<!-- NAME -->`` and ``<!-- end -->`` by the block of that name."""
     text = page.read_text(encoding="utf-8")
     for name, block in blocks.items():
-        text = re.sub(_pattern(name), lambda found, block=block: f"{found[1]}\n{block}\n{found[3]}", text)
+        text = re.sub(
+            _pattern(name), lambda found, block=block: f"{found[1]}\n{block}\n{found[3]}", text
+        )
     page.write_text(text, encoding="utf-8")
 
 

@@ -143,7 +143,9 @@ def show_rates(service: RewritingService, sizes: Sizes) -> Iterator[str]:
     readings: dict[int, list[Reading]] = {concurrency: [] for concurrency in sizes.questions}
     for _ in range(sizes.rounds):
         for concurrency in order.sample(list(readings), len(readings)):
-            readings[concurrency].append(measure_rate(service, concurrency, sizes.questions[concurrency]))
+            readings[concurrency].append(
+                measure_rate(service, concurrency, sizes.questions[concurrency])
+            )
     yield "\n## Questions a second"
     yield f"\nMedians of {sizes.rounds} rounds, least and most beside them. At best the service"
     yield f"answers {1 / ANSWER_SECONDS:.0f} a second for each call at once. *Start and end* is the process without the"
@@ -178,7 +180,9 @@ def show_failures(service: RewritingService, sizes: Sizes) -> Iterator[str]:
     yield "|---:|---:|---:|---:|---:|---:|---:|"
     for concurrency, count in sizes.questions.items():
         clean, failing = (sorted(rates[concurrency, share]) for share in (0.0, FAILING))
-        cells = " | ".join(f"{median(it):.1f} | {it[0]:.1f} to {it[-1]:.1f}" for it in (clean, failing))
+        cells = " | ".join(
+            f"{median(it):.1f} | {it[0]:.1f} to {it[-1]:.1f}" for it in (clean, failing)
+        )
         yield f"| {concurrency} | {count:,} | {cells} | {median(failing) / median(clean):.0%} |"
 
 
@@ -192,7 +196,14 @@ def show_memory(sizes: Sizes) -> Iterator[str]:
     for kind, count in sizes.lines:
         with TemporaryDirectory() as name:
             source = write_questions(Path(name) / "queries.jsonl", make_questions(count))
-            command = [sys.executable, "-c", TRANSFORM, kind, str(source), str(Path(name) / "out.jsonl")]
+            command = [
+                sys.executable,
+                "-c",
+                TRANSFORM,
+                kind,
+                str(source),
+                str(Path(name) / "out.jsonl"),
+            ]
             done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=TIMEOUT)
         found = json.loads(done.stdout)
         each = 1e3 * found["seconds"] / count
@@ -208,7 +219,9 @@ def kill_runs(service: RewritingService, sizes: Sizes, folder: Path) -> Killing:
     out = folder / "out.jsonl"
     while len(killing.under_way) < sizes.kills:
         running = start(folder, service.url)
-        alive = wait_for_requests(service, len(service.bodies) + chance.randint(1, 2 * CONCURRENCY), running)
+        alive = wait_for_requests(
+            service, len(service.bodies) + chance.randint(1, 2 * CONCURRENCY), running
+        )
         time.sleep(chance.uniform(0, ANSWER_SECONDS))
         alive = alive and running.poll() is None
         running.kill()
@@ -260,7 +273,9 @@ def show_head() -> Iterator[str]:
     yield f"- load of the minute before the start: {load:.1f}. Above 0.5 others share the processors: run it again"
 
 
-def with_service(show: Callable[[RewritingService, Sizes], Iterator[str]]) -> Callable[[Sizes], Iterator[str]]:
+def with_service(
+    show: Callable[[RewritingService, Sizes], Iterator[str]],
+) -> Callable[[Sizes], Iterator[str]]:
     """*show* with a service of its own."""
 
     def shown(sizes: Sizes) -> Iterator[str]:
@@ -298,9 +313,17 @@ def replace_part(text: str, heading: str, part: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a few questions, to see that it works; nothing is kept")
-    parser.add_argument("--only", choices=PARTS, help="measure this part, and keep the others as they are")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="a few questions, to see that it works; nothing is kept",
+    )
+    parser.add_argument(
+        "--only", choices=PARTS, help="measure this part, and keep the others as they are"
+    )
     options = parser.parse_args()
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     sizes = QUICK if options.quick else WHOLE

@@ -40,7 +40,9 @@ LONG: Final = (5_000, 20_000, 40_000)
 QUESTIONS: Final = 20
 EVERYTHING: Final = 10**9
 PLACES: Final[Mapping[str, float | None]] = {"at the start": 0.0, "anywhere": None}
-QUESTION: Final = "Which health concerns of older patients do the doctors of the regional hospital report?"
+QUESTION: Final = (
+    "Which health concerns of older patients do the doctors of the regional hospital report?"
+)
 
 HEAD: Final = """# Candidates
 
@@ -107,7 +109,9 @@ def measure_cost() -> str:
     rows = [measure_answers(length, 0) for length in LENGTHS]
     rows.insert(1, measure_answers(LENGTHS[0], DIMENSION))
     head = ["a passage", *(f"{count} of them" for count in COUNTS), "50 instead of 4 at 100 Mbit/s"]
-    return "\n".join([COST, table(head, rows), "", STORE, table([*map(str, COUNTS)], [measure_store()])])
+    return "\n".join(
+        [COST, table(head, rows), "", STORE, table([*map(str, COUNTS)], [measure_store()])]
+    )
 
 
 def measure_answers(length: int, dimension: int) -> list[str]:
@@ -156,7 +160,9 @@ def measure_store() -> list[str]:
 
     numbers = np.random.default_rng(SEED).standard_normal((STORED, 384), dtype=np.float32)
     store = SQLiteStore(":memory:", embedding_model="random", dimension=384)
-    store.upsert([Passage(str(n), text, {}) for n, text in enumerate(make_texts(800, STORED))], numbers)
+    store.upsert(
+        [Passage(str(n), text, {}) for n, text in enumerate(make_texts(800, STORED))], numbers
+    )
     calls = [lambda n=count: store.search(numbers[0], n) for count in COUNTS]
     return [f"{ms:.1f}" for ms in time_calls(*calls)]
 
@@ -174,9 +180,12 @@ def measure_gain(source: Source) -> str:
         print(f"{name}: {len(wanted)} systems measured", flush=True)
     rows = []
     for base in ("rules", "combined"):
-        scores = [[comparison[f"{base} {count}"] for comparison in found.values()] for count in COUNTS[1:]]
+        scores = [
+            [comparison[f"{base} {count}"] for comparison in found.values()] for count in COUNTS[1:]
+        ]
         cells = [
-            quality(mean([it.means[PRIMARY] for it in each]), mean([it.hurt_rate for it in each])) for each in scores
+            quality(mean([it.means[PRIMARY] for it in each]), mean([it.hurt_rate for it in each]))
+            for each in scores
         ]
         rows.append([base, *cells])
     raw = mean([comparison[BASELINE].means[PRIMARY] for comparison in found.values()])
@@ -191,14 +200,24 @@ def measure_loss(source: Source) -> str:
             for length in LONG:
                 for place, share in PLACES.items():
                     if length == LONG[-1] or share is None:
-                        cells.setdefault((length, place), []).append(measure_long(one, length, share))
+                        cells.setdefault((length, place), []).append(
+                            measure_long(one, length, share)
+                        )
         print(f"{name}: {len(cells)} kinds of long passage measured", flush=True)
     times = {length: time_reading(length) for length in LONG}
     rows = []
     for (length, place), values in cells.items():
         means = [f"{mean(column):.3f}" for column in zip(*values, strict=True)]
         rows.append([f"{length:,}", place, *means, *(f"{ms:.1f}" for ms in times[length])])
-    head = ["characters", "the passage", "raw", "short", "long, all read", "in windows", "by default"]
+    head = [
+        "characters",
+        "the passage",
+        "raw",
+        "short",
+        "long, all read",
+        "in windows",
+        "by default",
+    ]
     return LOST + "\n" + table([*head, "all read, ms", "in windows, ms"], rows)
 
 
@@ -227,7 +246,9 @@ def measure_long(one: Prepared, length: int, share: float | None) -> list[float]
             run = {it.id: [record["id"] for record in found(it.text, top_k=10)] for it in questions}
         finally:
             bm25.MOST_READ = usual
-        return mean(list(evaluate({id_: one.data.qrels[id_] for id_ in run}, run).values[PRIMARY].values()))
+        return mean(
+            list(evaluate({id_: one.data.qrels[id_] for id_ in run}, run).values[PRIMARY].values())
+        )
 
     most = bm25.MOST_READ
     unbounded = wrap(search_long, maxChars=EVERYTHING)
@@ -285,14 +306,24 @@ def describe_run(source: Source) -> str:
 def main() -> None:
     # Several threads of the linear algebra library only wait for one another here; it reads this when it is loaded.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--recordings", type=Path, required=True)
-    parser.add_argument("--sets", default="", help="names with commas, only printed; all that were recorded by default")
+    parser.add_argument(
+        "--sets",
+        default="",
+        help="names with commas, only printed; all that were recorded by default",
+    )
     parser.add_argument("--only", default="cost,gain,long", help="parts with commas")
     options = parser.parse_args()
     source = Source.of(options.data, options.recordings, options.sets)
-    measures = {"cost": measure_cost, "gain": lambda: measure_gain(source), "long": lambda: measure_loss(source)}
+    measures = {
+        "cost": measure_cost,
+        "gain": lambda: measure_gain(source),
+        "long": lambda: measure_loss(source),
+    }
     parts = [measures[name]() for name in options.only.split(",")]
     text = "\n\n".join(part.strip() for part in (HEAD, describe_run(source), *parts)) + "\n"
     print(text)

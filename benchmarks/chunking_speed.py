@@ -15,7 +15,13 @@ from pathlib import Path
 from qtmiddleware.kit.documents.chunking import cut_into_chunks
 
 PROSE = Path(__file__).resolve().parents[2] / "shared" / "docs" / "Understanding_Climate_Change.txt"
-MONOTONOUS = {"no boundary at all": "x", "full stops": "a.", "initials": "a. ", "lines": "\n", "Chinese": "漢字。"}
+MONOTONOUS = {
+    "no boundary at all": "x",
+    "full stops": "a.",
+    "initials": "a. ",
+    "lines": "\n",
+    "Chinese": "漢字。",
+}
 PIECE = 65_536
 
 
@@ -28,7 +34,9 @@ def pieces(unit: str, characters: int) -> Iterator[str]:
 
 def main() -> None:
     """Measure and print one line for each text."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--megabytes", type=int, default=10)
     parser.add_argument("--size", type=int, default=800)
     parser.add_argument("--overlap", type=int, default=200)
@@ -36,7 +44,9 @@ def main() -> None:
     units = {"prose": PROSE.read_text("utf-8-sig")} if PROSE.is_file() else {}
     for name, unit in (units | MONOTONOUS).items():
         start, count, end = time.process_time(), 0, 0
-        for chunk in cut_into_chunks(pieces(unit, args.megabytes * 1_000_000), size=args.size, overlap=args.overlap):
+        for chunk in cut_into_chunks(
+            pieces(unit, args.megabytes * 1_000_000), size=args.size, overlap=args.overlap
+        ):
             count, end = count + 1, chunk.end
         speed = end / 1e6 / (time.process_time() - start)
         print(f"{name:20} {count:8} chunks {speed:8.1f} million characters/s")

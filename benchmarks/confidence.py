@@ -78,15 +78,21 @@ class Measured:
 def main() -> None:
     """Measure every kind of function over every set, and write the tables and the plot."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True)
     options = parser.parse_args()
     data = {name: Dataset.load(options.data / name).sampled(OWN, seed=SEED) for name in SETS}
     found = {kind: list[Measured]() for kind in KINDS}
     for name, own in data.items():
         others = [others for other, others in data.items() if not _is_same_text(name, other)]
-        foreign = [it.text for other in others for it in other.sampled(FOREIGN, seed=SEED).questions]
-        for kind, measured in measure_set(name, own, foreign, _read_unanswerable(options.data / name)).items():
+        foreign = [
+            it.text for other in others for it in other.sampled(FOREIGN, seed=SEED).questions
+        ]
+        for kind, measured in measure_set(
+            name, own, foreign, _read_unanswerable(options.data / name)
+        ).items():
             found[kind].append(measured)
         print(name, flush=True)
     text = "\n".join([HEAD, *(_describe_kind(kind, sets) for kind, sets in found.items())])
@@ -106,7 +112,9 @@ def _read_unanswerable(folder: Path) -> list[str]:
     return [json.loads(line)["text"] for line in lines if line.strip()]
 
 
-def measure_set(name: str, data: Dataset, foreign: Sequence[str], unanswerable: Sequence[str]) -> dict[str, Measured]:
+def measure_set(
+    name: str, data: Dataset, foreign: Sequence[str], unanswerable: Sequence[str]
+) -> dict[str, Measured]:
     """Return, by kind of function, what it says of each question beside all other questions of the set."""
     found = {}
     with prepared_with(data, name.replace("/", "-"), ScriptedModel({})) as one:
@@ -149,14 +157,22 @@ def measure_auroc(higher: Sequence[Judged], lower: Sequence[Judged]) -> float:
     The area under the ROC curve, as the Mann-Whitney statistic divided by the number of pairs.
     """
     below = sorted(it.confidence for it in lower)
-    wins = sum((bisect_left(below, it.confidence) + bisect_right(below, it.confidence)) / 2 for it in higher)
+    wins = sum(
+        (bisect_left(below, it.confidence) + bisect_right(below, it.confidence)) / 2
+        for it in higher
+    )
     return wins / (len(higher) * len(lower))
 
 
-def resample(measure: Callable[[Sequence[Judged], Sequence[Judged]], float], *groups: Sequence[Judged]) -> str:
+def resample(
+    measure: Callable[[Sequence[Judged], Sequence[Judged]], float], *groups: Sequence[Judged]
+) -> str:
     """Return what *measure* gives for two groups, with the 95 % interval of its bootstrap over their questions."""
     random = Random(SEED)
-    values = sorted(measure(*(random.choices(group, k=len(group)) for group in groups)) for _ in range(RESAMPLED))
+    values = sorted(
+        measure(*(random.choices(group, k=len(group)) for group in groups))
+        for _ in range(RESAMPLED)
+    )
     low, high = values[int(0.025 * len(values))], values[int(0.975 * len(values))]
     return f"{measure(*groups):.2f} [{low:.2f}, {high:.2f}]"
 
@@ -184,7 +200,14 @@ def _describe_kind(kind: str, sets: Sequence[Measured]) -> str:
                 f"{_share_unsure(it.unanswerable):.1%}" if it.unanswerable else "",
             ]
         )
-    head = ["set", "questions", "own against foreign", "right first against wrong", "own: unsure", "foreign: unsure"]
+    head = [
+        "set",
+        "questions",
+        "own against foreign",
+        "right first against wrong",
+        "own: unsure",
+        "foreign: unsure",
+    ]
     parts = [
         f"## {kind}\n",
         table([*head, "unanswerable: unsure"], rows),
@@ -198,7 +221,9 @@ def _describe_kind(kind: str, sets: Sequence[Measured]) -> str:
 def _summarise(sets: Sequence[Measured]) -> list[str]:
     reported = [it for it in sets if it.name not in CHOSEN_ON]
     hard = [it for it in sets if it.unanswerable]
-    answerable, unanswerable = ([it for one in hard for it in getattr(one, of)] for of in ("own", "unanswerable"))
+    answerable, unanswerable = (
+        [it for one in hard for it in getattr(one, of)] for of in ("own", "unanswerable")
+    )
     right, wrong = _split([it for one in sets for it in one.own])
 
     def average(some: Sequence[Measured]) -> float:
@@ -237,7 +262,9 @@ def draw(sets: Sequence[Measured]) -> str:
     shares = {}
     for of, _ in _LINES:
         values = [it.confidence for one in sets for it in getattr(one, of)]
-        counts = [sum(min(BINS - 1, int(value * BINS)) == at for value in values) for at in range(BINS)]
+        counts = [
+            sum(min(BINS - 1, int(value * BINS)) == at for value in values) for at in range(BINS)
+        ]
         shares[of] = [count / len(values) for count in counts]
     most = max(max(it) for it in shares.values())
     parts = [
@@ -252,11 +279,17 @@ def draw(sets: Sequence[Measured]) -> str:
             f"{_LEFT + (at + 0.5) * across:.1f},{_BOTTOM - share / most * up:.1f}"
             for at, share in enumerate(shares[of])
         )
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="3"/>')
-        parts.append(f'<text x="{_WIDTH - 30}" y="{50 + 20 * line}" text-anchor="end" fill="{colour}">{of}</text>')
+        parts.append(
+            f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="3"/>'
+        )
+        parts.append(
+            f'<text x="{_WIDTH - 30}" y="{50 + 20 * line}" text-anchor="end" fill="{colour}">{of}</text>'
+        )
     for at in range(0, 101, 25):
         x = _LEFT + at / 100 * BINS * across
-        parts.append(f'<text x="{x:.1f}" y="{_BOTTOM + 20}" text-anchor="middle">{at / 100:g}</text>')
+        parts.append(
+            f'<text x="{x:.1f}" y="{_BOTTOM + 20}" text-anchor="middle">{at / 100:g}</text>'
+        )
     for share in (0.0, most / 2, most):
         y = _BOTTOM - share / most * up
         parts.append(f'<path d="M{_LEFT} {y:.1f}H{_WIDTH - 20}" stroke="#ccc"/>')

@@ -126,7 +126,9 @@ def measure(workers: int, texts: Sequence[str]) -> Reading:
     with closing(LocalEngine(workers=workers)) as engine:
         done = list(engine.map(build_embedding, batches))
     done.sort(key=lambda it: it.number)
-    firsts = {one.process: min(it.began for it in done if it.process == one.process) for one in done}
+    firsts = {
+        one.process: min(it.began for it in done if it.process == one.process) for one in done
+    }
     return Reading(
         ready=max(firsts.values()) - start,
         embedding=max(one.ended for one in done) - min(firsts.values()),
@@ -145,7 +147,9 @@ def run(contender: Contender, options: argparse.Namespace) -> Reading:
     return Reading(**json.loads(done.stdout))
 
 
-def report(readings: dict[Contender, list[Reading]], options: argparse.Namespace, load: float) -> str:
+def report(
+    readings: dict[Contender, list[Reading]], options: argparse.Namespace, load: float
+) -> str:
     """The result as Markdown."""
     same = len({one.digest for found in readings.values() for one in found}) == 1
     lines = [
@@ -170,7 +174,9 @@ def report(readings: dict[Contender, list[Reading]], options: argparse.Namespace
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--texts", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)

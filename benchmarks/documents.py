@@ -68,11 +68,18 @@ def make(path: Path, rows: int) -> None:  # noqa: C901 - a branch a format
     import pptx
 
     names = ["Item", "Region", "Amount", "Remark"]
-    table = [[f"Item {at}", "North", at * 1.5, f"Remark {at} on what it costs in a year."] for at in range(rows)]
-    texts = [
-        f"Item {at} of the North costs {at * 1.5}, with a remark on what it costs in a year." for at in range(rows)
+    table = [
+        [f"Item {at}", "North", at * 1.5, f"Remark {at} on what it costs in a year."]
+        for at in range(rows)
     ]
-    body = "".join(f"<h2>Section {at}</h2>" * (at % 50 == 0) + f"<p>{text}</p>\n" for at, text in enumerate(texts))
+    texts = [
+        f"Item {at} of the North costs {at * 1.5}, with a remark on what it costs in a year."
+        for at in range(rows)
+    ]
+    body = "".join(
+        f"<h2>Section {at}</h2>" * (at % 50 == 0) + f"<p>{text}</p>\n"
+        for at, text in enumerate(texts)
+    )
     match path.suffix:
         case ".txt":
             path.write_text("\n\n".join(texts), encoding="utf-8")
@@ -81,7 +88,8 @@ def make(path: Path, rows: int) -> None:  # noqa: C901 - a branch a format
                 csv.writer(file).writerows([names, *table])
         case ".jsonl":
             path.write_text(
-                "\n".join(json.dumps(dict(zip(names, row, strict=True))) for row in table), encoding="utf-8"
+                "\n".join(json.dumps(dict(zip(names, row, strict=True))) for row in table),
+                encoding="utf-8",
             )
         case ".html":
             path.write_text(f"<html><body>{body}</body></html>", encoding="utf-8")
@@ -122,10 +130,14 @@ def make_long_sheet(path: Path, rows: int) -> None:
             if part != "xl/worksheets/sheet1.xml":
                 packed.writestr(part, empty.read(part))
         with packed.open("xl/worksheets/sheet1.xml", "w") as sheet:
-            sheet.write(b'<worksheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><sheetData>')
+            sheet.write(
+                b'<worksheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><sheetData>'
+            )
             for at in range(rows + 1):
                 texts = (
-                    ("Item", "Region", "Remark") if not at else (f"Item {at}", "North", f"Remark {at} on its costs.")
+                    ("Item", "Region", "Remark")
+                    if not at
+                    else (f"Item {at}", "North", f"Remark {at} on its costs.")
                 )
                 cells = "".join(f'<c t="inlineStr"><is><t>{text}</t></is></c>' for text in texts)
                 sheet.write(f"<row>{cells}<c><v>{at * 1.5}</v></c></row>".encode())
@@ -134,7 +146,9 @@ def make_long_sheet(path: Path, rows: int) -> None:
 
 def measure(path: Path) -> tuple[str, str]:
     """A row of the table for the document at *path*, and the place of its last chunk."""
-    done = subprocess.run([sys.executable, "-c", MEASURE, str(path)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(path)], capture_output=True, text=True, check=True
+    )
     chars, seconds, own, child, *place = done.stdout.split(maxsplit=4)
     sizes = f"{path.stat().st_size / 1e6:.1f} | {int(chars) / 1e6:.1f} | {float(seconds):.1f}"
     speed = f"{int(chars) / 1e6 / float(seconds):.1f} | {float(own):.0f} | {float(child) or 0:.0f}"
@@ -149,7 +163,10 @@ def measure_bad_folder(folder: Path) -> str:
     (modules / "openpyxl.py").write_text(FAKE)
     for at in range(20):
         make(docs / f"{at}.html", 50)
-    with ZipFile(docs / "bomb.docx", "w", ZIP_DEFLATED) as packed, packed.open("word/document.xml", "w") as part:
+    with (
+        ZipFile(docs / "bomb.docx", "w", ZIP_DEFLATED) as packed,
+        packed.open("word/document.xml", "w") as part,
+    ):
         for _ in range(900):
             part.write(b" " * (1 << 20))
     for name in ("deadly", "hanging"):
@@ -157,7 +174,10 @@ def measure_bad_folder(folder: Path) -> str:
             packed.writestr("xl/workbook.xml", name)
     size = (docs / "bomb.docx").stat().st_size / 1e6
     done = subprocess.run(
-        [sys.executable, "-c", INGEST, str(docs), str(modules)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", INGEST, str(docs), str(modules)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     documents, skipped, seconds = json.loads(done.stdout)
     lines = [
@@ -171,13 +191,20 @@ def measure_bad_folder(folder: Path) -> str:
 
 def main() -> int:
     """Measure each format and print the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.documents", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.documents", description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("--rows", type=int, default=20_000, help="rows or paragraphs of a document")
-    parser.add_argument("--hard", action="store_true", help="a million rows, and files that are bad, too")
+    parser.add_argument(
+        "--hard", action="store_true", help="a million rows, and files that are bad, too"
+    )
     parser.add_argument("--keep", action="store_true", help="write results/documents.md")
     given = parser.parse_args()
     load = os.getloadavg()[0]
-    lines = ["| format | file, MB | text, MB | seconds | text, MB/s | ingest, MB | reader, MB |", "|---|" + "---:|" * 6]
+    lines = [
+        "| format | file, MB | text, MB | seconds | text, MB/s | ingest, MB | reader, MB |",
+        "|---|" + "---:|" * 6,
+    ]
     with TemporaryDirectory() as folder:
         for ending in ENDINGS:
             path = Path(folder, f"a{ending}")
@@ -189,11 +216,17 @@ def main() -> int:
             path = Path(folder, "long.xlsx")
             make_long_sheet(path, LONG)
             row, place = measure(path)
-            lines += [f"| .xlsx, {LONG:,} rows | {row}", "", f"The last chunk of these stands at: {place}."]
+            lines += [
+                f"| .xlsx, {LONG:,} rows | {row}",
+                "",
+                f"The last chunk of these stands at: {place}.",
+            ]
             lines += ["", measure_bad_folder(Path(folder))]
             print("\n".join(lines[len(ENDINGS) + 2 :]), flush=True)
     if given.keep:
-        command = f"python -m benchmarks.documents --rows {given.rows}{' --hard' * given.hard} --keep"
+        command = (
+            f"python -m benchmarks.documents --rows {given.rows}{' --hard' * given.hard} --keep"
+        )
         machine = f"Python {platform.python_version()}; {given.rows:,} rows or paragraphs a document; load {load:.1f}"
         title = f"# Documents\n\n`{command}` ({machine})\n\n"
         RESULT.write_text(title + "\n".join(lines) + "\n", encoding="utf-8")

@@ -56,7 +56,9 @@ class LateInteraction:
 
     def __init__(self, texts: Sequence[str], file: Path) -> None:
         self._texts, self._file = texts, file
-        self._kept: dict[str, dict[str, float]] = json.loads(file.read_text()) if file.is_file() else {}
+        self._kept: dict[str, dict[str, float]] = (
+            json.loads(file.read_text()) if file.is_file() else {}
+        )
         self._is_new = False
         self._tokens = cache(lambda place: self._embed(texts[place]))
         self._embedder = MiniLMEmbedder()
@@ -67,7 +69,10 @@ class LateInteraction:
         if missing := [place for place in places if str(place) not in kept]:
             self._is_new = True
             tokens = self._embed(query)[1:-1]
-            kept |= {str(it): round(float((tokens @ self._tokens(it).T).max(axis=1).mean()), 6) for it in missing}
+            kept |= {
+                str(it): round(float((tokens @ self._tokens(it).T).max(axis=1).mean()), 6)
+                for it in missing
+            }
         return [kept[str(place)] for place in places]
 
     def keep(self) -> None:
@@ -99,7 +104,10 @@ class Corpus:
         import numpy as np
 
         scores = self._vectors @ self._embed([query])[0]
-        return [(int(place), float(scores[place])) for place in np.argsort(-scores, kind="stable")[:WIDE]]
+        return [
+            (int(place), float(scores[place]))
+            for place in np.argsort(-scores, kind="stable")[:WIDE]
+        ]
 
     def _find_words(self, query: str) -> Scored:
         """By BM25 over all words of the query."""
@@ -154,7 +162,9 @@ def build_kinds(corpus: Corpus) -> dict[str, Retrieve]:
 
     searches: dict[str, Callable[[str], Scored]] = {
         "vectors, cosine": nearest,
-        "vectors, dot product": lambda query: [(it, LENGTH * LENGTH * score) for it, score in nearest(query)],
+        "vectors, dot product": lambda query: [
+            (it, LENGTH * LENGTH * score) for it, score in nearest(query)
+        ],
         "vectors, Euclidean distance": lambda query: [
             (it, max(0.0, 2.0 - 2.0 * score) ** 0.5) for it, score in nearest(query)
         ],
@@ -238,7 +248,16 @@ def build_table(found: Found, system: str) -> str:
         cells = [f"{plain:.3f}", f"{100 * gain:+.1f}", f"{mean(list(hurt.values())):.1%}"]
         cells += [f"{worst} {100 * scores[worst].difference.gain:+.1f}", f"{most} {hurt[most]:.0%}"]
         rows.append([kind, *cells, ", ".join(below), ", ".join(losses.get(kind, [])) or "none"])
-    head = ["function", "plain nDCG@10", "gain", "hurt", "worst set", "most hurt", "interval below 0", "lost"]
+    head = [
+        "function",
+        "plain nDCG@10",
+        "gain",
+        "hurt",
+        "worst set",
+        "most hurt",
+        "interval below 0",
+        "lost",
+    ]
     return table(head, rows)
 
 
@@ -260,7 +279,9 @@ much. *lists of 10* takes no number of passages. *rules* sees the questions of c
 
 def write_report(source: Source, found: Found, systems: Sequence[str], *, is_whole: bool) -> None:
     """Print all of it and, where everything was measured, keep it as ``results/functions.md`` and ``.json``."""
-    command = f"python -m benchmarks.functions --data {source.data} --recordings {source.recordings}"
+    command = (
+        f"python -m benchmarks.functions --data {source.data} --recordings {source.recordings}"
+    )
     about = {**circumstances(source, ""), "command": command}
     parts = [HEAD.strip(), told(about)]
     for system in systems:
@@ -268,9 +289,14 @@ def write_report(source: Source, found: Found, systems: Sequence[str], *, is_who
     text = "\n\n".join(parts)
     print(text)
     if is_whole and source.is_whole:
-        content = {**about, "functions": {kind: _plain(sets, systems) for kind, sets in found.items()}}
+        content = {
+            **about,
+            "functions": {kind: _plain(sets, systems) for kind, sets in found.items()},
+        }
         (RESULTS / "functions.md").write_text(f"{text}\n", encoding="utf-8")
-        (RESULTS / "functions.json").write_text(f"{json.dumps(content, indent=1)}\n", encoding="utf-8")
+        (RESULTS / "functions.json").write_text(
+            f"{json.dumps(content, indent=1)}\n", encoding="utf-8"
+        )
 
 
 def _plain(sets: Mapping[str, Comparison], systems: Sequence[str]) -> dict[str, Any]:
@@ -279,7 +305,10 @@ def _plain(sets: Mapping[str, Comparison], systems: Sequence[str]) -> dict[str, 
             BASELINE: round(comparison[BASELINE].means[PRIMARY], 4),
             **{
                 system: {
-                    **{key: round(value, 4) for key, value in comparison[system].difference.to_dict().items()},
+                    **{
+                        key: round(value, 4)
+                        for key, value in comparison[system].difference.to_dict().items()
+                    },
                     "hurtRate": round(comparison[system].hurt_rate, 4),
                 }
                 for system in systems
@@ -290,13 +319,25 @@ def _plain(sets: Mapping[str, Comparison], systems: Sequence[str]) -> dict[str, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--recordings", type=Path, required=True)
-    parser.add_argument("--sets", default="", help="names with commas, only printed; all that were recorded by default")
-    parser.add_argument("--systems", default=",".join(MEASURED), help="names with commas; others are only printed")
-    parser.add_argument("--kinds", default="", help="names with semicolons, only printed; all by default")
-    parser.add_argument("--text-clause", action="store_true", help="a text clause beside an embed clause instead")
+    parser.add_argument(
+        "--sets",
+        default="",
+        help="names with commas, only printed; all that were recorded by default",
+    )
+    parser.add_argument(
+        "--systems", default=",".join(MEASURED), help="names with commas; others are only printed"
+    )
+    parser.add_argument(
+        "--kinds", default="", help="names with semicolons, only printed; all by default"
+    )
+    parser.add_argument(
+        "--text-clause", action="store_true", help="a text clause beside an embed clause instead"
+    )
     options = parser.parse_args()
     # Several threads of the linear algebra library only wait for one another here; it reads this when it is loaded.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -39,7 +39,9 @@ beside the rules without a glossary. The ceiling is the rules over passages into
 written, which also changes their vectors; an abbreviation of two things stays as it is there. The recorded replies are
 those of a model that saw no glossary, so what the model gains by it is not in the figures. Three rules were decided
 here: case counts, function words decide no meaning, and the expanded question weighs as much as the question."""
-ABOUT_TERMS: Final = "What the glossary was taken to say of each question, to be read for wrong substitutions."
+ABOUT_TERMS: Final = (
+    "What the glossary was taken to say of each question, to be read for wrong substitutions."
+)
 ABOUT_CASE: Final = "## Wrong substitutions if case did not count"
 ALWAYS: Final = {"escalation": {"mode": "always"}}
 
@@ -64,17 +66,27 @@ class Search:
     def __call__(self, query: str, top_k: int = TOP_K) -> list[dict[str, Any]]:
         scores = self._matrix @ np.asarray(self._embedder.embed([query])[0], dtype=np.float32)
         best = np.argsort(-scores, kind="stable")[:top_k]
-        return [{"id": self._ids[at], "score": float(scores[at]), "text": self._texts[at]} for at in best]
+        return [
+            {"id": self._ids[at], "score": float(scores[at]), "text": self._texts[at]}
+            for at in best
+        ]
 
 
-def measure(search: Search, data: Dataset, settings: Mapping[str, Any], model: Any = None) -> Scored:
+def measure(
+    search: Search, data: Dataset, settings: Mapping[str, Any], model: Any = None
+) -> Scored:
     """Ask every question of *data* under *settings*."""
     wrapped = QueryMiddleware(settings, client=model).wrap(search)
     found = {one.id: wrapped.retrieve(one.text, top_k=TOP_K) for one in data.questions}
     run = {id_: [match.id for match in it.matches] for id_, it in found.items()}
-    notes = {id_: tuple(said for stage, said in it.trace.notes if stage == "glossary") for id_, it in found.items()}
+    notes = {
+        id_: tuple(said for stage, said in it.trace.notes if stage == "glossary")
+        for id_, it in found.items()
+    }
     return Scored(
-        evaluate(data.qrels, run).values["nDCG@10"], notes, mean([it.trace.searches for it in found.values()])
+        evaluate(data.qrels, run).values["nDCG@10"],
+        notes,
+        mean([it.trace.searches for it in found.values()]),
     )
 
 
@@ -83,14 +95,18 @@ def write_both_forms(texts: Sequence[str], entries: Mapping[str, Any]) -> list[s
     glossary = Glossary([([term, *_as_list(forms)],) * 2 for term, forms in entries.items()])
     written = list(texts)
     for term, forms in entries.items():
-        meanings = [[it] for it in _as_list(forms)] if glossary.is_ambiguous(term) else [_as_list(forms)]
+        meanings = (
+            [[it] for it in _as_list(forms)] if glossary.is_ambiguous(term) else [_as_list(forms)]
+        )
         for meaning in meanings:
             given = meaning if glossary.is_ambiguous(term) else [term, *meaning]
             for place, text in enumerate(written):
                 held = [form for form in given if find_form(form, text)]
                 missing = [form for form in (term, *meaning) if form not in held]
                 if held and missing:
-                    written[place] = insert_behind(text, find_form(held[0], text)[:1], f" ({', '.join(missing)})")
+                    written[place] = insert_behind(
+                        text, find_form(held[0], text)[:1], f" ({', '.join(missing)})"
+                    )
     return written
 
 
@@ -144,7 +160,10 @@ def find_words_taken_for_terms(data: Dataset, entries: Mapping[str, Any]) -> lis
     for one in data.questions:
         right = {term.form.lower() for term in strict.find_terms(one.text, "en")}
         wrong = [term for term in lower.find_terms(one.text, "en") if term.form not in right]
-        taken += [f"{one.id}: {term.written} = {' or '.join(map(', '.join, term.meanings))}" for term in wrong]
+        taken += [
+            f"{one.id}: {term.written} = {' or '.join(map(', '.join, term.meanings))}"
+            for term in wrong
+        ]
     return taken
 
 
@@ -158,10 +177,31 @@ def report(found: Mapping[str, Scored], taken: Sequence[str]) -> str:
         worse = [id_ for id_, gain in gains.items() if gain < -1e-9]
         better = sum(gain > 1e-9 for gain in gains.values())
         share = f"{(average - base) / (top - base):.0%}"
-        rows.append([name, f"{average:.3f}", share, str(better), ", ".join(worse) or "none", f"{scored.searches:.1f}"])
-    head = ["system", "nDCG@10", "share of the ceiling's gain", "better", "worse", "searches per question"]
+        rows.append(
+            [
+                name,
+                f"{average:.3f}",
+                share,
+                str(better),
+                ", ".join(worse) or "none",
+                f"{scored.searches:.1f}",
+            ]
+        )
+    head = [
+        "system",
+        "nDCG@10",
+        "share of the ceiling's gain",
+        "better",
+        "worse",
+        "searches per question",
+    ]
     terms = [[id_, "; ".join(said) or "none"] for id_, said in found[WITH_GLOSSARY].notes.items()]
-    parts = [HEAD, table(head, rows), "## Terms used\n\n" + ABOUT_TERMS, table(["question", "terms"], terms)]
+    parts = [
+        HEAD,
+        table(head, rows),
+        "## Terms used\n\n" + ABOUT_TERMS,
+        table(["question", "terms"], terms),
+    ]
     parts += [ABOUT_CASE, "\n".join(f"- {said}" for said in taken) or "none"]
     return "\n\n".join(parts) + "\n"
 

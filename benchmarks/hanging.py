@@ -38,7 +38,10 @@ search of 5 ms; `cut off` had no answer in {PATIENCE:.0f} s. `plain` is that sea
 def plain(query: str, top_k: int = 4) -> list[dict[str, Any]]:
     """A search of 5 ms."""
     time.sleep(0.005)
-    return [{"id": str(n), "score": 1 - n / 10, "metadata": {"text": f"{query} {n}"}} for n in range(top_k)]
+    return [
+        {"id": str(n), "score": 1 - n / 10, "metadata": {"text": f"{query} {n}"}}
+        for n in range(top_k)
+    ]
 
 
 def hang(*_args: Any, **_kwargs: Any) -> Any:
@@ -70,7 +73,9 @@ def cases() -> dict[str, Callable[[], Any]]:
         return plain(str(vector), top_k)
 
     return {
-        "model, breaker off": lambda: middleware({**rewrite, "breaker": {"enabled": False}}, client=hang).wrap(plain),
+        "model, breaker off": lambda: middleware(
+            {**rewrite, "breaker": {"enabled": False}}, client=hang
+        ).wrap(plain),
         "model, breaker on": lambda: middleware(rewrite, client=hang).wrap(plain),
         "searches of variants": lambda: middleware(rewrite, client=model).wrap(hanging_on_variants),
         "reranker": lambda: middleware(rerank, reranker=hang).wrap(plain),
@@ -110,7 +115,9 @@ async def one(name: str, wrapped: Any, calls: int) -> str:
         nonlocal cut
         began = time.perf_counter()
         try:
-            await asyncio.wait_for(wrapped.aretrieve(f"Question {number}: What does Nike sell?"), PATIENCE)
+            await asyncio.wait_for(
+                wrapped.aretrieve(f"Question {number}: What does Nike sell?"), PATIENCE
+            )
         except TimeoutError:
             cut += 1
         took.append(time.perf_counter() - began)
@@ -119,9 +126,15 @@ async def one(name: str, wrapped: Any, calls: int) -> str:
         await asyncio.gather(*(call(number) for number in range(start, min(start + 100, calls))))
         if cut:
             break
-    beside = await timed(lambda: healthy.aretrieve("Question: What does Nike sell in Europe?"), TRIES)
+    beside = await timed(
+        lambda: healthy.aretrieve("Question: What does Nike sell in Europe?"), TRIES
+    )
     held = threading.active_count() - before
-    unanswered = f"no answer in {PATIENCE:.0f} s" if beside[-1] == float("inf") else f"{1e3 * median(beside):.1f}"
+    unanswered = (
+        f"no answer in {PATIENCE:.0f} s"
+        if beside[-1] == float("inf")
+        else f"{1e3 * median(beside):.1f}"
+    )
     worst = "" if beside[-1] == float("inf") else f"{percentile(beside, 1):.1f}"
     return (
         f"| {name} | {len(took)} | {cut} | {percentile(took, 0.5):.0f} | {percentile(took, 1):.0f} | {held} "
@@ -140,13 +153,17 @@ def hours(count: int = 7_200) -> str:
     try:
         for most in (256, 16):
             limits = {"deadlineMs": 20, "llmTimeoutMs": 10, "maxThreads": most}
-            wrapped = middleware({"transformationType": "rewrite", "limits": limits}, client=hang).wrap(plain)
+            wrapped = middleware(
+                {"transformationType": "rewrite", "limits": limits}, client=hang
+            ).wrap(plain)
             before, asked = threading.active_count(), time.perf_counter()
             for second in range(count):
                 now[0] += 1
                 wrapped(f"Question {second}: What does Nike sell?")
             took = time.perf_counter() - asked
-            rows.append(f"| {most} | {count:,} | {threading.active_count() - before} | {1e3 * took / count:.1f} |")
+            rows.append(
+                f"| {most} | {count:,} | {threading.active_count() - before} | {1e3 * took / count:.1f} |"
+            )
     finally:
         breaker.Breaker.__init__.__kwdefaults__ = kept
     return "\n".join(rows)
@@ -162,9 +179,13 @@ def main() -> None:
     print(f"# What hangs in one middleware, and the calls of another\n\n{HEAD}\n")
     if not given.only or given.only == "hours":
         # First, while no thread of another case is idle.
-        print("| limits.maxThreads | questions, one a second | threads held | ms each |\n|---:|---:|---:|---:|")
+        print(
+            "| limits.maxThreads | questions, one a second | threads held | ms each |\n|---:|---:|---:|---:|"
+        )
         print(hours() + "\n", flush=True)
-    print("| what hangs | calls | cut off | p50 ms | max ms | threads held | plain ms | other p50 ms | other max ms |")
+    print(
+        "| what hangs | calls | cut off | p50 ms | max ms | threads held | plain ms | other p50 ms | other max ms |"
+    )
     print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
     for name, make in cases().items():
         if given.only in name:

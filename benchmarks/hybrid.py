@@ -57,7 +57,9 @@ def questions_of(data: Dataset, most: int) -> Dataset:
     """*data* with at most so many questions, evenly spread; those of a conversation as people rewrote them."""
     step = max(1.0, len(data.questions) / most)
     kept = [data.questions[int(at * step)] for at in range(min(most, len(data.questions)))]
-    kept = [replace(one, text=one.metadata.get("human_rewrite", one.text), history=()) for one in kept]
+    kept = [
+        replace(one, text=one.metadata.get("human_rewrite", one.text), history=()) for one in kept
+    ]
     return replace(data, questions=tuple(kept), qrels={one.id: data.qrels[one.id] for one in kept})
 
 
@@ -110,12 +112,16 @@ def systems(store: Any) -> dict[str, Search]:
     """Every mixture, alone and with the middleware's keyword evidence over its candidates."""
     found: dict[str, Search] = {}
     for name, (options, rules) in mixtures().items():
-        search = HybridSearch(store, None, options=options, preprocess=PreprocessSettings(enabled=rules))
+        search = HybridSearch(
+            store, None, options=options, preprocess=PreprocessSettings(enabled=rules)
+        )
         found[name] = search
         if name.startswith("words") or not rules:
             continue
         for weight in EVIDENCE:
-            middleware = QueryMiddleware({"transformationType": "none", "keywordEvidence": {"weight": weight}})
+            middleware = QueryMiddleware(
+                {"transformationType": "none", "keywordEvidence": {"weight": weight}}
+            )
             found[f"{name} + evidence {weight}"] = middleware.wrap(search)
     return found
 
@@ -141,7 +147,9 @@ def figures(data: Dataset, store: Searched) -> dict[str, Figure]:
 
 
 def _values(data: Dataset, search: Search) -> list[float]:
-    run = {one.id: [record["id"] for record in search(one.text, top_k=TOP_K)] for one in data.questions}
+    run = {
+        one.id: [record["id"] for record in search(one.text, top_k=TOP_K)] for one in data.questions
+    }
     found = evaluate(data.qrels, run).values["nDCG@10"]
     return [found[one.id] for one in data.questions]
 
@@ -172,23 +180,38 @@ def chosen(table: Table, sets: Sequence[str], ending: str) -> str:
     """
 
     def is_safe(system: str) -> bool:
-        return all(table[name][system].high >= 0 and table[name][system].hurt <= MOST_HURT for name in sets)
+        return all(
+            table[name][system].high >= 0 and table[name][system].hurt <= MOST_HURT for name in sets
+        )
 
-    competing = [f"{name}{ending}" for name in mixtures() if name.startswith(("rrf", "weighted")) and "," not in name]
+    competing = [
+        f"{name}{ending}"
+        for name in mixtures()
+        if name.startswith(("rrf", "weighted")) and "," not in name
+    ]
     return max(
-        filter(is_safe, competing), key=lambda system: average(table, sets, system)[0], default=f"{BASELINE}{ending}"
+        filter(is_safe, competing),
+        key=lambda system: average(table, sets, system)[0],
+        default=f"{BASELINE}{ending}",
     )
 
 
 def report(table: Table, sizes: Mapping[str, tuple[int, int]]) -> str:
     """All of it as Markdown."""
-    lines = ["| set | passages | questions | nDCG@10 of vectors alone | for |", "|---|---|---|---|---|"]
+    lines = [
+        "| set | passages | questions | nDCG@10 of vectors alone | for |",
+        "|---|---|---|---|---|",
+    ]
     for name, figures_of in table.items():
         use = "choosing" if name in CHOOSE else "confirming"
-        lines.append(f"| {name} | {sizes[name][0]:,} | {sizes[name][1]:,} | {figures_of[BASELINE].mean:.3f} | {use} |")
+        lines.append(
+            f"| {name} | {sizes[name][0]:,} | {sizes[name][1]:,} | {figures_of[BASELINE].mean:.3f} | {use} |"
+        )
     uses = {"choosing": CHOOSE, "confirming": CONFIRM}
     halves = {
-        use: [it for it in sets if it in table] for use, sets in uses.items() if not table.keys().isdisjoint(sets)
+        use: [it for it in sets if it in table]
+        for use, sets in uses.items()
+        if not table.keys().isdisjoint(sets)
     }
     for half, sets in halves.items():
         lines += ["", f"## Sets for {half}", "", "| system | " + " | ".join(sets) + " | mean |"]
@@ -199,12 +222,22 @@ def report(table: Table, sizes: Mapping[str, tuple[int, int]]) -> str:
             lines.append(f"| {system} | {cells} | {gain:+.1f} {hurt:.0%} |")
     if len(halves) < len(uses):
         return "\n".join(lines)
-    lines += ["", "## The choice", "", "| on top | chosen | choosing | confirming | the rest would choose |"]
+    lines += [
+        "",
+        "## The choice",
+        "",
+        "| on top | chosen | choosing | confirming | the rest would choose |",
+    ]
     lines.append("|---" * 5 + "|")
     for ending in ("", *(f" + evidence {weight}" for weight in EVIDENCE)):
         best, other = (chosen(table, sets, ending) for sets in halves.values())
         means = ["{:+.1f} {:.0%}".format(*average(table, sets, best)) for sets in halves.values()]
-        cells = [ending.removeprefix(" + ") or "nothing", best.removesuffix(ending), *means, other.removesuffix(ending)]
+        cells = [
+            ending.removeprefix(" + ") or "nothing",
+            best.removesuffix(ending),
+            *means,
+            other.removesuffix(ending),
+        ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -227,9 +260,13 @@ Left out are sets judged by shared words, which favours words, and languages the
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--vectors", type=Path, default=Path(tempfile.gettempdir()) / "qtmiddleware-vectors")
+    parser.add_argument(
+        "--vectors", type=Path, default=Path(tempfile.gettempdir()) / "qtmiddleware-vectors"
+    )
     parser.add_argument("--sets", default="", help="names with commas; all by default")
     parser.add_argument("--questions", type=int, default=500, help="most questions of a set")
     parser.add_argument("--report", type=Path)

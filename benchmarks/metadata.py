@@ -31,9 +31,22 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 CHOSEN_ON: Final = "policies_by_year"
 DATED: Final = (CHOSEN_ON, "release_notes")
-SETS: Final = (*DATED, "catalogue_es", "acronyms", "gym_faq", "camper_rental", "remote_policy", "runbooks")
+SETS: Final = (
+    *DATED,
+    "catalogue_es",
+    "acronyms",
+    "gym_faq",
+    "camper_rental",
+    "remote_policy",
+    "runbooks",
+)
 MEASURE: Final = "nDCG@10"
-SYSTEMS: Final = ("function alone", "rules without metadata", "rules", "rules behind a perfect filter")
+SYSTEMS: Final = (
+    "function alone",
+    "rules without metadata",
+    "rules",
+    "rules behind a perfect filter",
+)
 
 # The fields that each of the first twenty questions names, by their first letters; the other ten name none.
 _NAMED: Final = {
@@ -61,15 +74,21 @@ class Measured:
     def count_worse(self, system: str) -> int:
         """How many questions score lower than by the rules without metadata."""
         before = self.scores[SYSTEMS[1]]
-        return sum(after < score - 1e-9 for after, score in zip(self.scores[system], before, strict=True))
+        return sum(
+            after < score - 1e-9 for after, score in zip(self.scores[system], before, strict=True)
+        )
 
 
 def main() -> None:
     """Measure every set and write the table."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--show", action="store_true", help="print the questions whose score changes")
+    parser.add_argument(
+        "--show", action="store_true", help="print the questions whose score changes"
+    )
     options = parser.parse_args()
     measured = [measure(options.data / "small" / name, show=options.show) for name in SETS]
     text = f"{HEAD}\n{describe(measured)}"
@@ -95,7 +114,9 @@ def measure(folder: Path, *, show: bool = False) -> Measured:
         notes: dict[str, list[str]] = {}
         for place, question in enumerate(data.questions):
             day = dates[question.id]
-            asked_at["now"] = datetime.fromisoformat(day).replace(tzinfo=UTC) if day else datetime.now(UTC)
+            asked_at["now"] = (
+                datetime.fromisoformat(day).replace(tzinfo=UTC) if day else datetime.now(UTC)
+            )
             runs[SYSTEMS[0]][question.id] = [it["id"] for it in search(question.text)]
             before = find_without(wrapped, question.text, top_k=50)
             runs[SYSTEMS[1]][question.id] = find_without(wrapped, question.text, top_k=10)
@@ -109,12 +130,20 @@ def measure(folder: Path, *, show: bool = False) -> Measured:
         scores = {}
         for system, run in runs.items():
             found_scores = evaluate(data.qrels, run, (MEASURE,))
-            scores[system] = [found_scores.values[MEASURE][question.id] for question in data.questions]
+            scores[system] = [
+                found_scores.values[MEASURE][question.id] for question in data.questions
+            ]
     if show:
         for place, question in enumerate(data.questions):
             row = [scores[system][place] for system in SYSTEMS]
             if len(set(row[1:])) > 1 or notes[question.id]:
-                print(question.id, *(f"{it:.2f}" for it in row), question.text, notes[question.id], sep="  ")
+                print(
+                    question.id,
+                    *(f"{it:.2f}" for it in row),
+                    question.text,
+                    notes[question.id],
+                    sep="  ",
+                )
     return Measured(name, scores)
 
 
@@ -124,11 +153,17 @@ def find_without(wrapped: Any, text: str, top_k: int) -> list[str]:
         return [match.id for match in wrapped.retrieve(text, top_k=top_k).matches]
 
 
-def _with_metadata(corpus: Corpus, metadata: Mapping[str, Any], found: Scored, top_k: int) -> list[dict[str, Any]]:
-    return [{**record, "metadata": dict(metadata[record["id"]])} for record in corpus.show(found, top_k)]
+def _with_metadata(
+    corpus: Corpus, metadata: Mapping[str, Any], found: Scored, top_k: int
+) -> list[dict[str, Any]]:
+    return [
+        {**record, "metadata": dict(metadata[record["id"]])} for record in corpus.show(found, top_k)
+    ]
 
 
-def _passes(letters: str, passage: str, judged: Mapping[str, int], metadata: Mapping[str, Any]) -> bool:
+def _passes(
+    letters: str, passage: str, judged: Mapping[str, int], metadata: Mapping[str, Any]
+) -> bool:
     """Whether a *passage* has the values of one that answers the question, in the fields with these first *letters*."""
     own = metadata[passage]
     return any(
@@ -143,7 +178,9 @@ def describe(measured: Sequence[Measured]) -> str:
     for one in measured:
         means = [mean(one.scores[system]) for system in SYSTEMS]
         star = " *" if one.name == CHOSEN_ON else ""
-        rows.append([one.name + star, *(f"{it:.3f}" for it in means), str(one.count_worse(SYSTEMS[2]))])
+        rows.append(
+            [one.name + star, *(f"{it:.3f}" for it in means), str(one.count_worse(SYSTEMS[2]))]
+        )
     dated = [one for one in measured if one.name in DATED]
     means = [mean([it for one in dated for it in one.scores[system]]) for system in SYSTEMS]
     worse = sum(one.count_worse(SYSTEMS[2]) for one in dated)

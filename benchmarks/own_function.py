@@ -45,7 +45,9 @@ def write_questions(path: Path) -> None:
             # A table has no room for the conversation before a question.
             if not question.history:
                 grades = data.qrels[question.id]
-                rows.writerow([question.text, ",".join(id_ for id_, grade in grades.items() if grade > 0)])
+                rows.writerow(
+                    [question.text, ",".join(id_ for id_, grade in grades.items() if grade > 0)]
+                )
 
 
 def main() -> None:
@@ -58,7 +60,11 @@ def main() -> None:
         command = [sys.executable, "-c", "from qtmiddleware.kit.cli import main; main()", "bench"]
         measured = ["--function", "app:search", "--data", "questions.csv", "--systems", SYSTEMS]
         replayed = ["--recordings", str(recordings), "--model-ms", "600"]
-        sys.exit(subprocess.run([*command, *measured, *replayed, *sys.argv[1:]], cwd=folder, check=False).returncode)
+        sys.exit(
+            subprocess.run(
+                [*command, *measured, *replayed, *sys.argv[1:]], cwd=folder, check=False
+            ).returncode
+        )
 
 
 if __name__ == "__main__":

@@ -43,7 +43,8 @@ SYSTEMS: Final = ("plain", *PRESETS)
 
 _TEXTS = [row["text"] for rows in LISTS for row in rows]
 PASSAGES: Final = [
-    {"id": f"p{n}", "score": 0.9 - n / 1_000, "text": f"{n} {_TEXTS[n % len(_TEXTS)]}"} for n in range(CANDIDATES)
+    {"id": f"p{n}", "score": 0.9 - n / 1_000, "text": f"{n} {_TEXTS[n % len(_TEXTS)]}"}
+    for n in range(CANDIDATES)
 ]
 
 
@@ -65,9 +66,10 @@ class Backend:
         with self._lock:
             self.calls, self.waited = self.calls + 1, self.waited + waited
         first = len(query) % 10
-        return [{**it, "score": PASSAGES[at]["score"]} for at, it in enumerate(PASSAGES[first:] + PASSAGES[:first])][
-            :top_k
-        ]
+        return [
+            {**it, "score": PASSAGES[at]["score"]}
+            for at, it in enumerate(PASSAGES[first:] + PASSAGES[:first])
+        ][:top_k]
 
 
 def _reply(body: dict[str, Any]) -> str:
@@ -118,7 +120,9 @@ def wrap(name: str, backend: Backend, client: openai.OpenAI) -> Callable[[str], 
     return ask
 
 
-def measure(ask: Callable[[str], Any], backend: Backend, questions: list[str], at_a_time: int) -> Load:
+def measure(
+    ask: Callable[[str], Any], backend: Backend, questions: list[str], at_a_time: int
+) -> Load:
     """Ask all *questions*, so many at a time; the first ones, which load modules and open connections, do not count."""
     warm_up, asked = questions[:at_a_time], questions[at_a_time:]
 
@@ -145,8 +149,12 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.presets", description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=15, help="questions of each system one after the other")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.presets", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=15, help="questions of each system one after the other"
+    )
     options = parser.parse_args()
     alone: dict[str, list[str]] = {name: [name] for name in SYSTEMS}
     crowded: dict[str, list[list[str]]] = {}
@@ -155,12 +163,16 @@ def main() -> None:
             plain = 0.0
             for name in SYSTEMS:
                 backend = Backend(ms, CANDIDATES)
-                load = measure(wrap(name, backend, client), backend, QUESTIONS[: options.rounds + 1], 1)
+                load = measure(
+                    wrap(name, backend, client), backend, QUESTIONS[: options.rounds + 1], 1
+                )
                 if name == "plain":
                     plain = load.took.p50
                 if len(alone[name]) == 1:
                     alone[name].append(f"{load.searches:.1f}")
-                alone[name].append(f"{load.took.p50 - plain:+,.0f}" if name != "plain" else f"({plain:,.0f})")
+                alone[name].append(
+                    f"{load.took.p50 - plain:+,.0f}" if name != "plain" else f"({plain:,.0f})"
+                )
         for ms in SEARCH_MS:
             for name in SYSTEMS:
                 backend = Backend(ms, CONNECTIONS)
@@ -177,15 +189,26 @@ def main() -> None:
                     ]
                 )
     print("# What the presets add to a search\n")
-    print(f"`python -m benchmarks.presets` (Python {platform.python_version()}, {os.cpu_count()} processors)\n")
+    print(
+        f"`python -m benchmarks.presets` (Python {platform.python_version()}, {os.cpu_count()} processors)\n"
+    )
     print(" ".join((__doc__ or "").split("\n\n")[2].split()) + "\n")
-    print("## One question after the other\n\nMilliseconds added to the plain call, whose own stand in brackets.\n")
+    print(
+        "## One question after the other\n\nMilliseconds added to the plain call, whose own stand in brackets.\n"
+    )
     heads = [f"search of {ms} ms" for ms in SEARCH_MS]
     print(table(["", "searches a question", *heads], list(alone.values())))
     print(f"\n## {AT_A_TIME} questions at a time, {CONNECTIONS} connections")
     for ms, rows in crowded.items():
         print(f"\nA search of {ms}:\n")
-        head = ["", "ms a call", "p95", "questions a second", "searches a second", "ms waited for a connection"]
+        head = [
+            "",
+            "ms a call",
+            "p95",
+            "questions a second",
+            "searches a second",
+            "ms waited for a connection",
+        ]
         print(table(head, rows))
 
 

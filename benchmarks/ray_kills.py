@@ -50,7 +50,10 @@ class Run:
 
 
 def run_ingest(
-    data: Path, index: Path, engine: Engine | None = None, progress: Callable[[Progress], object] | None = None
+    data: Path,
+    index: Path,
+    engine: Engine | None = None,
+    progress: Callable[[Progress], object] | None = None,
 ) -> IngestReport:
     """Ingest *data* into a table of LanceDB at *index*."""
     config = {"store": {"kind": "lancedb"}, "indexPath": str(index)}
@@ -74,7 +77,9 @@ def run_local(data: Path, folder: Path) -> Run:
     """One process, without Ray."""
     began = perf_counter()
     report = run_ingest(data, folder / "local")
-    return Run("one process", 0, perf_counter() - began, report.embedded, read_rows(folder / "local"))
+    return Run(
+        "one process", 0, perf_counter() - began, report.embedded, read_rows(folder / "local")
+    )
 
 
 def run_ray(data: Path, folder: Path, workers: int, kills: int) -> Run:
@@ -97,7 +102,13 @@ def run_ray(data: Path, folder: Path, workers: int, kills: int) -> Run:
     with closing(RayEngine(workers=workers)) as engine:
         report = run_ingest(data, index, engine, kill)
     seconds = perf_counter() - began
-    return Run(f"Ray{', its workers killed' if kills else ''}", killed, seconds, report.embedded, read_rows(index))
+    return Run(
+        f"Ray{', its workers killed' if kills else ''}",
+        killed,
+        seconds,
+        report.embedded,
+        read_rows(index),
+    )
 
 
 def run_killed_drivers(data: Path, folder: Path, workers: int, kills: int) -> Run:
@@ -107,7 +118,9 @@ def run_killed_drivers(data: Path, folder: Path, workers: int, kills: int) -> Ru
     for number in range(kills + 1):
         options = ["--data", str(data), "--index", str(index), "--workers", str(workers)]
         options += ["--die"] if number < kills else []
-        ended = subprocess.run([sys.executable, "-m", "benchmarks.ray_kills", *options], cwd=ROOT, check=False)
+        ended = subprocess.run(
+            [sys.executable, "-m", "benchmarks.ray_kills", *options], cwd=ROOT, check=False
+        )
         if ended.returncode != (-signal.SIGKILL if number < kills else 0):
             raise SystemExit(f"driver {number + 1} ended with {ended.returncode}")
     rows = read_rows(index)
@@ -154,14 +167,20 @@ def build_page(runs: list[Run], rows: int, workers: int) -> str:
         "|---|---:|---:|---:|---:|",
     ]
     for run in runs:
-        others = sum(run.rows.get(key) != first.rows.get(key) for key in first.rows.keys() | run.rows.keys())
-        lines.append(f"| {run.what} | {run.kills} | {len(run.rows)} | {others} | {run.seconds:.0f} |")
+        others = sum(
+            run.rows.get(key) != first.rows.get(key) for key in first.rows.keys() | run.rows.keys()
+        )
+        lines.append(
+            f"| {run.what} | {run.kills} | {len(run.rows)} | {others} | {run.seconds:.0f} |"
+        )
     return "\n".join([*lines, ""])
 
 
 def main() -> None:
     """Perform all runs, or the one of a driver."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=400)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--kills", type=int, default=3)

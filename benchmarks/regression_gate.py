@@ -120,7 +120,12 @@ class Collection:
             scores = self.score(query) if adjust is None else adjust(query, self.score(query))
             best = [at for at in np.argsort(-scores, kind="stable")[:top_k] if scores[at] > -1]
             return [
-                {"id": self.passages[at].id, "score": float(scores[at]), "text": self.passages[at].text} for at in best
+                {
+                    "id": self.passages[at].id,
+                    "score": float(scores[at]),
+                    "text": self.passages[at].text,
+                }
+                for at in best
             ]
 
         return run
@@ -133,7 +138,9 @@ class Collection:
         order: int | None = None,
     ) -> Values:
         """nDCG@10 of each question; *order* is the seed of their order."""
-        base = QueryMiddleware({}, client=model or self.one.bench.model).wrap(search or self.search())
+        base = QueryMiddleware({}, client=model or self.one.bench.model).wrap(
+            search or self.search()
+        )
         system = OwnFunction(cast(Any, base), top_k=10).system(settings)
         questions: list[Question] = list(self.one.data.questions)
         if order is not None:
@@ -142,7 +149,9 @@ class Collection:
         for run in runs.values():
             if run.error is not None:
                 raise run.error
-        found = evaluate(self.one.data.qrels, {id_: run.ids for id_, run in runs.items()}, (PRIMARY,)).values[PRIMARY]
+        found = evaluate(
+            self.one.data.qrels, {id_: run.ids for id_, run in runs.items()}, (PRIMARY,)
+        ).values[PRIMARY]
         return {f"{self.one.name}/{id_}": value for id_, value in found.items()}
 
     # --- what a seed changes ----------------------------------------------------------------------------------------
@@ -203,27 +212,48 @@ CHANGES: Final[Mapping[str, Callable[[Collection, int], Values]]] = {
 }
 WORSE: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "rules: keyword evidence off": ("rules", OFF),
-    "rules: keyword evidence with weight 1 instead of a computed one": ("rules", {"keywordEvidence": {"weight": 1.0}}),
+    "rules: keyword evidence with weight 1 instead of a computed one": (
+        "rules",
+        {"keywordEvidence": {"weight": 1.0}},
+    ),
     "combined: keyword evidence off": ("combined", OFF),
     "combined: fusion by rrf instead of anchored": ("combined", {"fusion": {"method": "rrf"}}),
-    "combined: fusion by concat instead of anchored": ("combined", {"fusion": {"method": "concat"}}),
+    "combined: fusion by concat instead of anchored": (
+        "combined",
+        {"fusion": {"method": "concat"}},
+    ),
     "combined: no model, as if its key had expired": ("rules", {}),
 }
 
 
 def main() -> None:
     """Measure all, and write ``results/regression_gate.md``."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--recordings", type=Path, default=Path("../shared/recordings"))
-    parser.add_argument("--seeds", type=int, default=SEEDS, help="runs of each harmless change; all pairs are compared")
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        default=SEEDS,
+        help="runs of each harmless change; all pairs are compared",
+    )
     parser.add_argument("--sets", default="", help="names with commas, only printed")
     options = parser.parse_args()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    names = [name for name in (options.sets.split(",") if options.sets else (*SETS, *SMALL)) if name]
+    names = [
+        name for name in (options.sets.split(",") if options.sets else (*SETS, *SMALL)) if name
+    ]
     sources = [
-        Source.of(options.data, options.recordings, ",".join(name for name in names if name in SETS)),
-        Source.of(options.data / "small", options.recordings / "small", ",".join(n for n in names if n in SMALL)),
+        Source.of(
+            options.data, options.recordings, ",".join(name for name in names if name in SETS)
+        ),
+        Source.of(
+            options.data / "small",
+            options.recordings / "small",
+            ",".join(n for n in names if n in SMALL),
+        ),
     ]
     with ExitStack() as stack:
         collections = [
@@ -251,14 +281,29 @@ def main() -> None:
         (RESULTS / "regression_gate.md").write_text(f"{text}\n", encoding="utf-8")
 
 
-def _about(sources: Sequence[Source], options: argparse.Namespace, questions: int) -> dict[str, Any]:
+def _about(
+    sources: Sequence[Source], options: argparse.Namespace, questions: int
+) -> dict[str, Any]:
     about = circumstances(sources[0], "")
     command = f"python -m benchmarks.regression_gate --data {options.data} --recordings {options.recordings}"
-    data = {name: digest for source in sources for name, digest in source.hashes().items() if name in (*SETS, *SMALL)}
-    return {**about, "command": command, "seed": f"0 to {options.seeds - 1}", "data": data, "questions": questions}
+    data = {
+        name: digest
+        for source in sources
+        for name, digest in source.hashes().items()
+        if name in (*SETS, *SMALL)
+    }
+    return {
+        **about,
+        "command": command,
+        "seed": f"0 to {options.seeds - 1}",
+        "data": data,
+        "questions": questions,
+    }
 
 
-def _measure_harmless(collections: Sequence[Collection], seeds: int) -> Iterator[tuple[str, list[Values]]]:
+def _measure_harmless(
+    collections: Sequence[Collection], seeds: int
+) -> Iterator[tuple[str, list[Values]]]:
     for what, measure in CHANGES.items():
         found: list[Values] = []
         for seed in range(seeds):
@@ -267,9 +312,14 @@ def _measure_harmless(collections: Sequence[Collection], seeds: int) -> Iterator
         yield what, found
 
 
-def _measure_real(collections: Sequence[Collection]) -> tuple[dict[str, Values], dict[str, tuple[str, Values]]]:
+def _measure_real(
+    collections: Sequence[Collection],
+) -> tuple[dict[str, Values], dict[str, tuple[str, Values]]]:
     """The systems as they are, and each worse one with the name of what it was."""
-    before = {name: _merge(one.measure(SYSTEMS[name]) for one in collections) for name in ("rules", "combined")}
+    before = {
+        name: _merge(one.measure(SYSTEMS[name]) for one in collections)
+        for name in ("rules", "combined")
+    }
     after: dict[str, tuple[str, Values]] = {}
     for what, (name, changed) in WORSE.items():
         settings = _lay(SYSTEMS[name], changed)
@@ -281,7 +331,10 @@ def _measure_real(collections: Sequence[Collection]) -> tuple[dict[str, Values],
 
 
 def _lay(settings: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
-    return {**settings, **{key: {**settings.get(key, {}), **value} for key, value in changed.items()}}
+    return {
+        **settings,
+        **{key: {**settings.get(key, {}), **value} for key, value in changed.items()},
+    }
 
 
 def _merge(parts: Any) -> Values:
@@ -313,7 +366,11 @@ def _count_false_alarms(harmless: Mapping[str, Sequence[Values]]) -> str:
         for size in SIZES:
             found = [
                 # Either of the two may be the earlier one.
-                _ask(*((runs[a], runs[b]) if (a + b) % 2 else (runs[b], runs[a])), size, f"{what} {a} {b}")
+                _ask(
+                    *((runs[a], runs[b]) if (a + b) % 2 else (runs[b], runs[a])),
+                    size,
+                    f"{what} {a} {b}",
+                )
                 for a, b in pairs
             ]
             for place in range(3):
@@ -325,7 +382,12 @@ def _count_false_alarms(harmless: Mapping[str, Sequence[Values]]) -> str:
     rows.append(["**all**", str(compared), "", *totals])
     for place, test in ((1, "by the mean"), (2, "by the number of worse questions")):
         rows.append([test, "", "", *(str(alarms[size][place]) for size in SIZES)])
-    head = ["change", "comparisons", "changed", *(f"false alarms, {size} questions" for size in SIZES)]
+    head = [
+        "change",
+        "comparisons",
+        "changed",
+        *(f"false alarms, {size} questions" for size in SIZES),
+    ]
     return table(head, rows)
 
 
@@ -339,13 +401,20 @@ def _count_found(before: Mapping[str, Values], after: Mapping[str, tuple[str, Va
         (change,) = find_changes({"": before[name]}, {"": values})
         of = len(change.gains)
         moved = f"{100 * change.difference.gain:+.1f} ({100 * change.worse / of:.0f}, {100 * change.better / of:.0f})"
-        found = [[_ask(before[name], values, size, f"{what} {draw}")[0] for draw in range(DRAWS)] for size in SIZES]
+        found = [
+            [_ask(before[name], values, size, f"{what} {draw}")[0] for draw in range(DRAWS)]
+            for size in SIZES
+        ]
         rows.append([what, moved, *(f"{sum(drawn) / DRAWS:.0%}" for drawn in found)])
-    return table(["change", "change (worse, better)", *(f"found, {size} questions" for size in SIZES)], rows)
+    return table(
+        ["change", "change (worse, better)", *(f"found, {size} questions" for size in SIZES)], rows
+    )
 
 
 def _show_comments(
-    harmless: Mapping[str, Sequence[Values]], before: Mapping[str, Values], after: Mapping[str, tuple[str, Values]]
+    harmless: Mapping[str, Sequence[Values]],
+    before: Mapping[str, Values],
+    after: Mapping[str, tuple[str, Values]],
 ) -> Iterator[str]:
     """The comments for two pull requests, on 100 questions."""
     ids = Random("comment").sample(sorted(before["rules"]), min(100, len(before["rules"])))
@@ -357,9 +426,13 @@ def _show_comments(
         ("after a model wrote other replies", {"combined": careless[0]}, {"combined": careless[1]}),
     )
     for what, then, now in pairs:
-        old, new = ({name: _draw(values, ids) for name, values in side.items()} for side in (then, now))
+        old, new = (
+            {name: _draw(values, ids) for name, values in side.items()} for side in (then, now)
+        )
         comment = write_comment(Gate("base.json", Rule(), find_changes(old, new)))
-        yield f"### The comment {what}\n\n" + "\n".join(f"> {line}".rstrip() for line in comment.rstrip().splitlines())
+        yield f"### The comment {what}\n\n" + "\n".join(
+            f"> {line}".rstrip() for line in comment.rstrip().splitlines()
+        )
 
 
 if __name__ == "__main__":

@@ -30,7 +30,13 @@ DIMENSION: Final = 384
 SIZES: Final = (10**5, 10**7, 10**9)
 RATES: Final = (1, 100, 10_000)
 DEARER: Final = "gpt-6-sol"
-TIERS: Final = {"rules": (0, 1), "words": (1, 1), "auto": (0.43, 1.4), "balanced": (1, 2), "thorough": (1, 6)}
+TIERS: Final = {
+    "rules": (0, 1),
+    "words": (1, 1),
+    "auto": (0.43, 1.4),
+    "balanced": (1, 2),
+    "thorough": (1, 6),
+}
 """Model calls and searches per question, as in docs/choose-a-tier.md."""
 MONTH: Final = 30 * 86_400
 """Seconds."""
@@ -49,7 +55,9 @@ class Fact:
 
 _COST: Final = "docs.pinecone.io, Understanding cost, a stored copy read in November 2026"
 _LIMITS: Final = "docs.pinecone.io, Database limits, a stored copy read in November 2026"
-_PRICES: Final = "Pinecone's prices of 4 November 2026, Standard, AWS us-east-1, as docs.flexprice.io shows them"
+_PRICES: Final = (
+    "Pinecone's prices of 4 November 2026, Standard, AWS us-east-1, as docs.flexprice.io shows them"
+)
 _EXAMPLE: Final = "an example: put yours"
 
 PUBLISHED: Final = {
@@ -65,8 +73,12 @@ PUBLISHED: Final = {
         "US dollars a million tokens, text-embedding-3-small",
         "developers.openai.com, models, a stored copy read in November 2026",
     ),
-    "batch": Fact(0.5, "of the live price, Batch API", "help.openai.com, Batch API FAQ, November 2026"),
-    "chars_a_token": Fact(4, "characters a token of English", "OpenAI's rule of thumb; not counted here"),
+    "batch": Fact(
+        0.5, "of the live price, Batch API", "help.openai.com, Batch API FAQ, November 2026"
+    ),
+    "chars_a_token": Fact(
+        4, "characters a token of English", "OpenAI's rule of thumb; not counted here"
+    ),
     "search_ms": Fact(100, "ms a search", _EXAMPLE),
     "model_ms": Fact(600, "ms a call of the model", _EXAMPLE),
     "use": Fact(0.6, "of a core in use, the rest for peaks", _EXAMPLE),
@@ -81,15 +93,24 @@ def read_measured() -> dict[str, Fact]:
     ingest = _read_cells("ingest.md", "every twentieth of ../shared/data/covidqa, a file each")
     stores = _read_cells("stores.md", "search: p50 / p95, ms", after="| 100,000 passages |")
     new, repeated = "balanced, new questions", "balanced, repeated questions"
-    load, here = "[many workers](many_workers.md), 16 clients", "`python -m benchmarks.scale --measure`"
+    load, here = (
+        "[many workers](many_workers.md), 16 clients",
+        "`python -m benchmarks.scale --measure`",
+    )
     return {
         "rules_ms": Fact(rows["rules"]["cpu_ms"], "ms of a core a question, rules", load),
         "new_ms": Fact(rows[new]["cpu_ms"], "ms of a core a question, `balanced`, new", load),
-        "repeated_ms": Fact(rows[repeated]["cpu_ms"], "ms of a core a question, `balanced`, repeated", load),
-        "repeated_calls": Fact(rows[repeated]["calls"], "calls of the model a repeated question", load),
+        "repeated_ms": Fact(
+            rows[repeated]["cpu_ms"], "ms of a core a question, `balanced`, repeated", load
+        ),
+        "repeated_calls": Fact(
+            rows[repeated]["calls"], "calls of the model a repeated question", load
+        ),
         "worker_mb": Fact(kept["worker_mb"], "MB a worker", load),
         "sqlite_ms": Fact(
-            float(stores[1].split("/")[0]), "ms a search of 10<sup>5</sup> passages, SQLite", "[stores](stores.md)"
+            float(stores[1].split("/")[0]),
+            "ms a search of 10<sup>5</sup> passages, SQLite",
+            "[stores](stores.md)",
         ),
         "embedded": Fact(
             float(ingest[3]) / float(ingest[5].removesuffix("s")),
@@ -100,7 +121,9 @@ def read_measured() -> dict[str, Fact]:
         "metadata_chars": Fact(own["metadata_chars"], "characters of its metadata", here),
         "ledger_bytes": Fact(own["ledger_bytes"], "bytes a passage in the ledger", here),
         "index_bytes": Fact(own["index_bytes"], "bytes a passage in SQLite's index", here),
-        "driver_ms": Fact(own["driver_ms"], "ms of the driver's core a passage, beside embedding", here),
+        "driver_ms": Fact(
+            own["driver_ms"], "ms of the driver's core a passage, beside embedding", here
+        ),
         "prompt_chars": Fact(own["prompt_chars"], "characters of a prompt of `combined`", here),
         "reply_chars": Fact(own["reply_chars"], "characters a reply, mean of the recorded", here),
     }
@@ -135,7 +158,11 @@ def read_facts() -> dict[str, float]:
 def tabulate_searching(facts: dict[str, float]) -> str:
     """What searching takes under `balanced`, with all passages in one namespace, and which limit is met first."""
     head = ["passages", "questions per second", "SQLite: seconds per search", "SQLite: cores"]
-    head += ["Pinecone: read units per search", "US dollars per month for reads", "limit reached first"]
+    head += [
+        "Pinecone: read units per search",
+        "US dollars per month for reads",
+        "limit reached first",
+    ]
     rows = []
     for size in SIZES:
         units = max(facts["least_units"], _count_gigabytes(facts, size) / facts["gb_a_unit"])
@@ -155,7 +182,11 @@ def tabulate_searching(facts: dict[str, float]) -> str:
 
 def tabulate_asking(facts: dict[str, float]) -> str:
     """What a stream of questions takes of workers and of the model."""
-    search, model, share = facts["search_ms"] / 1e3, facts["model_ms"] / 1e3, facts["repeated_calls"]
+    search, model, share = (
+        facts["search_ms"] / 1e3,
+        facts["model_ms"] / 1e3,
+        facts["repeated_calls"],
+    )
     # What was remembered is searched after the original; what is new is asked for beside it.
     repeated = share * (model + search) + (1 - share) * 2 * search
     kinds = {
@@ -178,12 +209,21 @@ def tabulate_asking(facts: dict[str, float]) -> str:
 
 def tabulate_prices(facts: dict[str, float]) -> str:
     """What 1,000 questions cost per tier: the model by its price, Pinecone by the least a search reads."""
-    head = ["tier", "model calls", "searches", f"model {MODEL}", f"model {DEARER}", "Pinecone reads, at least"]
+    head = [
+        "tier",
+        "model calls",
+        "searches",
+        f"model {MODEL}",
+        f"model {DEARER}",
+        "Pinecone reads, at least",
+    ]
     read = facts["least_units"] * facts["usd_units"] / 1e3
     rows = []
     for name, (calls, searches) in TIERS.items():
         models = [f"${calls * 1e3 * _price_call(facts, model):.2f}" for model in (MODEL, DEARER)]
-        rows.append([f"`{name}`", f"{calls:g}", f"{searches:g}", *models, f"${searches * read:.3f}"])
+        rows.append(
+            [f"`{name}`", f"{calls:g}", f"{searches:g}", *models, f"${searches * read:.3f}"]
+        )
     return build_table(head, rows)
 
 
@@ -191,7 +231,9 @@ def _price_call(facts: dict[str, float], model: str) -> float:
     """US dollars of one call of *model*."""
     price = find_prices(model)
     assert price is not None
-    sent, written = (facts[name] / facts["chars_a_token"] for name in ("prompt_chars", "reply_chars"))
+    sent, written = (
+        facts[name] / facts["chars_a_token"] for name in ("prompt_chars", "reply_chars")
+    )
     return (sent * price[0] + written * price[1]) / 1e6
 
 
@@ -236,7 +278,9 @@ def tabulate_facts() -> str:
         for usd, verb in zip(price, ("read", "written"), strict=True)
     ]
     rows = [*read_measured().values(), *prices, *PUBLISHED.values()]
-    return build_table(["what", "source", "value"], [[it.unit, it.source, f"{it.value:,.4g}"] for it in rows])
+    return build_table(
+        ["what", "source", "value"], [[it.unit, it.source, f"{it.value:,.4g}"] for it in rows]
+    )
 
 
 def show(number: float) -> str:
@@ -264,7 +308,9 @@ def build_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def measure(shared: Path) -> dict[str, float]:
     """What a passage and a question come to, measured with the data sets and recordings in *shared*."""
-    return measure_ingest(shared / "data" / "covidqa" / "corpus.jsonl") | measure_call(shared / "recordings")
+    return measure_ingest(shared / "data" / "covidqa" / "corpus.jsonl") | measure_call(
+        shared / "recordings"
+    )
 
 
 def measure_ingest(corpus: Path) -> dict[str, float]:
@@ -280,7 +326,9 @@ def measure_ingest(corpus: Path) -> dict[str, float]:
     def embed(texts: Sequence[str]) -> list[list[float]]:
         nonlocal spent
         began = process_time()
-        vectors: list[list[float]] = chance.standard_normal((len(texts), DIMENSION), dtype=np.float32).tolist()
+        vectors: list[list[float]] = chance.standard_normal(
+            (len(texts), DIMENSION), dtype=np.float32
+        ).tolist()
         spent += process_time() - began
         return vectors
 
@@ -295,7 +343,9 @@ def measure_ingest(corpus: Path) -> dict[str, float]:
         taken = process_time() - began - spent
         ledger = Path(f"{index}.ingest")
         connection = sqlite3.connect(ledger)
-        found = connection.execute("SELECT avg(length(text)), avg(length(metadata)) FROM chunks").fetchone()
+        found = connection.execute(
+            "SELECT avg(length(text)), avg(length(metadata)) FROM chunks"
+        ).fetchone()
         connection.close()
         return {
             "passages": count,
@@ -318,18 +368,29 @@ def measure_call(recordings: Path) -> dict[str, float]:
     )
     fields = ("rewrite", "step_back", "sub_queries", "hyde")
     rows: list[dict[str, Any]] = [
-        json.loads(line) for file in sorted(recordings.glob("*.jsonl")) for line in file.read_text("utf-8").splitlines()
+        json.loads(line)
+        for file in sorted(recordings.glob("*.jsonl"))
+        for line in file.read_text("utf-8").splitlines()
     ]
     replies = [json.dumps({name: row[name] for name in fields if name in row}) for row in rows]
     (prompt,) = model.prompts
-    return {"prompt_chars": len(prompt.system) + len(prompt.user), "reply_chars": mean(map(len, replies))}
+    return {
+        "prompt_chars": len(prompt.system) + len(prompt.user),
+        "reply_chars": mean(map(len, replies)),
+    }
 
 
 def main() -> None:
     """Measure where asked to, then write."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__.splitlines()[0])
-    parser.add_argument("--measure", action="store_true", help="measure a passage and a question anew")
-    parser.add_argument("--shared", type=Path, default=Path("../shared"), help="where data and recordings lie")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.scale", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "--measure", action="store_true", help="measure a passage and a question anew"
+    )
+    parser.add_argument(
+        "--shared", type=Path, default=Path("../shared"), help="where data and recordings lie"
+    )
     options = parser.parse_args()
     if options.measure:
         kept = {name: round(value, 3) for name, value in measure(options.shared).items()}

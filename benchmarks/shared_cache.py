@@ -38,7 +38,11 @@ INTERVAL = 1.0
 MADE = Transformation(
     rewrite="What did the company say of its plans for the coming year?",
     step_back="What are the plans of the company?",
-    sub_queries=("Which products are planned?", "Which markets are planned?", "Which costs are planned?"),
+    sub_queries=(
+        "Which products are planned?",
+        "Which markets are planned?",
+        "Which costs are planned?",
+    ),
 )
 
 
@@ -47,8 +51,16 @@ def redis_server() -> Iterator[str]:
     """The address of a redis-server that ends with the block."""
     with TemporaryDirectory(prefix="qtm") as folder:
         path = Path(folder) / "redis.sock"
-        command = [os.environ.get("TEST_REDIS") or "redis-server", "--port", "0", "--unixsocket", str(path)]
-        server = subprocess.Popen([*command, "--save", "", "--dir", folder], stdout=subprocess.DEVNULL)
+        command = [
+            os.environ.get("TEST_REDIS") or "redis-server",
+            "--port",
+            "0",
+            "--unixsocket",
+            str(path),
+        ]
+        server = subprocess.Popen(
+            [*command, "--save", "", "--dir", folder], stdout=subprocess.DEVNULL
+        )
         try:
             while not path.exists():
                 sleep(0.01)
@@ -89,7 +101,9 @@ def single_calls(url: str, rounds: int) -> list[str]:
 
 def failing_calls(seconds: float) -> list[str]:
     """Calls in a loop for *seconds*: what the one of each interval costs that tries, and what the others do."""
-    rows = ["| Redis | calls | of these tried | cost of one that tried, at most, ms | of any other, at most, ms |"]
+    rows = [
+        "| Redis | calls | of these tried | cost of one that tried, at most, ms | of any other, at most, ms |"
+    ]
     rows.append("|---|---:|---:|---:|---:|")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         ports = {"accepts and never answers": silent.getsockname()[1], "is not there": 1}
@@ -103,7 +117,9 @@ def failing_calls(seconds: float) -> list[str]:
                 kept.append(1e3 * (perf_counter() - start))
                 sleep(1e-4)
             count = len(tried) + len(others)
-            rows.append(f"| {name} | {count:,} | {len(tried)} | {max(tried):.1f} | {max(others):.2f} |")
+            rows.append(
+                f"| {name} | {count:,} | {len(tried)} | {max(tried):.1f} | {max(others):.2f} |"
+            )
             cache.close()
     return rows
 
@@ -138,19 +154,28 @@ def asked(url: str | None, seed: int, threads: int, questions: int) -> tuple[Cou
 
 
 def crowds(url: str, processes: int, threads: int, questions: int) -> list[str]:
-    rows = ["| cache | model calls | questions asked more than once | seconds |", "|---|---:|---:|---:|"]
+    rows = [
+        "| cache | model calls | questions asked more than once | seconds |",
+        "|---|---:|---:|---:|",
+    ]
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
         for name, address in (("each process its own", None), ("shared in Redis", url)):
-            jobs = [pool.submit(asked, address, 7 + at, threads, questions) for at in range(processes)]
+            jobs = [
+                pool.submit(asked, address, 7 + at, threads, questions) for at in range(processes)
+            ]
             done = [job.result() for job in jobs]
             calls = sum((counted for counted, _ in done), Counter[int]())
             often = sum(count > 1 for count in calls.values())
-            rows.append(f"| {name} | {calls.total():,} | {often:,} | {max(taken for _, taken in done):.1f} |")
+            rows.append(
+                f"| {name} | {calls.total():,} | {often:,} | {max(taken for _, taken in done):.1f} |"
+            )
     return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=5_000)
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--threads", type=int, default=8)

@@ -50,7 +50,11 @@ def passages(count: int) -> Iterator[tuple[Passage, Any]]:
         words = random.zipf(1.2, (BATCH, WORDS)) % VOCABULARY
         for at in range(BATCH):
             number = start + at
-            metadata = {"source": f"docs/file{number // 20}.txt", "chunk": number % 20, "page": number % 50}
+            metadata = {
+                "source": f"docs/file{number // 20}.txt",
+                "chunk": number % 20,
+                "page": number % 50,
+            }
             text = " ".join(f"w{word}" for word in words[at])
             yield Passage(f"{number // 20}:{number % 20}", text, metadata), vectors[at]
 
@@ -96,7 +100,9 @@ def searched(store: Any, rounds: int) -> dict[str, float]:
         "search, half pass the filter": lambda at: store.search(vectors[at], TOP_K, filter=HALF),
         "search, 20 pass the filter": lambda at: store.search(vectors[at], TOP_K, filter=FEW),
         "keywords": lambda at: store.keyword_search(texts[at], TOP_K),
-        "keywords, half pass the filter": lambda at: store.keyword_search(texts[at], TOP_K, filter=HALF),
+        "keywords, half pass the filter": lambda at: store.keyword_search(
+            texts[at], TOP_K, filter=HALF
+        ),
     }
     found: dict[str, float] = {}
     for name, way in ways.items():
@@ -130,11 +136,24 @@ def measured(kind: str, count: int, rounds: int) -> dict[str, float]:
     KEPT.mkdir(parents=True)
     found: dict[str, float] = {}
     for task in ("fill",) if kind == "memory" else ("fill", "search"):
-        command = [sys.executable, "-m", "benchmarks.stores", "--worker", task, kind, str(path), str(count)]
-        done = subprocess.run([*command, "--rounds", str(rounds)], check=True, capture_output=True, text=True)
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.stores",
+            "--worker",
+            task,
+            kind,
+            str(path),
+            str(count),
+        ]
+        done = subprocess.run(
+            [*command, "--rounds", str(rounds)], check=True, capture_output=True, text=True
+        )
         found |= json.loads(done.stdout)
     if kind != "memory":
-        found["on disk"] = sum(file.stat().st_size for file in KEPT.rglob("*") if file.is_file()) / 2**20
+        found["on disk"] = (
+            sum(file.stat().st_size for file in KEPT.rglob("*") if file.is_file()) / 2**20
+        )
     shutil.rmtree(KEPT)
     return found
 
@@ -145,7 +164,9 @@ def _ms(value: float | None) -> str:
 
 def table(count: int, figures: Mapping[str, Mapping[str, float]]) -> str:
     """The figures of all stores at one size."""
-    ways = [key.removesuffix(": p50") for key in next(iter(figures.values())) if key.endswith(": p50")]
+    ways = [
+        key.removesuffix(": p50") for key in next(iter(figures.values())) if key.endswith(": p50")
+    ]
     lines = [f"| {count:,} passages | {' | '.join(figures)} |", "|---|" + "---:|" * len(figures)]
 
     def row(name: str, cell: Callable[[Mapping[str, float]], str]) -> None:
@@ -157,16 +178,24 @@ def table(count: int, figures: Mapping[str, Mapping[str, float]]) -> str:
     for way in ways:
         row(f"{way}: first, ms", lambda found, way=way: _ms(found[f"{way}: first"]))
         row(
-            f"{way}: p50 / p95, ms", lambda found, way=way: f"{_ms(found[f'{way}: p50'])} / {_ms(found[f'{way}: p95'])}"
+            f"{way}: p50 / p95, ms",
+            lambda found, way=way: f"{_ms(found[f'{way}: p50'])} / {_ms(found[f'{way}: p95'])}",
         )
     row("memory of the process that searched, MB", lambda found: f"{found['memory']:,.0f}")
-    row("the same after searches with filters, MB", lambda found: f"{found['memory with filters']:,.0f}")
+    row(
+        "the same after searches with filters, MB",
+        lambda found: f"{found['memory with filters']:,.0f}",
+    )
     return "\n".join(lines)
 
 
 def report(tables: list[str], command: str) -> str:
     """The result as it is published."""
-    versions = {"numpy": version("numpy"), "lancedb": version("lancedb"), "SQLite": sqlite3.sqlite_version}
+    versions = {
+        "numpy": version("numpy"),
+        "lancedb": version("lancedb"),
+        "SQLite": sqlite3.sqlite_version,
+    }
     facts = {
         "command": f"`{command}`",
         "seed": str(SEED),
@@ -192,8 +221,12 @@ def report(tables: list[str], command: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", default="5000,100000", help="numbers of passages, with commas between them")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--sizes", default="5000,100000", help="numbers of passages, with commas between them"
+    )
     parser.add_argument("--rounds", type=int, default=100, help="searches a figure is taken from")
     parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -207,7 +240,9 @@ def main() -> None:
     for count in map(int, options.sizes.split(",")):
         tables.append(table(count, {kind: measured(kind, count, options.rounds) for kind in KINDS}))
         print(f"{tables[-1]}\n", flush=True)
-    RESULT.write_text(report(tables, " ".join(["python -m benchmarks.stores", *sys.argv[1:]])), encoding="utf-8")
+    RESULT.write_text(
+        report(tables, " ".join(["python -m benchmarks.stores", *sys.argv[1:]])), encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

@@ -32,7 +32,9 @@ SHARES: Final = (0.05, 0.1, 0.25, 0.5)
 USUAL: Final = 0.25
 KINDS: Final = ("embed clause, cosine", "embed clause, Euclidean distance")
 
-Found = Mapping[str, Mapping[float, Mapping[str, Comparison]]]  # by kind, then by share, then by set
+Found = Mapping[
+    str, Mapping[float, Mapping[str, Comparison]]
+]  # by kind, then by share, then by set
 
 
 def build_function(corpus: Corpus, kind: str) -> Callable[..., Any]:
@@ -40,16 +42,26 @@ def build_function(corpus: Corpus, kind: str) -> Callable[..., Any]:
 
     def find(query: str) -> Scored:
         found = corpus.find_nearest(query)
-        return [(it, max(0.0, 2.0 - 2.0 * score) ** 0.5) for it, score in found] if "distance" in kind else found
+        return (
+            [(it, max(0.0, 2.0 - 2.0 * score) ** 0.5) for it, score in found]
+            if "distance" in kind
+            else found
+        )
 
     def search(*, namespace: str, score_by: Sequence[Mapping[str, Any]], top_k: int) -> Any:
         (clause,) = score_by
-        scored = corpus.find_words(clause["query"]) if clause["type"] == "text" else find(clause["query"])
+        scored = (
+            corpus.find_words(clause["query"])
+            if clause["type"] == "text"
+            else find(clause["query"])
+        )
         records = corpus.show(scored, top_k)
         matches = [{"_id": it["id"], "_score": it["score"], "body": it["text"]} for it in records]
         return {"matches": matches, "namespace": namespace, "usage": {"read_units": 1}}
 
-    return partial(search, namespace="docs", top_k=TOP_K, score_by=[{"type": "embed", "field": "body"}])
+    return partial(
+        search, namespace="docs", top_k=TOP_K, score_by=[{"type": "embed", "field": "body"}]
+    )
 
 
 def measure(source: Source) -> Iterator[tuple[list[str], Found]]:
@@ -64,9 +76,16 @@ def measure(source: Source) -> Iterator[tuple[list[str], Found]]:
             for kind in KINDS:
                 for share in SHARES if kind == KINDS[0] else (USUAL,):
                     config = {"hybrid": {"bm25Weight": share, "vectorWeight": 1.0 - share}}
-                    wrapped = QueryMiddleware(config, client=one.bench.model).wrap(build_function(corpus, kind))
+                    wrapped = QueryMiddleware(config, client=one.bench.model).wrap(
+                        build_function(corpus, kind)
+                    )
                     found.setdefault(kind, {}).setdefault(share, {})[name] = compare(
-                        wrapped, one.data.questions, one.data.qrels, _build_systems(), name=name, seed=SEED
+                        wrapped,
+                        one.data.questions,
+                        one.data.qrels,
+                        _build_systems(),
+                        name=name,
+                        seed=SEED,
                     )
         print(f"{name}: {perf_counter() - began:.0f} s", flush=True)
         yield list(source.names[:at]), found
@@ -107,7 +126,10 @@ def build_tables(found: Found) -> list[str]:
     sets = found[KINDS[0]][USUAL]
     rows = [
         [name, f"{comparison[BASELINE].means[PRIMARY]:.3f}"]
-        + [f"{100 * comparison[it].difference.gain:+.1f}, {comparison[it].hurt_rate:.1%}" for it in names]
+        + [
+            f"{100 * comparison[it].difference.gain:+.1f}, {comparison[it].hurt_rate:.1%}"
+            for it in names
+        ]
         for name, comparison in sets.items()
     ]
     parts += [
@@ -151,9 +173,7 @@ def write_report(source: Source) -> None:
 
 def _write_results(source: Source, found: Found) -> str:
     sets = "" if source.is_whole else f" --sets {','.join(source.names)}"
-    command = (
-        f"python -m benchmarks.functions --text-clause --data {source.data} --recordings {source.recordings}{sets}"
-    )
+    command = f"python -m benchmarks.functions --text-clause --data {source.data} --recordings {source.recordings}{sets}"
     about = {**circumstances(source, ""), "command": command}
     recorded = len(list(source.recordings.glob("*.jsonl")))
     sample = f"Measured on {len(source.names)} of the {recorded} recorded sets."

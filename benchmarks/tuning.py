@@ -77,13 +77,23 @@ class Line:
 
 def main() -> None:
     """Tune all, and write ``results/tuning.md``."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--recordings", type=Path, required=True)
-    parser.add_argument("--seeds", default="0,1", help="with commas: each divides the questions otherwise")
+    parser.add_argument(
+        "--seeds", default="0,1", help="with commas: each divides the questions otherwise"
+    )
     parser.add_argument("--max-call-rate", type=float, help="measure once more within this budget")
-    parser.add_argument("--sets", default="", help="names with commas, only printed; all that were recorded by default")
-    parser.add_argument("--jobs", type=int, default=1, help="sets that are tuned at once, a process each")
+    parser.add_argument(
+        "--sets",
+        default="",
+        help="names with commas, only printed; all that were recorded by default",
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="sets that are tuned at once, a process each"
+    )
     options = parser.parse_args()
     # Several threads of the linear algebra library only wait for one another here; it reads this when it is loaded.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -93,7 +103,11 @@ def main() -> None:
     parts = [HEAD, told(_about(source, seeds, options.max_call_rate))]
     lines = _tuned(source, seeds, rates, options.jobs)
     for rate in rates:
-        title = "Without a budget" if rate is None else f"At most {rate:.0%} of the questions call the model"
+        title = (
+            "Without a budget"
+            if rate is None
+            else f"At most {rate:.0%} of the questions call the model"
+        )
         parts += [f"## {title}", _table(lines[rate]), _verdict(lines[rate]), _decided(lines[rate])]
     text = "\n\n".join(parts)
     print(text)
@@ -128,21 +142,34 @@ def _tuned(
 
 def _line(source: Source, name: str, rate: float | None, seed: int) -> Line:
     with prepared(source, name) as one:
-        return Line(name, seed, tune(one.bench, one.data, budget=Budget(max_call_rate=rate), seed=seed))
+        return Line(
+            name, seed, tune(one.bench, one.data, budget=Budget(max_call_rate=rate), seed=seed)
+        )
 
 
 def _table(lines: Sequence[Line]) -> str:
     rows = [
-        [line.name, str(line.seed), *map(_told, line.scores), f"{100 * line.ahead:+.1f}", line.verdict]
+        [
+            line.name,
+            str(line.seed),
+            *map(_told, line.scores),
+            f"{100 * line.ahead:+.1f}",
+            line.verdict,
+        ]
         for line in lines
     ]
     means = []
     for at in range(3):
         scores = [line.scores[at] for line in lines]
-        gain, hurt = mean([it.difference.gain for it in scores]), mean([it.hurt_rate for it in scores])
+        gain, hurt = (
+            mean([it.difference.gain for it in scores]),
+            mean([it.hurt_rate for it in scores]),
+        )
         means.append(_cell(gain, hurt, mean([it.call_rate for it in scores]), digits=1))
     rows.append(["mean", "", *means, f"{100 * mean([line.ahead for line in lines]):+.1f}", ""])
-    return table(["set", "seed", "the default", "decided", "recommended", "in training", "verdict"], rows)
+    return table(
+        ["set", "seed", "the default", "decided", "recommended", "in training", "verdict"], rows
+    )
 
 
 def _told(score: SystemScore) -> str:
@@ -162,9 +189,12 @@ def _verdict(lines: Sequence[Line]) -> str:
             for question, gain in line.default.gains.items():
                 apart[line.name, question].append(line.scores[at].gains[question] - gain)
         found = difference([mean(each) for each in apart.values()])
-        said.append(f"- {what} over the default: {points(found)} points, over {len(apart)} questions")
+        said.append(
+            f"- {what} over the default: {points(found)} points, over {len(apart)} questions"
+        )
     kinds = {
-        verdict: sum(line.verdict == verdict for line in lines) for verdict in ("the tuned", "the default", "refused")
+        verdict: sum(line.verdict == verdict for line in lines)
+        for verdict in ("the tuned", "the default", "refused")
     }
     counted = ", ".join(f"{verdict} {count}" for verdict, count in kinds.items())
     return "\n".join([*said, f"- of {len(lines)} runs: {counted}"])

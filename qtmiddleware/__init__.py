@@ -103,7 +103,9 @@ _HOMES = {
     ),
 }
 # Rooms that are used by name: qtm.evaluation.compare(...).
-_ROOMS = {name: MOVED[name] for name in ("evaluation", "judging", "reporting", "testsets", "tuning")}
+_ROOMS = {
+    name: MOVED[name] for name in ("evaluation", "judging", "reporting", "testsets", "tuning")
+}
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 if not TYPE_CHECKING:  # Type checkers go by the imports above.

@@ -150,7 +150,11 @@ class Transformation:
 
 
 TEXT_FIELDS: Final[Mapping[str, TextField]] = MappingProxyType(
-    {it.name: TextField(name=it.name, **it.metadata[_ROW]) for it in fields(Transformation) if _ROW in it.metadata}
+    {
+        it.name: TextField(name=it.name, **it.metadata[_ROW])
+        for it in fields(Transformation)
+        if _ROW in it.metadata
+    }
 )
 """The fields of `Transformation` that hold texts, by name."""
 
@@ -184,8 +188,12 @@ def _by_name(*rows: Row) -> Mapping[str, Row]:
 
 
 TRANSFORMS: Final[Mapping[str, TransformRow]] = _by_name(
-    TransformRow(name="rewrite", label="Query rewriting (makes queries more specific)", fields=("rewrite",)),
-    TransformRow(name="stepback", label="Step-back prompting (adds a broader query)", fields=("step_back",)),
+    TransformRow(
+        name="rewrite", label="Query rewriting (makes queries more specific)", fields=("rewrite",)
+    ),
+    TransformRow(
+        name="stepback", label="Step-back prompting (adds a broader query)", fields=("step_back",)
+    ),
     TransformRow(
         name="decompose",
         label="Sub-query decomposition (breaks complex queries into simpler ones)",
@@ -202,9 +210,21 @@ TRANSFORMS: Final[Mapping[str, TransformRow]] = _by_name(
         fields=("rewrite", "step_back", "sub_queries", "hyde"),
         max_searches=2,
     ),
-    TransformRow(name="multi_query", label="Paraphrases (asks the same in other words)", fields=("paraphrases",)),
-    TransformRow(name="hyde", label="Hypothetical passage (searches with an imagined answer)", fields=("hyde",)),
-    TransformRow(name="keywords", label="Keywords (adds words that the answer may hold)", fields=("keywords",)),
+    TransformRow(
+        name="multi_query",
+        label="Paraphrases (asks the same in other words)",
+        fields=("paraphrases",),
+    ),
+    TransformRow(
+        name="hyde",
+        label="Hypothetical passage (searches with an imagined answer)",
+        fields=("hyde",),
+    ),
+    TransformRow(
+        name="keywords",
+        label="Keywords (adds words that the answer may hold)",
+        fields=("keywords",),
+    ),
     TransformRow(name="none", label="The rules alone (no model call before the search)"),
 )
 """Every value of ``transformationType``, in the order they are numbered on the command line."""
@@ -289,9 +309,13 @@ class ModelProvider:
 
 
 MODEL_PROVIDERS: Final = (
-    ModelProvider(name="openai", clients="an openai.OpenAI or openai.AsyncOpenAI client (Azure's too), a pair of both"),
     ModelProvider(
-        name="anthropic", clients="an anthropic.Anthropic or AsyncAnthropic client (Bedrock's and Vertex' too)"
+        name="openai",
+        clients="an openai.OpenAI or openai.AsyncOpenAI client (Azure's too), a pair of both",
+    ),
+    ModelProvider(
+        name="anthropic",
+        clients="an anthropic.Anthropic or AsyncAnthropic client (Bedrock's and Vertex' too)",
     ),
     ModelProvider(name="mistral", clients="a mistralai Mistral client"),
     ModelProvider(name="google", clients="a google.genai.Client"),
@@ -309,7 +333,9 @@ MODEL_PROVIDERS: Final = (
 def _find_languages() -> tuple[str, ...]:
     folder = os.path.join(os.path.dirname(__file__), "preprocessing", "lexicons")  # noqa: PTH118, PTH120
     names = os.listdir(folder)  # noqa: PTH208
-    return tuple(sorted(name.removesuffix(".json") for name in names if len(name) == len("en.json")))
+    return tuple(
+        sorted(name.removesuffix(".json") for name in names if len(name) == len("en.json"))
+    )
 
 
 LANGUAGES: Final = _find_languages()

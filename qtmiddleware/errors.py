@@ -59,7 +59,15 @@ class ConfigError(QtMiddlewareError, ValueError):
     may stand there; *source* says which layer it came from (a file's path, ``environment``, ``call``, ...).
     """
 
-    def __init__(self, message: str, *, path: str = "", value: Any = None, allowed: str = "", source: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str = "",
+        value: Any = None,
+        allowed: str = "",
+        source: str = "",
+    ) -> None:
         super().__init__(message)
         self.path = path
         self.value = value
@@ -109,9 +117,13 @@ class MissingExtra(QtMiddlewareError, ImportError):
 
 
 _UNASKED: Final = frozenset({"circuit_open", "over_budget", "overloaded"})
-_REFUSED: Final = frozenset({"unauthorized", "rate_limited", "unavailable", "rejected", "too_long", "unrecorded"})
+_REFUSED: Final = frozenset(
+    {"unauthorized", "rate_limited", "unavailable", "rejected", "too_long", "unrecorded"}
+)
 _FREE: Final = _UNASKED | _REFUSED
-_REPLIED: Final = frozenset({"timeout", "refused", "empty", "truncated", "unparsable", "cancelled", "failed"})
+_REPLIED: Final = frozenset(
+    {"timeout", "refused", "empty", "truncated", "unparsable", "cancelled", "failed"}
+)
 REASONS: Final = _FREE | _REPLIED
 """All reasons of a `ModelError`: what is told of one of somebody else's."""
 
@@ -180,7 +192,14 @@ class UnreadableDocument(QtMiddlewareError):
         return type(self), (self.path, self.reason, self.detail)
 
 
-_PROXIES: Final = ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "all_proxy", "https_proxy", "http_proxy")
+_PROXIES: Final = (
+    "ALL_PROXY",
+    "HTTPS_PROXY",
+    "HTTP_PROXY",
+    "all_proxy",
+    "https_proxy",
+    "http_proxy",
+)
 
 
 @contextmanager
@@ -196,11 +215,15 @@ def explained(make_error: Callable[[str], QtMiddlewareError]) -> Iterator[None]:
         raise
     except Exception as error:
         is_proxy = "proxy" in str(error).casefold() or type(error).__name__ == "InvalidURL"
-        variables = ("SSL_CERT_FILE",) if isinstance(error, OSError) else _PROXIES if is_proxy else ()
+        variables = (
+            ("SSL_CERT_FILE",) if isinstance(error, OSError) else _PROXIES if is_proxy else ()
+        )
         named = [name for name in variables if os.environ.get(name)]
         if not named:
             raise
-        socks = "; for a SOCKS proxy run: pip install socksio" if isinstance(error, ImportError) else ""
+        socks = (
+            "; for a SOCKS proxy run: pip install socksio" if isinstance(error, ImportError) else ""
+        )
         raise make_error(
             f"this machine cannot connect ({type(error).__name__}), and nothing was sent; correct or unset"
             f" {' or '.join(named)}{socks}"
@@ -218,7 +241,8 @@ def as_model_error(error: BaseException | None) -> ModelError:
         return error
     if error is None:
         return ModelError(
-            "timeout", "the language model did not answer in time; raise answer.timeoutMs if it needs more"
+            "timeout",
+            "the language model did not answer in time; raise answer.timeoutMs if it needs more",
         )
     failed = ModelError("unavailable", f"the language model raised {type(error).__name__}")
     failed.__cause__ = error

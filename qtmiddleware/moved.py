@@ -55,7 +55,11 @@ class MovedModules:
     """
 
     @staticmethod
-    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:  # noqa: ARG004
+    def find_spec(
+        name: str,
+        path: Sequence[str] | None = None,  # noqa: ARG004
+        target: ModuleType | None = None,  # noqa: ARG004
+    ) -> ModuleSpec | None:
         """Return the specification of the module that was called *name*, ``None`` if it did not move."""
         new = find_new_name(name)
         if new is None:
@@ -66,8 +70,12 @@ class MovedModules:
         spec = find_spec(new)
         if spec is None:
             return None
-        alias: Any = _Alias(new)  # a loader by its methods; the base class would take milliseconds to import
-        return ModuleSpec(name, alias, origin=spec.origin, is_package=spec.submodule_search_locations is not None)
+        alias: Any = _Alias(
+            new
+        )  # a loader by its methods; the base class would take milliseconds to import
+        return ModuleSpec(
+            name, alias, origin=spec.origin, is_package=spec.submodule_search_locations is not None
+        )
 
 
 class _Alias:

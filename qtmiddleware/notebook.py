@@ -36,14 +36,20 @@ def describe(retrieval: Any) -> str:
         f"{trace.total_ms:.0f} ms",
     ]
     if retrieval.confidence is not None:
-        parts.append(f"confidence {retrieval.confidence:.2f}{' (unsure)' if retrieval.is_unsure else ''}")
+        parts.append(
+            f"confidence {retrieval.confidence:.2f}{' (unsure)' if retrieval.is_unsure else ''}"
+        )
     return ", ".join(parts)
 
 
 def _list_rows(retrieval: Any) -> list[tuple[int, str, Any, str]]:
     """Each passage with its place, where the plain list has it, and why it stands where it does."""
     own = next((it.keys for it in retrieval.rankings if it.variant.kind == "original"), None)
-    before = {} if own is None else {key: place for place, key in reversed(list(enumerate(own, start=1)))}
+    before = (
+        {}
+        if own is None
+        else {key: place for place, key in reversed(list(enumerate(own, start=1)))}
+    )
     evidence = retrieval.evidence
     shares = {} if evidence is None else dict(zip(evidence.keys, evidence.shares, strict=True))
     return [

@@ -171,7 +171,11 @@ def find_problems(name: str, definition: Mapping[str, Any]) -> Iterator[tuple[st
         elif isinstance(fields, Mapping) and not _is_weight(fields[field]):
             yield f"fields.{field}", fields[field], WEIGHT_ALLOWED
         elif isinstance(fields, Mapping) and fields[field] is not None and not _is_searched(field):
-            yield f"fields.{field}", fields[field], "null, because its words are evidence and are not searched"
+            yield (
+                f"fields.{field}",
+                fields[field],
+                "null, because its words are evidence and are not searched",
+            )
 
 
 def read_fields(fields: Sequence[str] | Mapping[str, float | None]) -> dict[str, float | None]:

@@ -160,7 +160,9 @@ class Store(Protocol):
     def identity(self) -> str:
         """A name that no other store has and that stays the same when it is opened again."""
 
-    def write(self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()) -> None:
+    def write(
+        self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
+    ) -> None:
         """Write *passages*, replacing those of the same id, and remove those of the ids *delete*, as one change.
 
         *passages* may be more than fits in memory. An id in both is written, not removed.
@@ -172,7 +174,13 @@ class Store(Protocol):
     def delete(self, ids: Sequence[str]) -> None:
         """Remove the passages of these *ids*; unknown ones are no error."""
 
-    def search(self, query: Sequence[float] | str, top_k: int, *, filter: Filter | None = None) -> list[Record]:  # noqa: A002
+    def search(
+        self,
+        query: Sequence[float] | str,
+        top_k: int,
+        *,
+        filter: Filter | None = None,  # noqa: A002
+    ) -> list[Record]:
         """The nearest passages that meet *filter*, best first. *query* is a text only where the store embeds."""
 
     def count(self) -> int:
@@ -186,7 +194,13 @@ class Store(Protocol):
 class KeywordStore(Protocol):
     """A store that also finds passages by their words."""
 
-    def keyword_search(self, text: str, top_k: int, *, filter: Filter | None = None) -> list[Record]:  # noqa: A002
+    def keyword_search(
+        self,
+        text: str,
+        top_k: int,
+        *,
+        filter: Filter | None = None,  # noqa: A002
+    ) -> list[Record]:
         """The passages that share the weightiest words with *text* and meet *filter*, best first; greater is better."""
 
 

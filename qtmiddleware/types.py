@@ -11,7 +11,9 @@ from time import monotonic, perf_counter, time
 from typing import Any, ClassVar, Final, Literal
 
 from qtmiddleware.catalogue import NOTHING
-from qtmiddleware.catalogue import Transformation as Transformation  # one of these nouns, with its fields' catalogue
+from qtmiddleware.catalogue import (
+    Transformation as Transformation,
+)  # one of these nouns, with its fields' catalogue
 
 NEVER: Final = float("inf")
 
@@ -76,7 +78,11 @@ class Noun:
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     def __eq__(self, other: object) -> bool:
-        return bool(_read_compared(self) == _read_compared(other)) if type(other) is type(self) else NotImplemented
+        return (
+            bool(_read_compared(self) == _read_compared(other))
+            if type(other) is type(self)
+            else NotImplemented
+        )
 
     def __hash__(self) -> int:
         return hash(_read_compared(self))
@@ -182,7 +188,13 @@ class Trace:
         return perf_counter() - self._began
 
     def stage(
-        self, name: str, seconds: float, status: str = "ok", detail: str = "", *, began: float | None = None
+        self,
+        name: str,
+        seconds: float,
+        status: str = "ok",
+        detail: str = "",
+        *,
+        began: float | None = None,
     ) -> None:
         """Write down that stage *name* took *seconds*; it ended just now, unless *began* is given.
 
@@ -195,12 +207,16 @@ class Trace:
         """Write down something worth knowing that is no failure."""
         self.notes.append((subject, what))
 
-    def spent(self, *, calls: int, input_tokens: int, output_tokens: int, cost_usd: float | None) -> None:
+    def spent(
+        self, *, calls: int, input_tokens: int, output_tokens: int, cost_usd: float | None
+    ) -> None:
         """Add what one model reply cost."""
         self.llm_calls += calls
         self.input_tokens += input_tokens
         self.output_tokens += output_tokens
-        self.cost_usd = None if cost_usd is None or self.cost_usd is None else self.cost_usd + cost_usd
+        self.cost_usd = (
+            None if cost_usd is None or self.cost_usd is None else self.cost_usd + cost_usd
+        )
 
     def count_search(self, calls: int, units: Sequence[float] = ()) -> None:
         """Count a search that took *calls* of the function, the last of which read *units* if its response says so."""
@@ -235,7 +251,8 @@ class Trace:
             "cache_hits": self.cache_hits,
             "decision": None if self.decision is None else asdict(self.decision),
             "stages": [
-                {**asdict(it), "started_ms": round(it.started_ms, 3), "ms": round(it.ms, 3)} for it in self.stages
+                {**asdict(it), "started_ms": round(it.started_ms, 3), "ms": round(it.ms, 3)}
+                for it in self.stages
             ],
             "notes": [list(note) for note in self.notes],
         }
@@ -388,7 +405,9 @@ class Standing(Noun):
         if self.problem:
             return (self.problem,)
         return tuple(
-            _STANDING_SAYS[name].format(percentile=f"{share:.0%}", signal=f"{self.signals[name]:.0%}", seen=self.seen)
+            _STANDING_SAYS[name].format(
+                percentile=f"{share:.0%}", signal=f"{self.signals[name]:.0%}", seen=self.seen
+            )
             for name, share in self.percentiles.items()
         )
 
@@ -478,7 +497,9 @@ class Retrieval(Noun):
 
 def add_degradation(retrieval: Retrieval, degradation: Degradation) -> Retrieval:
     """*retrieval*, degraded by one thing more."""
-    return replace(retrieval, status="degraded", degradations=(*retrieval.degradations, degradation))
+    return replace(
+        retrieval, status="degraded", degradations=(*retrieval.degradations, degradation)
+    )
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)

@@ -18,7 +18,10 @@ FOLDER = Path(__file__).parents[1] / "docs/drawings"
 INK, PAPER, OURS, MODEL, QUIET = "#1f2933", "#ffffff", "#2f6f9f", "#a4541a", "#66717a"
 
 QUESTION = "Does Jaco have any health concerns?"
-REPLY = {"rewrite": "illnesses of the dog Jaco", "hyde": "The vet examined Jaco: heart, hips and teeth are well."}
+REPLY = {
+    "rewrite": "illnesses of the dog Jaco",
+    "hyde": "The vet examined Jaco: heart, hips and teeth are well.",
+}
 PASSAGES = {
     "toys": "Does Jaco have any toys? A ball and a rope.",
     "walks": "Does anybody have any time to walk Jaco on Monday?",
@@ -48,14 +51,26 @@ def draw_lists() -> str:
     plan = {"transformationType": "combined", "limits": {"maxSearches": 2}}
     wrapped = qtm.QueryMiddleware(plan, client=ScriptedModel(REPLY)).wrap(search)
     r = wrapped.retrieve(QUESTION, top_k=8)
-    own, second = (next(it for it in r.rankings if (it.variant.kind == "original") is first) for first in (True, False))
+    own, second = (
+        next(it for it in r.rankings if (it.variant.kind == "original") is first)
+        for first in (True, False)
+    )
     columns = [
-        ("your search", [(key[1], f"{score:.2f}") for key, score in zip(own.keys, own.scores, strict=True)]),
+        (
+            "your search",
+            [(key[1], f"{score:.2f}") for key, score in zip(own.keys, own.scores, strict=True)],
+        ),
         (
             "the model's words",
-            [(key[1], f"{score:.2f}") for key, score in zip(second.keys, second.scores, strict=True)],
+            [
+                (key[1], f"{score:.2f}")
+                for key, score in zip(second.keys, second.scores, strict=True)
+            ],
         ),
-        ("fused", [(key[1], f"{score:.2f}") for key, score in zip(r.fused, r.fused_scores, strict=True)]),
+        (
+            "fused",
+            [(key[1], f"{score:.2f}") for key, score in zip(r.fused, r.fused_scores, strict=True)],
+        ),
         ("with keywords", [(it.id or "", f"{it.fused_score:.2f}") for it in r.matches]),
     ]
     wide, row, top = 190, 30, 66
@@ -70,7 +85,15 @@ def draw_lists() -> str:
             y = top + place * row
             colour = OURS if name in moved else QUIET
             drawn.append(_rect(x, y, wide, row - 6, stroke=colour))
-            drawn.append(_text(x + 8, y + 17, f"{place + 1}  {name}", size=13, colour=INK if name in moved else QUIET))
+            drawn.append(
+                _text(
+                    x + 8,
+                    y + 17,
+                    f"{place + 1}  {name}",
+                    size=13,
+                    colour=INK if name in moved else QUIET,
+                )
+            )
             drawn.append(_text(x + wide - 8, y + 17, score, size=12, colour=QUIET, anchor="end"))
             if at + 1 < len(columns):
                 places = {other: n for n, (other, _) in enumerate(columns[at + 1][1])}
@@ -79,10 +102,20 @@ def draw_lists() -> str:
                     bend = f"M{x1} {y1} C{x1 + 25} {y1} {x2 - 25} {y2} {x2} {y2}"
                     stroke = f'stroke="{colour}" stroke-width="{2.5 if name in moved else 1}"'
                     drawn.append(f'<path d="{bend}" fill="none" {stroke}/>')
-    return _svg(20 + len(columns) * (wide + 50) - 30, height, drawn, f"How each passage moved for: {QUESTION}")
+    return _svg(
+        20 + len(columns) * (wide + 50) - 30,
+        height,
+        drawn,
+        f"How each passage moved for: {QUESTION}",
+    )
 
 
-_SAID = ("anchor: the question itself", "one search more", "a mean, the anchor counts most", "what is returned")
+_SAID = (
+    "anchor: the question itself",
+    "one search more",
+    "a mean, the anchor counts most",
+    "what is returned",
+)
 
 
 def draw_flow() -> str:
@@ -149,27 +182,41 @@ def draw_gate() -> str:
             _rect(left + 90, y, 300 * doubt, 18, fill=MODEL),
             f'<path d="M{edge:.0f} {y - 6} V{y + 24}" stroke="{INK}" stroke-width="2"/>',
             _text(edge, y + 38, "threshold", size=12, colour=QUIET, anchor="middle"),
-            _text(left + 400, y + 13, said, size=13, weight="bold", colour=MODEL if said == "call" else INK),
+            _text(
+                left + 400,
+                y + 13,
+                said,
+                size=13,
+                weight="bold",
+                colour=MODEL if said == "call" else INK,
+            ),
         ]
     return _svg(1040, 222, drawn, "How the gate decides")
 
 
 def _text(
-    x: float, y: float, text: str, *, size: int = 14, colour: str = INK, anchor: str = "start", weight: str = "normal"
+    x: float,
+    y: float,
+    text: str,
+    *,
+    size: int = 14,
+    colour: str = INK,
+    anchor: str = "start",
+    weight: str = "normal",
 ) -> str:
     style = f'font-size="{size}" fill="{colour}" text-anchor="{anchor}" font-weight="{weight}"'
     return f'<text x="{x:.0f}" y="{y:.0f}" {style}>{escape(text)}</text>'
 
 
-def _rect(x: float, y: float, wide: float, high: float, *, fill: str = "none", stroke: str = "none") -> str:
+def _rect(
+    x: float, y: float, wide: float, high: float, *, fill: str = "none", stroke: str = "none"
+) -> str:
     size = f'x="{x:.0f}" y="{y:.0f}" width="{wide:.0f}" height="{high:.0f}" rx="4"'
     return f'<rect {size} fill="{fill}" stroke="{stroke}" stroke-width="1.5"/>'
 
 
 def _svg(width: int, height: int, drawn: Sequence[str], title: str) -> str:
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" role="img">'
-    )
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" role="img">'
     paper = f'<rect width="{width}" height="{height}" fill="{PAPER}"/>'
     return "\n".join([head, f"<title>{escape(title)}</title>", paper, *drawn, "</svg>"]) + "\n"
 

@@ -27,16 +27,22 @@ SIZE = {"width": 1010, "height": 1060}
 def main(place: Path) -> None:
     """Write the picture to *place*."""
     root = Path(__file__).parents[1]
-    chromium = subprocess.run([root / "scripts/browser"], capture_output=True, text=True, check=True).stdout.strip()
+    chromium = subprocess.run(
+        [root / "scripts/browser"], capture_output=True, text=True, check=True
+    ).stdout.strip()
     asked = next(question.text for question in dataset().questions if question.id == QUESTION)
     command = "from qtmiddleware.kit.cli import main; main()"
     options = ("demo", "--playground", "--recorded", "--no-open", "--port", "0")
-    with subprocess.Popen([sys.executable, "-c", command, *options], stdout=subprocess.PIPE, text=True) as served:
+    with subprocess.Popen(
+        [sys.executable, "-c", command, *options], stdout=subprocess.PIPE, text=True
+    ) as served:
         try:
             url = served.stdout.readline().strip() if served.stdout else ""
             query = urlencode([("q", asked), *(("tier", name) for name in TIERS)])
             with sync_playwright() as playwright:
-                browser = playwright.chromium.launch(executable_path=chromium, chromium_sandbox=False)
+                browser = playwright.chromium.launch(
+                    executable_path=chromium, chromium_sandbox=False
+                )
                 page = browser.new_page(viewport=SIZE, color_scheme="light")  # type: ignore[arg-type]
                 # Asked twice: the first time, modules are read.
                 for _ in range(2):

@@ -26,7 +26,10 @@ CHECKS: Final = ("scripts/build", "scripts/check-wheel", "scripts/lock", "script
 """What a release must pass; `.github/workflows/release.yml` runs the same."""
 KEPT: Final = "tests/kept"
 INSTALL: Final[tuple[tuple[str, str], ...]] = (
-    (r"qtmiddleware is not published on a package index yet\. Install it from a checkout with", "Install it with"),
+    (
+        r"qtmiddleware is not published on a package index yet\. Install it from a checkout with",
+        "Install it with",
+    ),
     (r"pip install \. {11}", "pip install qtmiddleware           "),
     (r'"\.\[([a-z,]+)\]"', r'"qtmiddleware[\1]"'),
     (r" +# in a checkout of the project", ""),
@@ -48,7 +51,9 @@ def read_release(root: Path, version: str) -> str:
     """Return what the changelog says of *version*, ``""`` if it has no such section."""
     text = (root / "CHANGELOG.md").read_text("utf-8")
     found = re.search(
-        rf"^## {re.escape(version)} - \d{{4}}-\d\d-\d\d\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE
+        rf"^## {re.escape(version)} - \d{{4}}-\d\d-\d\d\n(.*?)(?=^## |\Z)",
+        text,
+        re.DOTALL | re.MULTILINE,
     )
     return found[1].strip() if found else ""
 
@@ -113,9 +118,13 @@ def write_release(root: Path, version: str, day: date) -> None:
     for page in list_pages(root):
         page.write_text(tell_how_to_install(page.read_text("utf-8")), "utf-8")
         if found := NOT_YET.search(page.read_text("utf-8")):
-            raise ValueError(f"{page.relative_to(root)} still tells of a checkout ({found[0]!r}): change INSTALL here.")
+            raise ValueError(
+                f"{page.relative_to(root)} still tells of a checkout ({found[0]!r}): change INSTALL here."
+            )
     if not (root / KEPT / version).is_dir():
-        subprocess.run([sys.executable, "-m", "tests.kept.make", f"{KEPT}/{version}"], cwd=root, check=True)
+        subprocess.run(
+            [sys.executable, "-m", "tests.kept.make", f"{KEPT}/{version}"], cwd=root, check=True
+        )
 
 
 def try_release(version: str, day: date, tell: Callable[[str], None]) -> None:
@@ -180,12 +189,26 @@ def check_tag(tag: str) -> list[str]:
 
 def main() -> int:
     """Try or make a release; returns 1 if anything is missing."""
-    parser = argparse.ArgumentParser(prog="scripts/release", description=(__doc__ or "").split("\n\n", 1)[1])
-    parser.add_argument("version", help="such as 0.1.0; with --check-tag or --notes the tag, such as v0.1.0")
-    parser.add_argument("--do-it", action="store_true", help="write, commit and tag; nothing is pushed")
-    parser.add_argument("--date", type=date.fromisoformat, help="the day in the changelog; today by default")
-    parser.add_argument("--check-tag", action="store_true", help="only check that this checkout is what the tag names")
-    parser.add_argument("--notes", action="store_true", help="only print what the changelog says of the tag")
+    parser = argparse.ArgumentParser(
+        prog="scripts/release", description=(__doc__ or "").split("\n\n", 1)[1]
+    )
+    parser.add_argument(
+        "version", help="such as 0.1.0; with --check-tag or --notes the tag, such as v0.1.0"
+    )
+    parser.add_argument(
+        "--do-it", action="store_true", help="write, commit and tag; nothing is pushed"
+    )
+    parser.add_argument(
+        "--date", type=date.fromisoformat, help="the day in the changelog; today by default"
+    )
+    parser.add_argument(
+        "--check-tag",
+        action="store_true",
+        help="only check that this checkout is what the tag names",
+    )
+    parser.add_argument(
+        "--notes", action="store_true", help="only print what the changelog says of the tag"
+    )
     options = parser.parse_args()
     version, day = options.version, options.date or datetime.now(UTC).date()
     if options.notes:
@@ -203,7 +226,9 @@ def main() -> int:
         commit_release(version, day)
         print(f"\nCommitted and tagged as v{version}; nothing was pushed.\n")
     else:
-        print(f"\nTried in a copy: this checkout is as it was; dist/ and release/ have what {version} would be.\n")
+        print(
+            f"\nTried in a copy: this checkout is as it was; dist/ and release/ have what {version} would be.\n"
+        )
     print(list_steps(version, run("git", "branch", "--show-current"), read_repository()))
     return bool(obstacles)
 

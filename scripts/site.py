@@ -15,8 +15,19 @@ from scripts.project import ROOT, read_repository
 
 STAGED = ROOT / ".tmp/docs"
 PAGES = (
-    *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "qtmiddleware/preprocessing/lexicons/README.md"),
-    *("docs/*.md", "benchmarks/README.md", "benchmarks/results/*.md", "benchmarks/keywords/GUIDE.md"),
+    *(
+        "README.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "qtmiddleware/preprocessing/lexicons/README.md",
+    ),
+    *(
+        "docs/*.md",
+        "benchmarks/README.md",
+        "benchmarks/results/*.md",
+        "benchmarks/keywords/GUIDE.md",
+    ),
     *("benchmarks/data/*/README.md", "benchmarks/quality/replies/README.md"),
 )
 """What becomes a page; what these link to goes along as it is."""

@@ -20,7 +20,9 @@ def count_code(files: list[Path]) -> str:
     trees = [ast.parse(file.read_text(encoding="utf-8")) for file in files]
     statements = sum(isinstance(node, ast.stmt) for tree in trees for node in ast.walk(tree))
     docstrings = sum(
-        isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
         for tree in trees
         for node in ast.walk(tree)
     )

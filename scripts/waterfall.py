@@ -47,7 +47,10 @@ def record_spans() -> list[ReadableSpan]:
     def search(query: str, top_k: int = 4) -> list[dict[str, Any]]:
         with tracer.start_as_current_span("POST index.example"):
             time.sleep(0.04)
-        return [{"id": str(n), "score": 0.9 - n / 99, "metadata": {"text": f"{query} {n}"}} for n in range(top_k)]
+        return [
+            {"id": str(n), "score": 0.9 - n / 99, "metadata": {"text": f"{query} {n}"}}
+            for n in range(top_k)
+        ]
 
     observer = OpenTelemetryObserver(data_source_id="guides", tracer_provider=provider)
     model = ScriptedModel(REPLY, name="gpt-6-luna", seconds=0.12)
@@ -91,7 +94,11 @@ def draw(spans: Sequence[ReadableSpan]) -> str:
         y, x = 10 + number * ROW, LEFT + (start - began) * scale
         wide = max(2.0, (end - start) * scale)
         scope = it.instrumentation_scope.name if it.instrumentation_scope else ""
-        told = [f"{label} {value}" for name, label in SHOWN.items() if (value := (it.attributes or {}).get(name))]
+        told = [
+            f"{label} {value}"
+            for name, label in SHOWN.items()
+            if (value := (it.attributes or {}).get(name))
+        ]
         text = escape(" · ".join([f"{(end - start) / 1e6:.0f} ms", *told]))
         inside = wide > 7 * len(text)
         at, anchor = (x + 6, "start") if inside else (x + wide + 6, "start")

@@ -53,10 +53,14 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, Any, Any]:
     """Say how to get what a thorough test lacks: the everyday environment does without the largest packages."""
     report = yield
-    is_lacking = call.excinfo is not None and call.excinfo.errisinstance((ImportError, MissingExtra))
+    is_lacking = call.excinfo is not None and call.excinfo.errisinstance(
+        (ImportError, MissingExtra)
+    )
     if is_lacking and report.failed and item.get_closest_marker("thorough"):
         file = item.nodeid.partition("::")[0]
         report.sections.append(("a package is missing", f"run: scripts/test --thorough {file}"))
@@ -91,7 +95,14 @@ def model_server(httpserver: HTTPServer) -> Iterator[ModelServer]:
 @pytest.fixture
 def bare_environment(monkeypatch: pytest.MonkeyPatch, one_authority: str | None) -> None:
     """No proxy, key or address of the machine's own, neither here nor in processes that are started."""
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "OPENAI_BASE_URL", "OPENAI_API_KEY", "QTM_LLM_BASE_URL"):
+    for name in (
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "ALL_PROXY",
+        "OPENAI_BASE_URL",
+        "OPENAI_API_KEY",
+        "QTM_LLM_BASE_URL",
+    ):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
     if one_authority:
@@ -114,7 +125,9 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
         .not_valid_before(now - timedelta(days=1))
         .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False
+        )
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )

@@ -27,10 +27,14 @@ def main() -> None:
     from benchmarks.evidence.candidates import KINDS, PARTS, find_places, read_lists
     from benchmarks.evidence.fitting import LIMITS, Constants, find_group, try_all
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--recordings", type=Path, required=True)
-    parser.add_argument("--no-fit", action="store_true", help="only measure the constants that the package has")
+    parser.add_argument(
+        "--no-fit", action="store_true", help="only measure the constants that the package has"
+    )
     options = parser.parse_args()
     lists: list[Any] = []
     for listed in read_lists(find_places(options.data, options.recordings)):
@@ -53,11 +57,17 @@ def _keep(listed: Any, kinds: Sequence[str]) -> list[Any]:
     from benchmarks.evidence.candidates import KEPT
 
     known = hashlib.sha256(repr([(it.id, it.text, it.lists) for it in listed.questions]).encode())
-    for file in (HERE / "arrays.py", *sorted((PACKAGE / "retrieval").glob("*.py")), *LEXICONS.glob("*.json")):
+    for file in (
+        HERE / "arrays.py",
+        *sorted((PACKAGE / "retrieval").glob("*.py")),
+        *LEXICONS.glob("*.json"),
+    ):
         known.update(file.read_bytes())
     file = KEPT / f"features-{listed.place.name.replace('/', '-')}-{known.hexdigest()[:12]}.pickle"
     if not file.is_file():
-        file.write_bytes(pickle.dumps([it for kind in kinds if (it := build_lists(listed, kind)) is not None]))
+        file.write_bytes(
+            pickle.dumps([it for kind in kinds if (it := build_lists(listed, kind)) is not None])
+        )
     return list(pickle.loads(file.read_bytes()))
 
 
@@ -67,16 +77,30 @@ def _print_sets(lists: Sequence[Any], constants: Any) -> None:
     from benchmarks.evidence.candidates import PARTS
     from benchmarks.evidence.fitting import rank
 
-    head = ["set", "questions", "raw", "one sum", "worse", "first right", "kinds", "worse", "first right"]
+    head = [
+        "set",
+        "questions",
+        "raw",
+        "one sum",
+        "worse",
+        "first right",
+        "kinds",
+        "worse",
+        "first right",
+    ]
     for recorded in (False, True):
         rows = []
         for it in lists:
             mask = it.recorded if recorded else None
-            if it.kind not in ("cosine", *PARTS) or (recorded and not (it.recorded.any() and it.kind == "cosine")):
+            if it.kind not in ("cosine", *PARTS) or (
+                recorded and not (it.recorded.any() and it.kind == "cosine")
+            ):
                 continue
             old, new = (summarise(it, how, mask) for how in (rank_by_sum(it), rank(it, constants)))
             shown = [f"{old.raw:.3f}", *_cells(old), *_cells(new)]
-            rows.append((f"{it.group}, {it.kind}", [it.name, str(old.questions), *shown], (old, new)))
+            rows.append(
+                (f"{it.group}, {it.kind}", [it.name, str(old.questions), *shown], (old, new))
+            )
         for group in dict.fromkeys(group for group, _, _ in rows):
             print(f"\n### {group}, {'recorded questions' if recorded else 'all questions'}\n")
             _print_table(head, [cells for name, cells, _ in rows if name == group])
@@ -86,7 +110,11 @@ def _print_sets(lists: Sequence[Any], constants: Any) -> None:
 
 
 def _cells(found: Any) -> list[str]:
-    return [f"{found.new:.3f}", f"{found.worse:.1%}", f"{found.first_raw:.3f} -> {found.first_new:.3f}"]
+    return [
+        f"{found.new:.3f}",
+        f"{found.worse:.1%}",
+        f"{found.first_raw:.3f} -> {found.first_new:.3f}",
+    ]
 
 
 def _describe(found: Sequence[Any]) -> str:
@@ -110,7 +138,10 @@ def _print_groups(lists: Sequence[Any], named: dict[str, Any]) -> None:
             some = [it for it in lists if (it.kind, it.group) == (kind, group)]
             cells = [kind, group, str(len(some))]
             for constants in named.values():
-                found = [summarise(it, rank(it, constants) if constants else rank_by_sum(it)) for it in some]
+                found = [
+                    summarise(it, rank(it, constants) if constants else rank_by_sum(it))
+                    for it in some
+                ]
                 worst = min(range(len(some)), key=lambda at: found[at].gain)
                 cells += [f"{sum(it.gain for it in found) / len(found):+.2f}"]
                 cells += [
@@ -119,7 +150,13 @@ def _print_groups(lists: Sequence[Any], named: dict[str, Any]) -> None:
                 ]
             rows.append(cells)
     _print_table(
-        ["kind", "sets of", "sets", *(f"{name}: {it}" for name in named for it in ("gain", "worse", "lowest"))], rows
+        [
+            "kind",
+            "sets of",
+            "sets",
+            *(f"{name}: {it}" for name in named for it in ("gain", "worse", "lowest")),
+        ],
+        rows,
     )
 
 
@@ -147,9 +184,7 @@ def _print_worse(lists: Sequence[Any], constants: Any) -> None:
             ]  # fmt: skip
             first = columns[row, 0]
             coverage = it.features["coverage"][row]
-            why = (
-                f"strength {strength[row]:.2f}; first {first + 1}: {coverage[first]:.0%} covered, was {coverage[0]:.0%}"
-            )
+            why = f"strength {strength[row]:.2f}; first {first + 1}: {coverage[first]:.0%} covered, was {coverage[0]:.0%}"
             rows.append(
                 [
                     f"{it.name} {it.ids[row]}",
@@ -191,7 +226,9 @@ def _print_first(lists: Sequence[Any], constants: Any) -> None:
                         f" ({sum(it.worse for it in found) / len(found):.1%})"
                     )
             rows.append(cells)
-    _print_table(["top_k", "covers more by", "small", "own", "large", "large, parts", "outside"], rows)
+    _print_table(
+        ["top_k", "covers more by", "small", "own", "large", "large, parts", "outside"], rows
+    )
 
 
 def _print_frontier(pool: Any, fitted: Sequence[Any], limits: Sequence[float]) -> None:
@@ -203,19 +240,30 @@ def _print_frontier(pool: Any, fitted: Sequence[Any], limits: Sequence[float]) -
     means = []
     for some in pool.groups.values():
         found = [summed[at] for at in some]
-        gain, worse = sum(it.gain for it in found) / len(found), sum(it.worse for it in found) / len(found)
+        gain, worse = (
+            sum(it.gain for it in found) / len(found),
+            sum(it.worse for it in found) / len(found),
+        )
         means.append(f"{gain:+.2f} ({worse:.1%})")
     rows = [["one sum", "", *means]]
     for limit in limits:
         whole = pool.constants.index(pool.choose(limit))
         rows.append([f"{limit:g} %", str(pool.constants[whole])])
         rows.append([f"{limit:g} %", "each set with what the others chose"])
-        others = {name: pool.constants.index(pool.choose(limit, name, fitted)) for name in {it.name for it in fitted}}
+        others = {
+            name: pool.constants.index(pool.choose(limit, name, fitted))
+            for name in {it.name for it in fitted}
+        }
         for some in pool.groups.values():
-            for row, chosen in ((rows[-2], [whole] * len(some)), (rows[-1], [others[fitted[at].name] for at in some])):
+            for row, chosen in (
+                (rows[-2], [whole] * len(some)),
+                (rows[-1], [others[fitted[at].name] for at in some]),
+            ):
                 pairs = list(zip(chosen, some, strict=True))
                 gain = sum(pool.gains[pair] for pair in pairs) / len(pairs)
-                row.append(f"{gain:+.2f} ({sum(pool.worse[pair] for pair in pairs) / len(pairs):.1f}%)")
+                row.append(
+                    f"{gain:+.2f} ({sum(pool.worse[pair] for pair in pairs) / len(pairs):.1f}%)"
+                )
     _print_table(["limit", "constants", *pool.groups], rows)
 
 

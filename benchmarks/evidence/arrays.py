@@ -86,12 +86,18 @@ def _fill_row(lists: Lists, at: int, asked: Asked, found: List, listed: Listed) 
     texts, size = [listed.texts[place] for place in places], len(places)
     spread = scores[0] - scores[-1] if lists.kind == NO_SCORES else measure_spread(scores)
     # A part of a set is a collection of its own.
-    grades = {place: grade for place, grade in asked.grades.items() if lists.kind not in PARTS or place in places}
+    grades = {
+        place: grade
+        for place, grade in asked.grades.items()
+        if lists.kind not in PARTS or place in places
+    }
     lists.places[at, :size], lists.scores[at, :size] = places, scores
     lists.spread[at], lists.sizes[at] = spread if spread > 1e-12 else 1.0, size
     lists.grades[at, :size] = [max(0, grades.get(place, 0)) for place in places]
     ideal = sorted(grades.values(), reverse=True)[:MEASURED_DEPTH]
-    lists.ideal[at] = sum(max(0, grade) / np.log2(rank + 2) for rank, grade in enumerate(ideal)) or 1.0
+    lists.ideal[at] = (
+        sum(max(0, grade) / np.log2(rank + 2) for rank, grade in enumerate(ideal)) or 1.0
+    )
     lists.best[at] = max(ideal, default=0)
     prepared = prepare(asked.text)
     rules = load_word_rules(prepared.language)
@@ -103,7 +109,11 @@ def _fill_row(lists: Lists, at: int, asked: Asked, found: List, listed: Listed) 
             lists.features[name][at, :size] = numbers
     evidence = score_by_keywords([(prepared.keywords, 1.0)], texts)
     weighed = [WEIGHT_OF_SUM * share for share in evidence or ()]
-    summed = add_evidence(scores, weighed, 1.0 - WEIGHT_OF_SUM, spread) if evidence else range(size, 0, -1)
+    summed = (
+        add_evidence(scores, weighed, 1.0 - WEIGHT_OF_SUM, spread)
+        if evidence
+        else range(size, 0, -1)
+    )
     lists.summed[at, :size] = summed
 
 

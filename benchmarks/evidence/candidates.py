@@ -76,8 +76,13 @@ class Listed:
 def find_places(data: Path, recordings: Path) -> list[Place]:
     """Returns every set there is; those of `benchmarks.outside` where it has converted them."""
     small = recordings / "small"
-    places = [Place("small", name, data / "small" / name, small / f"{name}.jsonl") for name in SMALL]
-    for name, folder in (("demo", "qtmiddleware/kit/demo/data"), ("orrisdale", "benchmarks/data/orrisdale")):
+    places = [
+        Place("small", name, data / "small" / name, small / f"{name}.jsonl") for name in SMALL
+    ]
+    for name, folder in (
+        ("demo", "qtmiddleware/kit/demo/data"),
+        ("orrisdale", "benchmarks/data/orrisdale"),
+    ):
         places.append(Place("own", name, Path(folder), Path(folder) / "recordings.jsonl"))
     places += [Place("large", name, data / name, recordings / f"{name}.jsonl") for name in LARGE]
     places += [Place("more", name, data / name) for name in ("seed_climate", "codebase_small")]
@@ -118,12 +123,17 @@ def _make_lists(place: Place, data: Dataset) -> list[dict[str, Any]]:
         corpus = Corpus(one)
         one.vectors([question.text for question in data.questions])
         parts = {
-            kind: cut_into_parts(corpus._vectors, size) for kind, size in PARTS.items() if len(data.passages) > 4 * size
+            kind: cut_into_parts(corpus._vectors, size)
+            for kind, size in PARTS.items()
+            if len(data.passages) > 4 * size
         }
         for question in data.questions:
             # Scoring token by token takes long.
             reranks = question.id in recorded and place.name not in NOT_RERANKED
-            found = {kind: search(question.text)[:WIDE] for kind, search in _build_kinds(corpus, reranks).items()}
+            found = {
+                kind: search(question.text)[:WIDE]
+                for kind, search in _build_kinds(corpus, reranks).items()
+            }
             grades = {at[id_]: grade for id_, grade in data.qrels[question.id].items() if id_ in at}
             for kind, cut in parts.items() if any(grades.values()) else ():
                 part = max(cut, key=lambda part: sum(grades.get(at, 0) for at in part))
@@ -135,7 +145,8 @@ def _make_lists(place: Place, data: Dataset) -> list[dict[str, Any]]:
                     "recorded": question.id in recorded,
                     "grades": grades,
                     "lists": {
-                        kind: [[it for it, _ in one], [score for _, score in one]] for kind, one in found.items()
+                        kind: [[it for it, _ in one], [score for _, score in one]]
+                        for kind, one in found.items()
                     },
                 }
             )
@@ -179,4 +190,6 @@ def _search_part(corpus: Corpus, question: str, part: frozenset[int]) -> Scored:
     import numpy as np
 
     scores = corpus._vectors @ corpus._embed([question])[0]
-    return [(int(at), float(scores[at])) for at in np.argsort(-scores, kind="stable") if int(at) in part]
+    return [
+        (int(at), float(scores[at])) for at in np.argsort(-scores, kind="stable") if int(at) in part
+    ]

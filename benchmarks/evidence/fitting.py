@@ -13,7 +13,13 @@ from qtmiddleware.retrieval.question_words import FULL_LEAD, HALF, LEAST_LEAD, W
 
 LIMITS: Final = (3.0, 3.5, 4.0, 4.5, 5.0, 7.0)
 """Per cent of the questions that may do worse, in the mean of each group's sets."""
-SHARES: Final[Mapping[str, float]] = {"small": 1.0, "large": 1.0, "parts": 0.5, "outside": 0.5, "other kinds": 0.5}
+SHARES: Final[Mapping[str, float]] = {
+    "small": 1.0,
+    "large": 1.0,
+    "parts": 0.5,
+    "outside": 0.5,
+    "other kinds": 0.5,
+}
 """What a point of gain counts in each group of sets."""
 LOOSE: Final[Mapping[str, float]] = {"outside": 6.0, "other kinds": 1.5}
 """How many per cent more may do worse there."""
@@ -57,7 +63,11 @@ def find_strength(lists: Lists, constants: Constants) -> Any:
 def rank(lists: Lists, constants: Constants) -> Any:
     """Return the order under these *constants*."""
     features = lists.features
-    words = constants.bm25 * features["bm25"] + constants.near * features["near"] + constants.head * features["head"]
+    words = (
+        constants.bm25 * features["bm25"]
+        + constants.near * features["near"]
+        + constants.head * features["head"]
+    )
     base = (lists.scores - lists.scores[:, :1]) / lists.spread[:, None]
     return order(lists, base + find_strength(lists, constants)[:, None] * words)
 
@@ -77,9 +87,13 @@ def keep_first(lists: Lists, columns: Any, top_k: int, lead: float) -> Any:
         if not newcomers:
             continue
         places = {int(at): place for place, at in enumerate(columns[row])}
-        leaving = sorted((at for at in range(top_k) if at not in set(chosen)), key=lambda at: -places[at])
+        leaving = sorted(
+            (at for at in range(top_k) if at not in set(chosen)), key=lambda at: -places[at]
+        )
         for at in newcomers:
-            weak = next((it for it in leaving if coverage[row, at] >= coverage[row, it] + lead), None)
+            weak = next(
+                (it for it in leaving if coverage[row, at] >= coverage[row, it] + lead), None
+            )
             if weak is None:
                 chosen.remove(at)
             else:
@@ -133,7 +147,10 @@ def try_all(lists: Sequence[Lists], grid: Mapping[str, Sequence[float]] = GRID) 
         raw, _ = measure(one, np.arange(WIDE)[None].repeat(len(one.ids), 0))
         for number, constants in enumerate(tried):
             new, _ = measure(one, rank(one, constants))
-            gains[number, at], worse[number, at] = 100 * (new - raw).mean(), 100 * (new < raw - 1e-9).mean()
+            gains[number, at], worse[number, at] = (
+                100 * (new - raw).mean(),
+                100 * (new < raw - 1e-9).mean(),
+            )
     groups: dict[str, list[int]] = {}
     for at, one in enumerate(lists):
         if group := find_group(one):

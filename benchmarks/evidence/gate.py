@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 
 RATE: Final = 0.35
 ORDERS: Final = 10
-FORMER: Final = {"lead": (0.05, 0.4), "coverage": (0.4, 1.0), "agreement": (0.2, 1.0), "joint_lead": (0.4, 0.65)}
+FORMER: Final = {
+    "lead": (0.05, 0.4),
+    "coverage": (0.4, 1.0),
+    "agreement": (0.2, 1.0),
+    "joint_lead": (0.4, 0.65),
+}
 """The signals of the gate before, with the numbers between which it expected them."""
 SHARE_OF_WORDS: Final = 0.35
 READ_BEFORE: Final = 1_500
@@ -50,10 +55,14 @@ def main() -> None:
     from benchmarks.quality.report import table
     from qtmiddleware.retrieval.gate import _EXPECTED
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--recordings", type=Path, required=True)
-    parser.add_argument("--sets", default="", help="names with commas; all that have recorded replies by default")
+    parser.add_argument(
+        "--sets", default="", help="names with commas; all that have recorded replies by default"
+    )
     parser.add_argument("--rate", type=float, default=RATE, help="the share of calls")
     options = parser.parse_args()
     names = options.sets.split(",") if options.sets else []
@@ -70,20 +79,29 @@ def main() -> None:
         ("mean", measured.keys()),
     ):
         if some:
-            found = [sum(column) / len(some) for column in zip(*(measured[name] for name in some), strict=True)]
+            found = [
+                sum(column) / len(some)
+                for column in zip(*(measured[name] for name in some), strict=True)
+            ]
             rows.append([title, str(sum(len(sets[name]) for name in some)), *format_row(found)])
-    print(f"\nPoints of nDCG@10; kept and, in brackets, beyond rules, at {options.rate:.0%} calls\n")
+    print(
+        f"\nPoints of nDCG@10; kept and, in brackets, beyond rules, at {options.rate:.0%} calls\n"
+    )
     print(table([*head, "before, in order", "in order"], rows))
     print("\nWith one signal left out, and with one alone, static, beyond rules\n")
     whole = share_of(sets, options.rate, list(_EXPECTED))
     rows = [["all", f"{whole:.1%}", ""]]
     for name in _EXPECTED:
         others = [it for it in _EXPECTED if it != name]
-        rows.append([name, *(f"{share_of(sets, options.rate, some):.1%}" for some in (others, [name]))])
+        rows.append(
+            [name, *(f"{share_of(sets, options.rate, some):.1%}" for some in (others, [name]))]
+        )
     print(table(["signal", "without it", "alone"], rows))
     if len(sets) > 1:
         share = choose_on_others(sets, options.rate, list(_EXPECTED))
-        print(f"\nEach set by those of the signals that keep most on the other sets, static, beyond rules: {share:.1%}")
+        print(
+            f"\nEach set by those of the signals that keep most on the other sets, static, beyond rules: {share:.1%}"
+        )
 
 
 def ask(place: Place) -> list[Asked]:
@@ -103,7 +121,15 @@ def ask(place: Place) -> list[Asked]:
     given: list[tuple[Any, list[Any], str, str]] = []
     decide = Gate.decide
 
-    def listen(gate: Gate, scores: Any, texts: Any, keywords: str, *, target_call_rate: float, language: str) -> Any:
+    def listen(
+        gate: Gate,
+        scores: Any,
+        texts: Any,
+        keywords: str,
+        *,
+        target_call_rate: float,
+        language: str,
+    ) -> Any:
         given.append((scores, list(texts)[:LOOKED_AT], keywords, language))
         return decide(gate, *given[-1][:3], target_call_rate=target_call_rate, language=language)
 
@@ -136,9 +162,14 @@ def measure_before(scores: Sequence[float], texts: Sequence[str | None], keyword
     held = set().union(*(text.counts for text in count_terms(read[:LEADING], terms)))
     heights = _measure_heights(scores[: len(read)], len(read))
     words = score_by_keywords([(keywords, 1.0)], read) or [0.0] * len(read)
-    joint = [(1.0 - SHARE_OF_WORDS) * one + SHARE_OF_WORDS * other for one, other in zip(heights, words, strict=True)]
+    joint = [
+        (1.0 - SHARE_OF_WORDS) * one + SHARE_OF_WORDS * other
+        for one, other in zip(heights, words, strict=True)
+    ]
     discounts = [1.0 / log2(rank + 2) for rank in range(LEADING)]
-    leading = sum(one * other for one, other in zip(sorted(joint, reverse=True), discounts, strict=False))
+    leading = sum(
+        one * other for one, other in zip(sorted(joint, reverse=True), discounts, strict=False)
+    )
     return {
         **signals,
         "coverage": len(held) / len(terms),
@@ -147,9 +178,13 @@ def measure_before(scores: Sequence[float], texts: Sequence[str | None], keyword
     }
 
 
-def measure(asked: Sequence[Asked], rate: float, expected: Mapping[str, tuple[float, float]]) -> list[float]:
+def measure(
+    asked: Sequence[Asked], rate: float, expected: Mapping[str, tuple[float, float]]
+) -> list[float]:
     """Returns the mean gains of each policy; for those in order with their call rates, rules and a call first."""
-    rules, full = (sum(getattr(it, name) for it in asked) / len(asked) for name in ("rules", "full"))
+    rules, full = (
+        sum(getattr(it, name) for it in asked) / len(asked) for name in ("rules", "full")
+    )
     policies = [
         spend(asked, [it.full - it.rules for it in asked], rate),
         spend(asked, find_doubts([it.before for it in asked], list(FORMER)), rate),
@@ -170,7 +205,9 @@ def format_row(found: Sequence[float]) -> list[str]:
     def share(gain: float, calls: float | None = None) -> str:
         if full < 0.005 or full - rules < 0.005:
             return "" if calls is None else f"at {calls:.1%}"
-        return f"{gain / full:.1%} ({(gain - rules) / (full - rules):.1%})" + (f" at {calls:.1%}" if calls else "")
+        return f"{gain / full:.1%} ({(gain - rules) / (full - rules):.1%})" + (
+            f" at {calls:.1%}" if calls else ""
+        )
 
     return [
         f"{100 * rules:+.1f}",
@@ -183,7 +220,10 @@ def format_row(found: Sequence[float]) -> list[str]:
 
 def share_of(sets: Mapping[str, Sequence[Asked]], rate: float, names: Sequence[str]) -> float:
     """Which share of what a call gains beyond the rules the signals of these *names* keep, in the mean of *sets*."""
-    kept = sum(spend(asked, find_doubts([it.signals for it in asked], names), rate) for asked in sets.values())
+    kept = sum(
+        spend(asked, find_doubts([it.signals for it in asked], names), rate)
+        for asked in sets.values()
+    )
     return kept / sum(measure_room(asked) for asked in sets.values())
 
 
@@ -192,16 +232,24 @@ def measure_room(asked: Sequence[Asked]) -> float:
     return sum(it.full - it.rules for it in asked) / len(asked)
 
 
-def choose_on_others(sets: Mapping[str, Sequence[Asked]], rate: float, names: Sequence[str]) -> float:
+def choose_on_others(
+    sets: Mapping[str, Sequence[Asked]], rate: float, names: Sequence[str]
+) -> float:
     """Which share the gate keeps if each set is left out of the choice among all selections of *names*."""
     selections = [some for count in range(1, len(names) + 1) for some in combinations(names, count)]
     gains = {
-        name: [spend(asked, find_doubts([it.signals for it in asked], some), rate) for some in selections]
+        name: [
+            spend(asked, find_doubts([it.signals for it in asked], some), rate)
+            for some in selections
+        ]
         for name, asked in sets.items()
     }
     kept = 0.0
     for name in sets:
-        sums = [sum(gains[other][at] for other in sets if other != name) for at in range(len(selections))]
+        sums = [
+            sum(gains[other][at] for other in sets if other != name)
+            for at in range(len(selections))
+        ]
         kept += gains[name][sums.index(max(sums))]
     return kept / sum(map(measure_room, sets.values()))
 
@@ -230,7 +278,10 @@ def spend(asked: Sequence[Asked], doubts: Sequence[float], rate: float) -> float
 
 
 def decide_in_order(
-    asked: Sequence[Asked], signals: Sequence[Signals], rate: float, expected: Mapping[str, tuple[float, float]]
+    asked: Sequence[Asked],
+    signals: Sequence[Signals],
+    rate: float,
+    expected: Mapping[str, tuple[float, float]],
 ) -> tuple[float, float]:
     """The gain beyond the rules and the call rate of a real gate that is given these *signals*."""
     from qtmiddleware.retrieval import gate
@@ -243,7 +294,9 @@ def decide_in_order(
         with patch.object(gate, "_EXPECTED", expected):
             real = gate.Gate()
         for place in places:
-            with patch.object(gate, "measure_signals", lambda *_, place=place: dict(signals[place])):
+            with patch.object(
+                gate, "measure_signals", lambda *_, place=place: dict(signals[place])
+            ):
                 if real.decide([], target_call_rate=rate).call:
                     gain += asked[place].full - asked[place].rules
                     calls += 1

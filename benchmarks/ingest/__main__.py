@@ -31,15 +31,21 @@ def keep(title: str, text: str, table: str, command: str) -> None:
     machine = f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {os.cpu_count()} processors"
     kept[title] = f"{title}\n\n`{command}` ({machine})\n\n{text}\n\n{table}"
     order = [one for one in (killing.TITLE, overhead.TITLE) if one in kept]
-    RESULT.write_text("\n\n".join(["# Ingest", *(kept[one] for one in order)]) + "\n", encoding="utf-8")
+    RESULT.write_text(
+        "\n\n".join(["# Ingest", *(kept[one] for one in order)]) + "\n", encoding="utf-8"
+    )
 
 
 def main() -> int:
     """Measure, print and keep; 0 where everything holds."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.ingest", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.ingest", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--kills", type=int, default=0, help="how many processes are killed")
     parser.add_argument("--overhead", action="store_true", help="measure against embedding alone")
-    parser.add_argument("--pairs", type=int, default=9, help="readings a figure is the median of (default 9)")
+    parser.add_argument(
+        "--pairs", type=int, default=9, help="readings a figure is the median of (default 9)"
+    )
     parser.add_argument("--seed", type=int, default=7, help="what chance begins with (default 7)")
     parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -22,7 +22,9 @@ PLACES = ("reading", "embedding", "publishing", "written", "time")
 
 def hashed(texts: list[str]) -> list[list[float]]:
     """A vector a text, out of its hash."""
-    return [[byte / 256 + 0.001 for byte in hashlib.sha256(text.encode()).digest()] for text in texts]
+    return [
+        [byte / 256 + 0.001 for byte in hashlib.sha256(text.encode()).digest()] for text in texts
+    ]
 
 
 def hashing_ingest(docs: Path, index: Path, **options: Any) -> Any:
@@ -57,6 +59,10 @@ def worker(docs: Path, index: Path, place: str, number: float) -> None:
 
     if place == "time":
         threading.Timer(number, die).start()
-    store = DyingStore(index, embedding_model=MODEL, dimension=DIMENSION) if place == "written" else None
+    store = (
+        DyingStore(index, embedding_model=MODEL, dimension=DIMENSION)
+        if place == "written"
+        else None
+    )
     hashing_ingest(docs, index, progress=listen, store=store)
     os._exit(0)

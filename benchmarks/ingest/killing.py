@@ -94,7 +94,11 @@ def changed(docs: Path, text: str, chance: random.Random) -> None:
     """Some documents written anew, appended to, renamed or deleted."""
     for _ in range(chance.randint(1, 6)):
         there = sorted(docs.iterdir())
-        act = chance.choice(["write", "write", "append", "rename", "delete"]) if len(there) > 3 else "write"
+        act = (
+            chance.choice(["write", "write", "append", "rename", "delete"])
+            if len(there) > 3
+            else "write"
+        )
         start = chance.randrange(len(text) - 20_000)
         piece = text[start : start + chance.randint(200, 20_000)]
         file = chance.choice(there) if there else docs / "0.txt"
@@ -158,7 +162,16 @@ def one_round(docs: Path, index: Path, text: str, chance: random.Random, found: 
 
 def run(docs: Path, index: Path, place: str, number: float) -> int:
     """How a process ended that ingested and was to die at *place*."""
-    command = [sys.executable, "-m", "benchmarks.ingest", "--worker", str(docs), str(index), place, str(number)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.ingest",
+        "--worker",
+        str(docs),
+        str(index),
+        place,
+        str(number),
+    ]
     return subprocess.run(command, cwd=ROOT, check=False, timeout=300).returncode
 
 

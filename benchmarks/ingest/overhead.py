@@ -92,7 +92,9 @@ def overheads(pairs: int) -> list[Overhead]:
     embedder = embedder_named("all-MiniLM-L6-v2")
     embedder.embed(["Loaded before anything is measured."])
     with TemporaryDirectory() as folder:
-        return [measured(name, path, embedder, pairs) for name, path in corpora(Path(folder)).items()]
+        return [
+            measured(name, path, embedder, pairs) for name, path in corpora(Path(folder)).items()
+        ]
 
 
 def measured(name: str, path: Path, embedder: Any, pairs: int) -> Overhead:
@@ -103,7 +105,9 @@ def measured(name: str, path: Path, embedder: Any, pairs: int) -> Overhead:
         nonlocal report, timed
         timed = Timed(embedder)
         with TemporaryDirectory() as folder:
-            report = ingest(path, config={"indexPath": str(Path(folder, "index.sqlite"))}, embedder=timed)
+            report = ingest(
+                path, config={"indexPath": str(Path(folder, "index.sqlite"))}, embedder=timed
+            )
 
     ingested()
     texts = timed.texts
@@ -145,7 +149,15 @@ def seconds(call: Callable[[], object]) -> float:
 
 def overhead_report(rows: list[Overhead]) -> str:
     heads = (
-        *("corpus", "documents", "chunks", "texts embedded", "ingest", "of it embedding", "ratio within one run"),
+        *(
+            "corpus",
+            "documents",
+            "chunks",
+            "texts embedded",
+            "ingest",
+            "of it embedding",
+            "ratio within one run",
+        ),
         *("embedding alone", "ratio to that", "at most"),
     )
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]

@@ -50,14 +50,20 @@ class Judged:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True, help="the folder of the data sets")
     parser.add_argument("--write", type=Path, help="write the keywords of today here")
     parser.add_argument("--against", type=Path, help="keywords of an earlier day")
-    parser.add_argument("--wrong", action="store_true", help="list every question that is not right")
+    parser.add_argument(
+        "--wrong", action="store_true", help="list every question that is not right"
+    )
     given = parser.parse_args()
     questions = draw(given.data)
-    readers = tuple(json.loads((HERE / f"reader_{letter}.json").read_text(encoding="utf-8")) for letter in "ab")
+    readers = tuple(
+        json.loads((HERE / f"reader_{letter}.json").read_text(encoding="utf-8")) for letter in "ab"
+    )
     keywords = {name: qtm.preprocess(text) for name, text in questions.items()}
     if given.write:
         lines = json.dumps(keywords, ensure_ascii=False, indent=0)
@@ -69,7 +75,12 @@ def main() -> None:
     if given.wrong:
         for name in questions:
             if name not in judged["rules"].right:
-                print(questions[name], keywords[name], *(reader[name] for reader in readers), sep="\n    ")
+                print(
+                    questions[name],
+                    keywords[name],
+                    *(reader[name] for reader in readers),
+                    sep="\n    ",
+                )
     RESULT.write_text(report(judged, readers), encoding="utf-8")
     print(RESULT.read_text(encoding="utf-8"))
 

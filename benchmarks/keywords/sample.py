@@ -30,7 +30,10 @@ def draw(data: Path) -> dict[str, str]:
     """The questions below *data*, by the name of their file and their line in it, counted from 1."""
     drawn = {}
     for name, size in SIZES.items():
-        rows = [json.loads(line)["text"] for line in (data / name).read_text(encoding="utf-8").splitlines()]
+        rows = [
+            json.loads(line)["text"]
+            for line in (data / name).read_text(encoding="utf-8").splitlines()
+        ]
         for place in sorted(random.Random(f"{SEED} {name}").sample(range(len(rows)), size)):
             drawn[f"{name.removesuffix('.jsonl')}:{place + 1}"] = rows[place]
     return drawn

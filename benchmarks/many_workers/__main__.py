@@ -50,25 +50,58 @@ PAGE = ROOT / "docs" / "many-workers.md"
 
 
 def load_table(rows: list[Row]) -> str:
-    head = ["", "clients", "questions a second", "p50 ms", "p99 ms", "worker ms a question", "processors busy"]
+    head = [
+        "",
+        "clients",
+        "questions a second",
+        "p50 ms",
+        "p99 ms",
+        "worker ms a question",
+        "processors busy",
+    ]
     head += ["model calls a question", "answers", "degraded", "bound by"]
     lines = []
     for it in rows:
-        took = [f"{it.rate:.0f}", f"{it.p50:.0f}", f"{it.p99:.0f}", f"{it.cpu_ms:.1f}", f"{it.busy:.1f}"]
+        took = [
+            f"{it.rate:.0f}",
+            f"{it.p50:.0f}",
+            f"{it.p99:.0f}",
+            f"{it.cpu_ms:.1f}",
+            f"{it.busy:.1f}",
+        ]
         lines.append(
-            [it.system, str(it.clients), *took, f"{it.calls:.2f}", f"{it.answers:,}", str(it.degraded), it.bound]
+            [
+                it.system,
+                str(it.clients),
+                *took,
+                f"{it.calls:.2f}",
+                f"{it.answers:,}",
+                str(it.degraded),
+                it.bound,
+            ]
         )
     return table(head, lines)
 
 
 def period_table(periods: list[Period]) -> str:
     states = ["full", "degraded", "failed"]
-    head = ["", "period", "seconds", "questions a second", "p50 ms", "p99 ms", "longest ms", *states]
+    head = [
+        "",
+        "period",
+        "seconds",
+        "questions a second",
+        "p50 ms",
+        "p99 ms",
+        "longest ms",
+        *states,
+    ]
     lines = []
     for it in periods:
         took = [f"{it.load.percentile(share):.0f}" for share in (0.5, 0.99, 1.0)]
         counts = [str(it.load.count(status)) for status in states]
-        lines.append([it.day, it.what, f"{it.load.seconds:.1f}", f"{it.load.rate:.0f}", *took, *counts])
+        lines.append(
+            [it.day, it.what, f"{it.load.seconds:.1f}", f"{it.load.rate:.0f}", *took, *counts]
+        )
     return table(head, lines)
 
 
@@ -78,7 +111,14 @@ def short_load_table(rows: list[Row]) -> str:
     return table(
         head,
         [
-            [row.system, str(row.clients), f"{row.rate:.0f}", f"{row.p50:.0f}", f"{row.p99:.0f}", f"{row.calls:.2f}"]
+            [
+                row.system,
+                str(row.clients),
+                f"{row.rate:.0f}",
+                f"{row.p50:.0f}",
+                f"{row.p99:.0f}",
+                f"{row.calls:.2f}",
+            ]
             for row in rows
             if row.clients > 1
         ],
@@ -124,12 +164,16 @@ def measure_bare_memory(folder: Path) -> list[str]:
 
 def main() -> None:
     """Measure, print and keep."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3, help="readings of each load, by turns (3)")
     rounds, began = parser.parse_args().rounds, monotonic()
     questions = Questions.load()
     with running_service(shares=True) as world:
-        memory = {"the bare function alone, after the start": measure_bare_memory(world.service.folder)}
+        memory = {
+            "the bare function alone, after the start": measure_bare_memory(world.service.folder)
+        }
         memory["after the start"] = measure_own_memory(world)
         rows = measure_loads(world, questions, rounds)
         memory["after the loads"] = measure_own_memory(world)
@@ -143,11 +187,17 @@ def main() -> None:
     with running_service(shares=False) as world:
         shared["each worker its own memory"] = count_calls(world, questions)
     names = ("fastapi", "uvicorn", "redis", "openai")
-    versions = ", ".join([f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in names)])
+    versions = ", ".join(
+        [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in names)]
+    )
     blocks = {
         "load": load_table(rows),
-        "memory": table(["", "RSS, MB", "PSS, MB"], [[name, *sizes] for name, sizes in memory.items()]),
-        "shared": table(["what they share", "model calls"], [[name, str(it)] for name, it in shared.items()]),
+        "memory": table(
+            ["", "RSS, MB", "PSS, MB"], [[name, *sizes] for name, sizes in memory.items()]
+        ),
+        "shared": table(
+            ["what they share", "model calls"], [[name, str(it)] for name, it in shared.items()]
+        ),
         "days": period_table([*hanging, *redis_days, *killing]),
     }
     text = f"""# Many workers
@@ -199,7 +249,10 @@ search's 20 ms and the model.
         "days": short_period_table([*hanging, *redis_days, *killing]),
     }
     put_blocks(PAGE, blocks | shortened)
-    kept = {"worker_mb": float(memory["after the loads"][0].split()[-1]), "loads": [asdict(it) for it in rows]}
+    kept = {
+        "worker_mb": float(memory["after the loads"][0].split()[-1]),
+        "loads": [asdict(it) for it in rows],
+    }
     RESULT.with_suffix(".json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 

@@ -49,7 +49,9 @@ def count_calls(world: World, questions: Questions) -> int:
     return world.calls - before
 
 
-def _drive_through(world: World, questions: Questions, seconds: float, *events: Event, most: int = 700) -> Load:
+def _drive_through(
+    world: World, questions: Questions, seconds: float, *events: Event, most: int = 700
+) -> Load:
     """Ask new questions all the while, *most* of them, and let the *events* happen at their seconds."""
     waiting = world.driver.start("/search", questions.take_new(most), CLIENTS, seconds)
     began = monotonic()
@@ -62,7 +64,10 @@ def _drive_through(world: World, questions: Questions, seconds: float, *events: 
 def _split(day: str, load: Load, *periods: tuple[float, str], end: float) -> list[Period]:
     """*load* by what was the case from so many seconds on."""
     stops = [*(start for start, _ in periods[1:]), end]
-    return [Period(day, what, load.between(start, stop)) for (start, what), stop in zip(periods, stops, strict=True)]
+    return [
+        Period(day, what, load.between(start, stop))
+        for (start, what), stop in zip(periods, stops, strict=True)
+    ]
 
 
 def hang_model(world: World, questions: Questions) -> tuple[list[Period], int]:
@@ -98,7 +103,10 @@ def hang_model(world: World, questions: Questions) -> tuple[list[Period], int]:
 
 def stop_redis(world: World, questions: Questions) -> list[Period]:
     """A Redis that accepts and never answers, as one that is stopped does."""
-    stop, go_on = partial(world.redis.signal, signal.SIGSTOP), partial(world.redis.signal, signal.SIGCONT)
+    stop, go_on = (
+        partial(world.redis.signal, signal.SIGSTOP),
+        partial(world.redis.signal, signal.SIGCONT),
+    )
     load = _drive_through(world, questions, 10.0, (3.0, stop), (6.0, go_on))
     return _split(
         "Redis hangs",
@@ -115,7 +123,13 @@ def kill_redis(world: World, questions: Questions) -> list[Period]:
     """A Redis that is killed, and started anew."""
     load = _drive_through(world, questions, 10.0, (3.0, world.redis.kill), (6.0, world.redis.start))
     return _split(
-        "Redis is killed", load, (0.5, "before"), (3.0, "first second"), (4.0, "dead"), (6.0, "back, empty"), end=10.0
+        "Redis is killed",
+        load,
+        (0.5, "before"),
+        (3.0, "first second"),
+        (4.0, "dead"),
+        (6.0, "back, empty"),
+        end=10.0,
     )
 
 
@@ -124,11 +138,20 @@ def kill_worker(world: World, questions: Questions) -> tuple[list[Period], float
     shares = Counter(it.worker for it in _drive_through(world, questions, 3.0, most=300).answers)
     ((victim, _),) = shares.most_common(1)
     killed, end = 3.0, 16.0
-    load = _drive_through(world, questions, end, (killed, partial(os.kill, victim, signal.SIGKILL)), most=1_000)
+    load = _drive_through(
+        world, questions, end, (killed, partial(os.kill, victim, signal.SIGKILL)), most=1_000
+    )
     fresh = [it.at + it.seconds for it in load.answers if it.worker and it.worker not in shares]
     if not fresh:
-        raise SystemExit(f"{end - killed:.0f} s after a worker was killed no other one had answered in its place")
+        raise SystemExit(
+            f"{end - killed:.0f} s after a worker was killed no other one had answered in its place"
+        )
     back = min(fresh)
     return _split(
-        "a worker is killed", load, (0.5, "before"), (killed, "three workers"), (back, "four again"), end=end
+        "a worker is killed",
+        load,
+        (0.5, "before"),
+        (killed, "three workers"),
+        (back, "four again"),
+        end=end,
     ), back - killed

@@ -61,18 +61,24 @@ async def _ask(port: int, path: str, question: str) -> tuple[str, int]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         target = f"{path}?q={quote(question)}"
-        writer.write(f"GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        writer.write(
+            f"GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
+        )
         head, _, body = (await reader.read()).partition(b"\r\n\r\n")
         first, *lines = head.decode("ascii").split("\r\n")
         if first.split(" ")[1] != "200":
             return "failed", 0
-        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+        headers = {
+            name.lower(): value for name, _, value in (line.partition(": ") for line in lines)
+        }
         return json.loads(body)["status"], int(headers[WORKER_HEADER])
     finally:
         writer.close()
 
 
-async def _drive(port: int, path: str, questions: Sequence[str], clients: int, seconds: float) -> list[Answer]:
+async def _drive(
+    port: int, path: str, questions: Sequence[str], clients: int, seconds: float
+) -> list[Answer]:
     began, waiting, answers = monotonic(), iter(questions), list[Answer]()
 
     async def ask_on() -> None:
@@ -100,7 +106,9 @@ class Driver:
     def __init__(self, pool: ProcessPoolExecutor, port: int) -> None:
         self._submit = partial(pool.submit, drive, port)
 
-    def start(self, path: str, questions: Sequence[str], clients: int, seconds: float) -> Future[Load]:
+    def start(
+        self, path: str, questions: Sequence[str], clients: int, seconds: float
+    ) -> Future[Load]:
         """Begin; the load is there some *seconds* later."""
         return self._submit(path, list(questions), clients, seconds)
 

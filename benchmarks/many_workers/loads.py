@@ -59,7 +59,9 @@ class Row:
     def of(cls, system: str, clients: int, readings: Sequence[Reading]) -> Row:
         together = Load([it for one in readings for it in one.load.answers], 1.0)
         if together.count("failed"):
-            raise SystemExit(f"{system}: {together.count('failed')} of {len(together.answers)} questions got no answer")
+            raise SystemExit(
+                f"{system}: {together.count('failed')} of {len(together.answers)} questions got no answer"
+            )
         return cls(
             system,
             clients,
@@ -80,17 +82,23 @@ class Row:
 
 
 def _processor_seconds(pids: Sequence[int]) -> float:
-    fields = [Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split() for pid in pids]
+    fields = [
+        Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split() for pid in pids
+    ]
     return sum(int(it[11]) + int(it[12]) for it in fields) / _TICKS
 
 
 def _busy_seconds() -> float:
     """Of all processors of the machine, whoever used them."""
-    user, nice, system, _idle, _waiting, *interrupts = Path("/proc/stat").read_text("ascii").split("\n")[0].split()[1:9]
+    user, nice, system, _idle, _waiting, *interrupts = (
+        Path("/proc/stat").read_text("ascii").split("\n")[0].split()[1:9]
+    )
     return sum(map(int, (user, nice, system, *interrupts[:2]))) / _TICKS
 
 
-def take_reading(world: World, questions: Questions, pids: Sequence[int], system: str, clients: int) -> Reading:
+def take_reading(
+    world: World, questions: Questions, pids: Sequence[int], system: str, clients: int
+) -> Reading:
     """Ask one system for `SECONDS`."""
     path, is_new = SYSTEMS[system]
     # Those who wait for the model need few; those who do not are asked the same whether new or not.
@@ -104,7 +112,10 @@ def take_reading(world: World, questions: Questions, pids: Sequence[int], system
     load = world.driver.run(path, asked, clients, SECONDS)
     seconds = monotonic() - began
     return Reading(
-        load, _processor_seconds(pids) - worker_seconds, (_busy_seconds() - busy) / seconds, world.calls - calls
+        load,
+        _processor_seconds(pids) - worker_seconds,
+        (_busy_seconds() - busy) / seconds,
+        world.calls - calls,
     )
 
 

@@ -23,11 +23,17 @@ def main() -> None:
     from benchmarks.outside.sets import SETS
     from benchmarks.outside.sources import Sources
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--sources", type=Path, help="folder with bare git directories named owner+name; what it lacks is fetched"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--sets", default="", help="names with commas, only printed; all by default")
+    parser.add_argument(
+        "--sources",
+        type=Path,
+        help="folder with bare git directories named owner+name; what it lacks is fetched",
+    )
+    parser.add_argument(
+        "--sets", default="", help="names with commas, only printed; all by default"
+    )
     options = parser.parse_args()
     names = options.sets.split(",") if options.sets else list(SETS)
     if unknown := [name for name in names if name not in SETS]:

@@ -18,7 +18,13 @@ class Collection:
     questions: dict[str, tuple[str, Sequence[Mapping[str, str]]]] = field(default_factory=dict)
     qrels: dict[str, dict[str, int]] = field(default_factory=dict)
 
-    def ask(self, id_: str, text: str, grades: Mapping[str, int], history: Sequence[Mapping[str, str]] = ()) -> None:
+    def ask(
+        self,
+        id_: str,
+        text: str,
+        grades: Mapping[str, int],
+        history: Sequence[Mapping[str, str]] = (),
+    ) -> None:
         """Add one question with its judgements."""
         self.questions[id_] = (text, history)
         self.qrels[id_] = dict(grades)
@@ -26,15 +32,26 @@ class Collection:
     def write(self, folder: Path) -> None:
         """Into *folder*, over what an earlier run left there."""
         (folder / "qrels").mkdir(parents=True, exist_ok=True)
-        passages = ({"_id": id_, "title": title, "text": text} for id_, (title, text) in self.passages.items())
+        passages = (
+            {"_id": id_, "title": title, "text": text}
+            for id_, (title, text) in self.passages.items()
+        )
         _write_lines(folder / "corpus.jsonl", map(_json, passages))
         _write_lines(folder / "queries.jsonl", map(_json, self._records()))
-        judged = (f"{one}\t{other}\t{grade}" for one, grades in self.qrels.items() for other, grade in grades.items())
+        judged = (
+            f"{one}\t{other}\t{grade}"
+            for one, grades in self.qrels.items()
+            for other, grade in grades.items()
+        )
         _write_lines(folder / "qrels" / "test.tsv", ["query-id\tcorpus-id\tscore", *judged])
 
     def _records(self) -> Iterable[dict[str, Any]]:
         for id_, (text, history) in self.questions.items():
-            yield {"_id": id_, "text": text, **({"metadata": {"history": history}} if history else {})}
+            yield {
+                "_id": id_,
+                "text": text,
+                **({"metadata": {"history": history}} if history else {}),
+            }
 
 
 def clean(text: str) -> str:

@@ -40,15 +40,25 @@ def measured(one: OutsideSet) -> Measured:
     replies = records(one.recording)
     recorded = _compared(data, RECORDED, recording=one.recording)
     if recorded.questions < len(replies):
-        raise SystemExit(f"{one.name}: {len(replies)} replies, but only {recorded.questions} of their questions exist")
+        raise SystemExit(
+            f"{one.name}: {len(replies)} replies, but only {recorded.questions} of their questions exist"
+        )
     return Measured(free, recorded, shared_runs(data, replies))
 
 
 def _compared(
-    data: Dataset, systems: Sequence[str], *, questions: int | None = None, recording: Path | None = None
+    data: Dataset,
+    systems: Sequence[str],
+    *,
+    questions: int | None = None,
+    recording: Path | None = None,
 ) -> Comparison:
     options = BenchOptions(
-        settings=Settings(embedding_model=MODEL), recordings=recording, cache=KEPT, questions=questions, seed=SEED
+        settings=Settings(embedding_model=MODEL),
+        recordings=recording,
+        cache=KEPT,
+        questions=questions,
+        seed=SEED,
     )
     with open_bench(data, options) as bench:
         return bench.measure(chosen(systems), seed=SEED)

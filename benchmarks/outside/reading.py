@@ -26,8 +26,14 @@ def figures(found: Found) -> dict[str, str]:
     hurt = sorted(rules[name].hurt_rate for name in RESTLESS)
     losses = sorted(-lost(rules[name]) for name in RESTLESS)
     return {
-        **{f"{name}_rules": points(score.difference, corrected=True) for name, score in rules.items()},
-        **{f"{name}_combined": points(it[FULL].difference, corrected=True) for name, it in replied.items()},
+        **{
+            f"{name}_rules": points(score.difference, corrected=True)
+            for name, score in rules.items()
+        },
+        **{
+            f"{name}_combined": points(it[FULL].difference, corrected=True)
+            for name, it in replied.items()
+        },
         **{f"{name}_share": share(it) for name, it in replied.items()},
         "hurt_low": f"{hurt[0]:.0%}",
         "hurt_high": f"{hurt[-1]:.0%}",

@@ -34,7 +34,9 @@ def report(found: Found, *, is_whole: bool) -> None:
     if is_whole:
         content = {**about, "sets": {one.name: _plain(one, it) for one, it in found.items()}}
         (RESULTS / "outside.md").write_text(f"{text}\n", encoding="utf-8")
-        (RESULTS / "outside.json").write_text(f"{json.dumps(content, indent=1)}\n", encoding="utf-8")
+        (RESULTS / "outside.json").write_text(
+            f"{json.dumps(content, indent=1)}\n", encoding="utf-8"
+        )
 
 
 def _words(file: str) -> str:
@@ -43,7 +45,13 @@ def _words(file: str) -> str:
 
 def _sources(found: Found) -> str:
     rows = [
-        [one.name, one.about, f"[{it.name}]({it.address}/tree/{it.commit})", f"`{it.commit[:12]}`", it.licence]
+        [
+            one.name,
+            one.about,
+            f"[{it.name}]({it.address}/tree/{it.commit})",
+            f"`{it.commit[:12]}`",
+            it.licence,
+        ]
         for one in found
         for it in one.repositories
     ]
@@ -59,7 +67,18 @@ def _free(found: Found) -> str:
         gain = [points(rules.difference, corrected=True), f"{rules.difference.p:.4f}"]
         shares = [f"{rules.hurt_rate:.0%}", f"{lost(rules):.1f}", f"{rules.helped_rate:.0%}"]
         rows.append([one.name, *sizes, *means, *gain, *shares])
-    head = ["set", "passages", "questions", "raw", "rules", "gain in points", "p", "hurt", "loss of the hurt", "helped"]
+    head = [
+        "set",
+        "passages",
+        "questions",
+        "raw",
+        "rules",
+        "gain in points",
+        "p",
+        "hurt",
+        "loss of the hurt",
+        "helped",
+    ]
     return table(head, rows)
 
 
@@ -68,7 +87,11 @@ def _recorded(found: Found) -> str:
     for one, comparison in _with_replies(found).items():
         for score in comparison.systems:
             means = [f"{score.means[name]:.3f}" for name in (PRIMARY, "R@10")]
-            cells = [points(score.difference, corrected=True), f"{score.hurt_rate:.0%}", f"{score.helped_rate:.0%}"]
+            cells = [
+                points(score.difference, corrected=True),
+                f"{score.hurt_rate:.0%}",
+                f"{score.helped_rate:.0%}",
+            ]
             cells = ["", "", ""] if score.name == BASELINE else cells
             rows.append([one, score.name, *means, *cells, str(score.llm_calls)])
     head = ["set", "system", PRIMARY, "R@10", "gain in points", "hurt", "helped", "calls"]
@@ -80,7 +103,17 @@ def _gate(found: Found) -> str:
     for one, it in _with_replies(found).items():
         gains = [f"{100 * it[name].difference.gain:+.1f}" for name in (FULL, GATED)]
         rows.append([one, f"{it[GATED].call_rate:.0%}", *gains, share(it), share(it, beyond=RULES)])
-    return table(["set", "questions that call", "gain of combined", "gain of auto", "share kept", "beyond rules"], rows)
+    return table(
+        [
+            "set",
+            "questions that call",
+            "gain of combined",
+            "gain of auto",
+            "share kept",
+            "beyond rules",
+        ],
+        rows,
+    )
 
 
 def _shared(found: Found) -> str:
@@ -88,11 +121,28 @@ def _shared(found: Found) -> str:
     for one, it in found.items():
         if it.recorded and it.shared:
             gains = it.recorded[FULL].gains
-            others = [gain for question, gain in gains.items() if question not in it.shared.questions]
+            others = [
+                gain for question, gain in gains.items() if question not in it.shared.questions
+            ]
             longest = str(it.shared.longest) if it.shared.longest else f"below {LONG}"
-            with_and_without = (f"{100 * mean(some):+.1f}" for some in (list(gains.values()), others))
-            rows.append([one.name, f"{len(it.shared.questions)} of {len(gains)}", longest, *with_and_without])
-    head = ["set", f"questions with {LONG} words in a row", "most words in a row", "gain of combined", "without them"]
+            with_and_without = (
+                f"{100 * mean(some):+.1f}" for some in (list(gains.values()), others)
+            )
+            rows.append(
+                [
+                    one.name,
+                    f"{len(it.shared.questions)} of {len(gains)}",
+                    longest,
+                    *with_and_without,
+                ]
+            )
+    head = [
+        "set",
+        f"questions with {LONG} words in a row",
+        "most words in a row",
+        "gain of combined",
+        "without them",
+    ]
     return table(head, rows)
 
 
@@ -106,12 +156,19 @@ def _plain(one: OutsideSet, it: Measured) -> dict[str, Any]:
         "passages": it.free.passages,
         "free": _scores(it.free),
         **({"recorded": _scores(it.recorded)} if it.recorded else {}),
-        **({"shared": {"questions": sorted(it.shared.questions), "longest": it.shared.longest}} if it.shared else {}),
+        **(
+            {"shared": {"questions": sorted(it.shared.questions), "longest": it.shared.longest}}
+            if it.shared
+            else {}
+        ),
     }
 
 
 def _scores(comparison: Comparison) -> dict[str, Any]:
-    return {"questions": comparison.questions, "systems": {it.name: _score(it) for it in comparison.systems}}
+    return {
+        "questions": comparison.questions,
+        "systems": {it.name: _score(it) for it in comparison.systems},
+    }
 
 
 def _score(score: SystemScore) -> dict[str, Any]:

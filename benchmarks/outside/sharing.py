@@ -28,13 +28,20 @@ class Shared:
 def shared_runs(data: Dataset, replies: Mapping[str, Mapping[str, Any]]) -> Shared:
     """Runs of words that stand in a reply and in any passage of *data*, but not in the question or its history."""
     passages = [_words(passage.text) for passage in data.passages]
-    asked = {one.id: _words(" ".join([one.text, *(turn.content for turn in one.history)])) for one in data.questions}
+    asked = {
+        one.id: _words(" ".join([one.text, *(turn.content for turn in one.history)]))
+        for one in data.questions
+    }
     said = {id_: [_words(text) for text in _texts(reply)] for id_, reply in replies.items()}
     questions: frozenset[str] = frozenset()
     longest = 0
     for length in range(LONG, max(len(text) for texts in said.values() for text in texts) + 1):
         there = set(_runs(passages, length))
-        found = {id_ for id_, texts in said.items() if not there.isdisjoint(_own(texts, asked[id_], length))}
+        found = {
+            id_
+            for id_, texts in said.items()
+            if not there.isdisjoint(_own(texts, asked[id_], length))
+        }
         if not found:
             break
         questions |= found

@@ -48,8 +48,14 @@ class Sources:
     def _given(self, repository: Repository) -> Path | None:
         if self._folder is None:
             return None
-        found = (head.parent for copy in self._folder.rglob(repository.folder) for head in copy.rglob("HEAD"))
-        return next((it for it in found if (it / "objects").is_dir() and _holds(it, repository)), None)
+        found = (
+            head.parent
+            for copy in self._folder.rglob(repository.folder)
+            for head in copy.rglob("HEAD")
+        )
+        return next(
+            (it for it in found if (it / "objects").is_dir() and _holds(it, repository)), None
+        )
 
 
 def _fetched(repository: Repository) -> Path:
@@ -60,12 +66,22 @@ def _fetched(repository: Repository) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         _git(folder, "init", "--quiet", "--bare")
         _git(folder, "config", "remote.origin.url", repository.address)
-        _git(folder, "fetch", "--quiet", "--depth=1", "--filter=blob:none", "origin", repository.commit)
+        _git(
+            folder,
+            "fetch",
+            "--quiet",
+            "--depth=1",
+            "--filter=blob:none",
+            "origin",
+            repository.commit,
+        )
     return folder
 
 
 def _holds(folder: Path, repository: Repository) -> bool:
-    return (folder / "HEAD").is_file() and _run(folder, ["cat-file", "-e", repository.commit]).returncode == 0
+    return (folder / "HEAD").is_file() and _run(
+        folder, ["cat-file", "-e", repository.commit]
+    ).returncode == 0
 
 
 def _git(folder: Path, *arguments: str) -> str:
@@ -79,4 +95,9 @@ def _git(folder: Path, *arguments: str) -> str:
 def _run(folder: Path, arguments: Iterable[str]) -> subprocess.CompletedProcess[bytes]:
     # Nobody is asked for a password: a repository that is gone answers as one that is private.
     environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
-    return subprocess.run(["git", f"--git-dir={folder}", *arguments], capture_output=True, check=False, env=environment)
+    return subprocess.run(
+        ["git", f"--git-dir={folder}", *arguments],
+        capture_output=True,
+        check=False,
+        env=environment,
+    )

@@ -18,26 +18,49 @@ from time import perf_counter
 def main() -> None:
     # Several threads of the linear algebra library only wait for one another here; it reads this when it is loaded.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from benchmarks.quality import ablation, beside_peers, languages, private, small, systems, vectors, wrong_model
+    from benchmarks.quality import (
+        ablation,
+        beside_peers,
+        languages,
+        private,
+        small,
+        systems,
+        vectors,
+        wrong_model,
+    )
     from benchmarks.quality.sets import Source
 
     parts = {
         "systems": (systems.run, "every system (what is measured by default)"),
         "ablation": (ablation.run, "one factor of the defaults changed at a time"),
         "wrong-model": (wrong_model.run, "`combined` on the replies of a model that is wrong"),
-        "peers": (beside_peers.run, "other libraries on the same replies and vectors (see setup-peers)"),
+        "peers": (
+            beside_peers.run,
+            "other libraries on the same replies and vectors (see setup-peers)",
+        ),
         "check-vectors": (vectors.run, "the vectors, beside those of sentence-transformers"),
         "languages": (languages.run, "the rules in other languages"),
         "small": (small.run, "small collections of one topic, by preset"),
-        "private": (private.run, "documents in a vocabulary that no model knows, which lie in benchmarks/data"),
+        "private": (
+            private.run,
+            "documents in a vocabulary that no model knows, which lie in benchmarks/data",
+        ),
     }
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--recordings", type=Path, required=True)
-    parser.add_argument("--sets", default="", help="names with commas, only printed; all that were recorded by default")
+    parser.add_argument(
+        "--sets",
+        default="",
+        help="names with commas, only printed; all that were recorded by default",
+    )
     for name, (_, what) in parts.items():
         parser.add_argument(f"--{name}", action="append_const", const=name, dest="parts", help=what)
-    parser.add_argument("--all", action="store_const", const=list(parts), dest="parts", help="all of these")
+    parser.add_argument(
+        "--all", action="store_const", const=list(parts), dest="parts", help="all of these"
+    )
     options = parser.parse_args()
     source = Source.of(options.data, options.recordings, options.sets)
     for name in options.parts or ["systems"]:

@@ -28,7 +28,10 @@ ON_COMBINED: Final[Mapping[str, Change]] = {
     "sub-queries without a voice": {"fusion": {"weights": {"subQueries": 0.0}}},
     "step-back without a voice": {"fusion": {"weights": {"stepBack": 0.0}}},
     "HyDE without a voice": {"fusion": {"weights": {"hyde": 0.0}}},
-    **{f"HyDE with a voice of {voice}": {"fusion": {"weights": {"hyde": voice}}} for voice in VOICES},
+    **{
+        f"HyDE with a voice of {voice}": {"fusion": {"weights": {"hyde": voice}}}
+        for voice in VOICES
+    },
     **{
         f"own words with a voice of {voice} in conversations": {
             "fusion": {"weights": {"originalInConversation": voice}}
@@ -36,10 +39,16 @@ ON_COMBINED: Final[Mapping[str, Change]] = {
         for voice in (0.5, 1.0)
     },
     "original excluded": {"fusion": {"includeOriginal": False}},
-    **{f"fusion {method}": {"fusion": {"method": method}} for method in ("rrf", "weighted_rrf", "max")},
+    **{
+        f"fusion {method}": {"fusion": {"method": method}}
+        for method in ("rrf", "weighted_rrf", "max")
+    },
     "guard off": {"llm": {"guard": False}},
 }
-BASES: Final[Mapping[str, Mapping[str, Change]]] = {"combined": {**ON_BOTH, **ON_COMBINED}, "rules": ON_BOTH}
+BASES: Final[Mapping[str, Mapping[str, Change]]] = {
+    "combined": {**ON_BOTH, **ON_COMBINED},
+    "rules": ON_BOTH,
+}
 
 
 def run(source: Source) -> None:
@@ -47,7 +56,9 @@ def run(source: Source) -> None:
     systems: dict[str, Change] = {BASELINE: SYSTEMS[BASELINE]}
     for base, changes in BASES.items():
         systems[base] = SYSTEMS[base]
-        systems |= {_named(base, name): {**SYSTEMS[base], **change} for name, change in changes.items()}
+        systems |= {
+            _named(base, name): {**SYSTEMS[base], **change} for name, change in changes.items()
+        }
     found: dict[str, Comparison] = {}
     for name in source.names:
         with prepared(source, name) as one:
@@ -56,8 +67,18 @@ def run(source: Source) -> None:
     parts: list[str] = []
     plain: dict[str, Any] = {}
     for base, changes in BASES.items():
-        lines = {name: _line(name, base, found) for name in (base, *(_named(base, change) for change in changes))}
-        head = ["change", *found, "mean gain", "gain over the default", "hurt", "hurt over the default"]
+        lines = {
+            name: _line(name, base, found)
+            for name in (base, *(_named(base, change) for change in changes))
+        }
+        head = [
+            "change",
+            *found,
+            "mean gain",
+            "gain over the default",
+            "hurt",
+            "hurt over the default",
+        ]
         parts.append(f"## {base}\n\n" + table(head, [cells for cells, _ in lines.values()]))
         plain |= {name: values for name, (_, values) in lines.items()}
     write(source, "quality-ablation", circumstances(source, "ablation"), parts, {"systems": plain})
@@ -67,7 +88,9 @@ def _named(base: str, change: str) -> str:
     return f"{base}: {change}"
 
 
-def _line(name: str, base: str, found: Mapping[str, Comparison]) -> tuple[list[str], dict[str, Any]]:
+def _line(
+    name: str, base: str, found: Mapping[str, Comparison]
+) -> tuple[list[str], dict[str, Any]]:
     """The cells of one change, and the same as data."""
     scores = [(comparison[name], comparison[base]) for comparison in found.values()]
     gains = [100 * score.difference.gain for score, _ in scores]
@@ -83,7 +106,10 @@ def _line(name: str, base: str, found: Mapping[str, Comparison]) -> tuple[list[s
         f"{100 * (hurt - usual):+.1f}" if changes else "",
     ]
     values = {"gain": round(mean(gains) / 100, 4), "hurtRate": round(hurt, 4)}
-    return cells, {**values, "overDefault": {key: round(value, 4) for key, value in apart.to_dict().items()}}
+    return cells, {
+        **values,
+        "overDefault": {key: round(value, 4) for key, value in apart.to_dict().items()},
+    }
 
 
 def _apart(score: SystemScore, default: SystemScore) -> list[float]:

@@ -14,7 +14,15 @@ from typing import Final
 
 from benchmarks.quality.report import SEED, circumstances, mean, points, quality, table, write
 from benchmarks.quality.sets import KEPT, Prepared, Source, prepared, records
-from qtmiddleware.kit.evaluation import BASELINE, PRIMARY, TOLERANCE, Dataset, chosen, difference, evaluate
+from qtmiddleware.kit.evaluation import (
+    BASELINE,
+    PRIMARY,
+    TOLERANCE,
+    Dataset,
+    chosen,
+    difference,
+    evaluate,
+)
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PEERS: Final = {
@@ -78,11 +86,15 @@ def run(source: Source) -> None:
     about["versions"] |= versions
     parts = _report(list(ours.values()), lines, plain)
     content = {
-        " ".join(filter(None, line.cells)): {name: round(average(values), 4) for name, values in line.sets.items()}
+        " ".join(filter(None, line.cells)): {
+            name: round(average(values), 4) for name, values in line.sets.items()
+        }
         for line in (*ours.values(), *lines)
     }
     searches = {
-        " ".join(filter(None, line.cells)): {name: round(count, 4) for name, count in line.searches.items()}
+        " ".join(filter(None, line.cells)): {
+            name: round(count, 4) for name, count in line.searches.items()
+        }
         for line in (*ours.values(), *lines)
     }
     write(source, "quality-peers", about, parts, {"nDCG@10": content, "searches": searches})
@@ -96,7 +108,10 @@ def _hand_over(one: Prepared, source: Source, folder: Path) -> None:
     replies_of = records(source.recording(one.name))
     questions = []
     for question in one.data.questions:
-        replies = {name: replies_of[question.id][name] for name in ("standalone", "rewrite", "sub_queries", "hyde")}
+        replies = {
+            name: replies_of[question.id][name]
+            for name in ("standalone", "rewrite", "sub_queries", "hyde")
+        }
         questions.append({"id": question.id, "text": question.text, **replies})
     searched = [
         text
@@ -107,7 +122,13 @@ def _hand_over(one: Prepared, source: Source, folder: Path) -> None:
     searched = list(dict.fromkeys(searched))
     ids = [passage.id for passage in one.data.passages]
     file = folder / f"{one.name}.json"
-    told = {"name": one.name, "ids": ids, "texts": texts, "questions": questions, "searched": searched}
+    told = {
+        "name": one.name,
+        "ids": ids,
+        "texts": texts,
+        "questions": questions,
+        "searched": searched,
+    }
     file.write_text(json.dumps(told), encoding="utf-8")
     vectors = {"passages": one.vectors(texts), "searched": one.vectors(searched)}
     np.savez(file.with_suffix(".npz"), **vectors)
@@ -120,11 +141,21 @@ def _peers(handed: Path, data: Mapping[str, Dataset]) -> tuple[list[Line], dict[
     for home, module in PEERS.items():
         interpreter = ROOT / ".tmp" / "peers" / home / "bin" / "python"
         if not interpreter.exists():
-            print(f"{home} is not measured: run benchmarks/quality/setup-peers first", file=sys.stderr)
+            print(
+                f"{home} is not measured: run benchmarks/quality/setup-peers first", file=sys.stderr
+            )
             continue
         found = handed.parent / f"{home}.found"
-        command = [str(interpreter), "-m", f"benchmarks.quality.peers.{module}", str(handed), str(found)]
-        subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
+        command = [
+            str(interpreter),
+            "-m",
+            f"benchmarks.quality.peers.{module}",
+            str(handed),
+            str(found),
+        ]
+        subprocess.run(
+            command, cwd=ROOT, check=True, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+        )
         answer = json.loads(found.read_text(encoding="utf-8"))
         versions |= answer["versions"]
         print(f"{answer['peer']} ran: {', '.join(answer['classes'])}", flush=True)
@@ -142,7 +173,9 @@ def _check(ours: Line, theirs: Sequence[Line]) -> None:
     for line in theirs:
         for name, values in ours.sets.items():
             if round(average(values), 4) != round(average(line.sets[name]), 4):
-                sys.exit(f"{line.peer} finds {average(line.sets[name]):.4f} on {name}, not {average(values):.4f}")
+                sys.exit(
+                    f"{line.peer} finds {average(line.sets[name]):.4f} on {name}, not {average(values):.4f}"
+                )
 
 
 def _report(ours: Sequence[Line], peers: Sequence[Line], plain: Sequence[Line]) -> list[str]:

@@ -16,7 +16,9 @@ RULES: Final = "rules"
 
 def run(source: Source) -> None:
     """Measure each language, and write ``results/quality-languages.md``."""
-    source = Source(source.data, source.recordings, tuple(f"xquad/{language}" for language in LANGUAGES))
+    source = Source(
+        source.data, source.recordings, tuple(f"xquad/{language}" for language in LANGUAGES)
+    )
     found: dict[str, Comparison] = {}
     for name in source.names:
         data = Dataset.load(source.data / name).sampled(QUESTIONS, seed=SEED)
@@ -26,16 +28,26 @@ def run(source: Source) -> None:
     rows = []
     for name, comparison in found.items():
         raw, rules = (comparison[system] for system in (BASELINE, RULES))
-        cells = [quality(rules.means[PRIMARY], rules.hurt_rate), points(rules.difference), f"{rules.helped_rate:.0%}"]
+        cells = [
+            quality(rules.means[PRIMARY], rules.hurt_rate),
+            points(rules.difference),
+            f"{rules.helped_rate:.0%}",
+        ]
         rows.append([name, str(comparison.questions), f"{raw.means[PRIMARY]:.3f}", *cells])
     lost = [name for name, comparison in found.items() if comparison[RULES].difference.high < 0]
     said = f"Significantly below the raw query on: {', '.join(lost) or 'no language'}."
-    parts = [table(["set", "questions", "raw", "rules", "difference in points", "helped"], rows), said]
+    parts = [
+        table(["set", "questions", "raw", "rules", "difference in points", "helped"], rows),
+        said,
+    ]
     plain = {
         name: {
             BASELINE: round(comparison[BASELINE].means[PRIMARY], 4),
             RULES: round(comparison[RULES].means[PRIMARY], 4),
-            "difference": {key: round(value, 4) for key, value in comparison[RULES].difference.to_dict().items()},
+            "difference": {
+                key: round(value, 4)
+                for key, value in comparison[RULES].difference.to_dict().items()
+            },
             "hurtRate": round(comparison[RULES].hurt_rate, 4),
         }
         for name, comparison in found.items()

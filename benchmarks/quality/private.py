@@ -10,7 +10,15 @@ from benchmarks.quality.report import SEED, circumstances, mean, points, quality
 from benchmarks.quality.sets import Prepared, Source, prepared, records
 from benchmarks.quality.systems import to_plain
 from qtmiddleware import preprocess
-from qtmiddleware.kit.evaluation import BASELINE, PRIMARY, USUAL, Comparison, Question, SystemScore, chosen
+from qtmiddleware.kit.evaluation import (
+    BASELINE,
+    PRIMARY,
+    USUAL,
+    Comparison,
+    Question,
+    SystemScore,
+    chosen,
+)
 from qtmiddleware.retrieval.bm25 import find_terms
 
 DATA: Final = Path("benchmarks/data")
@@ -37,7 +45,9 @@ def run(source: Source) -> None:
     ]
     plain = {
         "sets": {NAME: to_plain(comparison)},
-        "remembered": {name: [round(share, 4) for share in shares] for name, shares in remembered.items()},
+        "remembered": {
+            name: [round(share, 4) for share in shares] for name, shares in remembered.items()
+        },
     }
     write(own, "quality-private", circumstances(own, "private"), parts, plain)
 
@@ -62,18 +72,30 @@ def _kinds(one: Prepared) -> dict[str, list[str]]:
 def _by_kind(comparison: Comparison, kinds: Mapping[str, list[str]]) -> str:
     def cell(score: SystemScore, ids: list[str]) -> str:
         values = score.per_query.values[PRIMARY]
-        return quality(mean([values[id_] for id_ in ids]), mean([score.gains[id_] < 0 for id_ in ids]))
+        return quality(
+            mean([values[id_] for id_ in ids]), mean([score.gains[id_] < 0 for id_ in ids])
+        )
 
     head = ["system", *(f"{kind} ({len(ids)})" for kind, ids in kinds.items())]
-    return table(head, [[score.name, *(cell(score, ids) for ids in kinds.values())] for score in comparison.systems])
+    return table(
+        head,
+        [
+            [score.name, *(cell(score, ids) for ids in kinds.values())]
+            for score in comparison.systems
+        ],
+    )
 
 
-def _remembered(one: Prepared, raw: SystemScore, replies: Mapping[str, Mapping[str, Any]]) -> tuple[float, float]:
+def _remembered(
+    one: Prepared, raw: SystemScore, replies: Mapping[str, Mapping[str, Any]]
+) -> tuple[float, float]:
     """The share of new words of the imagined passages in the best passages, and in the first wrong ones of *raw*."""
     texts = {passage.id: passage.text for passage in one.data.passages}
     right, wrong = [], []
     for question in one.data.questions:
-        new = find_terms(preprocess(replies[question.id]["hyde"])) - _known(question, replies[question.id])
+        new = find_terms(preprocess(replies[question.id]["hyde"])) - _known(
+            question, replies[question.id]
+        )
         grades = one.data.qrels[question.id]
         best = [id_ for id_, grade in grades.items() if grade == max(grades.values())]
         others = [id_ for id_ in raw.runs[question.id].ids if grades.get(id_, 0) <= 0][:WRONG]
@@ -90,6 +112,7 @@ def _known(question: Question, reply: Mapping[str, Any]) -> frozenset[str]:
 
 def _shares(remembered: Mapping[str, tuple[float, float]]) -> str:
     rows = [
-        [name, f"{right:.0%}", f"{wrong:.0%}", f"{right / wrong:.1f}"] for name, (right, wrong) in remembered.items()
+        [name, f"{right:.0%}", f"{wrong:.0%}", f"{right / wrong:.1f}"]
+        for name, (right, wrong) in remembered.items()
     ]
     return table(["set", "in the best passages", "in wrong ones", "times as many"], rows)

@@ -28,7 +28,11 @@ def circumstances(source: Source, part: str) -> dict[str, Any]:
         "command": command,
         "seed": SEED,
         "embedding model": MODEL,
-        "versions": {"qtmiddleware": qtmiddleware.__version__, "python": platform.python_version(), **libraries},
+        "versions": {
+            "qtmiddleware": qtmiddleware.__version__,
+            "python": platform.python_version(),
+            **libraries,
+        },
         "defaults": _defaults(),
         "data": source.hashes(),
     }
@@ -37,7 +41,9 @@ def circumstances(source: Source, part: str) -> dict[str, Any]:
 def _defaults() -> dict[str, Any]:
     """What the figures depend on most and may be chosen anew."""
     settings = Settings()
-    evidence = {f"evidence {name}": value for name, value in asdict(settings.keyword_evidence).items()}
+    evidence = {
+        f"evidence {name}": value for name, value in asdict(settings.keyword_evidence).items()
+    }
     voices = {f"voice of {name}": value for name, value in asdict(settings.fusion.weights).items()}
     numbers = {**evidence, **voices, "target call rate": settings.escalation.target_call_rate}
     known = {name: value for name, value in numbers.items() if type(value) in (int, float)}
@@ -48,7 +54,11 @@ def told(about: Mapping[str, Any]) -> str:
     """`circumstances` as a list in Markdown."""
     lines = []
     for name, value in about.items():
-        what = ", ".join(f"{key} {one}" for key, one in value.items()) if isinstance(value, Mapping) else value
+        what = (
+            ", ".join(f"{key} {one}" for key, one in value.items())
+            if isinstance(value, Mapping)
+            else value
+        )
         what = f"`{value}`" if name == "command" else what
         lines.append(f"- {name}{' (sha256)' if name == 'data' else ''}: {what}")
     return "\n".join(lines)
@@ -80,7 +90,11 @@ def mean(values: Sequence[float]) -> float:
 
 
 def write(
-    source: Source, name: str, about: Mapping[str, Any], parts: Sequence[str], content: Mapping[str, Any]
+    source: Source,
+    name: str,
+    about: Mapping[str, Any],
+    parts: Sequence[str],
+    content: Mapping[str, Any],
 ) -> None:
     """Print a result and keep it as ``results/<name>.md``, which begins as ``heads/<name>.md``, and ``.json``.
 
@@ -100,7 +114,9 @@ def _json(content: Mapping[str, Any]) -> str:
     entries = []
     for key, value in content.items():
         if isinstance(value, Mapping):
-            inner = ",\n".join(f"  {json.dumps(name)}: {json.dumps(one)}" for name, one in value.items())
+            inner = ",\n".join(
+                f"  {json.dumps(name)}: {json.dumps(one)}" for name, one in value.items()
+            )
             entries.append(f" {json.dumps(key)}: {{\n{inner}\n }}")
         else:
             entries.append(f" {json.dumps(key)}: {json.dumps(value)}")

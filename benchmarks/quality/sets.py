@@ -33,7 +33,9 @@ class Source:
     def of(cls, data: Path, recordings: Path, names: str = "") -> Source:
         """Those of *names*, with commas between them; by default all that were recorded."""
         recorded = sorted(path.stem for path in recordings.glob("*.jsonl"))
-        return cls(data, recordings, tuple(names.split(",") if names else recorded), is_whole=not names)
+        return cls(
+            data, recordings, tuple(names.split(",") if names else recorded), is_whole=not names
+        )
 
     def recording(self, name: str) -> Path:
         """The file with the replies of one set: its own, or the one of its name among the recordings."""

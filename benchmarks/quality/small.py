@@ -17,7 +17,11 @@ ALWAYS: Final[Mapping[str, Any]] = {"escalation": {"mode": "always"}}
 SYSTEMS: Final[Mapping[str, Mapping[str, Any]]] = {
     BASELINE: read_preset("off")[1],
     **{name: {**read_preset(name)[1], **ALWAYS} for name in PRESETS},
-    "balanced, without evidence": {**read_preset("balanced")[1], **ALWAYS, "keywordEvidence": {"enabled": False}},
+    "balanced, without evidence": {
+        **read_preset("balanced")[1],
+        **ALWAYS,
+        "keywordEvidence": {"enabled": False},
+    },
 }
 
 
@@ -37,12 +41,16 @@ def run(source: Source) -> None:
     write(small, "quality-small", about, parts, plain)
 
 
-def _summary(found: Mapping[str, Comparison], grades: Mapping[str, Mapping[str, Mapping[str, int]]]) -> str:
+def _summary(
+    found: Mapping[str, Comparison], grades: Mapping[str, Mapping[str, Mapping[str, int]]]
+) -> str:
     """Means over the collections, in questions of 100."""
     rows = []
     for name in SYSTEMS:
         scores = [comparison[name] for comparison in found.values()]
-        first = mean([_count_first_right(comparison[name], grades[of]) for of, comparison in found.items()])
+        first = mean(
+            [_count_first_right(comparison[name], grades[of]) for of, comparison in found.items()]
+        )
         cells = [f"{mean([score.means[PRIMARY] for score in scores]):.3f}", f"{100 * first:.0f}"]
         if name == BASELINE:
             cells += ["", ""]
@@ -58,7 +66,11 @@ def _summary(found: Mapping[str, Comparison], grades: Mapping[str, Mapping[str, 
 
 def _count_first_right(score: SystemScore, grades: Mapping[str, Mapping[str, int]]) -> float:
     """The share of questions whose first result has the highest grade of their judgements."""
-    right = [grades[id_].get(run.ids[0], 0) == max(grades[id_].values()) for id_, run in score.runs.items() if run.ids]
+    right = [
+        grades[id_].get(run.ids[0], 0) == max(grades[id_].values())
+        for id_, run in score.runs.items()
+        if run.ids
+    ]
     return sum(right) / len(score.runs)
 
 
@@ -66,7 +78,10 @@ def _by_set(found: Mapping[str, Comparison]) -> str:
     rows = [
         [
             f"{set_name} ({comparison.passages})",
-            *(f"{comparison[name].means[PRIMARY]:.3f} ({comparison[name].hurt_rate:.0%})" for name in SYSTEMS),
+            *(
+                f"{comparison[name].means[PRIMARY]:.3f} ({comparison[name].hurt_rate:.0%})"
+                for name in SYSTEMS
+            ),
         ]
         for set_name, comparison in found.items()
     ]

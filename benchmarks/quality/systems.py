@@ -9,7 +9,16 @@ from typing import Any, Final, cast
 
 from benchmarks.quality.report import SEED, circumstances, mean, points, quality, table, write
 from benchmarks.quality.sets import Prepared, Source, prepared
-from qtmiddleware.kit.evaluation import BASELINE, PRIMARY, TOLERANCE, USUAL, Comparison, Run, SystemScore, chosen
+from qtmiddleware.kit.evaluation import (
+    BASELINE,
+    PRIMARY,
+    TOLERANCE,
+    USUAL,
+    Comparison,
+    Run,
+    SystemScore,
+    chosen,
+)
 
 SYSTEMS: Final = (*USUAL, "combined, no hyde", "combined, no rules", "hybrid", "hybrid, combined")
 FULL: Final = "combined"
@@ -34,14 +43,23 @@ def run(source: Source) -> None:
             asked[name] = [_find_asked(one, order) for order in range(ORDERS)]
             if one.is_conversation:
                 conversations.add(name)
-        print(f"{name}: combined {100 * comparisons[name][FULL].difference.gain:+.1f} points", flush=True)
+        print(
+            f"{name}: combined {100 * comparisons[name][FULL].difference.gain:+.1f} points",
+            flush=True,
+        )
     about = circumstances(source, "systems")
     parts = [
         _qualities(comparisons),
         GAIN + _gains(comparisons),
         "## The gate\n\n" + _gate(comparisons, asked, conversations),
     ]
-    write(source, "quality", about, parts, {"sets": {name: to_plain(found) for name, found in comparisons.items()}})
+    write(
+        source,
+        "quality",
+        about,
+        parts,
+        {"sets": {name: to_plain(found) for name, found in comparisons.items()}},
+    )
 
 
 def _names(comparisons: Mapping[str, Comparison]) -> list[str]:
@@ -64,7 +82,10 @@ def _gains(comparisons: Mapping[str, Comparison]) -> str:
         if name == BASELINE:
             continue
         found = [comparison[name] for comparison in comparisons.values()]
-        gain, hurt = mean([it.difference.gain for it in found]), mean([it.hurt_rate for it in found])
+        gain, hurt = (
+            mean([it.difference.gain for it in found]),
+            mean([it.hurt_rate for it in found]),
+        )
         calls = mean([it.llm_calls / len(it.runs) for it in found])
         searches = mean([it.searches_per_question or 0.0 for it in found])
         rows.append(
@@ -77,7 +98,9 @@ def _gains(comparisons: Mapping[str, Comparison]) -> str:
                 f"{searches:.2f}",
             ]
         )
-    return table(["system", *comparisons, "mean", "hurt", "calls a question", "searches a question"], rows)
+    return table(
+        ["system", *comparisons, "mean", "hurt", "calls a question", "searches a question"], rows
+    )
 
 
 def _find_asked(one: Prepared, order: int) -> Set[str]:
@@ -90,19 +113,35 @@ def _find_asked(one: Prepared, order: int) -> Set[str]:
 
 
 def _gate(
-    comparisons: Mapping[str, Comparison], asked: Mapping[str, Sequence[Set[str]]], conversations: set[str]
+    comparisons: Mapping[str, Comparison],
+    asked: Mapping[str, Sequence[Set[str]]],
+    conversations: set[str],
 ) -> str:
     """What the gate gains, beside as many calls made at random or with the gain known beforehand."""
     found = {name: _compare_policies(it, asked[name]) for name, it in comparisons.items()}
     rows = [[name, *_share([it])] for name, it in found.items()]
     rows.append(["all", *_share(list(found.values()))])
-    if conversations and (others := [it for name, it in found.items() if name not in conversations]):
+    if conversations and (
+        others := [it for name, it in found.items() if name not in conversations]
+    ):
         rows.append(["all but conversations", *_share(others)])
-    head = ["set", "calls", "never (rules)", "random", "auto", "oracle", "always", "kept", "kept beyond rules"]
+    head = [
+        "set",
+        "calls",
+        "never (rules)",
+        "random",
+        "auto",
+        "oracle",
+        "always",
+        "kept",
+        "kept beyond rules",
+    ]
     return table([*head, "oracle beyond rules"], rows)
 
 
-def _compare_policies(found: Comparison, asked: Sequence[Set[str]]) -> dict[str, tuple[float, float]]:
+def _compare_policies(
+    found: Comparison, asked: Sequence[Set[str]]
+) -> dict[str, tuple[float, float]]:
     """Gain over the raw query and hurt rate by policy, *auto* as the mean of its orders; under *calls* its call rate.
 
     *random* is what to expect of as many calls, *oracle* spends them where they gain most.
@@ -133,13 +172,21 @@ def _mix(pairs: Sequence[tuple[float, float]], weights: Sequence[float]) -> tupl
 
 def _share(found: Sequence[Mapping[str, tuple[float, float]]]) -> list[str]:
     """Call rate, gain and hurt rate of each policy, and which share of the gain gate and oracle keep."""
-    whole = {name: _mix([it[name] for it in found], [1.0 / len(found)] * len(found)) for name in found[0]}
+    whole = {
+        name: _mix([it[name] for it in found], [1.0 / len(found)] * len(found)) for name in found[0]
+    }
     gains = {name: 100 * gain for name, (gain, _) in whole.items()}
     full, beyond = gains["always"], gains["always"] - gains["never"]
-    shares = [(gains["auto"], full), *((gains[it] - gains["never"], beyond) for it in ("auto", "oracle"))]
+    shares = [
+        (gains["auto"], full),
+        *((gains[it] - gains["never"], beyond) for it in ("auto", "oracle")),
+    ]
     return [
         f"{whole['calls'][0]:.0%}",
-        *(f"{gains[it]:+.1f} ({whole[it][1]:.0%})" for it in ("never", "random", "auto", "oracle", "always")),
+        *(
+            f"{gains[it]:+.1f} ({whole[it][1]:.0%})"
+            for it in ("never", "random", "auto", "oracle", "always")
+        ),
         *(f"{kept / of:.0%}" if of > 0.5 else "" for kept, of in shares),
     ]
 

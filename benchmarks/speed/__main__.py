@@ -21,7 +21,9 @@ from benchmarks.speed.report import RESULTS, Row, circumstances, table, write
 Measured = tuple[list[Row], Mapping[str, str]]
 
 
-def groups(rounds: int, *, peers: bool, beside: Sequence[Path]) -> dict[str, Callable[[], Measured]]:
+def groups(
+    rounds: int, *, peers: bool, beside: Sequence[Path]
+) -> dict[str, Callable[[], Measured]]:
     """What can be measured, by the name `--only` knows it by."""
     return {
         "overhead": lambda: overhead.rows(rounds, peers=peers, beside=beside),
@@ -33,12 +35,32 @@ def groups(rounds: int, *, peers: bool, beside: Sequence[Path]) -> dict[str, Cal
 
 def main() -> int:
     """Measure, print, and keep the result; 0 where every bar holds."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=15, help="readings a figure is the median of (default 15)")
-    parser.add_argument("--only", default="", help="groups to measure, with commas between them (default all)")
-    parser.add_argument("--peers", action="store_true", help="measure the peers too (see benchmarks/speed/setup-peers)")
-    parser.add_argument("--beside", type=Path, nargs="*", default=[], help="other checkouts, measured in the same run")
-    parser.add_argument("--json", type=Path, help=f"where to keep the run (default {RESULTS.name}/speed.json if whole)")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.speed", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=15, help="readings a figure is the median of (default 15)"
+    )
+    parser.add_argument(
+        "--only", default="", help="groups to measure, with commas between them (default all)"
+    )
+    parser.add_argument(
+        "--peers",
+        action="store_true",
+        help="measure the peers too (see benchmarks/speed/setup-peers)",
+    )
+    parser.add_argument(
+        "--beside",
+        type=Path,
+        nargs="*",
+        default=[],
+        help="other checkouts, measured in the same run",
+    )
+    parser.add_argument(
+        "--json",
+        type=Path,
+        help=f"where to keep the run (default {RESULTS.name}/speed.json if whole)",
+    )
     options = parser.parse_args()
     available = groups(options.rounds, peers=options.peers, beside=options.beside)
     chosen = options.only.split(",") if options.only else list(available)
@@ -51,7 +73,9 @@ def main() -> int:
     for name in chosen:
         measured, found = available[name]()
         for group in dict.fromkeys(row.group for row in measured):
-            print(f"\n{group}\n\n{table([row for row in measured if row.group == group])}", flush=True)
+            print(
+                f"\n{group}\n\n{table([row for row in measured if row.group == group])}", flush=True
+            )
         rows += measured
         versions |= found
     target = options.json or (RESULTS / "speed.json" if not options.only else None)

@@ -54,7 +54,11 @@ for name, question in (("first", "What is Nike's strategy in Europe?"), ("second
     found[f"{name} status"] = retrieval.status
 print(json.dumps(found))
 """
-REPLY = {"rewrite": "The strategy of Nike in Europe", "hyde": "Nike sells shoes.", "sub_queries": ["What is Nike?"]}
+REPLY = {
+    "rewrite": "The strategy of Nike in Europe",
+    "hyde": "Nike sells shoes.",
+    "sub_queries": ["What is Nike?"],
+}
 
 
 class _Model(BaseHTTPRequestHandler):
@@ -102,7 +106,9 @@ def reading(checkout: Path, address: str, wait: float, warms: str) -> dict[str, 
     """One fresh process of *checkout*."""
     environ = {**os.environ, "PYTHONPATH": str(checkout), "OPENAI_API_KEY": "none"}
     command = [sys.executable, "-c", ASKING, address, str(wait), warms]
-    done = subprocess.run(command, env=environ, cwd=checkout, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, env=environ, cwd=checkout, capture_output=True, text=True, check=True
+    )
     return dict(json.loads(done.stdout))
 
 
@@ -112,8 +118,12 @@ def main() -> None:
         prog="python -m benchmarks.speed.first_question", description=__doc__.splitlines()[0]
     )
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--beside", type=Path, nargs="*", default=[], help="other checkouts, measured in turn")
-    parser.add_argument("--busy", type=int, default=0, help="processes beside it that keep a core busy")
+    parser.add_argument(
+        "--beside", type=Path, nargs="*", default=[], help="other checkouts, measured in turn"
+    )
+    parser.add_argument(
+        "--busy", type=int, default=0, help="processes beside it that keep a core busy"
+    )
     options = parser.parse_args()
     cases = [(wait, "cold") for wait in WAITS] + [(0.0, "warm")]
     taken: dict[tuple[str, float, str], list[dict[str, Any]]] = {}
@@ -124,10 +134,15 @@ def main() -> None:
                     found = reading(checkout.resolve(), address, wait, warms)
                     if turn:  # the first round writes what Python compiles
                         taken.setdefault((checkout.name, wait, warms), []).append(found)
-    print("| checkout | before the question | made | first question | its model | second | degraded |")
+    print(
+        "| checkout | before the question | made | first question | its model | second | degraded |"
+    )
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: |")
     for (name, wait, warms), all_found in taken.items():
-        ms = {key: median(it[key] for it in all_found) * 1e3 for key in ("made", "first", "first model", "second")}
+        ms = {
+            key: median(it[key] for it in all_found) * 1e3
+            for key in ("made", "first", "first model", "second")
+        }
         degraded = sum(it["first status"] != "full" for it in all_found)
         before = "qm.warm_up()" if warms == "warm" else f"{wait:g} s"
         figures = " | ".join(f"{value:.0f} ms" for value in ms.values())

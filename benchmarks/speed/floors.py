@@ -26,7 +26,9 @@ def best(lists: Iterable[Matches]) -> Matches:
     return sorted(found.values(), key=lambda match: match["score"], reverse=True)[:TOP_K]
 
 
-def pooled(search: Callable[[str], Matches], *, threads: int, seconds: float = 0.0) -> Callable[[str], Matches]:
+def pooled(
+    search: Callable[[str], Matches], *, threads: int, seconds: float = 0.0
+) -> Callable[[str], Matches]:
     """The model, then the searches in one shared thread pool."""
     model, pool = paraphrasing_model(seconds), ThreadPoolExecutor(threads)
 
@@ -43,12 +45,16 @@ def gathered(asearch: Awaited, *, seconds: float = 0.0) -> Awaited:
 
     async def retrieve(question: str) -> Matches:
         reply = await model.acomplete(build_prompt(question))
-        return best(await asyncio.gather(*map(asearch, [question, *json.loads(reply.text)["paraphrases"]])))
+        return best(
+            await asyncio.gather(*map(asearch, [question, *json.loads(reply.text)["paraphrases"]]))
+        )
 
     return retrieve
 
 
-def gathered_threads(search: Callable[[str], Matches], *, threads: int, seconds: float = 0.0) -> Awaited:
+def gathered_threads(
+    search: Callable[[str], Matches], *, threads: int, seconds: float = 0.0
+) -> Awaited:
     """`gathered` for a search that blocks, in a pool of *threads*."""
     pool = ThreadPoolExecutor(threads)
 

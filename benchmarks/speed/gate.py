@@ -34,7 +34,9 @@ def measure(rounds: int) -> dict[str, float]:
         for _ in range(rounds):
             for name in read_limits():
                 unit = worker.measure(CALIBRATION, CALLS)["wall"]
-                ratios.setdefault(name, []).append(worker.measure(f"{name}{LONG}", CALLS)["wall"] / unit)
+                ratios.setdefault(name, []).append(
+                    worker.measure(f"{name}{LONG}", CALLS)["wall"] / unit
+                )
     finally:
         worker.close()
     return {name: median(found) for name, found in ratios.items()}
@@ -42,15 +44,21 @@ def measure(rounds: int) -> dict[str, float]:
 
 def main() -> int:
     """Measure and print; 0 where every limit holds."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.speed.gate", description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=9, help="readings a ratio is the median of (default 9)")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.speed.gate", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=9, help="readings a ratio is the median of (default 9)"
+    )
     options = parser.parse_args()
     limits = read_limits()
     for _ in range(TRIES):
         ratios = measure(options.rounds)
         for name, limit in limits.items():
             verdict = "holds" if ratios[name] <= limit else "EXCEEDED"
-            print(f"cost of a call, {name}: {ratios[name]:.2f} units of the calibration, limit {limit:g}: {verdict}")
+            print(
+                f"cost of a call, {name}: {ratios[name]:.2f} units of the calibration, limit {limit:g}: {verdict}"
+            )
         if all(ratios[name] <= limit for name, limit in limits.items()):
             return 0
     print(

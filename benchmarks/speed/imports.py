@@ -36,7 +36,11 @@ def _list_standard_modules() -> str:
     """The statement that imports what `FIRST_CALL` loads of the standard library, and nothing else."""
     code = f"{FIRST_CALL}\nimport sys\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    names = [it for it in done.stdout.split() if it.partition(".")[0] in sys.stdlib_module_names and it != "__main__"]
+    names = [
+        it
+        for it in done.stdout.split()
+        if it.partition(".")[0] in sys.stdlib_module_names and it != "__main__"
+    ]
     return f"import importlib\nfor name in {names!r}: importlib.import_module(name)"
 
 
@@ -54,7 +58,9 @@ def _timed(statement: str) -> tuple[float, float]:
 def dragged_in(statement: str) -> list[str]:
     """Which of `HEAVY` are loaded after *statement*."""
     code = f"{statement}\nimport sys\nprint(*[name for name in {HEAVY!r} if name in sys.modules])"
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
 
 
 def rows(rounds: int) -> list[Row]:
@@ -74,11 +80,24 @@ def rows(rounds: int) -> list[Row]:
         if name == "bare":
             continue
         for kind, times in (("time", wall), ("processor time", cpu)):
-            found.append(within(GROUP, f"{name}, {kind}", median(times[name]), median(times["bare"]), BAR_MS, "ms"))
+            found.append(
+                within(
+                    GROUP,
+                    f"{name}, {kind}",
+                    median(times[name]),
+                    median(times["bare"]),
+                    BAR_MS,
+                    "ms",
+                )
+            )
         loaded = dragged_in(statement)
         what = f"{name}: of {', '.join(HEAVY)}, loaded {', '.join(loaded) or 'none'}"
-        found.append(Row(GROUP, what, len(loaded), 0, len(loaded), "modules", "0", not loaded, "modules"))
+        found.append(
+            Row(GROUP, what, len(loaded), 0, len(loaded), "modules", "0", not loaded, "modules")
+        )
     for kind, times in (("time", wall), ("processor time", cpu)):
         what = f"{first}, {kind}, beside {standard}"
-        found.append(at_most(GROUP, what, median(times[first]), median(times[standard]), MOST_TIMES, "ms"))
+        found.append(
+            at_most(GROUP, what, median(times[first]), median(times[standard]), MOST_TIMES, "ms")
+        )
     return found

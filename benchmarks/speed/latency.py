@@ -11,7 +11,13 @@ from typing import Any
 from benchmarks.speed.floors import gathered, pooled
 from benchmarks.speed.ours import HangingModel, check, with_options, wrapped
 from benchmarks.speed.report import Row, within
-from benchmarks.speed.workload import MODEL_SECONDS, QUESTIONS, SEARCH_SECONDS, slow_asearch, slow_search
+from benchmarks.speed.workload import (
+    MODEL_SECONDS,
+    QUESTIONS,
+    SEARCH_SECONDS,
+    slow_asearch,
+    slow_search,
+)
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.testing import ScriptedModel
 
@@ -38,7 +44,9 @@ def _reply(prompt: Prompt) -> dict[str, Any]:
     place = next(word for word in prompt.query.split()[1:] if word.istitle())
 
     def about(value: Any) -> Any:
-        return [about(one) for one in value] if isinstance(value, list) else value.format(place=place)
+        return (
+            [about(one) for one in value] if isinstance(value, list) else value.format(place=place)
+        )
 
     return {field.name: about(_FIELDS[field.name]) for field in prompt.fields}
 
@@ -78,11 +86,27 @@ def rows(rounds: int) -> list[Row]:
         check(wrapped(slow_search, with_options(transformationType=mode), model), searches=searches)
         found += _pair(mode, with_options(transformationType=mode), model, IDEAL_MS, rounds)
     hanging = with_options(limits={"llmTimeoutMs": DEADLINE_MS})
-    found += _pair("model hangs, llmTimeoutMs 1000", hanging, HangingModel(HANG_SECONDS), DEADLINE_MS, HANGS)
+    found += _pair(
+        "model hangs, llmTimeoutMs 1000", hanging, HangingModel(HANG_SECONDS), DEADLINE_MS, HANGS
+    )
     by_hand = {
-        "shared thread pool by hand": _rounds_sync(pooled(slow_search, threads=8, seconds=MODEL_SECONDS), rounds),
-        "asyncio.gather by hand": asyncio.run(_rounds_async(gathered(slow_asearch, seconds=MODEL_SECONDS), rounds)),
+        "shared thread pool by hand": _rounds_sync(
+            pooled(slow_search, threads=8, seconds=MODEL_SECONDS), rounds
+        ),
+        "asyncio.gather by hand": asyncio.run(
+            _rounds_async(gathered(slow_asearch, seconds=MODEL_SECONDS), rounds)
+        ),
     }
     for name, taken in by_hand.items():
-        found.append(Row(GROUP, f"(floor) {name}", taken, IDEAL_MS, taken - IDEAL_MS, "ms", ratio_unit="ms over"))
+        found.append(
+            Row(
+                GROUP,
+                f"(floor) {name}",
+                taken,
+                IDEAL_MS,
+                taken - IDEAL_MS,
+                "ms",
+                ratio_unit="ms over",
+            )
+        )
     return found

@@ -31,7 +31,9 @@ async def _rate(call: Call, in_flight: int, turns: int) -> float:
     return in_flight * turns / (time.perf_counter() - began)
 
 
-def _compared(what: str, ours: Call, floor: Call, in_flight: int, bar: float, rounds: int, turns: int = TURNS) -> Row:
+def _compared(
+    what: str, ours: Call, floor: Call, in_flight: int, bar: float, rounds: int, turns: int = TURNS
+) -> Row:
     async def measured() -> tuple[list[float], list[float]]:
         rates: tuple[list[float], list[float]] = ([], [])
         for turn in range(rounds + 1):

@@ -99,7 +99,9 @@ def check(wrapped_search: Any, *, searches: int | None = None) -> None:
             or not came.trace.llm_calls
             or came.trace.searches != (searches or came.trace.searches)
         ):
-            raise RuntimeError(f"{came.trace.searches} searches instead of {searches}, {came.degradations}")
+            raise RuntimeError(
+                f"{came.trace.searches} searches instead of {searches}, {came.degradations}"
+            )
 
 
 def with_options(**options: Any) -> dict[str, Any]:

@@ -73,17 +73,27 @@ def _open_workers(*, peers: bool, beside: Sequence[Path]) -> dict[str, Worker]:
         workers[checkout.resolve().name] = open_own_worker(checkout)
     for name, (home, module) in PEERS.items() if peers else ():
         if interpreter_of(home).exists():
-            workers[name] = Worker([str(interpreter_of(home)), "-m", f"benchmarks.speed.peers.{module}"])
+            workers[name] = Worker(
+                [str(interpreter_of(home)), "-m", f"benchmarks.speed.peers.{module}"]
+            )
         else:
-            print(f"{name} is not measured: run benchmarks/speed/setup-peers first", file=sys.stderr)
+            print(
+                f"{name} is not measured: run benchmarks/speed/setup-peers first", file=sys.stderr
+            )
     return workers
 
 
 def timed(rounds: int, *, peers: bool, beside: Sequence[Path] = ()) -> Timings:
     """Every contender in each round, in another order each time."""
     workers = _open_workers(peers=peers, beside=beside)
-    timings = Timings(versions={name: worker.version for name, worker in workers.items() if name in PEERS})
-    turns = [(f"{name} {case}".strip(), worker, case) for name, worker in workers.items() for case in worker.cases]
+    timings = Timings(
+        versions={name: worker.version for name, worker in workers.items() if name in PEERS}
+    )
+    turns = [
+        (f"{name} {case}".strip(), worker, case)
+        for name, worker in workers.items()
+        for case in worker.cases
+    ]
     chance = random.Random(SEED)
     try:
         for _, worker, case in turns:
@@ -99,7 +109,9 @@ def timed(rounds: int, *, peers: bool, beside: Sequence[Path] = ()) -> Timings:
     return timings
 
 
-def rows(rounds: int, *, peers: bool, beside: Sequence[Path] = ()) -> tuple[list[Row], Mapping[str, str]]:
+def rows(
+    rounds: int, *, peers: bool, beside: Sequence[Path] = ()
+) -> tuple[list[Row], Mapping[str, str]]:
     """The lines of this group and the versions of the peers."""
     timings = timed(rounds, peers=peers, beside=beside)
     found: list[Row] = []
@@ -107,22 +119,41 @@ def rows(rounds: int, *, peers: bool, beside: Sequence[Path] = ()) -> tuple[list
         floor = timings.of(f"floor {kind}")
         for extra in SETUPS:
             ours = timings.of(f"ours {kind}{extra}")
-            found.append(Row(GROUP, f"{kind}{extra or f', beside a bare {label}'}", ours, floor, ours / floor, "us"))
+            found.append(
+                Row(
+                    GROUP,
+                    f"{kind}{extra or f', beside a bare {label}'}",
+                    ours,
+                    floor,
+                    ours / floor,
+                    "us",
+                )
+            )
     for name in sorted(name for name in timings.rounds if name.partition(" ")[0] in PEERS):
         kind = "async" if " async" in name else "sync"
         ours, peer, what = timings.of(f"ours {kind}"), timings.of(name), f"{kind}, beside {name}"
         is_bare = name.startswith(BARE)
         found.append(
-            Row(GROUP, what, ours, peer, peer / ours, "us") if is_bare else below_peer(GROUP, what, ours, peer, 1.0)
+            Row(GROUP, what, ours, peer, peer / ours, "us")
+            if is_bare
+            else below_peer(GROUP, what, ours, peer, 1.0)
         )
     unit, limits = timings.of(CALIBRATION), read_limits()
-    for name in (name for name in timings.rounds if name.endswith(LONG) and name.partition(" ")[0] in SYSTEMS):
+    for name in (
+        name for name in timings.rounds if name.endswith(LONG) and name.partition(" ")[0] in SYSTEMS
+    ):
         row = Row(CALIBRATED, name, timings.of(name), unit, timings.of(name) / unit, "us")
         limit = limits.get(name.removesuffix(LONG))
-        found.append(row if limit is None else at_most(CALIBRATED, name, row.ours, unit, limit, "us"))
+        found.append(
+            row if limit is None else at_most(CALIBRATED, name, row.ours, unit, limit, "us")
+        )
     for place, checkout in enumerate(beside):
         other = checkout.resolve().name
-        for name in [name for name in timings.rounds if f"{other} {name}" in timings.rounds and "floor" not in name]:
+        for name in [
+            name
+            for name in timings.rounds
+            if f"{other} {name}" in timings.rounds and "floor" not in name
+        ]:
             ours, theirs = timings.of(name), timings.of(f"{other} {name}")
             what, group = name.removeprefix("ours "), f"{BESIDE} {other}"
             # A bar is set by the first of them.
@@ -134,4 +165,6 @@ def rows(rounds: int, *, peers: bool, beside: Sequence[Path] = ()) -> tuple[list
 
 def read_limits() -> dict[str, float]:
     """What a call may cost in units of the calibration."""
-    return {name: float(limit) for name, limit in json.loads(LIMITS.read_text(encoding="utf-8")).items()}
+    return {
+        name: float(limit) for name, limit in json.loads(LIMITS.read_text(encoding="utf-8")).items()
+    }

@@ -47,7 +47,9 @@ def cases() -> dict[str, Case]:
         f"rules sync{LONG}": wrapped(find_candidates, RULES, None),
         f"rules async{LONG}": asynchronous(wrapped(afind_candidates, RULES, None)),
         f"combined sync{LONG}": wrapped(find_candidates, ALL_IN_ONE, combining_model()),
-        f"combined async{LONG}": asynchronous(wrapped(afind_candidates, ALL_IN_ONE, combining_model())),
+        f"combined async{LONG}": asynchronous(
+            wrapped(afind_candidates, ALL_IN_ONE, combining_model())
+        ),
     }
     check(wrapped(find_candidates, ALL_IN_ONE, combining_model()))
     for name, config in SETUPS.items():

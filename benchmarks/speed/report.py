@@ -67,7 +67,9 @@ def below_peer(group: str, what: str, ours: float, peer: float, times: float) ->
 def within(group: str, what: str, ours: float, floor: float, apart: float, unit: str) -> Row:
     """Ours may be at most *apart* above the floor."""
     over = ours - floor
-    return Row(group, what, ours, floor, over, unit, f"<= +{apart:g} {unit}", over <= apart, f"{unit} over")
+    return Row(
+        group, what, ours, floor, over, unit, f"<= +{apart:g} {unit}", over <= apart, f"{unit} over"
+    )
 
 
 def _number(value: float) -> str:
@@ -82,14 +84,24 @@ def table(rows: Sequence[Row]) -> str:
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEADS))]
 
     def shown(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + " |"
+        return (
+            "| "
+            + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+            + " |"
+        )
 
     return "\n".join(
-        [shown(HEADS), "|" + "|".join("-" * (width + 2) for width in widths) + "|", *map(shown, lines[1:])]
+        [
+            shown(HEADS),
+            "|" + "|".join("-" * (width + 2) for width in widths) + "|",
+            *map(shown, lines[1:]),
+        ]
     )
 
 
-def circumstances(command: str, versions: Mapping[str, str], load: Callable[[], tuple[float, ...]]) -> dict[str, Any]:
+def circumstances(
+    command: str, versions: Mapping[str, str], load: Callable[[], tuple[float, ...]]
+) -> dict[str, Any]:
     """What one must know to repeat the run."""
     return {
         "command": command,

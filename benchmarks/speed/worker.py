@@ -70,7 +70,9 @@ class Worker:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"{' '.join(map(str, self._process.args))} ended; run it alone to see why")  # type: ignore[arg-type]
+            raise RuntimeError(
+                f"{' '.join(map(str, self._process.args))} ended; run it alone to see why"
+            )  # type: ignore[arg-type]
         return json.loads(line)  # type: ignore[no-any-return]
 
     def measure(self, case: str, calls: int) -> dict[str, float]:

@@ -23,7 +23,18 @@ PASSAGE_CHARS = 800  # the default chunkSize
 CANDIDATES = 50
 CANDIDATE_CHARS = 1_000
 
-_PLACES = ("Paris", "Kyoto", "Montreal", "Glasgow", "Copenhagen", "Doha", "Durban", "Lima", "Marrakesh", "Bonn")
+_PLACES = (
+    "Paris",
+    "Kyoto",
+    "Montreal",
+    "Glasgow",
+    "Copenhagen",
+    "Doha",
+    "Durban",
+    "Lima",
+    "Marrakesh",
+    "Bonn",
+)
 _GASES = ("carbon", "methane", "sulphur", "nitrogen", "ozone")
 _SECTORS = (
     "shipping",
@@ -53,11 +64,17 @@ VARIANTS = {
 """Every question with its four paraphrases."""
 QUESTIONS = list(VARIANTS)
 random.Random(SEED).shuffle(QUESTIONS)
-REPLIES = {question: json.dumps({"paraphrases": variants}) for question, variants in VARIANTS.items()}
+REPLIES = {
+    question: json.dumps({"paraphrases": variants}) for question, variants in VARIANTS.items()
+}
 """The model's reply to each question, as the library asks for it."""
 LINES = {question: "\n".join(variants) for question, variants in VARIANTS.items()}
 """The same as LangChain and LlamaIndex ask for it, a paraphrase a line."""
-_PLACE_OF = {text: place for question, texts in VARIANTS.items() for place, text in enumerate((question, *texts))}
+_PLACE_OF = {
+    text: place
+    for question, texts in VARIANTS.items()
+    for place, text in enumerate((question, *texts))
+}
 
 _LINES = (
     "agreement paris carbon emissions shipping limit climate warming ocean policy energy transport fuel port treaty",
@@ -96,7 +113,12 @@ COMBINED = {
             "rewrite": variants[2],
             "step_back": "International climate policy",
             "sub_queries": [variants[1], variants[3]],
-            "hyde": " ".join([question.replace("How does", "In detail, what does").replace("?", "."), *variants[:2]]),
+            "hyde": " ".join(
+                [
+                    question.replace("How does", "In detail, what does").replace("?", "."),
+                    *variants[:2],
+                ]
+            ),
             "keywords": ["emissions", "caps", "agreement"],
         }
     )
@@ -109,7 +131,11 @@ def _candidates() -> list[dict[str, Any]]:
     chance = random.Random(SEED)
     passages = [_passage(chance, number, CANDIDATE_CHARS) for number in range(CANDIDATES + 10)]
     return [
-        {"id": it["id"], "score": round(0.9 - 0.01 * rank, 4), "metadata": {"text": it["text"], "page": rank}}
+        {
+            "id": it["id"],
+            "score": round(0.9 - 0.01 * rank, 4),
+            "metadata": {"text": it["text"], "page": rank},
+        }
         for rank, it in enumerate(passages)
     ]
 

@@ -30,7 +30,9 @@ _MARK: Final = re.compile(
     r"(?:†[^\]】］\n]{0,40})?[ \u00a0]?[\]】］]",
     re.IGNORECASE | re.ASCII,
 )
-_BEGUN: Final = re.compile(rf"[\[【［][0-9A-Za-z#.,;，、&–—\u00a0 -]{{0,{MOST_CHARS}}}(?:†[^\]】］\n]{{0,40}})?\Z")
+_BEGUN: Final = re.compile(
+    rf"[\[【［][0-9A-Za-z#.,;，、&–—\u00a0 -]{{0,{MOST_CHARS}}}(?:†[^\]】］\n]{{0,40}})?\Z"
+)
 _RANGE: Final = re.compile(rf"({_NUMBER})(?:[ \u00a0]?[-–—][ \u00a0]?({_NUMBER}))?")
 _TOKEN: Final = re.compile(r"(?P<space>\s+)|(?P<ticks>`+)|(?P<bracket>[\[【［])|[^\s`\[【［]+")
 # An index: after a one-letter variable or a name with an underscore, as in a[1] and my_list[1].
@@ -62,7 +64,9 @@ class CitationReader:
         self.invented = 0
         self._count = count
         self._copies = {
-            text[max(0, mark.start() - COPIED_CHARS) : mark.end()] for text in texts for mark in _MARK.finditer(text)
+            text[max(0, mark.start() - COPIED_CHARS) : mark.end()]
+            for text in texts
+            for mark in _MARK.finditer(text)
         }
         self._tail = ""  # not understood yet
         self._line = ""  # what stands before it on its line, as it came
@@ -139,7 +143,9 @@ class CitationReader:
             # The bracket alone: what follows it is read as any text is.
             self._take_text(tail[place])
             return place + 1
-        named = dict.fromkeys(n for it in ranges for n in range(max(it.start, 1), min(it.stop, self._count + 1)))
+        named = dict.fromkeys(
+            n for it in ranges for n in range(max(it.start, 1), min(it.stop, self._count + 1))
+        )
         self.invented += sum(not 1 <= n <= self._count for it in ranges for n in it)
         if named:
             self._cite(list(named))

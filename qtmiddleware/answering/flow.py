@@ -37,8 +37,25 @@ from qtmiddleware.retrieval.question import record_cost
 from qtmiddleware.retrieval.request import Request
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.runtime.observing import Observation, describe_model
-from qtmiddleware.runtime.steps import Ask, Flow, Outcome, Together, gather_flows, observe_flow, observe_steps
-from qtmiddleware.types import Answer, Citation, Deadline, Degradation, Match, Retrieval, SubAnswer, Trace
+from qtmiddleware.runtime.steps import (
+    Ask,
+    Flow,
+    Outcome,
+    Together,
+    gather_flows,
+    observe_flow,
+    observe_steps,
+)
+from qtmiddleware.types import (
+    Answer,
+    Citation,
+    Deadline,
+    Degradation,
+    Match,
+    Retrieval,
+    SubAnswer,
+    Trace,
+)
 
 _NO_PASSAGES: Final = PromptPassages()
 _DECOMPOSING: Final = frozenset({"decompose", "all", "combined"})
@@ -67,7 +84,9 @@ class Draft:
 class AnswerFlow:
     """The flow of one answer. *finished* is called with the retrieval once everything is in its trace."""
 
-    def __init__(self, request: Request, chat: StreamingModel, finished: Callable[[Retrieval], Retrieval]) -> None:
+    def __init__(
+        self, request: Request, chat: StreamingModel, finished: Callable[[Retrieval], Retrieval]
+    ) -> None:
         self.chat = chat
         self.retrieval: Retrieval | None = None
         self._is_finished = False
@@ -91,7 +110,9 @@ class AnswerFlow:
         if isinstance(draft, Answer):
             return draft
         deadline = self.start_call(draft)
-        (outcome,) = yield Together((Ask(draft.prompt, Deadline(deadline.at), self.chat),), deadline, 1)
+        (outcome,) = yield Together(
+            (Ask(draft.prompt, Deadline(deadline.at), self.chat),), deadline, 1
+        )
         reader = AnswerReader(draft.matches)
         if outcome.ok:
             reader.read(outcome.value.text)
@@ -117,7 +138,9 @@ class AnswerFlow:
     def _draft(self) -> Flow[Draft | Answer]:
         retrieval = self._retrieved
         if retrieval.is_unsure and self._settings.answer.if_unsure == "decline":
-            retrieval.trace.note("answer", "the model was not asked: the passages do not match the question")
+            retrieval.trace.note(
+                "answer", "the model was not asked: the passages do not match the question"
+            )
             return self._build_answer(_say_no_answer(self._request.original), found=False)
         questions = retrieval.transformation.sub_queries if self._is_synthesis else ()
         # One sub-query alone is the question in other words.
@@ -154,10 +177,15 @@ class AnswerFlow:
                 raise first
             self._degradations.append(Degradation(draft.stage, error.reason, str(error)))
             # The one that rests on most passages, of those the longest, of those the first.
-            best = max(draft.parts, key=lambda it: (len({citation.number for citation in it.citations}), len(it.text)))
+            best = max(
+                draft.parts,
+                key=lambda it: (len({citation.number for citation in it.citations}), len(it.text)),
+            )
             return self._build_answer(best.text, best.citations, draft.passages)
         if reader.invented:
-            self._degradations.append(Degradation("citations", "invented", f"{reader.invented} removed"))
+            self._degradations.append(
+                Degradation("citations", "invented", f"{reader.invented} removed")
+            )
         if outcome.value.truncated:
             self._degradations.append(Degradation(draft.stage, "truncated"))
         text = reader.text or _say_no_answer(self._request.original)
@@ -202,7 +230,9 @@ class AnswerFlow:
         prompt = self._build_prompt(SYNTHESIS, {"sub_answers": list_sub_answers(joined)})
         return Draft("synthesis", prompt, passages, joined)
 
-    def _answer_parts(self, questions: Sequence[str]) -> Flow[list[tuple[SubAnswer, PromptPassages]]]:
+    def _answer_parts(
+        self, questions: Sequence[str]
+    ) -> Flow[list[tuple[SubAnswer, PromptPassages]]]:
         """Answers each of *questions*, in their order, by a call of its own from its own passages, which come too."""
         settings, trace = self._settings, self._retrieved.trace
         began = perf_counter()
@@ -210,7 +240,10 @@ class AnswerFlow:
         searches = [self._search_part(question) for question in questions]
         deadline = Deadline.after(settings.limits.deadline_ms / 1e3)
         matches = yield from gather_flows(searches, limit=limit, deadline=deadline)
-        passages = [it if it is None else select_passages(it, settings.answer.context_chars) for it in matches]
+        passages = [
+            it if it is None else select_passages(it, settings.answer.context_chars)
+            for it in matches
+        ]
         deadline = Deadline.after(settings.answer.timeout_ms / 1e3)
         asks = {
             place: Ask(
@@ -238,7 +271,9 @@ class AnswerFlow:
         """
         responses = self._responses or {}
         found = Outcome(responses[question]) if question in responses else None
-        if found is None and any(variant.text == question for variant in self._retrieved.variants[1:]):
+        if found is None and any(
+            variant.text == question for variant in self._retrieved.variants[1:]
+        ):
             return None
         request = replace(
             self._request,
@@ -253,16 +288,27 @@ class AnswerFlow:
         try:
             retrieval = yield from retrieval_flow(request, found=found, trace=trace)
         except Exception as error:
-            self._degradations.append(Degradation("sub_answers", "search_failed", type(error).__name__))
+            self._degradations.append(
+                Degradation("sub_answers", "search_failed", type(error).__name__)
+            )
             return None
         finally:
             self._retrieved.trace.add_searches(trace)
-        self._degradations.extend(it for it in retrieval.degradations if it not in self._degradations)
+        self._degradations.extend(
+            it for it in retrieval.degradations if it not in self._degradations
+        )
         return retrieval.matches
 
-    def _build_sub_answer(self, question: str, passages: PromptPassages | None, outcome: Outcome | None) -> SubAnswer:
+    def _build_sub_answer(
+        self, question: str, passages: PromptPassages | None, outcome: Outcome | None
+    ) -> SubAnswer:
         if passages is None or outcome is None:
-            return SubAnswer(question, "", found=False, reason="search_failed" if passages is None else "no_passages")
+            return SubAnswer(
+                question,
+                "",
+                found=False,
+                reason="search_failed" if passages is None else "no_passages",
+            )
         error = _record_call("sub_answer", outcome, self._retrieved.trace)
         reader = AnswerReader(passages.matches)
         if error is None:
@@ -271,9 +317,13 @@ class AnswerFlow:
         if error is not None:
             self._errors.append(error)
             self._degradations.append(Degradation("sub_answers", error.reason, str(error)))
-            return SubAnswer(question, "", matches=passages.matches, found=False, reason=error.reason)
+            return SubAnswer(
+                question, "", matches=passages.matches, found=False, reason=error.reason
+            )
         if reader.invented:
-            self._degradations.append(Degradation("citations", "invented", f"{reader.invented} in a sub-answer"))
+            self._degradations.append(
+                Degradation("citations", "invented", f"{reader.invented} in a sub-answer")
+            )
         if outcome.value.truncated:
             self._degradations.append(Degradation("sub_answers", "truncated"))
         return SubAnswer(
@@ -286,7 +336,9 @@ class AnswerFlow:
         )
 
     def _build_prompt(self, task: Task, material: Mapping[str, Any]) -> Prompt:
-        return task.build_prompt(self._settings, self._request.original, self._request.history, material)
+        return task.build_prompt(
+            self._settings, self._request.original, self._request.history, material
+        )
 
     def _finish(self) -> Retrieval:
         self._is_finished = True
@@ -302,7 +354,9 @@ class AnswerFlow:
         *,
         found: bool = True,
     ) -> Answer:
-        cited = f"{len({it.number for it in citations})} of {len(passages.matches)} passages are cited"
+        cited = (
+            f"{len({it.number for it in citations})} of {len(passages.matches)} passages are cited"
+        )
         self._retrieved.trace.note("answer", cited if found else "not in the passages")
         retrieval = self._finish()
         self._request.log_degradations(logger, "answer", retrieval.trace, self._degradations)

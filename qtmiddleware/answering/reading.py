@@ -53,11 +53,15 @@ class OpeningReader:
     def _decide(self, *, is_last: bool) -> str:
         text = (self._held or "").lstrip()
         place = 0
-        while thought := next((it for it in _THOUGHTS if text[place : place + len(it)].lower() == it), None):
+        while thought := next(
+            (it for it in _THOUGHTS if text[place : place + len(it)].lower() == it), None
+        ):
             end = _THOUGHT_ENDS.search(text, place + len(thought))
             if end is None:
                 # Of what is thought only as much is kept as the end of it may be cut into.
-                self._held = "" if is_last else thought + text[place + len(thought) :][-_ENDING_CHARS:]
+                self._held = (
+                    "" if is_last else thought + text[place + len(thought) :][-_ENDING_CHARS:]
+                )
                 return ""
             place = end.end()
             while text[place : place + 1].isspace():
@@ -128,7 +132,11 @@ class AnswerReader:
     @property
     def error(self) -> ModelError | None:
         """What is wrong with an answer that says nothing."""
-        return ModelError("empty", "the language model's answer is empty") if self.found and not self._shown else None
+        return (
+            ModelError("empty", "the language model's answer is empty")
+            if self.found and not self._shown
+            else None
+        )
 
     @property
     def invented(self) -> int:
@@ -139,7 +147,8 @@ class AnswerReader:
     def citations(self) -> tuple[Citation, ...]:
         """The marks in *text*, in their order."""
         return tuple(
-            Citation(number, start, end, self._matches[number - 1]) for number, start, end in self._citing.marks
+            Citation(number, start, end, self._matches[number - 1])
+            for number, start, end in self._citing.marks
         )
 
 

@@ -105,8 +105,14 @@ class AnswerStream(_Stream):
             if isinstance(draft, Answer):
                 answer = observation.keep(draft)
             else:
-                reply, deadline, call = _Reply(draft), answering.start_call(draft), answering.observe_call(draft)
-                reading = stream(answering.chat, draft.prompt, deadline, self._performer.bulkhead, call)
+                reply, deadline, call = (
+                    _Reply(draft),
+                    answering.start_call(draft),
+                    answering.observe_call(draft),
+                )
+                reading = stream(
+                    answering.chat, draft.prompt, deadline, self._performer.bulkhead, call
+                )
                 try:
                     with closing(reading) as pieces:
                         for piece in pieces:
@@ -162,8 +168,14 @@ class AsyncAnswerStream(_Stream):
             if isinstance(draft, Answer):
                 answer = observation.keep(draft)
             else:
-                reply, deadline, call = _Reply(draft), answering.start_call(draft), answering.observe_call(draft)
-                reading = astream(answering.chat, draft.prompt, deadline, self._performer.bulkhead, call)
+                reply, deadline, call = (
+                    _Reply(draft),
+                    answering.start_call(draft),
+                    answering.observe_call(draft),
+                )
+                reading = astream(
+                    answering.chat, draft.prompt, deadline, self._performer.bulkhead, call
+                )
                 try:
                     async with aclosing(reading) as pieces:
                         async for piece in pieces:

@@ -13,7 +13,15 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from qtmiddleware.config.errors import bad_value, raise_all
-from qtmiddleware.config.keys import ABSENT, Key, all_keys, build_settings, get_value, merge, to_json
+from qtmiddleware.config.keys import (
+    ABSENT,
+    Key,
+    all_keys,
+    build_settings,
+    get_value,
+    merge,
+    to_json,
+)
 from qtmiddleware.config.reading import (
     Layer,
     read_assignments,
@@ -88,7 +96,9 @@ class Config:
         return _lay_over(_default(), layers if source is None else [*layers, (origin, source)])
 
     @classmethod
-    def from_file(cls, path: str | os.PathLike[str], *, environ: Mapping[str, str] | None = None) -> Config:
+    def from_file(
+        cls, path: str | os.PathLike[str], *, environ: Mapping[str, str] | None = None
+    ) -> Config:
         """The config in a file, over the environment; JSON, or TOML where the name ends in ``.toml``.
 
         Raises `ConfigError` where the file cannot be read or anything in it is wrong.
@@ -132,7 +142,10 @@ class Config:
     def rows(self) -> Iterator[tuple[str, Any, str]]:
         """Every option as (dotted camelCase key, value ready for JSON, origin)."""
         values = asdict(self.settings)
-        return ((key.name, to_json(get_value(values, key)), self.origins[key.name]) for key in all_keys())
+        return (
+            (key.name, to_json(get_value(values, key)), self.origins[key.name])
+            for key in all_keys()
+        )
 
 
 def current_overrides() -> Layers:
@@ -151,7 +164,9 @@ def override(values: Mapping[str, Any] | str | os.PathLike[str]) -> Iterator[Non
     if isinstance(values, str | os.PathLike):
         _, values = read_source(values)
     if not isinstance(values, Mapping):
-        raise bad_value("override", values, "a mapping of settings, a path or the name of a preset", "override")
+        raise bad_value(
+            "override", values, "a mapping of settings, a path or the name of a preset", "override"
+        )
     # A copy, so that what the caller changes in it later has no effect.
     token = _overrides.set((*_overrides.get(), deepcopy(dict(values))))
     try:
@@ -184,7 +199,9 @@ def _markdown_section(group: str, keys: Sequence[Key]) -> str:
     rows = [("Key", "Default", "Allowed", "Meaning", "Environment"), ("---",) * 5]
     for key in keys:
         default = json.dumps(to_json(key.default))
-        rows.append((f"`{key.name}`", f"`{default}`", key.allowed, key.description, f"`{key.environment}`"))
+        rows.append(
+            (f"`{key.name}`", f"`{default}`", key.allowed, key.description, f"`{key.environment}`")
+        )
     lines = [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join([f"### {group or 'Top level'}", "", *lines, ""])
 
@@ -205,7 +222,9 @@ def _lay_over(base: Config, layers: Sequence[Layer]) -> Config:
     for origin, written in layers:
         found, wrongs = check(written, origin, own)
         errors.extend(wrongs)
-        origins.update((key.name, origin) for key in all_keys() if get_value(found, key) is not ABSENT)
+        origins.update(
+            (key.name, origin) for key in all_keys() if get_value(found, key) is not ABSENT
+        )
         # A transform is defined in one piece: the fields of another layer's are none of it.
         found["transforms"] = {**values["transforms"], **found.get("transforms", {})}
         values = merge({**values, "transforms": {}}, found)
@@ -218,8 +237,14 @@ def _lay_over(base: Config, layers: Sequence[Layer]) -> Config:
 def _name_transforms(base: Config, layers: Sequence[Layer]) -> tuple[str, ...]:
     """The names of all transforms that *base* and *layers* define; a layer may use what another one defines."""
     given = [written.get("transforms") for _, written in layers]
-    names = [name for definitions in given if isinstance(definitions, Mapping) for name in definitions]
-    return tuple(dict.fromkeys([*base.settings.transforms, *(name for name in names if isinstance(name, str))]))
+    names = [
+        name for definitions in given if isinstance(definitions, Mapping) for name in definitions
+    ]
+    return tuple(
+        dict.fromkeys(
+            [*base.settings.transforms, *(name for name in names if isinstance(name, str))]
+        )
+    )
 
 
 def _find_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[ConfigError]:
@@ -231,22 +256,50 @@ def _find_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[
     if not any(weights.values()):
         source = origins["fusion.weights.original"]
         line = f"at least one of fusion.weights must be above 0 ({source})"
-        yield ConfigError(line, path="fusion.weights", value=weights, allowed="at least one above 0", source=source)
+        yield ConfigError(
+            line,
+            path="fusion.weights",
+            value=weights,
+            allowed="at least one above 0",
+            source=source,
+        )
     hybrid = settings.hybrid
     if hybrid.enabled and not (hybrid.vector_weight or hybrid.bm25_weight):
-        yield bad_value("hybrid.vectorWeight", 0, "above 0 if hybrid.bm25Weight is 0", origins["hybrid.vectorWeight"])
+        yield bad_value(
+            "hybrid.vectorWeight",
+            0,
+            "above 0 if hybrid.bm25Weight is 0",
+            origins["hybrid.vectorWeight"],
+        )
     store = settings.store
     if store.kind == "pinecone" and not (store.index or store.host):
-        yield bad_value("store.index", None, "the name of a Pinecone index, or store.host", origins["store.index"])
+        yield bad_value(
+            "store.index",
+            None,
+            "the name of a Pinecone index, or store.host",
+            origins["store.index"],
+        )
     if store.integrated and (store.sparse_index or store.sparse_host):
-        yield bad_value("store.integrated", True, "false if a sparse index is named", origins["store.integrated"])
+        yield bad_value(
+            "store.integrated",
+            True,
+            "false if a sparse index is named",
+            origins["store.integrated"],
+        )
     address = settings.llm.base_url
-    if address is not None and (not address.lower().startswith(("http://", "https://")) or _may_hold_a_key(address)):
+    if address is not None and (
+        not address.lower().startswith(("http://", "https://")) or _may_hold_a_key(address)
+    ):
         allowed = "an address that begins with http:// or https://, without a user name, password or query"
         yield bad_value("llm.baseUrl", address, allowed, origins["llm.baseUrl"])
     for key, host in (("store.host", store.host), ("store.sparseHost", store.sparse_host)):
         if host is not None and _may_hold_a_key(host):
-            yield bad_value(key, host, "the host of an index, without a user name, password or query", origins[key])
+            yield bad_value(
+                key,
+                host,
+                "the host of an index, without a user name, password or query",
+                origins[key],
+            )
     if settings.cache.redis_url is not None:
         yield from _check_redis(settings.cache.redis_url, origins["cache.redisUrl"])
 

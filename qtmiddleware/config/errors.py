@@ -24,9 +24,21 @@ OF_KUBERNETES: Final = r"QTM_(?:PORT(?:_\w+)?|SERVICE_(?:HOST|PORT)(?:_\w+)?)"
 _LONGEST_SHOWN: Final = 60
 _SHORTEST_SECRET: Final = 6
 _SECRET_WORDS: Final = frozenset(
-    ("secret", "secrets", "password", "passwd", "passphrase", "credential", "credentials", "authorization", "bearer")
+    (
+        "secret",
+        "secrets",
+        "password",
+        "passwd",
+        "passphrase",
+        "credential",
+        "credentials",
+        "authorization",
+        "bearer",
+    )
 )
-_SECRET_NAME: Final = r"(?i)(?:api|access|private|auth|secret)[-_]?(?:key|token)|password$|_(?:pass|pwd)$"
+_SECRET_NAME: Final = (
+    r"(?i)(?:api|access|private|auth|secret)[-_]?(?:key|token)|password$|_(?:pass|pwd)$"
+)
 # What the keys of language models and of code hosts begin with.
 _MODELS: Final = "sk|pk|pcsk|gsk|xai"
 _HOSTS: Final = "gh[oprsu]|github_pat|glpat"
@@ -95,7 +107,9 @@ def holds_key(value: Any) -> bool:
 
 def misplaced_key(path: str, source: str) -> ConfigError:
     """The error for a text setting at *path* that holds a key, which is not repeated."""
-    return ConfigError(f"{path} must not hold a key ({source}); {_KEYS_ADVICE}", path=path, source=source)
+    return ConfigError(
+        f"{path} must not hold a key ({source}); {_KEYS_ADVICE}", path=path, source=source
+    )
 
 
 def unknown_key(key: Any, above: tuple[str, ...], names: Sequence[str], source: str) -> ConfigError:
@@ -103,10 +117,14 @@ def unknown_key(key: Any, above: tuple[str, ...], names: Sequence[str], source: 
     path = ".".join(filter(None, (dotted(above), as_key(key))))
     if not isinstance(key, str):
         return ConfigError(
-            f"{path} is not a setting ({source}); the name of a setting must be text", path=path, source=source
+            f"{path} is not a setting ({source}); the name of a setting must be text",
+            path=path,
+            source=source,
         )
     if is_secret_name(key):
-        return ConfigError(f"{path} is not a setting ({source}); {_KEYS_ADVICE}", path=path, source=source)
+        return ConfigError(
+            f"{path} is not a setting ({source}); {_KEYS_ADVICE}", path=path, source=source
+        )
     allowed = "one of " + ", ".join(names)
     line = f"{path} is not a setting ({source}); {_hint(key, names)}"
     return ConfigError(line, path=path, allowed=allowed, source=source)
@@ -120,28 +138,47 @@ def unknown_variable(name: str, known: Iterable[str]) -> ConfigError:
     source = f"environment {name}"
     if is_secret_name(name):
         advice = "set OPENAI_API_KEY or PINECONE_API_KEY"
-        return ConfigError(f"{name} is not a setting (environment); {advice}", path=name, source=source)
-    groups = {ENVIRONMENT_PREFIX + group.upper(): f"_{key.upper()}" for group, key in SHORTHANDS.items()}
+        return ConfigError(
+            f"{name} is not a setting (environment); {advice}", path=name, source=source
+        )
+    groups = {
+        ENVIRONMENT_PREFIX + group.upper(): f"_{key.upper()}" for group, key in SHORTHANDS.items()
+    }
     # Without the prefix, which any two of them have in common.
     plain = {each.removeprefix(ENVIRONMENT_PREFIX): each for each in (*known, *RESERVED)}
     found = find_nearest(name.removeprefix(ENVIRONMENT_PREFIX), list(plain))
     near = name + groups[name] if name in groups else plain.get(found or "")
-    hint = f"did you mean {near}?" if near else f"names that begin with {ENVIRONMENT_PREFIX} are reserved for settings"
-    return ConfigError(f"{name} is not a setting (environment); {hint}", path=name, allowed=near or "", source=source)
+    hint = (
+        f"did you mean {near}?"
+        if near
+        else f"names that begin with {ENVIRONMENT_PREFIX} are reserved for settings"
+    )
+    return ConfigError(
+        f"{name} is not a setting (environment); {hint}",
+        path=name,
+        allowed=near or "",
+        source=source,
+    )
 
 
 def raise_all(errors: Sequence[ConfigError]) -> None:
     """Raise *errors*, if there are any, as one whose message has a line for each."""
     if errors:
         first, lines = errors[0], "\n".join(dict.fromkeys(map(str, errors)))
-        raise ConfigError(lines, path=first.path, value=first.value, allowed=first.allowed, source=first.source)
+        raise ConfigError(
+            lines, path=first.path, value=first.value, allowed=first.allowed, source=first.source
+        )
 
 
 def display(value: Any) -> str:
     """A found value, fit for a message: short, on one line, and never a secret or the inside of a container."""
     if isinstance(value, str):
         short = value if len(value) <= _LONGEST_SHOWN else value[:_LONGEST_SHOWN] + "..."
-        return _HIDDEN if _is_secret(value) else json.dumps(short, ensure_ascii=not short.isprintable())
+        return (
+            _HIDDEN
+            if _is_secret(value)
+            else json.dumps(short, ensure_ascii=not short.isprintable())
+        )
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     if isinstance(value, int):

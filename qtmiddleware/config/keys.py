@@ -102,7 +102,11 @@ class Key:
     def _words(self) -> str:
         match self.kind:
             case "choice":
-                return "one of " + ", ".join(self.choices) + (", or a name of your own" if self.is_open else "")
+                return (
+                    "one of "
+                    + ", ".join(self.choices)
+                    + (", or a name of your own" if self.is_open else "")
+                )
             case "int":
                 return "a whole number" + self._range()
             case "float":
@@ -147,7 +151,9 @@ def key_of(settings: Settings, mark: Mark) -> tuple[Any, ...]:
 
 
 @cache
-def _reader_of(mark: Mark) -> tuple[Callable[[Settings], tuple[Any, ...]], tuple[tuple[int, Key], ...]]:
+def _reader_of(
+    mark: Mark,
+) -> tuple[Callable[[Settings], tuple[Any, ...]], tuple[tuple[int, Key], ...]]:
     """What reads all options that bear *mark* at once, and the places among them of those that hold objects.
 
     Several options bear each mark, so that a tuple is read.
@@ -197,7 +203,11 @@ def _kind(hint: Any) -> tuple[str, bool, tuple[str, ...]]:
 
 def _freeze(value: Any) -> Any:
     """*value* with its mappings as tuples, sorted by their keys, which are all different."""
-    return tuple(sorted((name, _freeze(it)) for name, it in value.items())) if isinstance(value, Mapping) else value
+    return (
+        tuple(sorted((name, _freeze(it)) for name, it in value.items()))
+        if isinstance(value, Mapping)
+        else value
+    )
 
 
 def build_settings(cls: Any, values: Mapping[str, Any]) -> Any:
@@ -214,7 +224,11 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     both = dict(below)
     for name, value in above.items():
         under = both.get(name)
-        both[name] = merge(under, value) if isinstance(value, Mapping) and isinstance(under, Mapping) else value
+        both[name] = (
+            merge(under, value)
+            if isinstance(value, Mapping) and isinstance(under, Mapping)
+            else value
+        )
     return both
 
 

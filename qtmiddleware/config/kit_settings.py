@@ -22,7 +22,9 @@ CHUNK_BOUNDARY: Final = option(
     "sentence: a chunk ends at the end of a sentence, if one is near; character: every chunk has exactly "
     "chunkSize characters.",
 )
-CONTEXTUAL_CHUNKS: Final = option(False, "Whether the model describes each chunk's place in its document.")
+CONTEXTUAL_CHUNKS: Final = option(
+    False, "Whether the model describes each chunk's place in its document."
+)
 EMBEDDING_MODEL: Final = option(
     "all-MiniLM-L6-v2", "Model that embeds passages and queries.", marks="middleware", min_length=1
 )
@@ -45,14 +47,20 @@ INDEX_PATH: Final = option(
 class HybridSettings(SettingsGroup):
     """Search by vectors and words together, in the built-in store and in Pinecone's document indexes."""
 
-    enabled: bool = option(False, "Whether the built-in store is searched by words too.", marks="middleware")
+    enabled: bool = option(
+        False, "Whether the built-in store is searched by words too.", marks="middleware"
+    )
     method: HybridMethod = option(
         "weighted",
         "How the built-in store merges both searches. weighted: sum of min-max scores; rrf: by rank.",
         marks="middleware",
     )
-    vector_weight: float = option(0.75, "Weight of the vector search.", marks="middleware", ge=0.0, le=1.0)
-    bm25_weight: float = option(0.25, "Weight of the word search (BM25).", marks="middleware", ge=0.0, le=1.0)
+    vector_weight: float = option(
+        0.75, "Weight of the vector search.", marks="middleware", ge=0.0, le=1.0
+    )
+    bm25_weight: float = option(
+        0.25, "Weight of the word search (BM25).", marks="middleware", ge=0.0, le=1.0
+    )
     search_top_k: int = option(
         10,
         "Passages that a hybrid search of the built-in store returns if the call gives no number.",
@@ -61,9 +69,15 @@ class HybridSettings(SettingsGroup):
         le=10_000,
     )
     fusion_top_k: int = option(
-        50, "Candidates from each of the built-in store's two searches.", marks="middleware", ge=1, le=10_000
+        50,
+        "Candidates from each of the built-in store's two searches.",
+        marks="middleware",
+        ge=1,
+        le=10_000,
     )
-    rrf_k: int = option(60, "The constant k of reciprocal rank fusion.", marks="middleware", ge=1, le=10_000)
+    rrf_k: int = option(
+        60, "The constant k of reciprocal rank fusion.", marks="middleware", ge=1, le=10_000
+    )
     text_fields: tuple[str, ...] = option(
         (),
         "Fields of a Pinecone document index that are also searched for the question's keywords, beside a "
@@ -75,22 +89,33 @@ class StoreSettings(SettingsGroup):
     """The built-in store. Keys come only from the environment."""
 
     kind: StoreKind = option(
-        "sqlite", "sqlite and lancedb keep files at indexPath, pinecone uses a Pinecone index, memory keeps nothing."
+        "sqlite",
+        "sqlite and lancedb keep files at indexPath, pinecone uses a Pinecone index, memory keeps nothing.",
     )
     index: str | None = option(None, "Name of the Pinecone index.", marks="named")
-    host: str | None = option(None, "Host of the Pinecone index, instead of its name.", marks="named")
+    host: str | None = option(
+        None, "Host of the Pinecone index, instead of its name.", marks="named"
+    )
     namespace: str = option("", "Pinecone namespace.")
     read_price: float | None = option(
         None,
         "US dollars per million read units, for the cost of searches, those of wrapped functions included.",
         ge=0.0,
     )
-    integrated: bool = option(False, "Whether the Pinecone index embeds texts itself; embeddingModel is then unused.")
-    text_field: str = option("text", "Metadata field of Pinecone records that holds the text.", min_length=1)
+    integrated: bool = option(
+        False, "Whether the Pinecone index embeds texts itself; embeddingModel is then unused."
+    )
+    text_field: str = option(
+        "text", "Metadata field of Pinecone records that holds the text.", min_length=1
+    )
     sparse_index: str | None = option(
         None, "Name of a second, sparse Pinecone index for the word search.", marks="named"
     )
-    sparse_host: str | None = option(None, "Host of the sparse index, instead of its name.", marks="named")
+    sparse_host: str | None = option(
+        None, "Host of the sparse index, instead of its name.", marks="named"
+    )
     sparse_model: str = option(
-        "pinecone-sparse-english-v0", "Model hosted by Pinecone that makes the sparse vectors.", min_length=1
+        "pinecone-sparse-english-v0",
+        "Model hosted by Pinecone that makes the sparse vectors.",
+        min_length=1,
     )

@@ -37,7 +37,10 @@ from qtmiddleware.errors import ConfigError
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
 
-NO_SETTINGS: Final = {"$schema": "Where this schema is, for editors.", "$comment": "What the file is for, for people."}
+NO_SETTINGS: Final = {
+    "$schema": "Where this schema is, for editors.",
+    "$comment": "What the file is for, for people.",
+}
 """The keys of a file that set nothing, with their meaning."""
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -62,7 +65,9 @@ def check(
     except ValidationError as error:
         return {}, [*errors, *_explain(error, source)]
     # Whatever is set is shown by `qtm config show`, and much of it is sent or written somewhere.
-    errors.extend(misplaced_key(key.name, source) for key in all_keys() if holds_key(get_value(checked, key)))
+    errors.extend(
+        misplaced_key(key.name, source) for key in all_keys() if holds_key(get_value(checked, key))
+    )
     return checked, errors
 
 
@@ -101,7 +106,10 @@ def _model(cls: Any) -> type[BaseModel]:
             inner: Any = _model(field.type)
             definitions[field.name] = (inner, Field(default_factory=inner, **field.metadata[META]))
         else:
-            definitions[field.name] = (field.type, Field(default=default_of(field), **field.metadata[META]))
+            definitions[field.name] = (
+                field.type,
+                Field(default=default_of(field), **field.metadata[META]),
+            )
     return create_model(cls.__name__, __config__=config, __doc__=cls.__doc__, **definitions)
 
 
@@ -142,7 +150,9 @@ def _normalize(
         if not above and written in NO_SETTINGS:
             continue
         if not isinstance(written, str) or written not in known:
-            errors.append(unknown_key(written, above, [camel(field.name) for field in fields(cls)], source))
+            errors.append(
+                unknown_key(written, above, [camel(field.name) for field in fields(cls)], source)
+            )
             continue
         name, hint = known[written].name, known[written].type
         path = (*above, name)
@@ -163,21 +173,33 @@ def _spellings(name: str) -> tuple[str, str]:
     return name, camel(name)
 
 
-def _normalize_group(value: Any, hint: Any, path: _Path, source: str, errors: list[ConfigError]) -> dict[str, Any]:
+def _normalize_group(
+    value: Any, hint: Any, path: _Path, source: str, errors: list[ConfigError]
+) -> dict[str, Any]:
     if isinstance(value, Mapping):
         return _normalize(value, hint, path, source, errors)
     short = keys_by_path().get((*path, SHORTHANDS.get(path[-1], "")))
-    if short and (short.nullable if value is None else isinstance(value, bool if short.kind == "bool" else str)):
+    if short and (
+        short.nullable
+        if value is None
+        else isinstance(value, bool if short.kind == "bool" else str)
+    ):
         return {short.path[-1]: _normalize_value(short, value)}
     allowed = "an object" + (f" (or {short.allowed}, which sets {short.name})" if short else "")
     errors.append(bad_value(dotted(path), value, allowed, source))
     return {}
 
 
-def _normalize_prompts(value: Mapping[Any, Any], source: str, errors: list[ConfigError]) -> dict[str, Any]:
+def _normalize_prompts(
+    value: Mapping[Any, Any], source: str, errors: list[ConfigError]
+) -> dict[str, Any]:
     """Returns own instructions by the names of what they instruct; one that would never be used is an error."""
     names = {spelling: name for name in PROMPT_NAMES for spelling in _spellings(name)}
-    errors.extend(unknown_key(written, _PROMPTS, PROMPT_NAMES, source) for written in value if written not in names)
+    errors.extend(
+        unknown_key(written, _PROMPTS, PROMPT_NAMES, source)
+        for written in value
+        if written not in names
+    )
     return {names[written]: text for written, text in value.items() if written in names}
 
 

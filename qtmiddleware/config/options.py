@@ -32,7 +32,9 @@ def option(default: Any, doc: str, *, marks: str = "", **limits: Any) -> Any:
 
 def group(cls: type[Any], doc: str, *, marks: str = "") -> Any:
     """Returns a field that holds a group of options; its *marks* are those of all of them."""
-    return field(default_factory=cls, metadata={META: {"description": doc}, MARKS: frozenset(marks.split())})
+    return field(
+        default_factory=cls, metadata={META: {"description": doc}, MARKS: frozenset(marks.split())}
+    )
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
@@ -79,7 +81,9 @@ class SettingsGroup:
         known = fields(self)
         if not isinstance(values, Mapping):
             values = {it.name: value for it, value in zip(known, values, strict=False)}
-        vars(self).update((it.name, values[it.name] if it.name in values else default_of(it)) for it in known)
+        vars(self).update(
+            (it.name, values[it.name] if it.name in values else default_of(it)) for it in known
+        )
 
 
 def default_of(field: Field[Any]) -> Any:
@@ -91,4 +95,8 @@ def make_group(name: str, doc: str, module: str, options: Mapping[str, tuple[Any
     """Return a group of *module* whose *options*, each a type and a field, are derived from rows of the catalogue."""
     kinds = {option: kind for option, (kind, _) in options.items()}
     defaults = {option: default for option, (_, default) in options.items()}
-    return type(name, (SettingsGroup,), {"__module__": module, "__doc__": doc, "__annotations__": kinds, **defaults})
+    return type(
+        name,
+        (SettingsGroup,),
+        {"__module__": module, "__doc__": doc, "__annotations__": kinds, **defaults},
+    )

@@ -43,7 +43,9 @@ def normalize_transforms(
             built_in = taken[fold(name)]
             line = f"{path} must have another name, because {built_in} is built in ({source})"
             advice = f"to change the prompt of {built_in}, set llm.prompts"
-            errors.append(ConfigError(f"{line}; {advice}", path=path, allowed="another name", source=source))
+            errors.append(
+                ConfigError(f"{line}; {advice}", path=path, allowed="another name", source=source)
+            )
         elif not isinstance(definition, Mapping):
             errors.append(bad_value(path, definition, "an object with prompt and fields", source))
         else:
@@ -123,7 +125,11 @@ def _describe_definition() -> dict[str, Any]:
     return {
         "type": "object",
         "properties": {
-            "prompt": {"type": "string", "minLength": 1, "description": "The instructions for the model."},
+            "prompt": {
+                "type": "string",
+                "minLength": 1,
+                "description": "The instructions for the model.",
+            },
             "fields": {
                 "anyOf": [{"type": "array", "items": {"enum": names}, "minItems": 1}, weighed],
                 "description": "The texts it writes: a list, or an object with their weights.",

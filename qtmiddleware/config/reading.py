@@ -33,7 +33,9 @@ MOST_BYTES: Final = 10_000_000
 
 PRESET_ENDING: Final = ".config.json"
 
-_SWITCH: Final = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(("false", "0", "no", "off"), False)
+_SWITCH: Final = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(
+    ("false", "0", "no", "off"), False
+)
 
 
 def read_source(source: str | os.PathLike[str]) -> Layer:
@@ -44,7 +46,11 @@ def read_source(source: str | os.PathLike[str]) -> Layer:
     from pathlib import Path
 
     name = _match_preset(source) if isinstance(source, str) else None
-    return read_file(source) if name is None or Path(os.fspath(source)).is_file() else read_preset(name)
+    return (
+        read_file(source)
+        if name is None or Path(os.fspath(source)).is_file()
+        else read_preset(name)
+    )
 
 
 def read_preset(name: str) -> Layer:
@@ -70,7 +76,11 @@ def _read_preset_values(name: str) -> Mapping[Any, Any]:
     """Return what a file of the preset called *name* holds, its comment included."""
     if (file := _find_preset_files().get(name)) is not None:
         return read_file(file)[1]
-    return {"$schema": "./schema.json", "$comment": TRANSFORMS[name].label, "transformationType": name}
+    return {
+        "$schema": "./schema.json",
+        "$comment": TRANSFORMS[name].label,
+        "transformationType": name,
+    }
 
 
 def _find_preset_files() -> dict[str, Path]:
@@ -101,7 +111,9 @@ def read_file(path: str | os.PathLike[str]) -> Layer:
     name = os.fsdecode(path)
     source = f"file {name if name.isprintable() else ascii(name)}"
     text = _read_text(name, source)
-    values = _parse_toml(text, source) if name.lower().endswith(".toml") else _parse_json(text, source)
+    values = (
+        _parse_toml(text, source) if name.lower().endswith(".toml") else _parse_json(text, source)
+    )
     if not isinstance(values, Mapping):
         raise _file_error(source, "must hold one JSON object, which begins with { and ends with }")
     return source, values
@@ -112,7 +124,10 @@ def read_environment(environ: Mapping[str, str]) -> list[Layer]:
     by_name = {key.environment: key for key in all_keys()}
     ours = sorted(name for name in environ if _is_ours(name))
     raise_all([unknown_variable(name, by_name) for name in ours if name not in by_name])
-    return [(f"environment {name}", _nest(by_name[name].path, _parse(by_name[name], environ[name]))) for name in ours]
+    return [
+        (f"environment {name}", _nest(by_name[name].path, _parse(by_name[name], environ[name])))
+        for name in ours
+    ]
 
 
 def read_assignments(texts: Sequence[str], source: str) -> list[Layer]:
@@ -130,7 +145,12 @@ def read_assignments(texts: Sequence[str], source: str) -> list[Layer]:
             said = f"{display(text)} must have the form key=value ({source}), such as topK=8 or fusion.method=rrf"
             raise ConfigError(said, source=source)
         key = by_name.get(".".join(map(camel, parts)))
-        layers.append((source, _nest(parts, _from_json(value) if key is None else _parse_assigned(key, value))))
+        layers.append(
+            (
+                source,
+                _nest(parts, _from_json(value) if key is None else _parse_assigned(key, value)),
+            )
+        )
     return layers
 
 
@@ -142,7 +162,11 @@ def _parse_assigned(key: Key, text: str) -> Any:
 
 
 def _is_ours(name: str) -> bool:
-    return name.startswith(ENVIRONMENT_PREFIX) and name not in RESERVED and not re.fullmatch(OF_KUBERNETES, name)
+    return (
+        name.startswith(ENVIRONMENT_PREFIX)
+        and name not in RESERVED
+        and not re.fullmatch(OF_KUBERNETES, name)
+    )
 
 
 def _parse(key: Key, text: str) -> Any:
@@ -179,7 +203,10 @@ def _from_json(text: str) -> Any:
 
 def _read_text(name: str, source: str) -> str:
     if name.lstrip().startswith("{"):
-        raise _file_error("config", "must be a path, not the text of a config; parse the text and pass the mapping")
+        raise _file_error(
+            "config",
+            "must be a path, not the text of a config; parse the text and pass the mapping",
+        )
     from pathlib import Path
 
     try:
@@ -190,7 +217,9 @@ def _read_text(name: str, source: str) -> str:
     except FileNotFoundError:
         is_word = re.fullmatch(r"[\w-]+", name) is not None
         presets = f", and no preset has this name; {_hint_at_presets(name)}`qtm config presets` lists them"
-        raise _file_error(source, f"does not exist (looked from {Path.cwd()}){presets if is_word else ''}") from None
+        raise _file_error(
+            source, f"does not exist (looked from {Path.cwd()}){presets if is_word else ''}"
+        ) from None
     except IsADirectoryError:
         raise _file_error(source, "is a folder; name a file in it") from None
     except UnicodeDecodeError as error:
@@ -199,7 +228,10 @@ def _read_text(name: str, source: str) -> str:
         reason = getattr(error, "strerror", None) or str(error)
         raise _file_error(source, f"cannot be read: {reason}") from None
     if len(content) > MOST_BYTES:
-        raise _file_error(source, f"is larger than {MOST_BYTES:,} bytes, the limit for a config; name another file")
+        raise _file_error(
+            source,
+            f"is larger than {MOST_BYTES:,} bytes, the limit for a config; name another file",
+        )
     return text
 
 

@@ -34,7 +34,9 @@ class RedisAddress:
         try:
             parts = urlsplit(url)
             port = parts.port
-            options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+            options = parse_qsl(
+                parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)
+            )
         except ValueError:
             # The error may hold a part of a password.
             _refuse("cache.redisUrl must be an address that can be read")
@@ -42,7 +44,9 @@ class RedisAddress:
             _refuse(
                 f"cache.redisUrl must not hold a user name or password; set {USER_VARIABLE} and {PASSWORD_VARIABLE}"
             )
-        if not _is_complete(parts, port) or not all(_is_option(parts.scheme, *option) for option in options):
+        if not _is_complete(parts, port) or not all(
+            _is_option(parts.scheme, *option) for option in options
+        ):
             _refuse("cache.redisUrl must be an address that qtmiddleware can use")
         self.url = url
         self._tls_checks = _tls_checks(dict(options)) if parts.scheme == "rediss" else {}
@@ -61,7 +65,11 @@ class RedisAddress:
         except ImportError as error:
             raise MissingExtra("redis", "redis") from error
         # By default it tells its own name and version first, and asks for another protocol: three more round trips.
-        silent = {"driver_info": None} if hasattr(redis, "DriverInfo") else {"lib_name": None, "lib_version": None}
+        silent = (
+            {"driver_info": None}
+            if hasattr(redis, "DriverInfo")
+            else {"lib_name": None, "lib_version": None}
+        )
         try:
             pool = redis.ConnectionPool.from_url(
                 self.url,
@@ -88,7 +96,11 @@ def _is_complete(parts: SplitResult, port: int | None) -> bool:
         return False
     if parts.scheme == "unix":
         return not parts.netloc and len(parts.path) > 1
-    return bool(parts.hostname) and port != 0 and re.fullmatch(r"(/\d{0,9})?", parts.path, re.ASCII) is not None
+    return (
+        bool(parts.hostname)
+        and port != 0
+        and re.fullmatch(r"(/\d{0,9})?", parts.path, re.ASCII) is not None
+    )
 
 
 def _is_option(scheme: str, name: str, value: str) -> bool:

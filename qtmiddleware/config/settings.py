@@ -8,7 +8,14 @@ here and camelCase in files. Annotations are evaluated here, not kept as texts: 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from qtmiddleware.catalogue import FUSION_METHODS, LANGUAGES, TEXT_FIELDS, TRANSFORMS, TransformRow, prompt_names
+from qtmiddleware.catalogue import (
+    FUSION_METHODS,
+    LANGUAGES,
+    TEXT_FIELDS,
+    TRANSFORMS,
+    TransformRow,
+    prompt_names,
+)
 from qtmiddleware.catalogue import FusionMethod as FusionRow
 from qtmiddleware.config import kit_settings as kit
 from qtmiddleware.config.kit_settings import HybridSettings, StoreSettings
@@ -38,7 +45,9 @@ class PreprocessSettings(SettingsGroup):
 
     enabled: bool = option(True, "Whether the rules run.", marks="reply")
     language: Language = option(
-        "auto", "Language of the word list; auto detects the language of the question.", marks="reply"
+        "auto",
+        "Language of the word list; auto detects the language of the question.",
+        marks="reply",
     )
     apply_to: ApplyTo = option(
         "keywords",
@@ -80,8 +89,12 @@ class KeywordEvidenceSettings(SettingsGroup):
         ge=0.0,
         le=10.0,
     )
-    text_field: str | None = option(None, "Metadata field that holds the text; null tries the usual names.")
-    id_field: str | None = option(None, "Field that holds a passage's id; null tries the usual names.", min_length=1)
+    text_field: str | None = option(
+        None, "Metadata field that holds the text; null tries the usual names."
+    )
+    id_field: str | None = option(
+        None, "Field that holds a passage's id; null tries the usual names.", min_length=1
+    )
     score_field: str | None = option(
         None, "Field that holds a passage's score; null tries the usual names.", min_length=1
     )
@@ -98,10 +111,13 @@ class GlossarySettings(SettingsGroup):
         min_length=1,
     )
     terms: Mapping[str, str] = option(
-        {}, "Terms with their other forms, separated by commas; they are used beside those of the file.", marks="named"
+        {},
+        "Terms with their other forms, separated by commas; they are used beside those of the file.",
+        marks="named",
     )
     search: bool = option(
-        False, "Whether a question with a term of the glossary is also searched with the other forms written out."
+        False,
+        "Whether a question with a term of the glossary is also searched with the other forms written out.",
     )
 
 
@@ -109,10 +125,15 @@ class EscalationSettings(SettingsGroup):
     """When the language model is called."""
 
     mode: EscalationMode = option(
-        "always", "When the model is called: always, never, or auto, which decides from the first results."
+        "always",
+        "When the model is called: always, never, or auto, which decides from the first results.",
     )
-    target_call_rate: float = option(0.35, "Share of the questions for which auto may call the model.", ge=0.0, le=1.0)
-    max_llm_calls_per_query: int = option(4, "Maximum model calls per question.", marks="reply", ge=0, le=20)
+    target_call_rate: float = option(
+        0.35, "Share of the questions for which auto may call the model.", ge=0.0, le=1.0
+    )
+    max_llm_calls_per_query: int = option(
+        4, "Maximum model calls per question.", marks="reply", ge=0, le=20
+    )
 
 
 def _weight(default: float, doc: str) -> Any:
@@ -130,9 +151,16 @@ else:
             "original": (float, _weight(1.0, "The user's own question.")),
             "original_in_conversation": (
                 float,
-                _weight(0.0, "The user's own words, if a standalone form of the question is searched too."),
+                _weight(
+                    0.0,
+                    "The user's own words, if a standalone form of the question is searched too.",
+                ),
             ),
-            **{row.name: (float, _weight(row.weight, row.meaning)) for row in TEXT_FIELDS.values() if row.variant},
+            **{
+                row.name: (float, _weight(row.weight, row.meaning))
+                for row in TEXT_FIELDS.values()
+                if row.variant
+            },
         },
     )
 
@@ -144,9 +172,13 @@ class FusionSettings(SettingsGroup):
         "anchored",
         "How result lists are merged: anchored, rrf, weighted_rrf, max, or concat, which keeps them one after the other.",
     )
-    weights: FusionWeights = group(FusionWeights, "The weight of each kind of variant (anchored, weighted_rrf).")
+    weights: FusionWeights = group(
+        FusionWeights, "The weight of each kind of variant (anchored, weighted_rrf)."
+    )
     rrf_k: int = option(60, "The constant k of reciprocal rank fusion.", ge=1, le=10_000)
-    include_original: bool = option(True, "Whether the results of the question itself take part in the fusion.")
+    include_original: bool = option(
+        True, "Whether the results of the question itself take part in the fusion."
+    )
     sub_query_top_k: int | None = option(
         None,
         "Passages requested per sub-query search; null requests as many as for the other searches.",
@@ -175,7 +207,9 @@ class FusionSettings(SettingsGroup):
 class LimitSettings(SettingsGroup):
     """Limits per question: time, size and concurrency."""
 
-    llm_timeout_ms: int = option(5_000, "Maximum wait for the language model, in milliseconds.", ge=1, le=600_000)
+    llm_timeout_ms: int = option(
+        5_000, "Maximum wait for the language model, in milliseconds.", ge=1, le=600_000
+    )
     deadline_ms: int = option(
         8_000,
         "Maximum time per question, in milliseconds; after it, only the search for the question itself is waited for.",
@@ -198,7 +232,10 @@ class LimitSettings(SettingsGroup):
         le=10_000,
     )
     max_query_chars: int = option(
-        8_000, "Maximum characters of a question; longer questions go to your function unchanged.", ge=1, le=1_000_000
+        8_000,
+        "Maximum characters of a question; longer questions go to your function unchanged.",
+        ge=1,
+        le=1_000_000,
     )
 
     @property
@@ -215,7 +252,12 @@ else:
         "The sampling temperature per prompt.",
         __name__,
         {
-            name: (float | None, option(None, "Temperature of this prompt; null uses llm.temperature.", ge=0.0, le=2.0))
+            name: (
+                float | None,
+                option(
+                    None, "Temperature of this prompt; null uses llm.temperature.", ge=0.0, le=2.0
+                ),
+            )
             for name in prompt_names()
         },
     )
@@ -225,7 +267,9 @@ class LlmSettings(SettingsGroup):
     """The language model that writes the transformations. Its key comes only from the environment."""
 
     base_url: str | None = option(
-        None, "Address of an OpenAI-compatible service; null uses the client's default.", marks="reply model named"
+        None,
+        "Address of an OpenAI-compatible service; null uses the client's default.",
+        marks="reply model named",
     )
     temperature: float | None = option(
         0.0, "Sampling temperature; null sends none.", marks="reply model", ge=0.0, le=2.0
@@ -253,24 +297,40 @@ class LlmSettings(SettingsGroup):
         "aspects; research: always into definition, method, results, comparison, application.",
         marks="reply",
     )
-    paraphrases: int = option(3, "Paraphrases that multi_query requests.", marks="reply", ge=1, le=10)
+    paraphrases: int = option(
+        3, "Paraphrases that multi_query requests.", marks="reply", ge=1, le=10
+    )
     history_messages: int = option(
-        6, "How many of the last messages of a conversation the model sees.", marks="reply", ge=0, le=100
+        6,
+        "How many of the last messages of a conversation the model sees.",
+        marks="reply",
+        ge=0,
+        le=100,
     )
     guard: bool = option(
         True,
         "Whether variants that lost a name, number, code, quote or negation are repaired or dropped.",
         marks="reply",
     )
-    hyde_in_combined: bool = option(True, "Whether combined also requests a hypothetical passage.", marks="reply")
+    hyde_in_combined: bool = option(
+        True, "Whether combined also requests a hypothetical passage.", marks="reply"
+    )
     prompts: Mapping[str, str] = option(
-        {}, "Your own instructions by prompt name; they replace the built-in ones.", marks="reply named"
+        {},
+        "Your own instructions by prompt name; they replace the built-in ones.",
+        marks="reply named",
     )
     input_price: float | None = option(
-        None, "US dollars per million input tokens; replaces the known price.", marks="model", ge=0.0
+        None,
+        "US dollars per million input tokens; replaces the known price.",
+        marks="model",
+        ge=0.0,
     )
     output_price: float | None = option(
-        None, "US dollars per million output tokens; replaces the known price.", marks="model", ge=0.0
+        None,
+        "US dollars per million output tokens; replaces the known price.",
+        marks="model",
+        ge=0.0,
     )
 
 
@@ -284,7 +344,9 @@ class RerankSettings(SettingsGroup):
         marks="named",
         min_length=1,
     )
-    rerank_top_k: int = option(20, "How many of the best candidates the model scores.", ge=1, le=1_000)
+    rerank_top_k: int = option(
+        20, "How many of the best candidates the model scores.", ge=1, le=1_000
+    )
     timeout_ms: int = option(
         5_000,
         "Maximum wait for the reranker, in milliseconds, not counting the loading of its model; after it, the"
@@ -301,12 +363,20 @@ class CacheSettings(SettingsGroup):
     """The cache of transformations. Search results are never cached."""
 
     enabled: bool = option(True, "Whether equal questions share one transformation.")
-    max_entries: int = option(1_024, "Maximum number of transformations kept.", marks="middleware", ge=1, le=1_000_000)
+    max_entries: int = option(
+        1_024, "Maximum number of transformations kept.", marks="middleware", ge=1, le=1_000_000
+    )
     ttl_seconds: int = option(
-        3_600, "How long a transformation is kept, in seconds.", marks="middleware", ge=1, le=31_536_000
+        3_600,
+        "How long a transformation is kept, in seconds.",
+        marks="middleware",
+        ge=1,
+        le=31_536_000,
     )
     tenant: str = option(
-        "", "Part of every cache key; give each customer a value of their own to keep customers apart.", marks="reply"
+        "",
+        "Part of every cache key; give each customer a value of their own to keep customers apart.",
+        marks="reply",
     )
     redis_url: str | None = option(
         None,
@@ -327,26 +397,40 @@ class BreakerSettings(SettingsGroup):
     """The circuit breaker: when qtmiddleware stops asking a failing language model, or Redis, for a while."""
 
     enabled: bool = option(True, "Whether the circuit breaker is on.")
-    failures: int = option(5, "Calls in a row that must fail or be late before the breaker opens.", ge=1, le=1_000)
-    seconds: float = option(30.0, "Seconds the breaker stays open before one call tries again.", ge=0.001, le=86_400.0)
+    failures: int = option(
+        5, "Calls in a row that must fail or be late before the breaker opens.", ge=1, le=1_000
+    )
+    seconds: float = option(
+        30.0, "Seconds the breaker stays open before one call tries again.", ge=0.001, le=86_400.0
+    )
 
 
 class BudgetSettings(SettingsGroup):
     """What all model calls in this process may cost together; beyond it, only the rules run."""
 
-    max_llm_calls_per_minute: int | None = option(None, "Maximum model calls within 60 seconds.", ge=0, le=1_000_000)
-    max_tokens: int | None = option(None, "Maximum input and output tokens within budget.hours.", ge=0)
+    max_llm_calls_per_minute: int | None = option(
+        None, "Maximum model calls within 60 seconds.", ge=0, le=1_000_000
+    )
+    max_tokens: int | None = option(
+        None, "Maximum input and output tokens within budget.hours.", ge=0
+    )
     max_usd: float | None = option(None, "Maximum US dollars within budget.hours.", ge=0.0)
-    hours: float = option(24.0, "Hours over which tokens and dollars are counted.", ge=0.01, le=8_784.0)
+    hours: float = option(
+        24.0, "Hours over which tokens and dollars are counted.", ge=0.01, le=8_784.0
+    )
 
 
 class LogSettings(SettingsGroup):
     """The query log: a record of what happened to each question."""
 
     path: str | None = option(
-        None, "JSON-lines file with one record per query, in a folder that exists; null writes no file.", marks="named"
+        None,
+        "JSON-lines file with one record per query, in a folder that exists; null writes no file.",
+        marks="named",
     )
-    query_text: bool = option(True, "Whether the log holds the searched texts; if not, it holds only their hashes.")
+    query_text: bool = option(
+        True, "Whether the log holds the searched texts; if not, it holds only their hashes."
+    )
     passage_text: bool = option(
         False, "Whether the log also holds the passages' texts; a judge of shadow mode reads them."
     )
@@ -356,11 +440,18 @@ class AnswerSettings(SettingsGroup):
     """Answers from the retrieved passages."""
 
     mode: AnswerMode = option(
-        "plain", "plain: one answer; synthesis: one answer per sub-query, then one answer made from them."
+        "plain",
+        "plain: one answer; synthesis: one answer per sub-query, then one answer made from them.",
     )
-    max_tokens: int | None = option(1_000, "Maximum tokens per answer; null sends no limit.", ge=1, le=100_000)
-    timeout_ms: int = option(60_000, "Maximum wait for one model answer, in milliseconds.", ge=1, le=600_000)
-    context_chars: int = option(24_000, "Maximum characters of passages that the model sees.", ge=100, le=10_000_000)
+    max_tokens: int | None = option(
+        1_000, "Maximum tokens per answer; null sends no limit.", ge=1, le=100_000
+    )
+    timeout_ms: int = option(
+        60_000, "Maximum wait for one model answer, in milliseconds.", ge=1, le=600_000
+    )
+    context_chars: int = option(
+        24_000, "Maximum characters of passages that the model sees.", ge=100, le=10_000_000
+    )
     if_unsure: IfUnsure = option(
         "answer",
         "What an answer does if the retrieval is unsure (r.is_unsure): answer asks the model all the same; "
@@ -414,7 +505,9 @@ class Settings(SettingsGroup):
     answer: AnswerSettings = group(AnswerSettings, "Answers from the retrieved passages.")
     cache: CacheSettings = group(CacheSettings, "The cache of transformations.")
     breaker: BreakerSettings = group(BreakerSettings, "The circuit breaker.", marks="middleware")
-    budget: BudgetSettings = group(BudgetSettings, "What all model calls together may cost.", marks="middleware")
+    budget: BudgetSettings = group(
+        BudgetSettings, "What all model calls together may cost.", marks="middleware"
+    )
     log: LogSettings = group(LogSettings, "The query log.")
     transforms: Mapping[str, Any] = option(
         {},

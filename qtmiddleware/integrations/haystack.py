@@ -33,7 +33,11 @@ from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 with needs("haystack-ai", "2.25", extra="haystack"):
     from haystack import Document, component, default_from_dict, default_to_dict
     from haystack.core.errors import DeserializationError, SerializationError
-    from haystack.core.serialization import component_from_dict, component_to_dict, import_class_by_name
+    from haystack.core.serialization import (
+        component_from_dict,
+        component_to_dict,
+        import_class_by_name,
+    )
     from haystack.dataclasses import ChatMessage
     from haystack.tracing.tracer import Span, is_tracing_enabled, tracer
     from haystack.utils import deserialize_callable, serialize_callable
@@ -114,7 +118,9 @@ class QueryTransformRetriever:
         self.redact, self.observers, self.on_retrieval = redact, observers, on_retrieval
         if top_k is not None and (type(top_k) is not int or top_k < 1):
             raise ConfigError(
-                f"top_k must be a whole number of at least 1, not {top_k!r}", path="top_k", allowed="1 or more"
+                f"top_k must be a whole number of at least 1, not {top_k!r}",
+                path="top_k",
+                allowed="1 or more",
             )
         self._is_warm = False
         self._search, self._asearch = self._wrap()
@@ -141,7 +147,11 @@ class QueryTransformRetriever:
         self._warm_up_inner()
         with _trace(SPAN) as span:
             given = AskOptions(
-                filters=filters, top_k=top_k, history=history, retriever_kwargs=retriever_kwargs, qtm_config=qtm_config
+                filters=filters,
+                top_k=top_k,
+                history=history,
+                retriever_kwargs=retriever_kwargs,
+                qtm_config=qtm_config,
             )
             return self._report(self.retrieve(query, **given), span)
 
@@ -159,7 +169,11 @@ class QueryTransformRetriever:
         await self._warm_up_inner_async()
         with _trace(SPAN) as span:
             given = AskOptions(
-                filters=filters, top_k=top_k, history=history, retriever_kwargs=retriever_kwargs, qtm_config=qtm_config
+                filters=filters,
+                top_k=top_k,
+                history=history,
+                retriever_kwargs=retriever_kwargs,
+                qtm_config=qtm_config,
             )
             return self._report(await self.aretrieve(query, **given), span)
 
@@ -214,7 +228,11 @@ class QueryTransformRetriever:
     def to_dict(self) -> dict[str, Any]:
         """What a file holds of this; raises Haystack's `SerializationError` for an object that a file cannot hold."""
         given = {name: getattr(self, name) for name in _FIELDS}
-        saved = {name: _save(name, value) for name, value in given.items() if value is not None and value != ()}
+        saved = {
+            name: _save(name, value)
+            for name, value in given.items()
+            if value is not None and value != ()
+        }
         return default_to_dict(self, **saved)
 
     @classmethod
@@ -227,7 +245,9 @@ class QueryTransformRetriever:
         if unknown := sorted(set(saved) - set(_FIELDS)):
             said = f"{cls.__name__} has no option {', '.join(unknown)}; the options are {', '.join(_FIELDS)}"
             raise DeserializationError(f"{said}. Was it saved by a newer version of qtmiddleware?")
-        loaded = {name: value if name in _PLAIN else _load(name, value) for name, value in saved.items()}
+        loaded = {
+            name: value if name in _PLAIN else _load(name, value) for name, value in saved.items()
+        }
         made: QueryTransformRetriever = default_from_dict(cls, {**data, "init_parameters": loaded})
         return made
 
@@ -247,8 +267,13 @@ class QueryTransformRetriever:
         """Wrap what *retriever* is searched with, once for blocking and once for awaiting calls."""
         inner, embedder = self.retriever, self.text_embedder
         if isinstance(inner, Wrapped | Bound):
-            if set_too := [name for name in ("text_embedder", *_OF_MIDDLEWARE) if getattr(self, name)]:
-                raise _refuse(f"retriever is already wrapped; set {', '.join(set_too)} where you wrap it", inner)
+            if set_too := [
+                name for name in ("text_embedder", *_OF_MIDDLEWARE) if getattr(self, name)
+            ]:
+                raise _refuse(
+                    f"retriever is already wrapped; set {', '.join(set_too)} where you wrap it",
+                    inner,
+                )
             return inner, inner
         given = {name: getattr(self, name) for name in _OF_MIDDLEWARE}
         if _is_component(self.client):
@@ -262,7 +287,11 @@ class QueryTransformRetriever:
             hint = "; decorate its class with @component" if hasattr(inner, "run") else ""
             raise _refuse(f"retriever must be {_ACCEPTED}, not {_name_type(inner)}{hint}", inner)
         elif embedder is not None:
-            raise _refuse("a function takes the query as text; leave text_embedder out", inner, "text_embedder")
+            raise _refuse(
+                "a function takes the query as text; leave text_embedder out",
+                inner,
+                "text_embedder",
+            )
         else:
             functions = (inner,)
         middleware = QueryMiddleware(**given)
@@ -270,12 +299,19 @@ class QueryTransformRetriever:
 
     def _find_wanted(self, options: AskOptions) -> int | None:
         """How many documents are wanted of a call with *options*."""
-        return next((it for it in (options.get("top_k"), self.top_k, self._usual_top_k) if it is not None), None)
+        return next(
+            (it for it in (options.get("top_k"), self.top_k, self._usual_top_k) if it is not None),
+            None,
+        )
 
     def _arguments(self, options: AskOptions) -> dict[str, Any]:
         """What the function is called with beside the query."""
         check_options(self.retrieve, options, AskOptions.__optional_keys__)
-        history, filters, wanted = options.get("history"), options.get("filters"), self._find_wanted(options)
+        history, filters, wanted = (
+            options.get("history"),
+            options.get("filters"),
+            self._find_wanted(options),
+        )
         given = dict(options.get("retriever_kwargs") or {})
         if filters is not None:
             given["filters"] = filters
@@ -288,16 +324,30 @@ class QueryTransformRetriever:
     def _cut(self, found: Retrieval, options: AskOptions) -> Retrieval:
         """The best of what was *found* by a function that cannot be told how many are wanted."""
         wanted = self._find_wanted(options) if self._search.top_k_argument is None else None
-        return found if type(wanted) is not int or wanted < 1 else replace(found, matches=found.matches[:wanted])
+        return (
+            found
+            if type(wanted) is not int or wanted < 1
+            else replace(found, matches=found.matches[:wanted])
+        )
 
     def _report(self, found: Retrieval, span: Span) -> dict[str, Any]:
         """The outputs, of which *span* gets what holds no text, and with content tracing the whole record."""
         if is_tracing_enabled():
             told = [f"{it.stage}: {it.reason}" for it in found.degradations]
-            tags = {"status": found.status, "variants": [it.kind for it in found.variants], "degradations": told}
-            counts = {name: getattr(found.trace, name) for name in ("query_id", "searches", "llm_calls")}
-            span.set_tags({f"qtmiddleware.{name}": value for name, value in (tags | counts).items()})
-            span.set_content_tag("qtmiddleware.record", build_record(found, TextWriter(self.redact)))
+            tags = {
+                "status": found.status,
+                "variants": [it.kind for it in found.variants],
+                "degradations": told,
+            }
+            counts = {
+                name: getattr(found.trace, name) for name in ("query_id", "searches", "llm_calls")
+            }
+            span.set_tags(
+                {f"qtmiddleware.{name}": value for name, value in (tags | counts).items()}
+            )
+            span.set_content_tag(
+                "qtmiddleware.record", build_record(found, TextWriter(self.redact))
+            )
         return {
             "documents": _read_documents(found),
             "status": found.status,
@@ -324,9 +374,19 @@ class _Search:
         embedded = _list_embeddings(embedder)
         self.embedded = {name: f"query_{name}" for name in embedded if f"query_{name}" in inputs}
         kind, filled = _name_type(retriever), {"query", *self.embedded.values()}
-        missing = [name for name, socket in inputs.items() if socket.is_mandatory and name not in filled]
-        if missing or "documents" not in _read_sockets(retriever, "output") or not (self.takes_query or self.embedded):
-            hint = f"{kind} needs {', '.join(missing)}" if missing else f"{kind} does not return documents for a query"
+        missing = [
+            name for name, socket in inputs.items() if socket.is_mandatory and name not in filled
+        ]
+        if (
+            missing
+            or "documents" not in _read_sockets(retriever, "output")
+            or not (self.takes_query or self.embedded)
+        ):
+            hint = (
+                f"{kind} needs {', '.join(missing)}"
+                if missing
+                else f"{kind} does not return documents for a query"
+            )
             raise _refuse(f"retriever must be {_ACCEPTED}; {hint}", retriever)
         if embedder is not None and not self.embedded:
             message = f"{kind} takes no output of {_name_type(embedder)}; leave text_embedder out"
@@ -334,11 +394,17 @@ class _Search:
 
     def __call__(self, query: Any, top_k: int | None = None, **more: Any) -> Any:
         made = {} if self.embedder is None else _run("text_embedder", self.embedder, text=query)
-        return self.read(_run("retriever", self.retriever, **self.give(query, made, top_k, more)), top_k)
+        return self.read(
+            _run("retriever", self.retriever, **self.give(query, made, top_k, more)), top_k
+        )
 
-    def give(self, query: Any, made: Mapping[str, Any], top_k: int | None, more: dict[str, Any]) -> dict[str, Any]:
+    def give(
+        self, query: Any, made: Mapping[str, Any], top_k: int | None, more: dict[str, Any]
+    ) -> dict[str, Any]:
         """What the retriever is run with, where the embedder has *made* something."""
-        given = more | {socket: made[name] for name, socket in self.embedded.items() if name in made}
+        given = more | {
+            socket: made[name] for name, socket in self.embedded.items() if name in made
+        }
         if self.takes_query:
             given["query"] = query
         return given if top_k is None or not self.takes_top_k else given | {"top_k": top_k}
@@ -356,15 +422,21 @@ class _AsyncSearch(_Search):
     """The same, to be awaited."""
 
     async def __call__(self, query: Any, top_k: int | None = None, **more: Any) -> Any:
-        made = {} if self.embedder is None else await _arun("text_embedder", self.embedder, text=query)
-        return self.read(await _arun("retriever", self.retriever, **self.give(query, made, top_k, more)), top_k)
+        made = (
+            {} if self.embedder is None else await _arun("text_embedder", self.embedder, text=query)
+        )
+        return self.read(
+            await _arun("retriever", self.retriever, **self.give(query, made, top_k, more)), top_k
+        )
 
 
 class _ChatModel:
     """A chat generator with the methods of a chat model that the middleware knows."""
 
     def __init__(self, generator: Any) -> None:
-        if "messages" not in _read_sockets(generator, "input") or "replies" not in _read_sockets(generator, "output"):
+        if "messages" not in _read_sockets(generator, "input") or "replies" not in _read_sockets(
+            generator, "output"
+        ):
             allowed = "a chat generator of Haystack, or what client= of QueryMiddleware takes"
             said = f"client must be {allowed}; {_name_type(generator)} must take messages and return replies"
             raise ConfigError(said, path="client", value=_name_type(generator), allowed=allowed)
@@ -378,7 +450,9 @@ class _ChatModel:
 
     async def ainvoke(self, messages: list[dict[str, str]]) -> dict[str, Any]:
         """`invoke` without blocking the running loop."""
-        return self.read(await _arun("chat_generator", self.generator, messages=self.write(messages)))
+        return self.read(
+            await _arun("chat_generator", self.generator, messages=self.write(messages))
+        )
 
     def write(self, messages: list[dict[str, str]]) -> list[ChatMessage]:
         """*messages* as Haystack's."""
@@ -388,7 +462,11 @@ class _ChatModel:
     def read(self, made: Mapping[str, Any]) -> dict[str, Any]:
         """The first of the replies."""
         reply = next(iter(made.get("replies") or ()), None)
-        known = {} if reply is None else {name: reply.meta.get(name) for name in ("usage", "model", "finish_reason")}
+        known = (
+            {}
+            if reply is None
+            else {name: reply.meta.get(name) for name in ("usage", "model", "finish_reason")}
+        )
         return {"content": "\n".join(reply.texts) if reply is not None else "", **known}
 
 
@@ -403,7 +481,9 @@ def _run(role: str, inner: Any, **inputs: Any) -> Any:
 async def _arun(role: str, inner: Any, **inputs: Any) -> Any:
     with _trace_run(role, inner, inputs) as span:
         can_await = hasattr(inner, "run_async")
-        made = await (inner.run_async(**inputs) if can_await else in_thread(partial(inner.run, **inputs)))
+        made = await (
+            inner.run_async(**inputs) if can_await else in_thread(partial(inner.run, **inputs))
+        )
         span.set_content_tag("haystack.component.output", made)
     return made
 
@@ -451,7 +531,9 @@ def _list_embeddings(embedder: Any) -> tuple[str, ...]:
     if not _is_component(embedder) or "text" not in _read_sockets(embedder, "input"):
         allowed = "a component that embeds a text, such as a TextEmbedder"
         message = f"text_embedder must be {allowed}, not {_name_type(embedder)}"
-        raise ConfigError(message, path="text_embedder", value=_name_type(embedder), allowed=allowed)
+        raise ConfigError(
+            message, path="text_embedder", value=_name_type(embedder), allowed=allowed
+        )
     return tuple(_read_sockets(embedder, "output"))
 
 
@@ -478,7 +560,9 @@ def _read_documents(found: Retrieval) -> list[Document]:
     """The documents of *found* as it shows them; raises `ResponseShapeError` where there are none to be read."""
     if any((it.stage, it.reason) == _UNREADABLE for it in found.degradations):
         shape = _name_type(found.response)
-        message = f"retriever must return documents, (document, score) pairs or passages, not {shape}"
+        message = (
+            f"retriever must return documents, (document, score) pairs or passages, not {shape}"
+        )
         raise ResponseShapeError(message, shape=shape)
     try:
         # A passage that a variant alone found has another score there than it had for that variant.
@@ -495,7 +579,9 @@ def _read_documents(found: Retrieval) -> list[Document]:
 def _make_document(match: Match, item: Any, score: float | None) -> Document:
     document = item[0] if isinstance(item, tuple | list) and item else item
     if isinstance(document, Document):
-        return document if score is None or document.score == score else replace(document, score=score)
+        return (
+            document if score is None or document.score == score else replace(document, score=score)
+        )
     if match.text is None:
         shape = _name_type(document)
         message = f"retriever returned {shape} without text; set keywordEvidence.textField to the field that holds it"
@@ -510,7 +596,11 @@ def _make_document(match: Match, item: Any, score: float | None) -> Document:
 def _save(name: str, value: Any) -> Any:
     """The parameter *name* as a file holds it: a component as Haystack does, a function by its name."""
     if name == "config":
-        value = value if isinstance(value, str | os.PathLike | Mapping) else Config.load(value).to_dict()
+        value = (
+            value
+            if isinstance(value, str | os.PathLike | Mapping)
+            else Config.load(value).to_dict()
+        )
         return os.fspath(value) if isinstance(value, os.PathLike) else _copy_plain(value)
     if name in _PLAIN:
         return value
@@ -520,7 +610,11 @@ def _save(name: str, value: Any) -> Any:
         raise SerializationError(
             f"{name}={_name_type(value)} cannot be saved: a file can hold components and functions that can be imported"
             " from a module, but no lambdas, methods or other objects, which may hold a key."
-            + (" Name a model in config and set its key in the environment." if name == "client" else "")
+            + (
+                " Name a model in config and set its key in the environment."
+                if name == "client"
+                else ""
+            )
         )
     return serialize_callable(value)
 
@@ -537,10 +631,14 @@ def _load(name: str, saved: Any) -> Any:
     try:
         if isinstance(saved, str):
             return deserialize_callable(saved)
-        return component_from_dict(_import_component(str(kind)), dict(saved), name) if kind else saved
+        return (
+            component_from_dict(_import_component(str(kind)), dict(saved), name) if kind else saved
+        )
     except (DeserializationError, ImportError, AttributeError) as error:
         what = f"the component {kind}" if kind else f"the function {saved}"
-        raise DeserializationError(f"{name}: {what}, named in the file, cannot be loaded: {error}") from error
+        raise DeserializationError(
+            f"{name}: {what}, named in the file, cannot be loaded: {error}"
+        ) from error
 
 
 def _import_component(kind: str) -> type[Any]:

@@ -75,7 +75,9 @@ class QueryTransformRetriever(BaseRetriever):
     what is no field.
     """
 
-    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid", validate_assignment=True)
+    model_config = ConfigDict(
+        arbitrary_types_allowed=True, extra="forbid", validate_assignment=True
+    )
 
     retriever: Any = Field(frozen=True)
     k: int | None = Field(default=None, gt=0)
@@ -146,9 +148,13 @@ class QueryTransformRetriever(BaseRetriever):
         """The wrapped function behind `invoke`: its ``check(question)``, ``answer(...)`` and ``middleware``."""
         return self._search  # a `Wrapped`, or the method that a wrapped one is on its object
 
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> QueryTransformRetriever:
+    def model_copy(
+        self, *, update: Mapping[str, Any] | None = None, deep: bool = False
+    ) -> QueryTransformRetriever:
         """A retriever made of the same fields, or of copies of them as in `copy.deepcopy`, and of *update*."""
-        return type(self)(**{**(self._copy_fields({}) if deep else self._fields()), **(update or {})})
+        return type(self)(
+            **{**(self._copy_fields({}) if deep else self._fields()), **(update or {})}
+        )
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> QueryTransformRetriever:
         return type(self)(**self._copy_fields({} if memo is None else memo))
@@ -166,7 +172,11 @@ class QueryTransformRetriever(BaseRetriever):
         return partial(type(self), **self._fields()), ()
 
     def _get_ls_params(self, **kwargs: Any) -> LangSmithRetrieverParams:
-        inner = self.retriever._get_ls_params(**kwargs) if isinstance(self.retriever, BaseRetriever) else {}
+        inner = (
+            self.retriever._get_ls_params(**kwargs)
+            if isinstance(self.retriever, BaseRetriever)
+            else {}
+        )
         return LangSmithRetrieverParams(**{**inner, **super()._get_ls_params(**kwargs)})
 
     def _get_relevant_documents(
@@ -197,14 +207,20 @@ class QueryTransformRetriever(BaseRetriever):
         """Wrap what *retriever* is searched with, once for blocking and once for awaiting calls."""
         inner, options = self.retriever, self._fields()
         given = {
-            name: options[name] for name in ("config", "client", "reranker", "redact", "observers", "on_retrieval")
+            name: options[name]
+            for name in ("config", "client", "reranker", "redact", "observers", "on_retrieval")
         }
         if isinstance(inner, Wrapped | Bound):
             if set_too := [name for name, value in given.items() if value]:
-                raise _refuse(f"retriever is already wrapped; set {', '.join(set_too)} where you wrap it", inner)
+                raise _refuse(
+                    f"retriever is already wrapped; set {', '.join(set_too)} where you wrap it",
+                    inner,
+                )
             self._search = self._asearch = inner
             return
-        if not isinstance(inner, Runnable | VectorStore) and (not callable(inner) or isinstance(inner, type)):
+        if not isinstance(inner, Runnable | VectorStore) and (
+            not callable(inner) or isinstance(inner, type)
+        ):
             raise _refuse(f"retriever must be {_ACCEPTED}, not {_name_type(inner)}", inner)
         middleware = QueryMiddleware(**given)
         if isinstance(inner, Runnable):
@@ -225,7 +241,11 @@ class QueryTransformRetriever(BaseRetriever):
         return next((it for it in (k, self.k, self._usual_k) if it is not None), None)
 
     def _arguments(
-        self, k: int | None, history: Any, qtm_config: Mapping[str, Any] | None, more: Mapping[str, Any]
+        self,
+        k: int | None,
+        history: Any,
+        qtm_config: Mapping[str, Any] | None,
+        more: Mapping[str, Any],
     ) -> dict[str, Any]:
         """What the function is called with beside the query."""
         wanted, given = self._find_wanted(k), {**more, "history": history, "qtm_config": qtm_config}
@@ -238,7 +258,11 @@ class QueryTransformRetriever(BaseRetriever):
     def _cut(self, found: Retrieval, k: int | None) -> Retrieval:
         """The best of what was *found* by a function that cannot be told how many are wanted."""
         wanted = self._find_wanted(k) if self._search.top_k_argument is None else None
-        return found if type(wanted) is not int or wanted < 1 else replace(found, matches=found.matches[:wanted])
+        return (
+            found
+            if type(wanted) is not int or wanted < 1
+            else replace(found, matches=found.matches[:wanted])
+        )
 
 
 class _Search:
@@ -256,7 +280,9 @@ class _Search:
 
     def cut(self, found: Any, k: int | None) -> Any:
         """No more than were asked for, of one that cannot be asked."""
-        is_longer = k is not None and self.k_name is None and isinstance(found, list) and len(found) > k > 0
+        is_longer = (
+            k is not None and self.k_name is None and isinstance(found, list) and len(found) > k > 0
+        )
         return found[:k] if is_longer else found
 
     def __repr__(self) -> str:
@@ -293,7 +319,10 @@ def _find_k(runnable: Any) -> tuple[str | None, int | None]:
         return None, None
     fields = {**vars(inner), **getattr(inner, "search_kwargs", {}), **bound}
     store = getattr(inner, "vectorstore", None)
-    name = next((it for it in TOP_KS if it in inspect.signature(inner._get_relevant_documents).parameters), None)
+    name = next(
+        (it for it in TOP_KS if it in inspect.signature(inner._get_relevant_documents).parameters),
+        None,
+    )
     if name is None and _takes(inner._get_relevant_documents, ""):
         # What passes anything on may ask a model about each document, as compressors do.
         name = next((it for it in _USUAL if it in fields), None if store is None else _USUAL[0])
@@ -310,7 +339,9 @@ def _takes(method: Callable[..., Any], name: str) -> bool:
     return name in parameters or any(it.kind is it.VAR_KEYWORD for it in parameters.values())
 
 
-def _is_heard(run_manager: CallbackManagerForRetrieverRun | AsyncCallbackManagerForRetrieverRun) -> bool:
+def _is_heard(
+    run_manager: CallbackManagerForRetrieverRun | AsyncCallbackManagerForRetrieverRun,
+) -> bool:
     return any(not it.ignore_custom_event for it in run_manager.inheritable_handlers)
 
 
@@ -318,7 +349,9 @@ def _read_documents(found: Retrieval) -> list[Document]:
     """The documents of *found*; raises `ResponseShapeError` where there are none to be read."""
     if any((it.stage, it.reason) == _UNREADABLE for it in found.degradations):
         shape = _name_type(found.response)
-        message = f"retriever must return documents, (document, score) pairs or passages, not {shape}"
+        message = (
+            f"retriever must return documents, (document, score) pairs or passages, not {shape}"
+        )
         raise ResponseShapeError(message, shape=shape)
     return [_make_document(match) for match in found.matches]
 

@@ -101,8 +101,15 @@ class QueryTransformRetriever(BaseRetriever):
             "config": config, "client": client, "reranker": reranker, "redact": redact, "observers": observers,
             "on_retrieval": on_retrieval,
         }  # fmt: skip
-        self._options = {"retriever": retriever, **given, "callback_manager": callback_manager, **more}
-        self._inner: Any = retriever.as_retriever() if isinstance(retriever, BaseIndex) else retriever
+        self._options = {
+            "retriever": retriever,
+            **given,
+            "callback_manager": callback_manager,
+            **more,
+        }
+        self._inner: Any = (
+            retriever.as_retriever() if isinstance(retriever, BaseIndex) else retriever
+        )
         self._is_counted = self._keeps_width = self._takes_bundle = False
         self.similarity_top_k = similarity_top_k
         self.history = history
@@ -127,7 +134,9 @@ class QueryTransformRetriever(BaseRetriever):
             raise WrapError(f"{self._search!r} is asynchronous: use `aretrieve` or `afind`")
         wanted = self._find_wanted(similarity_top_k)
         turns = _read_turns(self.history if history is None else history)
-        return self._cut(self._prepare(self._search.retrieve, query, wanted, turns, qtm_config)(), wanted)
+        return self._cut(
+            self._prepare(self._search.retrieve, query, wanted, turns, qtm_config)(), wanted
+        )
 
     async def afind(
         self,
@@ -140,7 +149,9 @@ class QueryTransformRetriever(BaseRetriever):
         """`find` without blocking the running loop."""
         wanted = self._find_wanted(similarity_top_k)
         turns = await _aread_turns(self.history if history is None else history)
-        return self._cut(await self._prepare(self._asearch.aretrieve, query, wanted, turns, qtm_config)(), wanted)
+        return self._cut(
+            await self._prepare(self._asearch.aretrieve, query, wanted, turns, qtm_config)(), wanted
+        )
 
     def with_history(self, history: Iterable[Any] | BaseMemory | None) -> QueryTransformRetriever:
         """This retriever in the conversation *history*: all but that is shared, so that each session may have one."""
@@ -155,8 +166,12 @@ class QueryTransformRetriever(BaseRetriever):
 
     @similarity_top_k.setter
     def similarity_top_k(self, similarity_top_k: int | None) -> None:
-        if similarity_top_k is not None and (type(similarity_top_k) is not int or similarity_top_k < 1):
-            message = f"similarity_top_k must be a whole number of at least 1, not {similarity_top_k!r}"
+        if similarity_top_k is not None and (
+            type(similarity_top_k) is not int or similarity_top_k < 1
+        ):
+            message = (
+                f"similarity_top_k must be a whole number of at least 1, not {similarity_top_k!r}"
+            )
             raise ConfigError(message, path="similarity_top_k", value=similarity_top_k)
         self._similarity_top_k = similarity_top_k
 
@@ -175,7 +190,11 @@ class QueryTransformRetriever(BaseRetriever):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # What was made along the way (threads, locks, clients of ours) is that of the other process.
-        options = {**self._options, "similarity_top_k": self._similarity_top_k, "history": self.history}
+        options = {
+            **self._options,
+            "similarity_top_k": self._similarity_top_k,
+            "history": self.history,
+        }
         return _make_retriever, (type(self), options)
 
     def _get_prompt_modules(self) -> PromptMixinType:
@@ -197,9 +216,14 @@ class QueryTransformRetriever(BaseRetriever):
     def _wrap(self, given: Mapping[str, Any]) -> tuple[Any, Any]:
         """What *retriever* is searched with, wrapped once for blocking and once for awaiting calls."""
         inner = self._inner
-        is_retriever, is_wrapped = isinstance(inner, BaseRetriever), isinstance(inner, Wrapped | Bound)
+        is_retriever, is_wrapped = (
+            isinstance(inner, BaseRetriever),
+            isinstance(inner, Wrapped | Bound),
+        )
         if is_wrapped and (set_too := [name for name, value in given.items() if value]):
-            raise _refuse(f"retriever is already wrapped; set {', '.join(set_too)} where you wrap it", inner)
+            raise _refuse(
+                f"retriever is already wrapped; set {', '.join(set_too)} where you wrap it", inner
+            )
         if not is_retriever and (not callable(inner) or isinstance(inner, type)):
             raise _refuse(f"retriever must be {_ACCEPTED}, not {_name_type(inner)}", inner)
         self._takes_bundle = is_retriever or _takes_bundle(inner)
@@ -220,7 +244,9 @@ class QueryTransformRetriever(BaseRetriever):
     def _find_wanted(self, similarity_top_k: int | None) -> int | None:
         """How many nodes are wanted of a call that says *similarity_top_k*."""
         usual = self._inner.similarity_top_k if self._is_counted else None
-        return next((it for it in (similarity_top_k, self._similarity_top_k, usual) if it is not None), None)
+        return next(
+            (it for it in (similarity_top_k, self._similarity_top_k, usual) if it is not None), None
+        )
 
     def _prepare(
         self,
@@ -270,7 +296,11 @@ class KeywordEvidencePostprocessor(BaseNodePostprocessor):
         def __init__(self, **fields: Any) -> None:
             # Not a validator of pydantic: that would make a ValidationError of what is raised here.
             super().__init__(**fields)
-            self._search = QueryMiddleware(self.config).wrap(_return_nodes).configured({"transformationType": "none"})
+            self._search = (
+                QueryMiddleware(self.config)
+                .wrap(_return_nodes)
+                .configured({"transformationType": "none"})
+            )
 
     @classmethod
     def class_name(cls) -> str:
@@ -311,7 +341,9 @@ class _Search:
 class _AsyncSearch(_Search):
     """The same, to be awaited."""
 
-    async def __call__(self, query: Any, similarity_top_k: int | None = None) -> list[NodeWithScore]:  # type: ignore[override]
+    async def __call__(  # type: ignore[override]
+        self, query: Any, similarity_top_k: int | None = None
+    ) -> list[NodeWithScore]:
         return self.cut(await self.widen(similarity_top_k).aretrieve(query), similarity_top_k)
 
 
@@ -334,7 +366,9 @@ def _return_nodes(query: str, nodes: list[NodeWithScore]) -> list[NodeWithScore]
     return nodes
 
 
-def _make_retriever(kind: type[QueryTransformRetriever], options: Mapping[str, Any]) -> QueryTransformRetriever:
+def _make_retriever(
+    kind: type[QueryTransformRetriever], options: Mapping[str, Any]
+) -> QueryTransformRetriever:
     return kind(**options)
 
 
@@ -347,7 +381,9 @@ def _set_count(retriever: BaseRetriever, count: int) -> Any:
 def _is_counted(retriever: BaseRetriever) -> bool:
     """Whether ``similarity_top_k``, and nothing else, says how many nodes *retriever* returns, and can be set."""
     fields = vars(retriever)
-    others = [name for name in fields if _COUNTS.search(name) and name.lstrip("_") != "similarity_top_k"]
+    others = [
+        name for name in fields if _COUNTS.search(name) and name.lstrip("_") != "similarity_top_k"
+    ]
     if getattr(retriever, "object_map", None) or any(fields[name] is not None for name in others):
         return False
     count = getattr(retriever, "similarity_top_k", None)
@@ -362,7 +398,9 @@ def _is_counted(retriever: BaseRetriever) -> bool:
 
 def _takes_bundle(function: Callable[..., Any]) -> bool:
     try:
-        return any(_BUNDLE.search(str(it)) for it in inspect.signature(function).parameters.values())
+        return any(
+            _BUNDLE.search(str(it)) for it in inspect.signature(function).parameters.values()
+        )
     except (ValueError, TypeError):  # some builtins tell nothing
         return False
 
@@ -379,7 +417,9 @@ def _is_heard() -> bool:
 
 def _read_nodes(found: Retrieval) -> list[NodeWithScore]:
     """The nodes of *found*; raises `ResponseShapeError` where there are none to be read."""
-    if isinstance(found.response, list) and all(isinstance(it, NodeWithScore) for it in found.response):
+    if isinstance(found.response, list) and all(
+        isinstance(it, NodeWithScore) for it in found.response
+    ):
         return found.response
     if any((it.stage, it.reason) == _UNREADABLE for it in found.degradations):
         shape = _name_type(found.response)

@@ -37,7 +37,9 @@ def qtm_bench(request: pytest.FixtureRequest) -> Callable[..., Gate]:
     """
     root, update = request.config.rootpath, bool(request.config.getoption(UPDATE))
 
-    def run(fn: Callable[..., Any], data: str | Path, *, baseline: str | Path, **options: Any) -> Gate:
+    def run(
+        fn: Callable[..., Any], data: str | Path, *, baseline: str | Path, **options: Any
+    ) -> Gate:
         from qtmiddleware.errors import ConfigError
         from qtmiddleware.kit.evaluation.gated_function import gate_function
         from qtmiddleware.kit.evaluation.reporting import write_headline, write_sentences

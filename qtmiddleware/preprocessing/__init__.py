@@ -53,11 +53,17 @@ class Prepared:
 
 
 def prepare(
-    text: str, *, language: str = AUTO, keep_words: Collection[str] = (), extra_words: Collection[str] = ()
+    text: str,
+    *,
+    language: str = AUTO,
+    keep_words: Collection[str] = (),
+    extra_words: Collection[str] = (),
 ) -> Prepared:
     """`preprocess`, with the language whose words were removed (``""`` where no list was used)."""
     _check_text(text)
-    lists = _word_lists(check_words(keep_words, "keepWords"), check_words(extra_words, "extraWords"))
+    lists = _word_lists(
+        check_words(keep_words, "keepWords"), check_words(extra_words, "extraWords")
+    )
     code = _check_language(language)
     result, used = _run_pass(text, code, lists)
     # What the rules leave may itself begin like a question. They run until nothing changes, or not at all: either way
@@ -67,14 +73,20 @@ def prepare(
         before = result.keywords
         if used and _is_settled(before, lists.known[used]):
             return Prepared(before, used)
-        result, _used = (result, used) if result.opens_with_name else _run_pass(before, code or used, lists)
+        result, _used = (
+            (result, used) if result.opens_with_name else _run_pass(before, code or used, lists)
+        )
         if result.keywords == before:
             return Prepared(before, used)
     return Prepared(text, used)
 
 
 def preprocess(
-    text: str, *, language: str = AUTO, keep_words: Collection[str] = (), extra_words: Collection[str] = ()
+    text: str,
+    *,
+    language: str = AUTO,
+    keep_words: Collection[str] = (),
+    extra_words: Collection[str] = (),
 ) -> str:
     """The keywords of *text*.
 
@@ -135,11 +147,15 @@ class _WordLists:
 
     def guess(self, text: str, keys: Sequence[str]) -> str:
         """The language of *text* with the folded words *keys*, and of the marks only one language has, or ``""``."""
-        return guess_language([*filter(None, keys), *(mark for mark in "¿¡" if mark in text)], self.markers, text)
+        return guess_language(
+            [*filter(None, keys), *(mark for mark in "¿¡" if mark in text)], self.markers, text
+        )
 
 
 @lru_cache(16)
-def _word_lists(keep_words: frozenset[str] = frozenset(), extra_words: frozenset[str] = frozenset()) -> _WordLists:
+def _word_lists(
+    keep_words: frozenset[str] = frozenset(), extra_words: frozenset[str] = frozenset()
+) -> _WordLists:
     """The word lists, changed by what a user wants kept and removed; those of the last few users are remembered."""
     own = [load(code) for code in LANGUAGES]
     ready = [Lexicon(""), *own]

@@ -166,7 +166,11 @@ def read_times(text: str, language: str, today: Today) -> Times:
     times = _Reader(tokens, _load_words(known), today).read()
     deniers = load(known).negations
     if not deniers.isdisjoint(tokens):
-        behind = [tokens[at + 1 : at + 1 + _BEHIND_DENIAL] for at, token in enumerate(tokens) if token in deniers]
+        behind = [
+            tokens[at + 1 : at + 1 + _BEHIND_DENIAL]
+            for at, token in enumerate(tokens)
+            if token in deniers
+        ]
         times.denied = frozenset().union(*behind)
     return times
 
@@ -174,7 +178,9 @@ def read_times(text: str, language: str, today: Today) -> Times:
 def read_version(text: str) -> Version | None:
     """Return the numbers of a version such as ``4.2``, ``v3.10`` or ``2.0-rc1``, ``None`` for anything else."""
     match = _match(_VERSION, text.strip().lower())
-    if match is None or (match.end() < len(text.strip()) and text.strip()[match.end()] not in "-+abcr. "):
+    if match is None or (
+        match.end() < len(text.strip()) and text.strip()[match.end()] not in "-+abcr. "
+    ):
         return None
     return tuple(map(int, (match.group(1) or match.group(2)).split(".")))
 
@@ -190,7 +196,9 @@ def read_period(text: str) -> Period | None:
         return _build_period(int(year), int(month), int(day))
     if _fullmatch(_YEAR, text):
         return _span_years(int(text), int(text))
-    if (match := _fullmatch(_QUARTER, text.replace(" ", "-"))) and (year := match.group(1) or match.group(3)):
+    if (match := _fullmatch(_QUARTER, text.replace(" ", "-"))) and (
+        year := match.group(1) or match.group(3)
+    ):
         return _span_months(int(year), 3 * int(match.group(2)) - 2, 3)
     return None
 
@@ -220,13 +228,23 @@ def _span_months(year: int, month: int, count: int) -> Period:
 @cache
 def _load_words(language: str) -> _DateWords:
     data: Mapping[str, Any] = load(language).dates
-    steps = {word: step for step, name in ((-1, "last"), (0, "this"), (1, "next")) for word in _fold(data, name)}
+    steps = {
+        word: step
+        for step, name in ((-1, "last"), (0, "this"), (1, "next"))
+        for word in _fold(data, name)
+    }
     names = [_split_words(name.split("|")) for name in data.get("months", ())]
     numbers = [name.split("|") for name in data.get("numbers", ())]
-    units = {word: unit for unit, words in data.get("units", {}).items() for word in map(fold_accents, words)}
+    units = {
+        word: unit
+        for unit, words in data.get("units", {}).items()
+        for word in map(fold_accents, words)
+    }
     counts = {fold_accents(word): at for at, words in enumerate(numbers, start=1) for word in words}
     months = {word: at for at, words in enumerate(names, start=1) for word in words}
-    days = _compile((phrase, step) for step, phrases in data.get("days", {}).items() for phrase in phrases)
+    days = _compile(
+        (phrase, step) for step, phrases in data.get("days", {}).items() for phrase in phrases
+    )
     comparisons, ago, newest = (
         _compile((phrase, name) for name in keys for phrase in data.get(name, ()))
         for keys in (("since", "before", "after", "until"), ("ago", "before_ago"), ("newest",))
@@ -260,7 +278,9 @@ def _compile(phrases: Iterator[tuple[str, str]] | Any) -> _Phrases:
     for phrase, meaning in phrases:
         words = tuple(split_tokens(phrase))
         table.setdefault(words[0], []).append((words, meaning))
-    return {first: tuple(sorted(found, key=lambda it: -len(it[0]))) for first, found in table.items()}
+    return {
+        first: tuple(sorted(found, key=lambda it: -len(it[0]))) for first, found in table.items()
+    }
 
 
 class _Reader:
@@ -300,7 +320,10 @@ class _Reader:
         if size:
             between = at + size
             most = between + _MOST_BETWEEN
-            while between < min(most, len(self._tokens)) and self._tokens[between] in self._words.between:
+            while (
+                between < min(most, len(self._tokens))
+                and self._tokens[between] in self._words.between
+            ):
                 between += 1
             for start in (at + size, between):
                 if read := self._read_object(start, comparison):
@@ -361,14 +384,23 @@ class _Reader:
         if size := self._match(self._words.days, at)[0]:
             step = int(self._match(self._words.days, at)[1])
             return self._lean("day", step, step), size
-        return self._read_ago(at) or self._read_step(at) or (read_period(token), int(read_period(token) is not None))
+        return (
+            self._read_ago(at)
+            or self._read_step(at)
+            or (read_period(token), int(read_period(token) is not None))
+        )
 
     def _read_named(self, at: int, *, is_compared: bool) -> tuple[Period | None, int]:
         """A month or quarter with its year; one without is the last one before today, if a word says it is one."""
         tokens, words = self._tokens, self._words
         following = tokens[at + 1] if at + 1 < len(tokens) else ""
         quarter = _fullmatch(_QUARTER, tokens[at])
-        if quarter and quarter.group(1) is None and quarter.group(3) is None and _fullmatch(_YEAR, following):
+        if (
+            quarter
+            and quarter.group(1) is None
+            and quarter.group(3) is None
+            and _fullmatch(_YEAR, following)
+        ):
             return _span_months(int(following), 3 * int(quarter.group(2)) - 2, 3), 2
         start, day = at, None
         if (match := _fullmatch(_DAY_IN_MONTH, tokens[at])) and following in words.months:
@@ -377,13 +409,24 @@ class _Reader:
         if month is None:
             return None, 0
         end = start + 1
-        if day is None and end + 1 < len(tokens) and (match := _fullmatch(_DAY_IN_MONTH, tokens[end])):
-            day, end = (int(match.group(1)), end + 1) if _fullmatch(_YEAR, tokens[end + 1]) else (None, end)
+        if (
+            day is None
+            and end + 1 < len(tokens)
+            and (match := _fullmatch(_DAY_IN_MONTH, tokens[end]))
+        ):
+            day, end = (
+                (int(match.group(1)), end + 1)
+                if _fullmatch(_YEAR, tokens[end + 1])
+                else (None, end)
+            )
         if end < len(tokens) and tokens[end] in ("de", "del", "di") and end + 1 < len(tokens):
             end += bool(_fullmatch(_YEAR, tokens[end + 1]))
         if end < len(tokens) and _fullmatch(_YEAR, tokens[end]):
             return _build_period(int(tokens[end]), month, day), end + 1 - at
-        if not (is_compared or (at and (tokens[at - 1] in words.within or tokens[at - 1] in words.steps))):
+        if not (
+            is_compared
+            or (at and (tokens[at - 1] in words.within or tokens[at - 1] in words.steps))
+        ):
             return None, 0
         # May and March are words too: alone they count only behind a word that a month follows.
         today = self._find_today()
@@ -459,7 +502,10 @@ class _Reader:
             return f"Q{(begin.month + 2) // 3}", str(begin.year)
         names = self._words.month_names
         if unit == "month":
-            return (*((names[begin.month - 1],) if begin.month == end.month and names else ()), str(begin.year))
+            return (
+                *((names[begin.month - 1],) if begin.month == end.month and names else ()),
+                str(begin.year),
+            )
         return (str(begin),) if begin == end else ()
 
 

@@ -102,7 +102,15 @@ _WORDS = (
     "shared_talk", "denials", "exclusions", "conjunctions", "function_words",
 )  # fmt: skip
 """The keys of a file that hold words."""
-_PATTERNS = ("chatter", "fillers", "denial_patterns", "refusals", "preambles", "abbreviations", "endings")
+_PATTERNS = (
+    "chatter",
+    "fillers",
+    "denial_patterns",
+    "refusals",
+    "preambles",
+    "abbreviations",
+    "endings",
+)
 """The keys of a file that hold patterns and what else is taken as it is written."""
 
 
@@ -131,7 +139,9 @@ def _read_lexicon(language: str, data: Mapping[str, Any]) -> Lexicon:
     classes: dict[str, list[str]] = data.get("stop_words", {})
     hints: dict[str, list[str]] = data.get("hints", {})
     words: dict[str, Any] = {name: _fold_words(data.get(name, ())) for name in _WORDS}
-    words |= {name: _fold_words(hints.get(name, ())) for name in ("strong", "weak", "starters", "openers")}
+    words |= {
+        name: _fold_words(hints.get(name, ())) for name in ("strong", "weak", "starters", "openers")
+    }
     patterns: dict[str, Any] = {name: tuple(data.get(name, ())) for name in _PATTERNS}
     return Lexicon(
         language=language,
@@ -190,7 +200,9 @@ def check_words(words: Collection[str], key: str) -> frozenset[str]:
     Raises `ConfigError`, naming *key*, for a plain string in place of a list and for an entry that is no text.
     """
     if isinstance(words, str | bytes) or not all(isinstance(word, str) for word in words):
-        raise ConfigError(f"{key} must be a list of words", path=f"preprocess.{key}", allowed="a list of words")
+        raise ConfigError(
+            f"{key} must be a list of words", path=f"preprocess.{key}", allowed="a list of words"
+        )
     return frozenset(text for word in words if (text := " ".join(fold(word).split())))
 
 
@@ -214,14 +226,18 @@ def _compile(pattern: str) -> Phrase:
     places = []
     for place in fold(pattern).split():
         optional = place.startswith("[") and place.endswith("]")
-        places.append((frozenset(place.strip("[]").split("|") if optional else place.split("|")), optional))
+        places.append(
+            (frozenset(place.strip("[]").split("|") if optional else place.split("|")), optional)
+        )
     return cast("Phrase", tuple(places))
 
 
 def _drop_words(phrases: Phrases, words: set[str]) -> Phrases:
     """*phrases* as they are matched where *words* must stay."""
     return {
-        first: tuple(tuple((allowed - words, optional) for allowed, optional in phrase) for phrase in found)
+        first: tuple(
+            tuple((allowed - words, optional) for allowed, optional in phrase) for phrase in found
+        )
         for first, found in phrases.items()
     }
 
@@ -249,7 +265,9 @@ def collect_markers(lexicons: Sequence[Lexicon]) -> Markers:
         for word in lexicon.stop | lexicon.weak | lexicon.strong:
             # One letter is a word in every language, so it speaks for none.
             if len(word) > 1 or not word.isascii():
-                table.setdefault(word, {})[lexicon.language] = STRONG if word in lexicon.strong else WEAK
+                table.setdefault(word, {})[lexicon.language] = (
+                    STRONG if word in lexicon.strong else WEAK
+                )
         for elided in lexicon.elisions:
             table.setdefault(f"{elided}'", {})[lexicon.language] = WEAK
     return Markers(
@@ -278,7 +296,9 @@ def guess_language(keys: Sequence[str], known: Markers, text: str = "") -> str:
     found = _find_winner(scores, keys, opener) if scores else ""
     if not found:
         # Nothing decides: plain ASCII is taken for the default language, unless a word is another's alone.
-        is_foreign = any(_is_own(weights[word], language) for word in telling for language, _ in weights[word])
+        is_foreign = any(
+            _is_own(weights[word], language) for word in telling for language, _ in weights[word]
+        )
         # One letter speaks for no language by itself, so the article among them is looked for.
         is_told = bool(scores) or not load(DEFAULT).articles.isdisjoint(keys)
         return DEFAULT if is_told and not is_foreign and text.isascii() else ""
@@ -293,7 +313,10 @@ def guess_language(keys: Sequence[str], known: Markers, text: str = "") -> str:
 
 def _is_verb(words: Sequence[str]) -> bool:
     """Whether the first of *words*, if any, looks like a verb of German, whose "was" is the one such opener."""
-    return any(word[0].islower() and word.rstrip("?!.,").endswith(("t", "te", "en", "un")) for word in words[:1])
+    return any(
+        word[0].islower() and word.rstrip("?!.,").endswith(("t", "te", "en", "un"))
+        for word in words[:1]
+    )
 
 
 def _is_own(weights: Sequence[tuple[str, int]], language: str) -> bool:

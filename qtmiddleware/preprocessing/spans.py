@@ -29,7 +29,9 @@ class Span:
     end: int
 
 
-def find_spans(text: str, tokens: Sequence[Token], lexicon: Lexicon, all_caps: bool) -> tuple[Span, ...]:
+def find_spans(
+    text: str, tokens: Sequence[Token], lexicon: Lexicon, all_caps: bool
+) -> tuple[Span, ...]:
     """The protected parts of *text*, from left to right; no names where it is typed in capitals (*all_caps*)."""
     found = [span for token in tokens if (span := _find_span(text, token, lexicon))]
     words = [(token.text, token.key) for token in tokens if token.kind == "word"]
@@ -70,7 +72,9 @@ def _find_names(text: str, tokens: Sequence[Token], lexicon: Lexicon) -> Iterato
         yield from _trim_name(text, run, lexicon)
 
 
-def _find_runs(text: str, tokens: Sequence[Token], lexicon: Lexicon, whole: bool) -> list[list[Token]]:
+def _find_runs(
+    text: str, tokens: Sequence[Token], lexicon: Lexicon, whole: bool
+) -> list[list[Token]]:
     """The runs of capitalised words among *tokens*; punctuation ends one unless it belongs to a title or initial."""
     runs: list[list[Token]] = []
     is_inside = leads = False

@@ -81,7 +81,9 @@ def strip(text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexi
     return Stripped(" ".join(parts), is_certain and is_name)
 
 
-def _find_topics(tokens: Sequence[Token], keys: Sequence[str], acronyms: Sequence[int], lexicon: Lexicon) -> set[int]:
+def _find_topics(
+    tokens: Sequence[Token], keys: Sequence[str], acronyms: Sequence[int], lexicon: Lexicon
+) -> set[int]:
     """Verbs in capitals that a question is about: what does DOES stand for, what do MUST, SHOULD and MAY mean.
 
     *acronyms* are the places of all words in capitals. One is that where another verb stands right before it,
@@ -91,7 +93,9 @@ def _find_topics(tokens: Sequence[Token], keys: Sequence[str], acronyms: Sequenc
     for index in acronyms:
         if index and tokens[index].key in lexicon.verbs:
             before = index - 1
-            joined = before in found or (index - 2 in found and keys[before] in lexicon.conjunctions)
+            joined = before in found or (
+                index - 2 in found and keys[before] in lexicon.conjunctions
+            )
             if joined or keys[before] in lexicon.verbs:
                 found.add(index)
     return found
@@ -132,7 +136,9 @@ def _find_removed_phrases(
     return removed
 
 
-def _count_greeting(tokens: Sequence[Token], keys: Sequence[str], index: int, lexicon: Lexicon) -> int:
+def _count_greeting(
+    tokens: Sequence[Token], keys: Sequence[str], index: int, lexicon: Lexicon
+) -> int:
     """How many tokens from *index* on are a greeting: one before a comma or a question, so that Hello Kitty stays."""
     length = match_phrase(lexicon.greetings, keys, index)
     after = index + length
@@ -161,13 +167,19 @@ def _strip_elision(word: str, key: str, lexicon: Lexicon, all_caps: bool) -> str
     return shown.lower()
 
 
-def _find_kept(text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon, all_caps: bool) -> set[int]:
+def _find_kept(
+    text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon, all_caps: bool
+) -> set[int]:
     """Which tokens are kept as they are written although word lists would take or change them."""
     kept: set[int] = set()
     for index, key in enumerate(keys):
         if key in lexicon.kept and (length := match_phrase(lexicon.kept, keys, index)):
             kept.update(range(index, index + length))
-        elif len(key) == 1 and key in lexicon.articles and (index + 1 == len(keys) or _is_operand(tokens, index)):
+        elif (
+            len(key) == 1
+            and key in lexicon.articles
+            and (index + 1 == len(keys) or _is_operand(tokens, index))
+        ):
             # No article, for nothing follows it: plan a.
             kept.add(index)
         elif key == "may" and _is_month(tokens, index) and "may" in lexicon.homographs:
@@ -187,7 +199,9 @@ def _find_beside(tokens: Sequence[Token], index: int) -> Sequence[Token]:
 def _is_operand(tokens: Sequence[Token], index: int) -> bool:
     """Whether an operator stands right beside the token at *index*: a != b."""
     beside = _find_beside(tokens, index)
-    return any(token.kind == "identifier" and not any(map(str.isalnum, token.text)) for token in beside)
+    return any(
+        token.kind == "identifier" and not any(map(str.isalnum, token.text)) for token in beside
+    )
 
 
 def _is_month(tokens: Sequence[Token], index: int) -> bool:
@@ -199,11 +213,16 @@ def is_title(words: Sequence[tuple[str, str]], lexicon: Lexicon) -> bool:
     """Whether The Words Are Capitalised Like This, so that a capital tells nothing; *words* with their folded forms."""
     verbs = lexicon.verbs
     for word, key in words:
-        if word[0].islower() and (len(word) > 3 or key in verbs or (len(word) > 2 and not _is_small(key, lexicon))):
+        if word[0].islower() and (
+            len(word) > 3 or key in verbs or (len(word) > 2 and not _is_small(key, lexicon))
+        ):
             return False
     if len(words) < 3:
         return False
-    return any(word[0].isupper() and key in verbs and key not in lexicon.homographs for word, key in words[1:])
+    return any(
+        word[0].isupper() and key in verbs and key not in lexicon.homographs
+        for word, key in words[1:]
+    )
 
 
 def _is_small(key: str, lexicon: Lexicon) -> bool:
@@ -226,7 +245,12 @@ def leads_to_name(text: str, tokens: Sequence[Token], at: int, lexicon: Lexicon)
     key = rest[0].key
     if key not in lexicon.stop or (key in lexicon.homographs and not is_initial):
         return True
-    return len(rest) > 1 and is_capitalised(rest[1]) and not rest[0].closed and rest[1].key not in lexicon.stop
+    return (
+        len(rest) > 1
+        and is_capitalised(rest[1])
+        and not rest[0].closed
+        and rest[1].key not in lexicon.stop
+    )
 
 
 def is_capitalised(token: Token) -> bool:
@@ -234,7 +258,9 @@ def is_capitalised(token: Token) -> bool:
     return token.kind in ("word", "acronym") and token.text[0].isupper()
 
 
-def _find_names(text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon) -> set[int]:
+def _find_names(
+    text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon
+) -> set[int]:
     """Stop words with a capital inside a sentence or behind a title, each with the capitalised article before it."""
     found: set[int] = set()
     for index, (token, key) in enumerate(zip(tokens, keys, strict=True)):
@@ -266,5 +292,9 @@ def _find_first_name(
         return ()
     if keys[0] not in lexicon.homographs or keys[0] in lexicon.extra or keys[1] in lexicon.pronouns:
         return ()
-    others = (index for index, key in enumerate(keys) if index and index not in kept and key in lexicon.removable)
+    others = (
+        index
+        for index, key in enumerate(keys)
+        if index and index not in kept and key in lexicon.removable
+    )
     return () if any(True for _ in others) else (0,)

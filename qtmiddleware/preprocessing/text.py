@@ -74,7 +74,11 @@ def shorten(text: str, length: int = 240) -> str:
 def normalise(text: str) -> str:
     """What two spellings of one question have in common: no case, no spacing, no outer quotes, no final punctuation."""
     shown = clean(text)
-    folded = shown.lower() if shown.isascii() else " ".join(unicodedata.normalize("NFKC", shown).casefold().split())
+    folded = (
+        shown.lower()
+        if shown.isascii()
+        else " ".join(unicodedata.normalize("NFKC", shown).casefold().split())
+    )
     return folded.lstrip(_OPENING).rstrip(_FINAL)
 
 
@@ -148,5 +152,7 @@ def _script_pattern() -> Any:
     """A pattern for one run of letters of one script."""
     import regex
 
-    named = "|".join(rf"(?P<{script.lower()}>[\p{{Script={script}}}&&\p{{L}}]+)" for script in SCRIPTS)
+    named = "|".join(
+        rf"(?P<{script.lower()}>[\p{{Script={script}}}&&\p{{L}}]+)" for script in SCRIPTS
+    )
     return regex.compile(rf"{named}|(?P<other>\p{{L}})", regex.VERSION1)

@@ -49,7 +49,9 @@ CODE = re.compile(
 )
 CALL = re.compile(r"[\w.:]++(?:\([\w.,=:]*+\)|<[\w.,:*&]*+>)")
 FLAG = re.compile(r"--?[^\W\d_][\w-]*+(?:=\S++)?+")
-PATH = re.compile(r"(?:~|\.{1,2})?+(?:/[\w.@+%-]++)++/?+|(?:[A-Za-z]:)?(?:\\[\w.@+%-]++)++\\?+|(?:\*|\*\*/\*)\.\w++")
+PATH = re.compile(
+    r"(?:~|\.{1,2})?+(?:/[\w.@+%-]++)++/?+|(?:[A-Za-z]:)?(?:\\[\w.@+%-]++)++\\?+|(?:\*|\*\*/\*)\.\w++"
+)
 TAG = re.compile(r"</?[A-Za-z][\w-]*+/?>")
 DOTTED = re.compile(r"(?:[^\W\d_]\.){2,}+")
 STARRED = re.compile(r"[A-Z]\*")
@@ -112,17 +114,30 @@ def _read_between(text: str, start: int, end: int, opens: bool, tokens: list[Tok
     for match in BLANKS.finditer(text, start, end):
         chunk, place = match.group(), match.start()
         before = tokens[-1] if tokens else None
-        if before and before.kind == "number" and _is_amount(before, place) and (sign := SIGN.match(chunk)):
+        if (
+            before
+            and before.kind == "number"
+            and _is_amount(before, place)
+            and (sign := SIGN.match(chunk))
+        ):
             after = place + sign.end()
             amount = text[before.start : after]
             is_closed = after < match.end()
-            tokens[-1] = Token("number", amount, fold(amount), before.start, after, before.opens, is_closed)
+            tokens[-1] = Token(
+                "number", amount, fold(amount), before.start, after, before.opens, is_closed
+            )
             opens = is_closed and not ENDS.isdisjoint(chunk[-3:])
-        elif chunk in SUMS and before is not None and _belongs_to_number(text, before, place, match.end()):
+        elif (
+            chunk in SUMS
+            and before is not None
+            and _belongs_to_number(text, before, place, match.end())
+        ):
             tokens.append(Token("identifier", chunk, chunk, place, match.end(), False, False))
             opens = False
         else:
-            pieces, is_end = _split_known_chunk(chunk) if len(chunk) <= LONGEST_KNOWN else _split_chunk(chunk)
+            pieces, is_end = (
+                _split_known_chunk(chunk) if len(chunk) <= LONGEST_KNOWN else _split_chunk(chunk)
+            )
             for kind, piece, key, left, right, closed in pieces:
                 token = Token(kind, piece, key, place + left, place + right, opens, closed)
                 if kind == "number" and left == pieces[0].start and start <= token.start - 2:
@@ -153,7 +168,11 @@ def _add_sign_before(text: str, token: Token, before: Token | None) -> Token:
     """The number *token* with the sign of a currency that stands alone before it, behind the token *before*: € 100."""
     start = token.start - 2
     is_sign = token.text[0].isdigit() and text[start] in CURRENCIES and text[start + 1] == " "
-    if not is_sign or (start and not text[start - 1].isspace()) or (before is not None and before.end > start):
+    if (
+        not is_sign
+        or (start and not text[start - 1].isspace())
+        or (before is not None and before.end > start)
+    ):
         return token
     amount = text[start : token.end]
     return token._replace(text=amount, key=fold(amount), start=start)
@@ -172,7 +191,10 @@ class _Piece(NamedTuple):
 
 def _split_chunk(chunk: str) -> tuple[Sequence[_Piece], bool]:
     """What *chunk* is made of, and whether a sentence ends behind the last piece."""
-    pieces = [_Piece(kind, chunk[a:b], fold(chunk[a:b]), a, b, closed) for kind, a, b, closed in _find_pieces(chunk)]
+    pieces = [
+        _Piece(kind, chunk[a:b], fold(chunk[a:b]), a, b, closed)
+        for kind, a, b, closed in _find_pieces(chunk)
+    ]
     return pieces, not ENDS.isdisjoint(chunk[-3:]) and (not pieces or pieces[-1].end < len(chunk))
 
 
@@ -201,7 +223,11 @@ def _trim(chunk: str) -> tuple[int, int]:
     if chunk[left - 1 : left] in ("/", "~", "\\", "*", "<") and left == 1 and PATH.match(chunk):
         left = 0
     dots = len(chunk) - left - len(chunk[left:].lstrip("."))
-    if dots and not (dots == 1 and chunk[left + 1 : left + 2].isalnum()) and not PATH.match(chunk, left):
+    if (
+        dots
+        and not (dots == 1 and chunk[left + 1 : left + 2].isalnum())
+        and not PATH.match(chunk, left)
+    ):
         left += dots
     if chunk[left : left + 1] in "<>" and not chunk[left + 1 : left + 2].isdigit():
         left += 1
@@ -240,7 +266,12 @@ def find_kind(core: str) -> TokenKind | None:
         return "number"
     if core.casefold() in SHORTENED:
         return "word"
-    if DOTTED.fullmatch(core) or STARRED.fullmatch(core) or FLAG.fullmatch(core) or CALL.fullmatch(core):
+    if (
+        DOTTED.fullmatch(core)
+        or STARRED.fullmatch(core)
+        or FLAG.fullmatch(core)
+        or CALL.fullmatch(core)
+    ):
         return "identifier"
     if PATH.fullmatch(core) or (CODE.fullmatch(core) and _is_code(core)):
         return "identifier"
@@ -263,7 +294,11 @@ def _kind_of_letters(core: str) -> TokenKind:
     if core.isupper() or PLURAL.fullmatch(core):
         return "acronym"
     # WHat is a slip of the shift key; CamelCase and DECnet are names, and the word lists tell HOw from PhD.
-    return "word" if core[:2].isupper() and core[2:].islower() and len(core) < SHIFTED else "identifier"
+    return (
+        "word"
+        if core[:2].isupper() and core[2:].islower() and len(core) < SHIFTED
+        else "identifier"
+    )
 
 
 def _kind_of_compound(plain: str) -> TokenKind:
@@ -303,7 +338,9 @@ def _piece_pattern(ascii_only: bool) -> Any:
 
     # A mark belongs to its letter, joiners belong to their word, and a pictograph is a word of its own.
     word = r"[\p{L}\p{M}\p{N}_\u200c\u200d\u00ad]++"
-    return regex.compile(rf"(?=[\p{{L}}\p{{N}}_]){word}(?:['’.\-]{word})*+|\p{{So}}[\p{{So}}\p{{Sk}}\p{{M}}\u200d]*+")
+    return regex.compile(
+        rf"(?=[\p{{L}}\p{{N}}_]){word}(?:['’.\-]{word})*+|\p{{So}}[\p{{So}}\p{{Sk}}\p{{M}}\u200d]*+"
+    )
 
 
 def find_quotes(text: str) -> list[tuple[int, int]]:

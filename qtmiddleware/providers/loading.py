@@ -42,7 +42,9 @@ def load_model(kind: str, model: str, failed: Callable[[str], Exception], **opti
     with _LOCK.free, _quiet():
         here = Path(model).expanduser()
         if not here.exists() and _is_path(model):
-            raise failed(f"the folder {model} does not exist; name a folder that holds a model, or a model of the hub")
+            raise failed(
+                f"the folder {model} does not exist; name a folder that holds a model, or a model of the hub"
+            )
         # The libraries look in the working folder first, for a single word below this one; whoever made that folder
         # must not choose the model that a name of the hub means.
         for planted in () if _is_path(model) else (model, f"sentence-transformers/{model}"):
@@ -63,7 +65,9 @@ def load_model(kind: str, model: str, failed: Callable[[str], Exception], **opti
         except Exception as error:
             # The libraries quote HF_ENDPOINT.
             said = without_credentials(str(error).strip()) or type(error).__name__
-            raise failed(_advice(model, reached=reached, folder=here.exists(), said=said)) from error
+            raise failed(
+                _advice(model, reached=reached, folder=here.exists(), said=said)
+            ) from error
 
 
 def cut_for(model: Any, text: str) -> str:
@@ -103,7 +107,12 @@ def _restore_moved_function() -> None:
 
 def _is_path(model: str) -> bool:
     """Whether *model* can be no name on a hub: those are a word, or two with a slash between them."""
-    return model.startswith((".", "~")) or Path(model).is_absolute() or model.count("/") > 1 or "\\" in model
+    return (
+        model.startswith((".", "~"))
+        or Path(model).is_absolute()
+        or model.count("/") > 1
+        or "\\" in model
+    )
 
 
 def _hub_answers(model: str) -> bool:

@@ -83,7 +83,9 @@ class ClientPerProcess:
 def host_of(address: str) -> str:
     """The host of *address*, without path, user or password."""
     try:
-        return urlsplit(address).hostname or ("an address without a host" if address else "the default address")
+        return urlsplit(address).hostname or (
+            "an address without a host" if address else "the default address"
+        )
     except ValueError:
         return "an address that cannot be read"
 
@@ -148,7 +150,9 @@ _VENDORS: Final = ("openai.", "anthropic.", "google.genai.")
 
 def copy_without_retries(client: Any) -> Any:
     """A copy of the vendor's *client* that does not retry and bounds the bodies of errors, sharing its connections."""
-    return client.with_options(max_retries=0, http_client=copy_with_bounded_error_bodies(client._client))
+    return client.with_options(
+        max_retries=0, http_client=copy_with_bounded_error_bodies(client._client)
+    )
 
 
 def make_http_client(*, is_async: bool, **options: Any) -> Any:
@@ -189,7 +193,10 @@ def bound_error_bodies(http: Any) -> None:
     hooks = http.event_hooks
     begin, bound = (_abegin, _abound) if hasattr(http, "aclose") else (_begin, _bound)
     # The first of all: another one may read the body.
-    http.event_hooks = {"request": [begin, *hooks["request"]], "response": [bound, *hooks["response"]]}
+    http.event_hooks = {
+        "request": [begin, *hooks["request"]],
+        "response": [bound, *hooks["response"]],
+    }
 
 
 def copy_with_bounded_error_bodies(http: Any) -> Any:
@@ -294,7 +301,13 @@ _CODE: Final = {
     "invalid_api_key": "unauthorized",
 }
 _UNREADABLE: Final = frozenset(
-    {"DecodingError", "JSONDecodeError", "APIResponseValidationError", "ResponseValidationError", "ValidationError"}
+    {
+        "DecodingError",
+        "JSONDecodeError",
+        "APIResponseValidationError",
+        "ResponseValidationError",
+        "ValidationError",
+    }
     | {"UnknownApiResponseError"}
 )
 
@@ -323,11 +336,15 @@ def read_client_error(
     which providers like to quote in theirs.
     """
     if type(error.__cause__).__name__ == "ConnectTimeout":
-        return ModelError("timeout", f"{where} cannot be reached (ConnectTimeout); check {address} and the network")
+        return ModelError(
+            "timeout",
+            f"{where} cannot be reached (ConnectTimeout); check {address} and the network",
+        )
     if isinstance(error, UnicodeEncodeError):
         # Headers must be ASCII, and the key is the only one that is not ours.
         return ModelError(
-            "unauthorized", f"the key for {where} holds characters that are not allowed in a key; check {key}"
+            "unauthorized",
+            f"the key for {where} holds characters that are not allowed in a key; check {key}",
         )
     status = status_of(error)
     reason = _reason(error, status)
@@ -335,12 +352,18 @@ def read_client_error(
         return ModelError(reason, f"the proxy blocks {where}; check HTTPS_PROXY")
     seen = type(error).__name__ if status is None else f"HTTP {status}"
     if reason == "rejected":
-        seen += "".join(f", {name} {said}" for name in ("code", "param") if (said := identifier_of(error, name)))
-        return ModelError(reason, f"{where} rejected the request ({seen}); check the model and the config")
+        seen += "".join(
+            f", {name} {said}" for name in ("code", "param") if (said := identifier_of(error, name))
+        )
+        return ModelError(
+            reason, f"{where} rejected the request ({seen}); check the model and the config"
+        )
     wait = limit_pause(retry_after(error))
     if reason != "unavailable":
         return ModelError(
-            reason, f"{where} {_ADVICE[reason].format(timeout=timeout, key=key)} ({seen})", retry_after=wait
+            reason,
+            f"{where} {_ADVICE[reason].format(timeout=timeout, key=key)} ({seen})",
+            retry_after=wait,
         )
     said = f"{where} is not available ({seen}); check {address} and the network"
     if status is not None and status < 400:

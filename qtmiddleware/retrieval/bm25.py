@@ -30,7 +30,9 @@ _READ: Final = 8_000
 MOST_READ: Final = 800_000
 WINDOWS: Final = 8
 # Bytes of ASCII to lower case, and to a space what belongs to no word; those of other characters stay.
-_SPACED: Final = bytes(c if c > 127 else ord(chr(c).lower()) if chr(c).isalnum() or c == 95 else 32 for c in range(256))
+_SPACED: Final = bytes(
+    c if c > 127 else ord(chr(c).lower()) if chr(c).isalnum() or c == 95 else 32 for c in range(256)
+)
 
 
 class _Patterns(NamedTuple):
@@ -51,7 +53,9 @@ class _Patterns(NamedTuple):
 def compile_patterns() -> _Patterns:
     """Return the patterns, compiled once."""
     # Vowel signs and other marks, which \w leaves out, belong to their word.
-    marks = "".join(sign for sign in map(chr, range(0x300, 0x1A00)) if unicodedata.category(sign)[0] == "M")
+    marks = "".join(
+        sign for sign in map(chr, range(0x300, 0x1A00)) if unicodedata.category(sign)[0] == "M"
+    )
     word = re.compile(rf"[\w{marks}]+")
     unspaced = r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+"
     signs = [
@@ -59,7 +63,9 @@ def compile_patterns() -> _Patterns:
         for sign in map(chr, (*range(0xA0, 0xC0), *range(0x2000, 0x2070)))
         if not word.search(unicodedata.normalize("NFKC", sign).casefold())
     ]
-    return _Patterns(word, re.compile(unspaced), re.compile(f"({unspaced})"), re.compile(b"|".join(signs)))
+    return _Patterns(
+        word, re.compile(unspaced), re.compile(f"({unspaced})"), re.compile(b"|".join(signs))
+    )
 
 
 Pair = tuple[str, str]
@@ -97,11 +103,15 @@ def count_terms(
     Each text is read once. Of long ones, as by `MOST_READ`, counts and length are those of parts, so that time does not
     grow with length, and pairs are looked for at the beginning.
     """
-    forms = {form: term for term in wanted for form in (term, term + "s") if strip_plural(form) == term}
+    forms = {
+        form: term for term in wanted for form in (term, term + "s") if strip_plural(form) == term
+    }
     ascii_forms = {form.encode(): term for form, term in forms.items() if form.isascii()}
     # A pair of such characters, or one that is asked for alone and stands in no list of pairs.
     unspaced = {
-        form for form in forms if len(form) <= 2 and not form.isascii() and compile_patterns().unspaced.fullmatch(form)
+        form
+        for form in forms
+        if len(form) <= 2 and not form.isascii() and compile_patterns().unspaced.fullmatch(form)
     }
     whole = [text or "" for text in texts]
     counted = []
@@ -113,7 +123,11 @@ def count_terms(
         if plain.isascii():
             # Bytes are split several times as fast as a pattern finds words.
             words = plain.translate(_SPACED).split()
-            places = [(place, ascii_forms[word]) for place, word in enumerate(words) if word in ascii_forms]
+            places = [
+                (place, ascii_forms[word])
+                for place, word in enumerate(words)
+                if word in ascii_forms
+            ]
             length = len(words)
         else:
             spaced, runs = _split_others(part)
@@ -129,7 +143,9 @@ def count_terms(
             before, previous = place, term
         if runs and unspaced:
             joined = " ".join(runs)
-            counts.update({form: count for form in unspaced if (count := _count_in_runs(joined, form))})
+            counts.update(
+                {form: count for form in unspaced if (count := _count_in_runs(joined, form))}
+            )
         if runs or part is not text or len(text) > _READ:
             pairs = _find_pairs_at_beginning(text, forms, counts, wanted_pairs)
         else:
@@ -197,7 +213,9 @@ def read_windows(texts: Sequence[str]) -> Sequence[str]:
         return texts
     share = MOST_READ // len(texts)
     return [
-        text if size <= share else " ".join(_cut_windows(text, share * len(text) // (size * WINDOWS)))
+        text
+        if size <= share
+        else " ".join(_cut_windows(text, share * len(text) // (size * WINDOWS)))
         for text, size in zip(texts, sizes, strict=True)
     ]
 

@@ -18,7 +18,12 @@ from typing import Final
 
 from qtmiddleware.retrieval.gate import NEAR, Percentiles, to_numbers
 from qtmiddleware.retrieval.keyword_evidence import are_reciprocal_ranks
-from qtmiddleware.retrieval.question_words import find_words, load_word_rules, measure_union, read_question
+from qtmiddleware.retrieval.question_words import (
+    find_words,
+    load_word_rules,
+    measure_union,
+    read_question,
+)
 from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.types import Standing
 
@@ -35,7 +40,9 @@ LEAST_COVERAGE: Final = 1 / 3
 """A result with a low best score is unsure if its first passages hold no more of the question's content words."""
 # A longer passage holds every word somewhere, and takes time.
 _READ: Final = 2_000
-LATER_PAGE: Final = Standing(None, problem="the call selects a page, whose scores are no measure of the question")
+LATER_PAGE: Final = Standing(
+    None, problem="the call selects a page, whose scores are no measure of the question"
+)
 _NO_PASSAGES: Final = Standing(0.0, is_unsure=True, problem="the function returned no passages")
 _NO_SIGNALS: Final = Standing(None, problem="the passages have neither scores nor texts")
 
@@ -47,7 +54,9 @@ class Standings:
         self._percentiles = {name: Percentiles() for name in WEIGHTS}
         self._lock = ForkLock()
 
-    def judge(self, signals: Mapping[str, float], *, passages: int, scores: Sequence[float | None] = ()) -> Standing:
+    def judge(
+        self, signals: Mapping[str, float], *, passages: int, scores: Sequence[float | None] = ()
+    ) -> Standing:
         """Return where *signals* stand among those of earlier questions, and remember them.
 
         Args:
@@ -63,13 +72,19 @@ class Standings:
         with self._lock.free:
             seen = min(len(self._percentiles[name]) for name in signals)
             fence = self._find_fence() if seen >= LEAST_SEEN else None
-            observed = {name: self._percentiles[name].observe(signal) for name, signal in signals.items()}
+            observed = {
+                name: self._percentiles[name].observe(signal) for name, signal in signals.items()
+            }
         if seen < LEAST_SEEN:
             problem = f"needs {LEAST_SEEN} earlier questions of this function, and {seen} were seen"
             return Standing(None, signals, {}, seen, problem=problem)
         whole = sum(WEIGHTS[name] for name in observed)
-        confidence = sum(WEIGHTS[name] * percentile for name, percentile in observed.items()) / whole
-        is_unsure = _is_low(signals, fence) and not are_reciprocal_ranks([it for it in scores if it is not None])
+        confidence = (
+            sum(WEIGHTS[name] * percentile for name, percentile in observed.items()) / whole
+        )
+        is_unsure = _is_low(signals, fence) and not are_reciprocal_ranks(
+            [it for it in scores if it is not None]
+        )
         return Standing(confidence, signals, observed, seen, is_unsure=is_unsure)
 
     def _find_fence(self) -> float | None:
@@ -112,7 +127,9 @@ def measure_standing_signals(
     return signals
 
 
-def measure_first_coverage(keywords: str, texts: Sequence[str | None], language: str) -> float | None:
+def measure_first_coverage(
+    keywords: str, texts: Sequence[str | None], language: str
+) -> float | None:
     """Return the share of the content words of *keywords* that the *texts* hold between them.
 
     ``None`` if there are no words or no texts. *language* is the code of the question's language, empty if unknown.

@@ -109,7 +109,11 @@ class Fusion:
         """
         if not self.fused.is_merged:
             return None
-        by_kind = {it.variant.kind: it for it in self.rankings if it.variant.kind in ("original", "standalone")}
+        by_kind = {
+            it.variant.kind: it
+            for it in self.rankings
+            if it.variant.kind in ("original", "standalone")
+        }
         standalone = by_kind.get("standalone")
         return standalone if standalone is not None and standalone.keys else by_kind.get("original")
 
@@ -117,7 +121,9 @@ class Fusion:
 # --- what takes part ----------------------------------------------------------------------------------------------
 
 
-def weighted_rankings(original: Ranking, others: Sequence[Ranking], options: FusionSettings) -> list[Ranking]:
+def weighted_rankings(
+    original: Ranking, others: Sequence[Ranking], options: FusionSettings
+) -> list[Ranking]:
     """Returns the rankings that take part in the fusion, with their final weights; the original's comes first."""
     weight = options.weights.original
     if "standalone" in [ranking.variant.kind for ranking in others if ranking.keys]:
@@ -126,7 +132,10 @@ def weighted_rankings(original: Ranking, others: Sequence[Ranking], options: Fus
     if (weight <= 0 or not options.include_original) and any(ranking.keys for ranking in weighted):
         return weighted
     variant = Variant(original.variant.kind, original.variant.text, weight or 1.0)
-    return [Ranking(variant, original.keys, original.scores, original.items, original.initial), *weighted]
+    return [
+        Ranking(variant, original.keys, original.scores, original.items, original.initial),
+        *weighted,
+    ]
 
 
 def separate_chunks(rankings: Sequence[Ranking], text_field: str | None) -> list[Ranking]:
@@ -227,7 +236,9 @@ def fuse(
     return merge(rankings, sign, rrf_k)
 
 
-def sum_weighted(rankings: Sequence[Ranking], method: str = "weighted", *, rrf_k: int = 60) -> list[tuple[Key, float]]:
+def sum_weighted(
+    rankings: Sequence[Ranking], method: str = "weighted", *, rrf_k: int = 60
+) -> list[tuple[Key, float]]:
     """Returns each passage with the weighted sum of what its places are worth, best first, equal ones by key.
 
     ``weighted``  The scores of each list brought to 0 to 1 (min-max; equal scores are 1 throughout). A passage missing
@@ -249,7 +260,9 @@ def merge_anchored(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> Fused
     lists: list[Sequence[float]] = [ranking.scores for ranking in rankings]  # type: ignore[misc]
     lowest = [(min if sign > 0 else max)(scores, default=0.0) for scores in lists]
     whole = sum([ranking.variant.weight for ranking in rankings if ranking.keys]) or 1.0
-    weights = [sign * ranking.variant.weight / whole if ranking.keys else 0.0 for ranking in rankings]
+    weights = [
+        sign * ranking.variant.weight / whole if ranking.keys else 0.0 for ranking in rankings
+    ]
     spreads = list(map(measure_spread, lists))
     mean = _weighted_mean_spread(rankings, spreads)
     gains = [
@@ -268,7 +281,9 @@ def merge_rrf(rankings: Sequence[Ranking], _sign: int, rrf_k: int) -> Fused:
 
 def merge_weighted_rrf(rankings: Sequence[Ranking], _sign: int, rrf_k: int) -> Fused:
     """The sum of weight / (k + rank)."""
-    return _merge_by_rank("weighted_rrf", rankings, [ranking.variant.weight for ranking in rankings], rrf_k)
+    return _merge_by_rank(
+        "weighted_rrf", rankings, [ranking.variant.weight for ranking in rankings], rrf_k
+    )
 
 
 def merge_max(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> Fused:
@@ -309,7 +324,10 @@ def _merge_by_own(method: str, rankings: Sequence[Ranking], sign: int, rrf_k: in
     for it in _list_items(rankings, sign):
         items.setdefault(it.key, it).sources |= it.sources
     # Tuples, so that nothing the function does can change what was found.
-    given = [replace(it, keys=tuple(it.keys), scores=tuple(it.scores), items=tuple(it.items)) for it in rankings]
+    given = [
+        replace(it, keys=tuple(it.keys), scores=tuple(it.scores), items=tuple(it.items))
+        for it in rankings
+    ]
     try:
         scores = {key: float(score) for key, score in _find_own(method).merge(given, sign, rrf_k)}
         if not all(map(isfinite, scores.values())):
@@ -326,7 +344,9 @@ def _merge_by_own(method: str, rankings: Sequence[Ranking], sign: int, rrf_k: in
     return Fused([items[key] for key in (*ordered, *left_out)], method)
 
 
-def _add_up(rankings: Sequence[Ranking], gains: Sequence[Sequence[float]], floor: float = 0.0) -> dict[Key, FusedItem]:
+def _add_up(
+    rankings: Sequence[Ranking], gains: Sequence[Sequence[float]], floor: float = 0.0
+) -> dict[Key, FusedItem]:
     """The sum of *floor* and what a passage gains in each list, from the best of its places there."""
     merged: dict[Key, FusedItem] = {}
     for position, (ranking, own_gains) in enumerate(zip(rankings, gains, strict=True)):
@@ -361,7 +381,9 @@ def _min_max(scores: Sequence[float]) -> list[float]:
 
 def _weighted_mean_spread(rankings: Sequence[Ranking], spreads: Sequence[float]) -> float:
     """The weighted mean of the lists' spreads, of those that have one."""
-    weighted = [(it.variant.weight, spread) for it, spread in zip(rankings, spreads, strict=True) if spread]
+    weighted = [
+        (it.variant.weight, spread) for it, spread in zip(rankings, spreads, strict=True) if spread
+    ]
     whole = sum([weight for weight, _ in weighted])
     return sum([weight / whole * spread for weight, spread in weighted]) if whole else 0.0
 
@@ -370,7 +392,9 @@ def _sort_by_score(merged: Mapping[Key, FusedItem]) -> list[FusedItem]:
     return sorted(merged.values(), key=attrgetter("score"), reverse=True)
 
 
-def _merge_by_rank(method: str, rankings: Sequence[Ranking], weights: Sequence[float], k: int) -> Fused:
+def _merge_by_rank(
+    method: str, rankings: Sequence[Ranking], weights: Sequence[float], k: int
+) -> Fused:
     gains = list(map(_reciprocal_ranks, rankings, weights, repeat(k)))
     merged = _add_up(rankings, gains)
     best: dict[Key, int] = {}

@@ -50,7 +50,12 @@ _READ: Final = 800
 MAX_OBSERVED: Final = 512
 PRIOR: Final = 5
 # Between which numbers most queries lie where sentences are compared by cosines; counts until an index shows its own.
-_EXPECTED: Final = {"lead": (0.05, 0.4), "coverage": (0.25, 1.0), "agreement": (0.2, 1.0), "joint_lead": (0.5, 1.5)}
+_EXPECTED: Final = {
+    "lead": (0.05, 0.4),
+    "coverage": (0.25, 1.0),
+    "agreement": (0.2, 1.0),
+    "joint_lead": (0.5, 1.5),
+}
 # Between which doubts most queries lie, as evenly as need be: the mean of several percentiles is seldom near 0 or 1.
 _LOWEST, _HIGHEST = 0.18, 0.8
 
@@ -91,7 +96,9 @@ def find_skip_reason(
     if is_follow_up:
         return ""
     is_prose = any(word.isalpha() and word.islower() for word in query.split())
-    return classify_trivial_query(query, [] if is_prose else [it.text for it in find_spans() if it.kind in _LITERAL])
+    return classify_trivial_query(
+        query, [] if is_prose else [it.text for it in find_spans() if it.kind in _LITERAL]
+    )
 
 
 def classify_trivial_query(query: str, literals: Sequence[str]) -> str:
@@ -100,7 +107,10 @@ def classify_trivial_query(query: str, literals: Sequence[str]) -> str:
     A greeting asks for nothing (``small_talk``), and what consists of *literals* alone, codes, numbers and addresses,
     is searched best as it is written (``only_identifiers``).
     """
-    if " ".join(query.casefold().replace("’", "'").strip(" \t\r\n.!?,;:…¡¿").split()) in _SMALL_TALK:
+    if (
+        " ".join(query.casefold().replace("’", "'").strip(" \t\r\n.!?,;:…¡¿").split())
+        in _SMALL_TALK
+    ):
         return "small_talk"
     rest = query
     for literal in sorted(literals, key=len, reverse=True):
@@ -128,7 +138,9 @@ class Gate:
     def record_forced_call(self, target_call_rate: float) -> None:
         """Count a call that was not decided here, so that the others leave room for it."""
         with self._lock.free:
-            self._unused_calls = min(self._unused_calls, max(self._unused_calls + target_call_rate - 1.0, -MAX_DEBT))
+            self._unused_calls = min(
+                self._unused_calls, max(self._unused_calls + target_call_rate - 1.0, -MAX_DEBT)
+            )
 
     def decide(
         self,
@@ -151,7 +163,9 @@ class Gate:
             return Decision(call=True, reason="too_few_scores", signals={"scores": len(scores)})
         with self._lock.free:
             observed = max(len(self._percentiles[name]) for name in signals)
-            doubt = 1.0 - _mean([self._percentiles[name].observe(signal) for name, signal in signals.items()])
+            doubt = 1.0 - _mean(
+                [self._percentiles[name].observe(signal) for name, signal in signals.items()]
+            )
             threshold_share = 1.0 - target_call_rate - self._unused_calls / HORIZON
             threshold = _LOWEST + (_HIGHEST - _LOWEST) * threshold_share
             call = doubt > threshold or target_call_rate >= 1.0
@@ -159,7 +173,11 @@ class Gate:
         signals |= {"doubt": doubt, "threshold": threshold, "observed": observed}
         if target_call_rate >= 1.0:
             return Decision(call=True, reason="target_call_rate_is_one", signals=signals)
-        return Decision(call=call, reason="unsure_first_result" if call else "clear_first_result", signals=signals)
+        return Decision(
+            call=call,
+            reason="unsure_first_result" if call else "clear_first_result",
+            signals=signals,
+        )
 
 
 class Percentiles:
@@ -179,10 +197,16 @@ class Percentiles:
 
     def observe(self, number: float) -> float:
         """Returns the share of the numbers that are lower, equal ones counting half, and remembers *number*."""
-        lower, count = (bisect_left(self._ordered, number) + bisect_right(self._ordered, number)) / 2, len(self)
+        lower, count = (
+            (bisect_left(self._ordered, number) + bisect_right(self._ordered, number)) / 2,
+            len(self),
+        )
         if self._expected is not None:
             low, high = self._expected
-            lower, count = lower + PRIOR * min(1.0, max(0.0, (number - low) / (high - low))), count + PRIOR
+            lower, count = (
+                lower + PRIOR * min(1.0, max(0.0, (number - low) / (high - low))),
+                count + PRIOR,
+            )
         percentile = lower / count if count else 0.5
         self._recent.append(number)
         insort(self._ordered, number)
@@ -216,7 +240,9 @@ def measure_signals(
         best = max(words)
         signals["agreement"] = heights[words.index(best)] if best > min(words) else 0.0
         strength, _ = measure_strength(measure_coverage(question, found), is_whole=False)
-        joint = nlargest(NEAR, [height + strength * word for height, word in zip(heights, words, strict=True)])
+        joint = nlargest(
+            NEAR, [height + strength * word for height, word in zip(heights, words, strict=True)]
+        )
         signals["joint_lead"] = joint[0] - joint[-1]
     return signals
 

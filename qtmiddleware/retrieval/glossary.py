@@ -56,7 +56,11 @@ class Glossary:
         self._forms: dict[str, list[tuple[str, Sequence[str]]]] = {}
         self._lengths: dict[str, tuple[int, ...]] = {}
         for forms, others in rows:
-            shorts = [form for form in forms if len(_split_meanings(form, others)) > 1] if len(others) > 2 else []
+            shorts = (
+                [form for form in forms if len(_split_meanings(form, others)) > 1]
+                if len(others) > 2
+                else []
+            )
             for form in forms:
                 # What an abbreviation means else is no form of what it means here.
                 mine = [short for short in shorts if _abbreviates(short, form)]
@@ -92,11 +96,17 @@ class Glossary:
                 start, end = words[at].start(), words[min(at + count, len(words)) - 1].end()
                 fitting = [row for row in known if _is_written(row[0], question, start, end)]
                 # "HOW do I" begins a question and is no term.
-                if not at and count == 1 and folded[0] in load_word_rules(language or "en").function_words:
+                if (
+                    not at
+                    and count == 1
+                    and folded[0] in load_word_rules(language or "en").function_words
+                ):
                     fitting = []
                 if fitting:
                     form = fitting[0][0]
-                    others = dict.fromkeys(other for _, others in fitting for other in others if other != form)
+                    others = dict.fromkeys(
+                        other for _, others in fitting for other in others if other != form
+                    )
                     before, *_, after = re.split(r"(\w+)", form)
                     written = f"{before}{question[start:end]}{after}"
                     found.setdefault(form, _build_term(written, form, list(others), language))
@@ -105,13 +115,23 @@ class Glossary:
             at += size
         # Where everything is in capitals they do not tell an abbreviation from a word.
         if covered < len(words) and question.isupper():
-            found = {form: term for form, term in found.items() if not any(map(_is_exact, _WORD.findall(form)))}
+            found = {
+                form: term
+                for form, term in found.items()
+                if not any(map(_is_exact, _WORD.findall(form)))
+            }
         return tuple(_settle_by_words(term, folded) for term in found.values())
 
     def is_ambiguous(self, form: str) -> bool:
         """Whether *form* has several meanings in this glossary."""
         known = self._forms.get(" ".join(map(_fold_word, _WORD.findall(form))), ())
-        others = [other for spelling, others in known if spelling == form for other in others if other != form]
+        others = [
+            other
+            for spelling, others in known
+            if spelling == form
+            for other in others
+            if other != form
+        ]
         return len(_split_meanings(form, others)) > 1
 
 
@@ -124,7 +144,11 @@ def _build_term(written: str, form: str, others: Sequence[str], language: str) -
 
 def _split_meanings(form: str, others: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     """The *others* as one meaning; as several, if *form* abbreviates more than one of them."""
-    distinct = list({" ".join(map(_fold_word, _WORD.findall(other))): other for other in reversed(others)}.values())
+    distinct = list(
+        {
+            " ".join(map(_fold_word, _WORD.findall(other))): other for other in reversed(others)
+        }.values()
+    )
     long = [other for other in reversed(distinct) if _abbreviates(form, other)]
     return tuple((other,) for other in long) if len(long) > 1 else (tuple(others[:MOST_OTHERS]),)
 
@@ -144,7 +168,9 @@ def _settle_by_words(term: Term, question: Sequence[str]) -> Term:
     if term.is_certain or len(term.meanings) < 2:
         return term
     # The last word says what a thing is: "Which person is the CIP?" "PM projects" says nothing of project managers.
-    fitting = [forms for forms in term.meanings if _fold_word(_WORD.findall(forms[0])[-1]) in question]
+    fitting = [
+        forms for forms in term.meanings if _fold_word(_WORD.findall(forms[0])[-1]) in question
+    ]
     return term._replace(meanings=tuple(fitting), is_certain=True) if len(fitting) == 1 else term
 
 
@@ -160,7 +186,9 @@ def settle_terms(
     for term in terms:
         word = _find_word(term.form)
         # "Use the TAB key" may be about a key.
-        is_common = term.is_certain and any(word and text and find_form(word, text, has_case=True) for text in texts)
+        is_common = term.is_certain and any(
+            word and text and find_form(word, text, has_case=True) for text in texts
+        )
         if term.is_certain and not is_common:
             settled.append(term)
             continue
@@ -170,7 +198,9 @@ def settle_terms(
         if is_common and word:
             best = max(best, _count_beside((word,), texts, rest, language, has_case=True) + 1)
         if best and counts.count(best) == 1:
-            settled.append(term._replace(meanings=(term.meanings[counts.index(best)],), is_certain=True))
+            settled.append(
+                term._replace(meanings=(term.meanings[counts.index(best)],), is_certain=True)
+            )
         else:
             notes.append(f"{term.form} not used: nothing beside it decides what it means")
     return settled, notes
@@ -182,19 +212,37 @@ def _find_word(form: str) -> str:
 
 
 def _count_beside(
-    forms: Iterable[str], texts: Sequence[str | None], rest: str, language: str, *, has_case: bool = False
+    forms: Iterable[str],
+    texts: Sequence[str | None],
+    rest: str,
+    language: str,
+    *,
+    has_case: bool = False,
 ) -> int:
-    holding = [text for text in texts if text and any(find_form(form, text, has_case=has_case) for form in forms)]
+    holding = [
+        text
+        for text in texts
+        if text and any(find_form(form, text, has_case=has_case) for form in forms)
+    ]
     return max((len(find_held_words(rest, text, language)) for text in holding), default=0)
 
 
 def _remove_words(keywords: str, written: str, language: str) -> str:
-    idle = set(map(_fold_word, _WORD.findall(written))) | load_word_rules(language or "en").function_words
-    return " ".join(word for word in keywords.split() if idle.isdisjoint(map(_fold_word, _WORD.findall(word))))
+    idle = (
+        set(map(_fold_word, _WORD.findall(written)))
+        | load_word_rules(language or "en").function_words
+    )
+    return " ".join(
+        word for word in keywords.split() if idle.isdisjoint(map(_fold_word, _WORD.findall(word)))
+    )
 
 
 def write_terms(
-    terms: Sequence[Term], texts: Sequence[str | None], glossary: Glossary, keywords: str, language: str
+    terms: Sequence[Term],
+    texts: Sequence[str | None],
+    glossary: Glossary,
+    keywords: str,
+    language: str,
 ) -> list[str | None]:
     """Return *texts* with the question's form of each of the *terms* behind every other form of it.
 
@@ -203,9 +251,17 @@ def write_terms(
     written = list(texts)
     for term in terms:
         for form in term.meanings[0]:
-            rest = _remove_words(keywords, term.written, language) if glossary.is_ambiguous(form) else None
+            rest = (
+                _remove_words(keywords, term.written, language)
+                if glossary.is_ambiguous(form)
+                else None
+            )
             for place, text in enumerate(written):
-                if text and (ends := find_form(form, text)) and (rest is None or find_held_words(rest, text, language)):
+                if (
+                    text
+                    and (ends := find_form(form, text))
+                    and (rest is None or find_held_words(rest, text, language))
+                ):
                     written[place] = insert_behind(text, ends, f" {term.written}")
     return written
 
@@ -242,7 +298,9 @@ def _compile_form(form: str, has_case: bool) -> tuple[str, bool, re.Pattern[str]
     exact = frozenset(_WORD.findall(form)) if has_case else _find_exact(form)
     parts = re.split(r"(\w+)", form)
     written = [_write_gap(gap) for gap in parts[::2]]
-    words = [f"(?-i:{re.escape(word)})" if word in exact else re.escape(word) for word in parts[1::2]]
+    words = [
+        f"(?-i:{re.escape(word)})" if word in exact else re.escape(word) for word in parts[1::2]
+    ]
     last = parts[-2]
     # A plural meets a singular and the reverse.
     if not parts[-1] and last[-1:].isalpha():
@@ -251,17 +309,29 @@ def _compile_form(form: str, has_case: bool) -> tuple[str, bool, re.Pattern[str]
     body = "".join(gap + word for gap, word in zip(written, [*words, ""], strict=True))
     pattern = re.compile(_BEFORE + body + _AFTER, re.IGNORECASE)
     word = parts[1]
-    return (word, True, pattern) if word in exact else (_strip_ending(word.lower()).rstrip("y"), False, pattern)
+    return (
+        (word, True, pattern)
+        if word in exact
+        else (_strip_ending(word.lower()).rstrip("y"), False, pattern)
+    )
 
 
 def _write_endings(word: str) -> str:
     """A pattern for *word* and its plural."""
-    return f"{re.escape(word[:-1])}(?:ys?|ies)" if word[-1:].lower() == "y" else f"{re.escape(word)}(?:e?s)?"
+    return (
+        f"{re.escape(word[:-1])}(?:ys?|ies)"
+        if word[-1:].lower() == "y"
+        else f"{re.escape(word)}(?:e?s)?"
+    )
 
 
 def _strip_ending(word: str) -> str:
     """*word* without a plural's ending: replies, reply."""
-    return f"{word[:-3]}y" if len(word) > _LONGEST_PART and word.endswith("ies") else strip_plural(word)
+    return (
+        f"{word[:-3]}y"
+        if len(word) > _LONGEST_PART and word.endswith("ies")
+        else strip_plural(word)
+    )
 
 
 def _write_gap(gap: str) -> str:

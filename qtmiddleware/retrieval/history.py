@@ -59,7 +59,9 @@ def read_history(history: Any) -> History:
         if read is None:
             unread.append(type(turn).__name__)
         else:
-            messages.extend(it for it in read if it.role and it.content and not it.content.isspace())
+            messages.extend(
+                it for it in read if it.role and it.content and not it.content.isspace()
+            )
     if not unread:
         return History(tuple(messages))
     kinds = ", ".join(dict.fromkeys(unread[:3]))
@@ -75,7 +77,9 @@ def opens_new_topic(query: Query, history: Sequence[Message]) -> bool:
     the query is unknown or its word list has no ``references`` it is false.
     """
     references = load(query.language).references if query.language else frozenset[str]()
-    if not references or not references.isdisjoint(word.partition("'")[0] for word in fold_words(query.original)):
+    if not references or not references.isdisjoint(
+        word.partition("'")[0] for word in fold_words(query.original)
+    ):
         return False
     words = {word for word in find_terms(query.keywords) if len(word) >= _MIN_LETTERS}
     if len(words) < NEW_WORDS:
@@ -92,7 +96,11 @@ def _list_turns(history: Any) -> Sequence[Any]:
     kept = read_field(history, "messages")
     if isinstance(kept, Iterable):
         return tuple(kept)
-    return (history,) if isinstance(history, Mapping) or not isinstance(history, Iterable) else tuple(history)
+    return (
+        (history,)
+        if isinstance(history, Mapping) or not isinstance(history, Iterable)
+        else tuple(history)
+    )
 
 
 def _read_turn(turn: Any) -> list[Message] | None:

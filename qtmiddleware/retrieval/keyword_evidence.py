@@ -141,7 +141,10 @@ def weigh_by_keywords(
     if opinion.coverage and top_k and top_k < len(order):
         order = _keep_covering(order, opinion.coverage, top_k)
         _lower_to_order(order, scores, shares)
-    weighed = [FusedItem(it.key, it.item, score, it.sources) for it, score in zip(fused.items, scores, strict=True)]
+    weighed = [
+        FusedItem(it.key, it.item, score, it.sources)
+        for it, score in zip(fused.items, scores, strict=True)
+    ]
     leading = [weighed[place] for place in order]
     account = Evidence(
         keywords=tuple(keywords),
@@ -156,7 +159,10 @@ def weigh_by_keywords(
 
 
 def _weigh_all_words(
-    keywords: WeightedKeywords, texts: Sequence[str | None], own_scores: Sequence[float | None], weight: float | None
+    keywords: WeightedKeywords,
+    texts: Sequence[str | None],
+    own_scores: Sequence[float | None],
+    weight: float | None,
 ) -> _Opinion | None:
     """What the words of several queries say, or those of the question under a *weight* that is set."""
     queries, counted = _count_keywords(keywords, texts)
@@ -168,11 +174,18 @@ def _weigh_all_words(
     own = frozenset(queries[0].terms)
     held = frozenset[str]().union(*(it.counts.keys() for it in counted[:LEADING]))
     leading = len(own & held) / len(own) if own else None
-    return _Opinion([weight * share for share in evidence], 1.0 - weight, weight, reason, leading=leading)
+    return _Opinion(
+        [weight * share for share in evidence], 1.0 - weight, weight, reason, leading=leading
+    )
 
 
 def _weigh_own_words(
-    keywords: str, texts: Sequence[str | None], titles: Sequence[str], language: str, *, is_whole: bool
+    keywords: str,
+    texts: Sequence[str | None],
+    titles: Sequence[str],
+    language: str,
+    *,
+    is_whole: bool,
 ) -> _Opinion | None:
     """What the words of the question say; *is_whole* says that the texts are the whole collection."""
     rules = load_word_rules(language)
@@ -180,17 +193,29 @@ def _weigh_own_words(
     if not question.terms:
         return None
     titled = (
-        [_put_title_first(title, text) for title, text in zip(titles, texts, strict=True)] if any(titles) else texts
+        [_put_title_first(title, text) for title, text in zip(titles, texts, strict=True)]
+        if any(titles)
+        else texts
     )
     found = find_words(question, titled, rules)
     if not any(found.places):
         return None
     coverage = measure_coverage(question, found)
     # A number or code that one passage alone holds says which is meant, however few passages there are.
-    codes = [term for term in question.content if term.isascii() and not term.isalpha() and term not in found.places[0]]
-    is_whole = is_whole and not any(sum(code in places for places in found.places) == 1 for code in codes)
+    codes = [
+        term
+        for term in question.content
+        if term.isascii() and not term.isalpha() and term not in found.places[0]
+    ]
+    is_whole = is_whole and not any(
+        sum(code in places for places in found.places) == 1 for code in codes
+    )
     strength, reason = measure_strength(coverage, is_whole=is_whole)
-    shares = [strength * share for share in weigh_words(question, found)] if strength else [0.0] * len(texts)
+    shares = (
+        [strength * share for share in weigh_words(question, found)]
+        if strength
+        else [0.0] * len(texts)
+    )
     return _Opinion(shares, 1.0, strength, reason, coverage, measure_union(question, found))
 
 
@@ -199,7 +224,8 @@ def _add_metadata(opinion: _Opinion | None, metadata: MetadataEvidence) -> _Opin
     if opinion is None:
         return _Opinion(metadata.shares, 1.0, 0.0, "", metadata.matched)
     opinion.shares = [
-        share + opinion.weight * more for share, more in zip(opinion.shares, metadata.shares, strict=True)
+        share + opinion.weight * more
+        for share, more in zip(opinion.shares, metadata.shares, strict=True)
     ]
     if opinion.coverage:
         opinion.coverage = list(map(add, opinion.coverage, metadata.matched))
@@ -226,7 +252,10 @@ def measure_strength(coverage: Sequence[float], *, is_whole: bool) -> tuple[floa
         )
     reason = f"one passage holds {most:.0%} of the question's keywords, the first one {first:.0%}"
     if is_whole and (most < 1.0 or first > HALF):
-        strength, reason = strength * WHOLE, f"{reason}; the list is the whole collection, so keywords count a fifth"
+        strength, reason = (
+            strength * WHOLE,
+            f"{reason}; the list is the whole collection, so keywords count a fifth",
+        )
     return strength, f"strength {strength:.2f}: {reason}"
 
 
@@ -269,7 +298,10 @@ def choose_weight(own_scores: Sequence[float | None]) -> tuple[float, str]:
     scores = [score for score in own_scores if score is not None]
     if len(scores) == len(own_scores) and are_reciprocal_ranks(scores):
         weight = WEIGHT_OF_VARIANTS_BESIDE_RANKS
-        return weight, f"weight {weight:.2f} of {WEIGHT_OF_VARIANTS}: the scores are reciprocal ranks"
+        return (
+            weight,
+            f"weight {weight:.2f} of {WEIGHT_OF_VARIANTS}: the scores are reciprocal ranks",
+        )
     return WEIGHT_OF_VARIANTS, ""
 
 
@@ -280,7 +312,11 @@ def are_reciprocal_ranks(scores: Sequence[float]) -> bool:
     nothing can be said, nor of round ones: 0.7 is 1 / 2 + 1 / 5.
     """
     lower = scores[len(scores) // 2 :]
-    if len(lower) < 5 or not 0.0 < lower[-1] < lower[0] < 1.0 or all(score == round(score, 3) for score in lower):
+    if (
+        len(lower) < 5
+        or not 0.0 < lower[-1] < lower[0] < 1.0
+        or all(score == round(score, 3) for score in lower)
+    ):
         return False
     step = max(1, len(lower) // _LOOKED_AT)
     return all(map(_is_sum_of_reciprocals, lower[::step]))
@@ -290,11 +326,16 @@ def _is_sum_of_reciprocals(score: float) -> bool:
     """Whether *score* is 1 / i, or 1 / i + 1 / j with i <= j, of whole numbers."""
     if abs(1.0 / score - round(1.0 / score)) < _ROUNDING:
         return True
-    rests = (score - 1.0 / i for i in range(ceil(1.0 / score), min(1_000, int(2.0 / score + _ROUNDING)) + 1))
+    rests = (
+        score - 1.0 / i
+        for i in range(ceil(1.0 / score), min(1_000, int(2.0 / score + _ROUNDING)) + 1)
+    )
     return any(rest > 0.0 and abs(1.0 / rest - round(1.0 / rest)) < _ROUNDING for rest in rests)
 
 
-def add_evidence(scores: Sequence[float], shares: Sequence[float], weight: float, spread: float) -> list[float]:
+def add_evidence(
+    scores: Sequence[float], shares: Sequence[float], weight: float, spread: float
+) -> list[float]:
     """Return the backend's *scores* (higher is better) and the *shares* of words as one sum each.
 
     sum = weight x (score - lowest) / spread + share. *spread* is how far apart such scores usually lie; at 0 they tell
@@ -309,7 +350,9 @@ def add_evidence(scores: Sequence[float], shares: Sequence[float], weight: float
     ]
 
 
-def score_by_keywords(keywords: WeightedKeywords, texts: Sequence[str | None]) -> list[float] | None:
+def score_by_keywords(
+    keywords: WeightedKeywords, texts: Sequence[str | None]
+) -> list[float] | None:
     """Returns how well each text holds several queries' keywords; ``None`` where no text holds any.
 
     evidence = sum over queries of weight x (score - lowest) / (`MEANS` x mean of that), at most `MOST`, divided by
@@ -332,12 +375,18 @@ def _count_keywords(
     keywords: WeightedKeywords, texts: Sequence[str | None]
 ) -> tuple[list[_QueryTerms], Sequence[TextTerms]]:
     """The terms of each query that counts, and how often each text holds them."""
-    queries = [_QueryTerms(*read_keywords(words), weight) for words, weight in keywords if weight > 0]
+    queries = [
+        _QueryTerms(*read_keywords(words), weight) for words, weight in keywords if weight > 0
+    ]
     all_terms = frozenset[str]().union(*(it.terms for it in queries))
-    return queries, count_terms(texts, all_terms, frozenset[Pair]().union(*(it.pairs for it in queries)))
+    return queries, count_terms(
+        texts, all_terms, frozenset[Pair]().union(*(it.pairs for it in queries))
+    )
 
 
-def _score_queries(queries: Sequence[_QueryTerms], counted: Sequence[TextTerms]) -> list[float] | None:
+def _score_queries(
+    queries: Sequence[_QueryTerms], counted: Sequence[TextTerms]
+) -> list[float] | None:
     term_gains, pair_gains, size = weigh_terms(counted), weigh_pairs(counted), len(counted)
     matching = [
         (list(map(add, scores, sum_gains(pairs, pair_gains, size))), weight)

@@ -55,7 +55,9 @@ class Learned:
         if not items:
             return
         some = items[:: max(1, len(items) // MOST_MEASURED)]
-        with suppress(Exception):  # an item may raise at whatever is read of it, and nothing here is worth that
+        with suppress(
+            Exception
+        ):  # an item may raise at whatever is read of it, and nothing here is worth that
             mean = sum(map(estimate_chars, some)) / len(some)
             # Read once: several calls learn at the same time, and the mean of two readings may lie below 0.
             known = self.passage_chars

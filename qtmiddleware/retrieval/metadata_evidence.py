@@ -66,7 +66,16 @@ _ANYTHING: Final = frozenset(
     tout todos todas todo tutti tutte tutto
     """.split()  # noqa: SIM905
 )
-_TIMESTAMP_NAMES: Final = ("date", "time", "created", "updated", "modified", "published", "_at", "_on")
+_TIMESTAMP_NAMES: Final = (
+    "date",
+    "time",
+    "created",
+    "updated",
+    "modified",
+    "published",
+    "_at",
+    "_on",
+)
 _OLDEST_STAMP, _NEWEST_STAMP = 3e8, 5e9
 
 
@@ -129,7 +138,9 @@ class _Column:
     @property
     def tells_apart(self) -> bool:
         """Whether a question may name a value that some passages have."""
-        return len(self.counts) > 1 and (not self.differs_everywhere or self.kind in ("periods", "versions"))
+        return len(self.counts) > 1 and (
+            not self.differs_everywhere or self.kind in ("periods", "versions")
+        )
 
 
 def weigh_by_metadata(
@@ -157,12 +168,17 @@ def weigh_by_metadata(
         demands.pop("newest of versions", None)
     if not demands:
         return None
-    best = [[max(column) for column in zip(*(held for _, held in group), strict=True)] for group in demands.values()]
+    best = [
+        [max(column) for column in zip(*(held for _, held in group), strict=True)]
+        for group in demands.values()
+    ]
     sums = [sum(column) for column in zip(*best, strict=True)]
     return MetadataEvidence(
         shares=[WEIGHT * held for held in sums],
         matched=[held / len(best) for held in sums],
-        says=list(dict.fromkeys(says for group in demands.values() for says, _ in group))[:_MOST_NOTED],
+        says=list(dict.fromkeys(says for group in demands.values() for says, _ in group))[
+            :_MOST_NOTED
+        ],
     )
 
 
@@ -181,13 +197,17 @@ def collect_columns(metadata: Sequence[Mapping[str, Any]]) -> dict[str, _Column]
                 if rows is None:
                     rows = columns[name] = [()] * len(metadata)
                 rows[place] = row
-    return {name: _Column(rows) for name, rows in columns.items() if any(row != rows[0] for row in rows)}
+    return {
+        name: _Column(rows) for name, rows in columns.items() if any(row != rows[0] for row in rows)
+    }
 
 
 def _read_fields(held: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
     """The fields of one passage that may hold a value, ``()`` if they cannot be read."""
     try:
-        names = _pick_telling(tuple(held) if len(held) <= MOST_FIELDS else tuple(islice(held, MOST_FIELDS)))
+        names = _pick_telling(
+            tuple(held) if len(held) <= MOST_FIELDS else tuple(islice(held, MOST_FIELDS))
+        )
         return [(name, held[name]) for name in names] if names else ()
     except Exception:
         # A mapping may raise at whatever is read of it.
@@ -198,7 +218,9 @@ def _read_fields(held: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
 def _pick_telling(names: tuple[Any, ...]) -> tuple[str, ...]:
     """Those of the *names* of fields whose values may tell passages apart."""
     words = [name for name in names if type(name) is str and len(name) <= MOST_CHARS]
-    return tuple([name for name in words if name.lower() not in _NO_VALUES and not name.startswith("_")])
+    return tuple(
+        [name for name in words if name.lower() not in _NO_VALUES and not name.startswith("_")]
+    )
 
 
 @lru_cache(maxsize=1_024)
@@ -258,7 +280,9 @@ class _Wanted:
         self._tokens = frozenset(times.tokens)
         self._stems = frozenset(map(self._stem, times.tokens))
         # A date that the question names says more than "current", even one that cannot be told.
-        self._wants_newest = times.newest and not (times.periods or times.versions or times.needs_today)
+        self._wants_newest = times.newest and not (
+            times.periods or times.versions or times.needs_today
+        )
 
     def _stem(self, word: str) -> str:
         return find_stem(word, self._rules.endings)
@@ -268,7 +292,11 @@ class _Wanted:
         kind, times = column.kind, self._times
         if kind == "periods":
             for period in times.periods:
-                yield f"period {period}", f"{name} = {period}", _share_out(column, partial(_meets, wanted=period))
+                yield (
+                    f"period {period}",
+                    f"{name} = {period}",
+                    _share_out(column, partial(_meets, wanted=period)),
+                )
             if self._wants_newest:
                 yield "newest", f"{name}: newest", self._rank(column)
         elif kind == "versions":
@@ -282,7 +310,9 @@ class _Wanted:
 
     def _match_words(self, name: str, column: _Column) -> Iterator[tuple[str, str, list[float]]]:
         is_number = column.kind == "numbers"
-        if is_number and not any(self._stem(word) in self._stems for word in split_tokens(name.replace("_", " "))):
+        if is_number and not any(
+            self._stem(word) in self._stems for word in split_tokens(name.replace("_", " "))
+        ):
             return
         needs_code = column.differs_everywhere and not is_number
         named = {it.folded for it in column.counts if self._names(it, needs_code=needs_code)}
@@ -298,7 +328,10 @@ class _Wanted:
         words = value.folded
         if needs_code:
             return len(words) == 1 and words[0] in self._tokens and _is_code(words[0])
-        if all(word in self._rules.function_words or (len(word) < 2 and not word.isdigit()) for word in words):
+        if all(
+            word in self._rules.function_words or (len(word) < 2 and not word.isdigit())
+            for word in words
+        ):
             return False
         # "Not in Germany" asks for other passages, and says not which.
         if not self._times.denied.isdisjoint(words):
@@ -311,21 +344,28 @@ class _Wanted:
         if len(order) < 2:
             return [0.0] * len(column.rows)
         places = {when: place / (len(order) - 1) for place, when in enumerate(order)}
-        return [max((places.get(self._date(it), 0.0) for it in row), default=0.0) for row in column.rows]
+        return [
+            max((places.get(self._date(it), 0.0) for it in row), default=0.0) for row in column.rows
+        ]
 
     def _date(self, value: _Value) -> Any:
         """What orders values by time: the first day of a period up to today, or the numbers of a version."""
         if value.period is None:
             return None if value.version is None else (0, *value.version)
         first = value.period.first
-        return (1, first.toordinal()) if first is not None and first <= (self._today or date.max) else None
+        return (
+            (1, first.toordinal())
+            if first is not None and first <= (self._today or date.max)
+            else None
+        )
 
 
 def _share_out(column: _Column, meets: Callable[[_Value], bool]) -> list[float]:
     """What each passage of a *column* has: all of it if one of its values *meets* the question's, "All" less."""
     met = {it for it in column.counts if meets(it)}
     return [
-        1.0 if not met.isdisjoint(row) else NEUTRAL if any(it.neutral for it in row) else 0.0 for row in column.rows
+        1.0 if not met.isdisjoint(row) else NEUTRAL if any(it.neutral for it in row) else 0.0
+        for row in column.rows
     ]
 
 

@@ -22,7 +22,11 @@ from qtmiddleware.catalogue import NOTHING, STANDALONE, TEXT_CLAUSE
 from qtmiddleware.errors import ResponseShapeError, is_refusal
 from qtmiddleware.preprocessing import Span, protected_spans
 from qtmiddleware.preprocessing.dates import Times, read_times
-from qtmiddleware.retrieval.confidence import LATER_PAGE, measure_first_coverage, measure_standing_signals
+from qtmiddleware.retrieval.confidence import (
+    LATER_PAGE,
+    measure_first_coverage,
+    measure_standing_signals,
+)
 from qtmiddleware.retrieval.fusion import (
     Fused,
     Fusion,
@@ -38,7 +42,13 @@ from qtmiddleware.retrieval.history import opens_new_topic
 from qtmiddleware.retrieval.keyword_evidence import WriteTerms, weigh_by_keywords
 from qtmiddleware.retrieval.metadata_evidence import MetadataEvidence, weigh_by_metadata
 from qtmiddleware.retrieval.question_words import LEADING, load_word_rules
-from qtmiddleware.retrieval.request import Request, collect_keywords, find_own_keywords, prepare_query, read_clock
+from qtmiddleware.retrieval.request import (
+    Request,
+    collect_keywords,
+    find_own_keywords,
+    prepare_query,
+    read_clock,
+)
 from qtmiddleware.retrieval.reranking import rerank
 from qtmiddleware.retrieval.responses import (
     SearchResult,
@@ -60,7 +70,15 @@ from qtmiddleware.retrieval.searching import (
 )
 from qtmiddleware.retrieval.transform_stage import TransformStage
 from qtmiddleware.runtime.logs import format_error, get_logger
-from qtmiddleware.runtime.steps import Beside, Flow, Outcome, Search, Tell, gather_flows, observe_flow
+from qtmiddleware.runtime.steps import (
+    Beside,
+    Flow,
+    Outcome,
+    Search,
+    Tell,
+    gather_flows,
+    observe_flow,
+)
 from qtmiddleware.types import (
     Deadline,
     Decision,
@@ -95,7 +113,9 @@ def retrieval_flow(
     are searched, and the response to each is put into *parts* under its text. *found* is what came of the original's
     own search where that was made before. The account is written into *trace*, which tells of a search that raised too.
     """
-    observation = request.observation.child("retrieval", top_k=request.top_k, content=request.original)
+    observation = request.observation.child(
+        "retrieval", top_k=request.top_k, content=request.original
+    )
     flow = observe_flow(_Pipeline(request, parts, found, trace).run(), observation, request.models)
     return _tell_hooks(flow, request) if request.hooks else flow
 
@@ -113,7 +133,9 @@ def _tell_hooks(flow: Flow[Retrieval], request: Request) -> Flow[Retrieval]:
         try:
             yield Tell(hook, retrieval)
         except Exception as error:
-            outcome = Outcome(late=True) if isinstance(error, TimeoutError) else Outcome(error=error)
+            outcome = (
+                Outcome(late=True) if isinstance(error, TimeoutError) else Outcome(error=error)
+            )
             degradation = Degradation("hook", outcome.reason, outcome.detail)
             retrieval = add_degradation(retrieval, degradation)
             request.log_degradations(logger, "retrieval", retrieval.trace, [degradation])
@@ -121,7 +143,13 @@ def _tell_hooks(flow: Flow[Retrieval], request: Request) -> Flow[Retrieval]:
             if logger.isEnabledFor(logging.DEBUG):
                 query_id, kind = retrieval.trace.query_id, type(error).__name__
                 why = format_error(error)
-                logger.debug("on_retrieval failed: %s", why, event="hook_failed", query_id=query_id, error=kind)
+                logger.debug(
+                    "on_retrieval failed: %s",
+                    why,
+                    event="hook_failed",
+                    query_id=query_id,
+                    error=kind,
+                )
     return retrieval
 
 
@@ -163,7 +191,10 @@ class _Pipeline:
         self.trace = trace or Trace(read_price=self.settings.store.read_price)
         self.degradations = request.known_problems
         if request.page:
-            self.trace.note("query", f"`{request.page}` selects a page: the plain call's passages in a new order")
+            self.trace.note(
+                "query",
+                f"`{request.page}` selects a page: the plain call's passages in a new order",
+            )
         self.deadline = Deadline.after(self.settings.limits.deadline_ms / 1e3)
         self.query = Query(request.original, request.original, request.original)
         self.original = Variant("original", request.original, self.settings.fusion.weights.original)
@@ -217,12 +248,18 @@ class _Pipeline:
         stage, transformation = self._prepare()
         found: _Found | None = None
         by_words: list[SearchResult] | None = None if self._searches_by_words() else []
-        waits_for_first = stage is not None and self.settings.escalation.mode == "auto" and not self._is_follow_up
+        waits_for_first = (
+            stage is not None and self.settings.escalation.mode == "auto" and not self._is_follow_up
+        )
         # The first response tells how `embed=` is called and whether responses can be read: once, variants wait for it.
         learns = self.learned.is_new and (self.request.embeds or bool(self.learned.problem))
         width, flows = self.request.width, list[Flow[Any]]()
         if self._found is None and not learns and by_words is None:
-            flows.append(self._search_by_words(width, self.deadline if stage is None else self._llm_deadline()))
+            flows.append(
+                self._search_by_words(
+                    width, self.deadline if stage is None else self._llm_deadline()
+                )
+            )
         is_over = stage is None and (learns or (transformation.is_empty and self._expanded is None))
         if not (self._found is not None or waits_for_first or is_over):
             flows.append(self._look_beside(stage, transformation, width, searches=not learns))
@@ -236,11 +273,15 @@ class _Pipeline:
         try:
             options = self.settings.keyword_evidence
             initial = self._first.initial
-            first = read_response(self.original, response, self.request.shape, options=options, initial=initial)
+            first = read_response(
+                self.original, response, self.request.shape, options=options, initial=initial
+            )
         except ResponseShapeError as error:
             return (yield from self._give_up_unreadable(response, error))
         # How long they are decides alone how many are weighed by their words.
-        self.learned.record_passages(first.ranking.items if self.request.uses_keyword_evidence else ())
+        self.learned.record_passages(
+            first.ranking.items if self.request.uses_keyword_evidence else ()
+        )
         if stage is not None and (not waits_for_first or self._escalate(first)):
             transformation = yield from stage.run(self._llm_deadline())
         if by_words is None:
@@ -260,7 +301,9 @@ class _Pipeline:
             candidates, rerank_scores = yield from rerank(
                 candidates, self.request, self.deadline, self.trace, self.degradations
             )
-        response, matches = build_result([first, *others], fusion, candidates, rerank_scores, self.request)
+        response, matches = build_result(
+            [first, *others], fusion, candidates, rerank_scores, self.request
+        )
         return self._build_retrieval(
             response,
             matches=matches,
@@ -293,7 +336,10 @@ class _Pipeline:
                 self._note_terms([str(term) for term in self._terms if term.is_certain])
         trace.stage("preprocess", trace.clock())
         reason = request.skip_reason or find_skip_reason(
-            self.settings, request.original, is_follow_up=bool(request.history), find_spans=self._find_spans
+            self.settings,
+            request.original,
+            is_follow_up=bool(request.history),
+            find_spans=self._find_spans,
         )
         if reason:
             trace.decision = Decision(call=False, reason=reason)
@@ -305,20 +351,26 @@ class _Pipeline:
         from qtmiddleware.transforms.prompt import select_recent
 
         if request.history:
-            said = select_recent(request.history, request.original, self.settings.llm.history_messages)
+            said = select_recent(
+                request.history, request.original, self.settings.llm.history_messages
+            )
             if opens_new_topic(self.query, said):
                 self._is_follow_up = False
                 trace.note("standalone", "not searched: the question starts a new topic")
         facts = tuple((term.form, term.meanings[0]) for term in self._terms if term.is_certain)
         self._anchors = self._find_anchors()
         question = Question(request.original, request.history, self.settings, facts, self._anchors)
-        stage = TransformStage(question, self.query, request, trace, self.degradations, self._find_spans, self.deadline)
+        stage = TransformStage(
+            question, self.query, request, trace, self.degradations, self._find_spans, self.deadline
+        )
         if (remembered := stage.recall()) is not None:
             trace.decision = Decision(call=False, reason="cached")
             return None, remembered
         if self._is_follow_up:
             self.learned.gate.record_forced_call(self.settings.escalation.target_call_rate)
-        trace.decision = Decision(call=True, reason="conversation" if self._is_follow_up else "always")
+        trace.decision = Decision(
+            call=True, reason="conversation" if self._is_follow_up else "always"
+        )
         return stage, NOTHING
 
     def _find_spans(self) -> Sequence[Span]:
@@ -330,7 +382,9 @@ class _Pipeline:
         """The dates that the model is told: none for a question that does not lean on today."""
         from qtmiddleware.transforms.anchors import Anchors
 
-        self._times = times = read_times(self.request.original, self.query.language, self._find_today)
+        self._times = times = read_times(
+            self.request.original, self.query.language, self._find_today
+        )
         today = self._find_today() if times.needs_today else None
         return None if today is None else Anchors(today, times)
 
@@ -345,7 +399,9 @@ class _Pipeline:
         self._note_original(began, perf_counter() - began, width)
         return response
 
-    def _search_original_beside(self, flows: Sequence[Flow[Any]], width: int | None) -> Flow[tuple[Any, list[Any]]]:
+    def _search_original_beside(
+        self, flows: Sequence[Flow[Any]], width: int | None
+    ) -> Flow[tuple[Any, list[Any]]]:
         """Return the response of the original's own search, and what *flows* return, which are performed beside it."""
         limit = self.settings.limits.max_concurrency
         flow = gather_flows(flows, limit=limit) if len(flows) > 1 else _list_result(flows[0])
@@ -392,7 +448,9 @@ class _Pipeline:
         what = f"the function rejected a keyword search of {fields} (hybrid.textFields): {type(error).__name__}"
         learned.record_problem(f"{what}; name fields that the index declares with full_text_search")
 
-    def _turn_scores(self, results: Sequence[SearchResult], first: SearchResult) -> Sequence[SearchResult]:
+    def _turn_scores(
+        self, results: Sequence[SearchResult], first: SearchResult
+    ) -> Sequence[SearchResult]:
         """Let the scores of *results*, which are better the higher they are, run as those of the *first* do."""
         direction = find_direction([first.ranking]) or (1 if self.learned.lower_is_better else -1)
         for result in results if direction > 0 else ():
@@ -401,12 +459,19 @@ class _Pipeline:
         return results
 
     def _look_beside(
-        self, stage: TransformStage | None, transformation: Transformation, width: int | None, *, searches: bool
+        self,
+        stage: TransformStage | None,
+        transformation: Transformation,
+        width: int | None,
+        *,
+        searches: bool,
     ) -> Flow[tuple[Transformation, _Found | None]]:
         """Ask the model, unless *transformation* is remembered, and search the variants as soon as it has replied."""
         if stage is not None:
             transformation = yield from stage.run(self._llm_deadline())
-        return transformation, ((yield from self._find_variants(transformation, width)) if searches else None)
+        return transformation, (
+            (yield from self._find_variants(transformation, width)) if searches else None
+        )
 
     def _find_variants(self, transformation: Transformation, width: int | None) -> Flow[_Found]:
         """Return what the variants of *transformation* find, each asked for *width* passages."""
@@ -419,7 +484,8 @@ class _Pipeline:
         if (full := self.request.full_width) is not None and width != full:
             count, chars = width or self.request.top_k, self.learned.passage_chars
             self.trace.note(
-                "keyword_evidence", f"{count} candidates instead of {full}: passages have {chars:,.0f} characters"
+                "keyword_evidence",
+                f"{count} candidates instead of {full}: passages have {chars:,.0f} characters",
             )
         self._first = Search(self.query.text, width, may_narrow=True, weight=self.original.weight)
         return self._first
@@ -490,7 +556,9 @@ class _Pipeline:
             return _Variants(own, (), searched), []
         return _Variants(own, weighed, searched), results
 
-    def _choose_searches(self, variants: Sequence[Variant]) -> tuple[Sequence[Variant], Sequence[Variant]]:
+    def _choose_searches(
+        self, variants: Sequence[Variant]
+    ) -> tuple[Sequence[Variant], Sequence[Variant]]:
         """What of *variants* is weighed, and what is searched within the budget; the parts of an answer stay apart."""
         if self.request.page:
             return variants, ()
@@ -500,7 +568,11 @@ class _Pipeline:
             return variants, variants if most is None else variants[: max(0, most - 1 - by_words)]
         most = self.request.max_searches
         # What a follow-up asks for is found by a search more than the budget rather than not at all.
-        count = None if most is None else max(most - 1, int(any(it.kind == STANDALONE for it in variants)))
+        count = (
+            None
+            if most is None
+            else max(most - 1, int(any(it.kind == STANDALONE for it in variants)))
+        )
         if self._lets_passage_lead(variants):
             variants, notes = let_passage_lead(variants, self.request.fusion)
             self.trace.notes.extend(notes)
@@ -515,7 +587,9 @@ class _Pipeline:
 
     def _fuse(self, first: SearchResult, others: Sequence[SearchResult]) -> Fusion:
         began, options = self.trace.clock(), self.settings.fusion
-        taking_part = weighted_rankings(first.ranking, [result.ranking for result in others], options)
+        taking_part = weighted_rankings(
+            first.ranking, [result.ranking for result in others], options
+        )
         text_field = self.settings.keyword_evidence.text_field
         own, *rankings = separate_chunks([first.ranking, *taking_part], text_field)
         direction, are_scored = find_direction(rankings), has_scores(rankings)
@@ -535,7 +609,10 @@ class _Pipeline:
             rankings = [own]
             fused = fuse(rankings, options.method, lower_is_better=self.learned.lower_is_better)
         if fused.method != options.method and others:
-            self.trace.note("fusion", f"scores are missing or do not match the order; {fused.method} is used instead")
+            self.trace.note(
+                "fusion",
+                f"scores are missing or do not match the order; {fused.method} is used instead",
+            )
         self.trace.stage("fuse", self.trace.clock() - began)
         return Fusion(fused, tuple(rankings), own)
 
@@ -546,12 +623,16 @@ class _Pipeline:
             query_id, why = self.trace.query_id, format_error(error.__cause__ or error)
             logger.debug("fusion.method failed: %s", why, event="fusion_failed", query_id=query_id)
 
-    def _weigh_by_keywords(self, fusion: Fusion, transformation: Transformation, variants: _Variants) -> Fused:
+    def _weigh_by_keywords(
+        self, fusion: Fusion, transformation: Transformation, variants: _Variants
+    ) -> Fused:
         began = self.trace.clock()
         request = self.request
         times = self._times
         if times is None or transformation.standalone:
-            times = read_times(transformation.standalone or request.original, self.query.language, self._find_today)
+            times = read_times(
+                transformation.standalone or request.original, self.query.language, self._find_today
+            )
         candidates = weigh_by_keywords(
             fusion.fused,
             lambda: collect_keywords(variants.own, transformation, variants.weighed, self.settings),
@@ -595,7 +676,9 @@ class _Pipeline:
             if ("glossary", said) not in self.trace.notes:
                 self.trace.note("glossary", said)
 
-    def _weigh_by_metadata(self, times: Times, fields: Sequence[Mapping[str, Any]]) -> MetadataEvidence | None:
+    def _weigh_by_metadata(
+        self, times: Times, fields: Sequence[Mapping[str, Any]]
+    ) -> MetadataEvidence | None:
         """What the metadata of the candidates says of the question; nothing if it cannot be told."""
         today = self._find_today() if times.newest else None
         try:
@@ -623,14 +706,23 @@ class _Pipeline:
         if coverage is None and self.request.uses_keyword_evidence:
             texts = read_texts(question.items[:LEADING], self.settings.keyword_evidence.text_field)
             coverage = measure_first_coverage(own, texts, self.query.language)
-        signals = measure_standing_signals(question.scores, coverage, lower_is_better=self.learned.lower_is_better)
-        return self.learned.standings.judge(signals, passages=len(question.keys), scores=question.scores)
+        signals = measure_standing_signals(
+            question.scores, coverage, lower_is_better=self.learned.lower_is_better
+        )
+        return self.learned.standings.judge(
+            signals, passages=len(question.keys), scores=question.scores
+        )
 
     def _note_texts(self, fusion: Fusion, weighed: Fused) -> None:
         """Remember whether this function's passages hold texts, without which neither words nor a reranker help."""
-        if self.learned.holds_text or not (self.request.uses_keyword_evidence or self.request.uses_reranker):
+        if self.learned.holds_text or not (
+            self.request.uses_keyword_evidence or self.request.uses_reranker
+        ):
             return
-        items, text_field = [it.item for it in fusion.fused.items], self.settings.keyword_evidence.text_field
+        items, text_field = (
+            [it.item for it in fusion.fused.items],
+            self.settings.keyword_evidence.text_field,
+        )
         if weighed is not fusion.fused or any(holds_text(item, text_field) for item in items):
             self.learned.holds_text = True
         elif len(items) > 1:
@@ -677,13 +769,17 @@ class _Pipeline:
                 response.close()
             response = yield from self._search(Search(self.query.text, None))
         # The variants are dropped, and with them what went wrong with their searches.
-        self.degradations = [it for it in self.degradations if not it.stage.startswith(("search", "embed"))]
+        self.degradations = [
+            it for it in self.degradations if not it.stage.startswith(("search", "embed"))
+        ]
         self.degradations.append(Degradation("response", "unreadable", error.shape))
         return self._build_retrieval(response, matches=(), variants=(self.original,))
 
     def _note_internal_error(self, error: Exception) -> None:
         about: dict[str, Any] = {"query_id": self.trace.query_id, "error": type(error).__name__}
         kind = f"{type(error).__name__} inside qtmiddleware"
-        self.request.sampler.log(logger, "nothing was improved", [kind], level=logging.ERROR, **about)
+        self.request.sampler.log(
+            logger, "nothing was improved", [kind], level=logging.ERROR, **about
+        )
         logger.debug("qtmiddleware failed", exc_info=error, event="nothing_was_improved", **about)
         self.degradations.append(Degradation("middleware", "failed", type(error).__name__))

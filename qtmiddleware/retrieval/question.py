@@ -12,7 +12,15 @@ from qtmiddleware.errors import ModelError
 from qtmiddleware.preprocessing import Span, protected_spans
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.runtime.steps import Ask, Outcome
-from qtmiddleware.transforms import Facts, build_prompts, build_standalone_prompt, guard, is_within_limits, merge, parse
+from qtmiddleware.transforms import (
+    Facts,
+    build_prompts,
+    build_standalone_prompt,
+    guard,
+    is_within_limits,
+    merge,
+    parse,
+)
 from qtmiddleware.transforms.anchors import Anchors
 from qtmiddleware.types import Deadline, Degradation, Message, Trace, Transformation
 
@@ -79,7 +87,9 @@ class Question:
     def accepts(self, transformation: Transformation) -> bool:
         """Whether replies to the prompts could give *transformation*, which comes from a shared cache."""
         prompts = build_prompts(self._settings, self.query, self._history)
-        return is_within_limits(transformation, [field for prompt in prompts for field in prompt.fields])
+        return is_within_limits(
+            transformation, [field for prompt in prompts for field in prompt.fields]
+        )
 
     def build_asks(self, deadline: Deadline) -> list[Ask]:
         """The steps of this round; each has its own deadline, since each may be cancelled alone."""
@@ -100,7 +110,9 @@ class Question:
             return False
         self._is_last_round = True
         self.query = self._transformation.standalone or self.query
-        prompts = self._limit_calls(build_prompts(self._settings, self.query, (), self._facts), spent=1)
+        prompts = self._limit_calls(
+            build_prompts(self._settings, self.query, (), self._facts), spent=1
+        )
         self.prompts = self._add_anchors(prompts)
         return bool(self.prompts)
 
@@ -120,9 +132,13 @@ class Question:
                 return part
         elif error.was_asked:
             # A model that was at work has cost something, and nobody says how much.
-            trace.spent(calls=1, input_tokens=0, output_tokens=0, cost_usd=0.0 if error.is_free else None)
+            trace.spent(
+                calls=1, input_tokens=0, output_tokens=0, cost_usd=0.0 if error.is_free else None
+            )
         trace.stage(stage, outcome.seconds, "degraded", error.reason, began=outcome.began)
-        self.degradations.append(Degradation(stage, error.reason, "" if outcome.late else str(error)))
+        self.degradations.append(
+            Degradation(stage, error.reason, "" if outcome.late else str(error))
+        )
         return None
 
     def guard_replies(self, original: str, spans: Sequence[Span], language: str) -> Transformation:
@@ -147,8 +163,12 @@ class Question:
         if kept.is_empty:
             # The model did answer, and nothing of it may be searched.
             other_script = any(what == "language_mismatch" for _, what in kept.notes)
-            why = "; ".join(f"{field} {what}" for field, what in kept.notes if what.startswith("dropped"))
-            self.degradations.append(Degradation("transform", "language_mismatch" if other_script else "dropped", why))
+            why = "; ".join(
+                f"{field} {what}" for field, what in kept.notes if what.startswith("dropped")
+            )
+            self.degradations.append(
+                Degradation("transform", "language_mismatch" if other_script else "dropped", why)
+            )
         return kept
 
 

@@ -64,7 +64,9 @@ def _build_table() -> bytes:
     """The bytes of Windows-1252, with the letters of Western Europe, in lower case without accents, others a space."""
     table = bytearray(b" " * 256)
     for code in range(256):
-        folded = fold_accents(unicodedata.normalize("NFKC", bytes([code]).decode("cp1252", "ignore")))
+        folded = fold_accents(
+            unicodedata.normalize("NFKC", bytes([code]).decode("cp1252", "ignore"))
+        )
         if len(folded) == 1 and ord(folded) < 256 and (folded.isalnum() or folded == "_"):
             table[code] = ord(folded)
     return bytes(table)
@@ -116,8 +118,14 @@ def load_word_rules(language: str) -> WordRules:
     if language not in LANGUAGES:
         return WordRules()
     lexicon = load(language)
-    words = lexicon.stop.union(lexicon.negations, lexicon.pronouns, lexicon.conjunctions, lexicon.function_words)
-    folded = {part for word in map(fold_accents, words) for part in (word, *word.split("'"), word.replace("'", ""))}
+    words = lexicon.stop.union(
+        lexicon.negations, lexicon.pronouns, lexicon.conjunctions, lexicon.function_words
+    )
+    folded = {
+        part
+        for word in map(fold_accents, words)
+        for part in (word, *word.split("'"), word.replace("'", ""))
+    }
     return WordRules(frozenset(folded), tuple(sorted(lexicon.endings, key=len, reverse=True)))
 
 
@@ -132,7 +140,11 @@ def find_stem(word: str, endings: tuple[str, ...]) -> str:
         return strip_plural(word)
     for ending in endings:
         rest = word[: -len(ending)]
-        if not word.endswith(ending) or len(rest) < _LEAST_STEM + (len(ending) == 1) or _VOWELS.isdisjoint(rest):
+        if (
+            not word.endswith(ending)
+            or len(rest) < _LEAST_STEM + (len(ending) == 1)
+            or _VOWELS.isdisjoint(rest)
+        ):
             continue
         if (ending[0] == "e" and rest[-1] == "e") or (ending == "s" and rest[-1] in "su"):
             continue
@@ -148,7 +160,8 @@ def read_question(keywords: str, rules: WordRules) -> QuestionWords:
     content = [
         term
         for word, term in zip(words, terms, strict=True)
-        if word not in rules.function_words and (len(word) > 1 or not word.isascii() or word.isdigit())
+        if word not in rules.function_words
+        and (len(word) > 1 or not word.isascii() or word.isdigit())
     ] or terms
     return QuestionWords(
         terms=list(dict.fromkeys(terms)),
@@ -158,7 +171,9 @@ def read_question(keywords: str, rules: WordRules) -> QuestionWords:
     )
 
 
-def find_words(question: QuestionWords, texts: Sequence[str | None], rules: WordRules) -> FoundWords:
+def find_words(
+    question: QuestionWords, texts: Sequence[str | None], rules: WordRules
+) -> FoundWords:
     """Return where the words of *question* stand in the *texts*.
 
     The texts are folded, put one behind the other and searched for the beginnings of the terms, which takes less time
@@ -169,7 +184,10 @@ def find_words(question: QuestionWords, texts: Sequence[str | None], rules: Word
     begins = list(accumulate([length + 2 for length in lengths], initial=1))
     joined = f" {'  '.join(folded)} "
     lines = [(text or "").find("\n", 1, HEAD_CHARS) for text in texts]
-    head_ends = [begin + (HEAD_CHARS if line < 0 else line) for begin, line in zip(begins, lines, strict=False)]
+    head_ends = [
+        begin + (HEAD_CHARS if line < 0 else line)
+        for begin, line in zip(begins, lines, strict=False)
+    ]
     places = _find_places(question.terms, joined, begins[1:], rules.endings)
     return FoundWords(joined, begins, lengths, head_ends, places)
 
@@ -184,7 +202,9 @@ def _find_places(
     for term in terms:
         is_spaced = _is_spaced(term)
         # A form begins as its term does. A very short term has no forms but itself.
-        beginning = term if not is_spaced else f" {term}" if len(term) >= _LEAST_STEM else f" {term} "
+        beginning = (
+            term if not is_spaced else f" {term}" if len(term) >= _LEAST_STEM else f" {term} "
+        )
         at, text, places = find(beginning), -1, list[_Place]()
         while at >= 0:
             start = at + is_spaced
@@ -205,7 +225,9 @@ def _find_places(
     return found
 
 
-def _is_near(joined: str, own: Mapping[str, Sequence[_Place]], pair: Pair, window: int = WINDOW) -> bool:
+def _is_near(
+    joined: str, own: Mapping[str, Sequence[_Place]], pair: Pair, window: int = WINDOW
+) -> bool:
     """Whether the second word of *pair* stands behind the first one, with fewer than *window* words between them."""
     firsts, seconds = own.get(pair[0]), own.get(pair[1])
     if firsts is None or seconds is None:
@@ -216,7 +238,9 @@ def _is_near(joined: str, own: Mapping[str, Sequence[_Place]], pair: Pair, windo
             at += 1
         gap = start - firsts[at][1]
         # One character is the space before the word.
-        if 0 <= gap <= 1 or (1 < gap <= _MOST_BETWEEN and len(joined[start - gap : start].split()) < window):
+        if 0 <= gap <= 1 or (
+            1 < gap <= _MOST_BETWEEN and len(joined[start - gap : start].split()) < window
+        ):
             return True
     return False
 
@@ -241,7 +265,9 @@ def _fold_text(text: str) -> str:
             raw = b""
     if raw and not any(ligature in raw for ligature in _LIGATURES):
         return raw.replace(_SHARP_S, b"ss").translate(_folding_table()).decode("latin-1")
-    return " ".join(compile_patterns().word.findall(fold_accents(unicodedata.normalize("NFKC", text))))
+    return " ".join(
+        compile_patterns().word.findall(fold_accents(unicodedata.normalize("NFKC", text)))
+    )
 
 
 def _split_words(text: str) -> list[str]:
@@ -280,7 +306,9 @@ def locate_words(keywords: str, text: str, language: str = "") -> list[tuple[int
             # Of scripts without spaces, as when they are searched, each pair of neighbours is a word.
             size = 2 if patterns.unspaced.match(piece) else len(piece)
             for at in range(start, start + max(1, len(piece) - size + 1) if piece else start):
-                if not terms.isdisjoint(find_stem(part, endings) for part in _split_words(text[at : at + size])):
+                if not terms.isdisjoint(
+                    find_stem(part, endings) for part in _split_words(text[at : at + size])
+                ):
                     begins = spans.pop()[0] if spans and spans[-1][1] > at else at
                     spans.append((begins, min(at + size, start + len(piece))))
             start += len(piece)
@@ -310,7 +338,11 @@ class Kinds(NamedTuple):
 def measure_kinds(question: QuestionWords, found: FoundWords) -> Kinds:
     """Return each kind of evidence of every text."""
     counted = [
-        TextTerms({term: len(places) for term, places in own.items()}, length, _find_neighbours(question, found, own))
+        TextTerms(
+            {term: len(places) for term, places in own.items()},
+            length,
+            _find_neighbours(question, found, own),
+        )
         for length, own in zip(found.lengths, found.places, strict=True)
     ]
     size = len(counted)
@@ -324,7 +356,9 @@ def measure_kinds(question: QuestionWords, found: FoundWords) -> Kinds:
     near, head = [], []
     for own, end in zip(found.places, found.head_ends, strict=False):
         near.append(_measure_nearness(question, found, own))
-        head.append(sum(rarity[term] for term in content & own.keys() if own[term][0][0] < end) / whole)
+        head.append(
+            sum(rarity[term] for term in content & own.keys() if own[term][0][0] < end) / whole
+        )
     return Kinds(bm25, near, head)
 
 
@@ -333,16 +367,26 @@ def weigh_words(question: QuestionWords, found: FoundWords) -> list[float]:
     return [WEIGHT * sum(kinds) for kinds in zip(*measure_kinds(question, found), strict=True)]
 
 
-def _find_neighbours(question: QuestionWords, found: FoundWords, own: Mapping[str, Sequence[_Place]]) -> Set[Pair]:
+def _find_neighbours(
+    question: QuestionWords, found: FoundWords, own: Mapping[str, Sequence[_Place]]
+) -> Set[Pair]:
     """Which pairs of the question's words stand side by side in one text, in that order."""
     if len(own) < 2:
         return frozenset()
-    return frozenset([pair for pair in question.pairs if _is_near(found.joined, own, pair, window=1)])
+    return frozenset(
+        [pair for pair in question.pairs if _is_near(found.joined, own, pair, window=1)]
+    )
 
 
-def _measure_nearness(question: QuestionWords, found: FoundWords, own: Mapping[str, Sequence[_Place]]) -> float:
+def _measure_nearness(
+    question: QuestionWords, found: FoundWords, own: Mapping[str, Sequence[_Place]]
+) -> float:
     """The share of the question's neighbouring content words that stand near each other in one text, in any order."""
     if len(own) < 2 or not question.neighbours:
         return 0.0
-    near = [it for it in question.neighbours if any(_is_near(found.joined, own, pair) for pair in (it, it[::-1]))]
+    near = [
+        it
+        for it in question.neighbours
+        if any(_is_near(found.joined, own, pair) for pair in (it, it[::-1]))
+    ]
     return len(near) / len(question.neighbours)

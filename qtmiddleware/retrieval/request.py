@@ -99,7 +99,9 @@ class Request:
             return ""
         row = settings.transform
         texts = [*row.fields, *(name for part in row.parts for name in TRANSFORMS[part].fields)]
-        has_words = settings.keyword_evidence.variants > 0 and any(TEXT_FIELDS[it].is_evidence for it in texts)
+        has_words = settings.keyword_evidence.variants > 0 and any(
+            TEXT_FIELDS[it].is_evidence for it in texts
+        )
         # A follow-up's standalone form gives the question its words.
         return "" if self.uses_keyword_evidence and (has_words or self.history) else PAGED
 
@@ -124,7 +126,9 @@ class Request:
     def fusion(self) -> FusionSettings:
         """How lists become one, with the weights that a transformation of the user's own brings."""
         fusion, weights = self.settings.fusion, self.settings.transform.weights
-        return replace(fusion, weights=replace(fusion.weights, **dict(weights))) if weights else fusion
+        return (
+            replace(fusion, weights=replace(fusion.weights, **dict(weights))) if weights else fusion
+        )
 
     @property
     def why_not_by_words(self) -> str | None:
@@ -168,13 +172,21 @@ class Request:
         return self._find_width(self.settings.keyword_evidence.candidates)
 
     def _find_width(self, candidates: int) -> int | None:
-        if self.page or (self.learned.holds_text is False and self.settings.transformation_type == "none"):
+        if self.page or (
+            self.learned.holds_text is False and self.settings.transformation_type == "none"
+        ):
             return None
         evidence = candidates if self.uses_keyword_evidence else 0
         wide = max(evidence, self.settings.rerank.rerank_top_k if self.uses_reranker else 0)
-        return None if self.top_k is None or self.top_k >= wide or self.learned.refuses_widening else wide
+        return (
+            None
+            if self.top_k is None or self.top_k >= wide or self.learned.refuses_widening
+            else wide
+        )
 
-    def log_degradations(self, logger: SafeLogger, of: str, trace: Trace, degradations: Sequence[Degradation]) -> None:
+    def log_degradations(
+        self, logger: SafeLogger, of: str, trace: Trace, degradations: Sequence[Degradation]
+    ) -> None:
         """Log that a retrieval or an answer, named by *of* and told of by *trace*, is degraded, if that is due."""
         # That a function has pages is logged once.
         degradations = [it for it in degradations if it.reason != PAGED]
@@ -190,10 +202,16 @@ class Request:
                 "llm_calls": trace.llm_calls,
             }
         # A reason in place of a sentence says nothing more.
-        details = {f"{it.stage} {it.reason}": it.detail for it in reversed(degradations) if it.detail != it.reason}
+        details = {
+            f"{it.stage} {it.reason}": it.detail
+            for it in reversed(degradations)
+            if it.detail != it.reason
+        }
         kinds = [f"{it.stage} {it.reason}" for it in degradations]
         said = f"{of} {trace.query_id} degraded"
-        self.sampler.log(logger, f"{of} degraded", kinds, said=said, details=details, stacklevel=2, **about)
+        self.sampler.log(
+            logger, f"{of} degraded", kinds, said=said, details=details, stacklevel=2, **about
+        )
 
 
 def read_clock(clock: Clock | None) -> date:
@@ -226,7 +244,9 @@ def find_query_problem(query: Any, settings: Settings) -> Degradation | None:
         return Degradation("query", "not_text", type(query).__name__)
     longest = settings.limits.max_query_chars
     if len(query) > longest:
-        return Degradation("query", "too_long", f"{len(query):,} characters; limits.maxQueryChars is {longest:,}")
+        return Degradation(
+            "query", "too_long", f"{len(query):,} characters; limits.maxQueryChars is {longest:,}"
+        )
     if not query or query.isspace():
         return Degradation("query", "blank")
     return None
@@ -256,7 +276,12 @@ def prepare_query(original: str, settings: Settings) -> Query:
     options = settings.preprocess
     if not options.enabled:
         return Query(original, original, original)
-    rules = prepare(original, language=options.language, keep_words=options.keep_words, extra_words=options.extra_words)
+    rules = prepare(
+        original,
+        language=options.language,
+        keep_words=options.keep_words,
+        extra_words=options.extra_words,
+    )
     text = original if options.apply_to == "keywords" else rules.keywords
     return Query(original, text, rules.keywords, rules.language)
 

@@ -16,7 +16,11 @@ STAGE: Final = "rerank"
 
 
 def rerank(
-    fused: Fused, request: Request, deadline: Deadline, trace: Trace, degradations: list[Degradation]
+    fused: Fused,
+    request: Request,
+    deadline: Deadline,
+    trace: Trace,
+    degradations: list[Degradation],
 ) -> Flow[tuple[Fused, list[float | None]]]:
     """Returns *fused* with its leading candidates in the reranker's order, and their scores in that order.
 
@@ -32,7 +36,9 @@ def rerank(
         if len(candidates) > 1:
             trace.note(STAGE, "no candidate has a text; order kept")
         return fused, []
-    timeout = deadline if request.reranker_is_unloaded else deadline.sooner(options.timeout_ms / 1e3)
+    timeout = (
+        deadline if request.reranker_is_unloaded else deadline.sooner(options.timeout_ms / 1e3)
+    )
     step = Rerank(request.original, [texts[place] or "" for place in places])
     (outcome,) = yield Together((step,), timeout, 1)
     scores = _read_scores(outcome, len(places), trace, degradations)
@@ -46,7 +52,9 @@ def rerank(
     return Fused(items, fused.method), rerank_scores
 
 
-def _read_scores(outcome: Outcome, count: int, trace: Trace, degradations: list[Degradation]) -> list[float] | None:
+def _read_scores(
+    outcome: Outcome, count: int, trace: Trace, degradations: list[Degradation]
+) -> list[float] | None:
     """The reranker's scores, ``None`` where they cannot be used, which is noted."""
     if outcome.ok:
         try:
@@ -76,4 +84,6 @@ def check_scores(scores: Any, count: int) -> list[float]:
         numbers = [number for score in given if (number := to_number(score)) is not None]
         if len(numbers) == count:
             return numbers
-    raise ModelError("unparsable", f"the reranker must return one finite number for each of {count} passages")
+    raise ModelError(
+        "unparsable", f"the reranker must return one finite number for each of {count} passages"
+    )

@@ -53,9 +53,15 @@ def build_result(
     """
     first, settings = results[0], request.settings
     shows_fused_scores = settings.scores == "fused"
-    if len(results) == 1 and not (request.uses_keyword_evidence or request.uses_reranker or shows_fused_scores):
+    if len(results) == 1 and not (
+        request.uses_keyword_evidence or request.uses_reranker or shows_fused_scores
+    ):
         # Nothing of ours changes anything: what the function gave, passages it found twice and all.
-        matches = () if request.response_only else read_matches(first.ranking.variant, first.response, request)
+        matches = (
+            ()
+            if request.response_only
+            else read_matches(first.ranking.variant, first.response, request)
+        )
         return first.response, matches
     longest = max(len(result.ranking.keys) for result in results)
     # A page has all that its search gives, also what is more than was asked for.
@@ -74,7 +80,8 @@ def build_result(
     reranked = dict(zip(candidates.keys, rerank_scores, strict=False))
     options = settings.keyword_evidence
     return response, tuple(
-        _build_match(passage, _find_kinds(kinds, passage.sources), options, reranked) for passage in passages
+        _build_match(passage, _find_kinds(kinds, passage.sources), options, reranked)
+        for passage in passages
     )
 
 
@@ -84,15 +91,22 @@ def read_matches(variant: Variant, response: Any, request: Request) -> tuple[Mat
         options = request.settings.keyword_evidence
         result = read_response(variant, response, request.shape, options=options)
         rows = zip(result.ranking.keys, result.ranking.items, strict=True)
-        passages = [_Passage(key, item, 1.0 / rank, 1, item) for rank, (key, item) in enumerate(rows, start=1)]
+        passages = [
+            _Passage(key, item, 1.0 / rank, 1, item)
+            for rank, (key, item) in enumerate(rows, start=1)
+        ]
         return tuple(_build_match(passage, (variant.kind,), options, {}) for passage in passages)
     except Exception as error:
         kind = type(error).__name__
-        logger.debug("the response could not be read: %s", kind, event="response_unreadable", error=kind)
+        logger.debug(
+            "the response could not be read: %s", kind, event="response_unreadable", error=kind
+        )
         return ()
 
 
-def hide_field(retrieval: Retrieval, field: str, custom: Shape | None, options: KeywordEvidenceSettings) -> Retrieval:
+def hide_field(
+    retrieval: Retrieval, field: str, custom: Shape | None, options: KeywordEvidenceSettings
+) -> Retrieval:
     """Return *retrieval* whose response lacks the document field *field*, which its caller did not ask for.
 
     What cannot be rebuilt stays as it is.
@@ -108,7 +122,9 @@ def hide_field(retrieval: Retrieval, field: str, custom: Shape | None, options: 
     except ResponseShapeError:
         return retrieval
     raws = {id(item): new for item, new in zip(items, shown, strict=True)}
-    matches = tuple(replace(match, raw=raws.get(id(match.raw), match.raw)) for match in retrieval.matches)
+    matches = tuple(
+        replace(match, raw=raws.get(id(match.raw), match.raw)) for match in retrieval.matches
+    )
     return replace(retrieval, response=response, matches=matches)
 
 
@@ -145,7 +161,10 @@ def _choose(candidates: Fused, own: Ranking, count: int, top_k: int | None) -> l
     scores = [it.score for it in best]
     if is_merged:
         scores = make_strictly_falling(scores)
-    return [_Passage(it.key, it.item, score, it.sources, it.item) for it, score in zip(best, scores, strict=True)]
+    return [
+        _Passage(it.key, it.item, score, it.sources, it.item)
+        for it, score in zip(best, scores, strict=True)
+    ]
 
 
 def _find_missing(own: Sequence[Key], chosen: set[Key]) -> tuple[list[int], list[int]]:
@@ -174,7 +193,9 @@ def make_strictly_falling(scores: Sequence[float]) -> list[float]:
     return falling
 
 
-def _show_question_scores(passages: Sequence[_Passage], question: Ranking, score_field: str | None) -> None:
+def _show_question_scores(
+    passages: Sequence[_Passage], question: Ranking, score_field: str | None
+) -> None:
     """Show each passage as the list of the user's *question* holds it.
 
     A passage that only variants found has no score for the question: it is shown with the lowest of the question's own
@@ -218,7 +239,9 @@ def _build_match(
 
 def _find_kinds(kinds: Sequence[str], sources: int) -> tuple[str, ...]:
     """The kinds of variant that found a passage; the question itself where its list took no part in the fusion."""
-    return tuple(dict.fromkeys(kind for bit, kind in enumerate(kinds) if sources >> bit & 1)) or ("original",)
+    return tuple(dict.fromkeys(kind for bit, kind in enumerate(kinds) if sources >> bit & 1)) or (
+        "original",
+    )
 
 
 def _find_model(results: Sequence[SearchResult]) -> SearchResult:

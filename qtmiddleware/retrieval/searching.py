@@ -9,7 +9,15 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
-from qtmiddleware.catalogue import GLOSSARY, JOINED, NOTHING, STANDALONE, TEXT_CLAUSE, TEXT_FIELDS, TextField
+from qtmiddleware.catalogue import (
+    GLOSSARY,
+    JOINED,
+    NOTHING,
+    STANDALONE,
+    TEXT_CLAUSE,
+    TEXT_FIELDS,
+    TextField,
+)
 from qtmiddleware.config.settings import FusionSettings
 from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.retrieval.bm25 import find_terms
@@ -121,7 +129,12 @@ def build_expanded(question: str, terms: Sequence[Term], request: Request) -> Va
     settings, most = request.settings, request.settings.limits.max_searches
     by_words = int(request.why_not_by_words is None)
     # The words of a follow-up are seldom those of what it asks for.
-    if not settings.glossary.search or request.page or request.history or (most is not None and most < 2 + by_words):
+    if (
+        not settings.glossary.search
+        or request.page
+        or request.history
+        or (most is not None and most < 2 + by_words)
+    ):
         return None
     from qtmiddleware.retrieval.glossary import expand_question
 
@@ -137,13 +150,21 @@ def count_most_searches(request: Request) -> int:
     """
     settings, most = request.settings, request.max_searches
     by_words = int(request.why_not_by_words is None)
-    by_words += request.glossary is not None and settings.glossary.search and not (request.page or request.history)
+    by_words += (
+        request.glossary is not None
+        and settings.glossary.search
+        and not (request.page or request.history)
+    )
     if settings.escalation.mode == "never" or not settings.escalation.max_llm_calls_per_query:
         return 1 + by_words
     # The free tier does not wait for its modules.
     from qtmiddleware.transforms import build_prompts
 
-    asked = {it.name: it for prompt in build_prompts(settings, "?", request.history) for it in prompt.fields}
+    asked = {
+        it.name: it
+        for prompt in build_prompts(settings, "?", request.history)
+        for it in prompt.fields
+    }
     count = 1 + sum(max(1, it.max_items) for name, it in asked.items() if TEXT_FIELDS[name].variant)
     if most is None:
         return count + by_words
@@ -180,7 +201,9 @@ def select_parts(transformation: Transformation) -> Transformation:
     """
     if len(transformation.sub_queries) < 2:
         return transformation
-    return Transformation(standalone=transformation.standalone, sub_queries=transformation.sub_queries)
+    return Transformation(
+        standalone=transformation.standalone, sub_queries=transformation.sub_queries
+    )
 
 
 def search_variants(
@@ -203,19 +226,30 @@ def search_variants(
     limit = request.settings.limits.max_concurrency
     vectors: Sequence[Any] = [None] * len(variants)
     if request.embeds:
-        (embedded,) = yield Together((Embed([variant.text for variant in variants]),), deadline, limit)
+        (embedded,) = yield Together(
+            (Embed([variant.text for variant in variants]),), deadline, limit
+        )
         if not embedded.ok:
             degradations.append(_note_failure("embed", embedded, trace))
             return []
         trace.stage("embed", embedded.seconds, detail="variants", began=embedded.began)
         vectors = embedded.value
         if not hasattr(vectors, "__len__") or len(vectors) != len(variants):
-            degradations.append(Degradation("embed", "failed", "embed= returned the wrong number of vectors"))
+            degradations.append(
+                Degradation("embed", "failed", "embed= returned the wrong number of vectors")
+            )
             return []
     began = perf_counter()
     widths = {"sub_query": request.settings.fusion.sub_query_top_k or width}
     steps = [
-        Search(it.text, widths.get(it.kind, width), vector, may_narrow=may_narrow, kind=it.kind, weight=it.weight)
+        Search(
+            it.text,
+            widths.get(it.kind, width),
+            vector,
+            may_narrow=may_narrow,
+            kind=it.kind,
+            weight=it.weight,
+        )
         for it, vector in zip(variants, vectors, strict=True)
     ]
     outcomes = yield Together(steps, deadline, limit)
@@ -241,7 +275,11 @@ def search_by_words(
     A failure is noted, and there is no result then.
     """
     hybrid = request.settings.hybrid
-    weight = request.settings.fusion.weights.original * hybrid.bm25_weight / (hybrid.vector_weight or 1.0)
+    weight = (
+        request.settings.fusion.weights.original
+        * hybrid.bm25_weight
+        / (hybrid.vector_weight or 1.0)
+    )
     variant = Variant(TEXT_CLAUSE, keywords, weight)
     step = Search(keywords, width, fields=request.text_fields, kind=variant.kind, weight=weight)
     began = perf_counter()
@@ -266,7 +304,9 @@ def _read_outcomes(
         if outcome.ok:
             try:
                 options = request.settings.keyword_evidence
-                found = read_response(variant, outcome.value, request.shape, options=options, initial=step.initial)
+                found = read_response(
+                    variant, outcome.value, request.shape, options=options, initial=step.initial
+                )
                 results.append(found)
                 continue
             except ResponseShapeError as error:

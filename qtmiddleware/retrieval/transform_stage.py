@@ -98,7 +98,11 @@ class TransformStage:
                 return outcome.value  # type: ignore[no-any-return]
             if llm_deadline.passed:
                 self._note_not_asked("shared")
-                return NOTHING, (Degradation("transform", "timeout", "an identical question got no reply in time"),)
+                return NOTHING, (
+                    Degradation(
+                        "transform", "timeout", "an identical question got no reply in time"
+                    ),
+                )
 
     def _recall_or_ask(self, llm_deadline: Deadline) -> Flow[Result]:
         """What is remembered by now, here or in Redis; else what the model says, which is remembered where whole."""
@@ -115,13 +119,19 @@ class TransformStage:
         needs_more = True
         while needs_more:
             outcomes = yield Together(self._question.build_asks(llm_deadline), llm_deadline, limit)
-            needs_more = self._question.read_replies(outcomes, self._trace) and not llm_deadline.passed
-        transformation = self._question.guard_replies(self._request.original, self._spans(), self._language)
+            needs_more = (
+                self._question.read_replies(outcomes, self._trace) and not llm_deadline.passed
+            )
+        transformation = self._question.guard_replies(
+            self._request.original, self._spans(), self._language
+        )
         degradations = tuple(self._question.degradations)
         if self._key is not None and not transformation.is_empty and not degradations:
             self._cache.local.put(self._key, transformation)
             if self._redis is not None:
-                yield from self._ask_redis(partial(self._redis.put, digest(self._key), transformation), Deadline())
+                yield from self._ask_redis(
+                    partial(self._redis.put, digest(self._key), transformation), Deadline()
+                )
         return transformation, degradations
 
     def _recall_from_redis(self, llm_deadline: Deadline) -> Flow[Transformation | None]:

@@ -87,7 +87,9 @@ def run_in_background_loop(call: Callable[[], Coroutine[Any, Any, T]], timeout: 
         return _wait(loop.submit(call), timeout)
 
 
-def iterate_in_background_loop(call: Callable[[], AsyncGenerator[T, None]]) -> Generator[T, None, None]:
+def iterate_in_background_loop(
+    call: Callable[[], AsyncGenerator[T, None]],
+) -> Generator[T, None, None]:
     """The items of the asynchronous generator that *call* returns; it is read on while the caller does something else.
 
     Raises what the generator raises. Closing this cancels it. All of it runs in one task, as `run_in_background_loop`

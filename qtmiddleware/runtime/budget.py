@@ -126,21 +126,35 @@ class Meter:
             part.usd += usd
             return Reservation(self, part, tokens, usd)
 
-    def _find_shortage(self, budget: BudgetSettings, tokens: int, usd: float) -> tuple[str, float | None]:
+    def _find_shortage(
+        self, budget: BudgetSettings, tokens: int, usd: float
+    ) -> tuple[str, float | None]:
         """What is lacking, and in how many seconds it is not, where that is a matter of a minute."""
         now, seconds = self._clock(), budget.hours * 3600.0
         self._spent.seconds = max(self._spent.seconds, seconds)
         most = budget.max_llm_calls_per_minute
-        if most is not None and (excess := sum(it.calls for it in self._calls.recent(now, _MINUTE)) - most) >= 0:
+        if (
+            most is not None
+            and (excess := sum(it.calls for it in self._calls.recent(now, _MINUTE)) - most) >= 0
+        ):
             said = f"budget.maxLlmCallsPerMinute allows {most:,} language model calls per minute"
             return said, self._find_wait(now, excess) if most else None
         if budget.max_tokens is None and budget.max_usd is None:
             return "", None
         recent = self._spent.recent(now, seconds)
-        if budget.max_tokens is not None and sum(it.tokens for it in recent) + tokens > budget.max_tokens:
-            return f"budget.maxTokens allows {budget.max_tokens:,} tokens in {budget.hours:g} hours", None
+        if (
+            budget.max_tokens is not None
+            and sum(it.tokens for it in recent) + tokens > budget.max_tokens
+        ):
+            return (
+                f"budget.maxTokens allows {budget.max_tokens:,} tokens in {budget.hours:g} hours",
+                None,
+            )
         if budget.max_usd is not None and sum(it.usd for it in recent) + usd > budget.max_usd:
-            return f"budget.maxUsd allows {budget.max_usd:g} US dollars in {budget.hours:g} hours", None
+            return (
+                f"budget.maxUsd allows {budget.max_usd:g} US dollars in {budget.hours:g} hours",
+                None,
+            )
         return "", None
 
     def _find_wait(self, now: float, excess: int) -> float:

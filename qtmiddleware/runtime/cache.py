@@ -26,7 +26,9 @@ class TTLCache(Generic[V]):
     *hits* and *misses* count how often `get` returned a value and ``None``.
     """
 
-    def __init__(self, max_entries: int, ttl_seconds: float, *, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self, max_entries: int, ttl_seconds: float, *, clock: Callable[[], float] = monotonic
+    ) -> None:
         self.max_entries = max_entries
         self.hits = self.misses = 0
         self._ttl = ttl_seconds
@@ -118,7 +120,13 @@ def _redis_options(settings: Settings) -> Hashable:
     if not (options.enabled and options.redis_url):
         return None
     user = hash((os.environ.get("REDIS_USERNAME"), os.environ.get("REDIS_PASSWORD")))
-    return options.redis_url, options.redis_timeout_ms, options.ttl_seconds, settings.breaker.seconds, user
+    return (
+        options.redis_url,
+        options.redis_timeout_ms,
+        options.ttl_seconds,
+        settings.breaker.seconds,
+        user,
+    )
 
 
 def _connect_redis(settings: Settings) -> RedisCache | None:

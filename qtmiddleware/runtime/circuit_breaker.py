@@ -93,7 +93,12 @@ class Breaker:
     """
 
     def __init__(
-        self, failures: int, seconds: float, *, clock: Callable[[], float] = monotonic, name: str = ""
+        self,
+        failures: int,
+        seconds: float,
+        *,
+        clock: Callable[[], float] = monotonic,
+        name: str = "",
     ) -> None:
         self._name = name
         self._outage = Outage(clock=clock)
@@ -171,7 +176,11 @@ class Breaker:
 
     @property
     def _seconds_open(self) -> float:
-        until = self._pause_until if self._open_until is None else max(self._open_until, self._pause_until)
+        until = (
+            self._pause_until
+            if self._open_until is None
+            else max(self._open_until, self._pause_until)
+        )
         return max(0.0, until - self._clock())
 
     @property

@@ -21,7 +21,11 @@ def copy_environment(needed: Collection[str] = ()) -> dict[str, str]:
 
     A secret is a variable whose name says so, or whose value is a key or an address with a name or password in it.
     """
-    return {name: value for name, value in os.environ.items() if name in needed or not _is_secret(name, value)}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in needed or not _is_secret(name, value)
+    }
 
 
 def needs_secrets(*names: str) -> Callable[[F], F]:

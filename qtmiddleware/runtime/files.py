@@ -79,7 +79,9 @@ def refuse_link(path: Path) -> None:
     """Raise `OSError` where *path* is a link: whoever put it there would choose what is written to."""
     if path.is_symlink():
         real = os.path.realpath(path)
-        raise OSError(errno.ELOOP, f"it is a link, and links are not followed; name {real} itself", str(path))
+        raise OSError(
+            errno.ELOOP, f"it is a link, and links are not followed; name {real} itself", str(path)
+        )
 
 
 def check_link(path: Path) -> Path:
@@ -107,7 +109,9 @@ def open_itself(path: Path, flags: int) -> int:
     """Open the file at *path* for writing with *flags*, made for its owner alone; raises `OSError`, also for a link."""
     refuse_link(path)
     # What is put there in the meantime is refused too; a pipe would be waited for.
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), PRIVATE)
+    return os.open(
+        path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), PRIVATE
+    )
 
 
 def append_line(path: Path, line: bytes) -> None:
@@ -141,7 +145,9 @@ def replace_file(path: Path, data: bytes | Iterable[bytes]) -> None:
     mode = _read_mode(path)
     # A name nobody can guess, which must be new: a file or link that was planted there would be refused.
     draft = path.with_name(f".{secrets.token_hex(8)}.tmp")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else PRIVATE)
+    descriptor = os.open(
+        draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else PRIVATE
+    )
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.writelines([data] if isinstance(data, bytes) else data)

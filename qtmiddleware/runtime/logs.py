@@ -32,7 +32,9 @@ class SafeLogger(logging.LoggerAdapter[logging.Logger]):
     what happened; plain values alone, and no text of a query, passage or reply.
     """
 
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+    def process(
+        self, msg: Any, kwargs: MutableMapping[str, Any]
+    ) -> tuple[Any, MutableMapping[str, Any]]:
         """Returns *msg* and, of *kwargs*, those of `logging`, with all others as the extra ``qtm``."""
         own = {name: kwargs.pop(name) for name in list(kwargs) if name not in _OF_LOGGING}
         kwargs["extra"] = {**(kwargs.get("extra") or {}), "qtm": own}
@@ -67,7 +69,9 @@ def format_error(error: BaseException) -> str:
         text = hide_secrets("".join(format_exception(error, limit=-_MOST_FRAMES)).rstrip())
     except Exception:
         return type(error).__name__
-    return text if len(text) <= 2 * _MOST_SHOWN else f"{text[:_MOST_SHOWN]} ... {text[-_MOST_SHOWN:]}"
+    return (
+        text if len(text) <= 2 * _MOST_SHOWN else f"{text[:_MOST_SHOWN]} ... {text[-_MOST_SHOWN:]}"
+    )
 
 
 def times(count: int) -> str:
@@ -82,7 +86,9 @@ class LogSampler:
     lost. Thread-safe; a forked process begins with nothing counted.
     """
 
-    def __init__(self, seconds: float = SAMPLE_SECONDS, *, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self, seconds: float = SAMPLE_SECONDS, *, clock: Callable[[], float] = monotonic
+    ) -> None:
         self._seconds = seconds
         self._clock = clock
         self.renew()
@@ -121,10 +127,21 @@ class LogSampler:
             due = [it for kind in kinds if (it := self._take(what, kind, now))]
             over = self._end(now - self._seconds)
         if due:
-            about |= {"event": what.replace(" ", "_"), "counts": {kind: count for kind, count, _ in due}}
+            about |= {
+                "event": what.replace(" ", "_"),
+                "counts": {kind: count for kind, count, _ in due},
+            }
             texts = "; ".join(_add_detail(kind, text, details) for kind, _, text in due)
             extra = {"degradation": what}
-            logger.log(level, "%s: %s", said or what, texts, stacklevel=stacklevel + 1, extra=extra, **about)
+            logger.log(
+                level,
+                "%s: %s",
+                said or what,
+                texts,
+                stacklevel=stacklevel + 1,
+                extra=extra,
+                **about,
+            )
         self._write_counts(logger, over)
 
     def flush(self, logger: SafeLogger) -> None:
@@ -136,7 +153,9 @@ class LogSampler:
     def _write_counts(self, logger: SafeLogger, over: Iterable[tuple[str, str, int, str]]) -> None:
         for what, kind, count, line in over:
             event = what.replace(" ", "_")
-            logger.warning("%s", line, extra={"degradation": what}, event=event, counts={kind: count})
+            logger.warning(
+                "%s", line, extra={"degradation": what}, event=event, counts={kind: count}
+            )
 
     def _take(self, what: str, kind: str, now: float) -> tuple[str, int, str] | None:
         """Returns *kind*, its count with the records left out, and both in words; ``None`` to leave this out, too."""
@@ -148,14 +167,23 @@ class LogSampler:
             self._kinds[what, kind] = since, count + 1
             return None
         self._kinds[what, kind] = now, 0
-        return kind, count + 1, f"{kind} (and {count} more in the last {now - since:.0f} s)" if count else kind
+        return (
+            kind,
+            count + 1,
+            f"{kind} (and {count} more in the last {now - since:.0f} s)" if count else kind,
+        )
 
     def _end(self, until: float) -> list[tuple[str, str, int, str]]:
         """Forget the kinds whose last record was written at *until* or before; returns what to say of each of them."""
         now, ended = self._clock(), [it for it, (since, _) in self._kinds.items() if since <= until]
         counts = [(what, kind, *self._kinds.pop((what, kind))) for what, kind in ended]
         return [
-            (what, kind, count, f"{what} {times(count).replace(' ', ' more ')} in the last {now - since:.0f} s: {kind}")
+            (
+                what,
+                kind,
+                count,
+                f"{what} {times(count).replace(' ', ' more ')} in the last {now - since:.0f} s: {kind}",
+            )
             for what, kind, since, count in counts
             if count
         ]
@@ -173,7 +201,9 @@ class Outage:
     Where it comes and goes, at most one outage in *seconds* is logged, and the others are counted. Thread-safe.
     """
 
-    def __init__(self, seconds: float = SAMPLE_SECONDS, *, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self, seconds: float = SAMPLE_SECONDS, *, clock: Callable[[], float] = monotonic
+    ) -> None:
         self._seconds = seconds
         self._clock = clock
         self.renew()

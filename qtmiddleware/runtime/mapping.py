@@ -16,7 +16,9 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def map_as_done(call: Callable[[T], R], items: Iterable[T], bulkhead: Bulkhead, limit: int) -> Iterator[R]:
+def map_as_done(
+    call: Callable[[T], R], items: Iterable[T], bulkhead: Bulkhead, limit: int
+) -> Iterator[R]:
     """What *call* returns for each of *items*, as it is done; at most *limit* of them are under way.
 
     *items* are taken in the caller's thread, and *call* is performed in threads of *bulkhead*. What either raises is
@@ -34,7 +36,9 @@ def map_as_done(call: Callable[[T], R], items: Iterable[T], bulkhead: Bulkhead, 
         yield done.get().result()
 
 
-def map_in_order(call: Callable[[T], R], items: Iterable[T], bulkhead: Bulkhead, limit: int) -> Iterator[R]:
+def map_in_order(
+    call: Callable[[T], R], items: Iterable[T], bulkhead: Bulkhead, limit: int
+) -> Iterator[R]:
     """`map_as_done` in the order of *items*: a slow one holds up those behind it, of which *limit* are taken."""
     under_way: deque[Future[R]] = deque()
     for item in items:

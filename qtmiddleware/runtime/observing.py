@@ -34,7 +34,9 @@ class _Guarded:
 
     def __init__(self, observer: Observer) -> None:
         if not isinstance(observer, Observer):
-            raise ConfigError(f"an observer must have on_start and on_end; {type(observer).__name__} lacks them")
+            raise ConfigError(
+                f"an observer must have on_start and on_end; {type(observer).__name__} lacks them"
+            )
         self._observer = observer
         self._has_failed = False
 
@@ -47,7 +49,11 @@ class _Guarded:
             if not self._has_failed:
                 self._has_failed = True
                 name = type(self._observer).__name__
-                about: dict[str, Any] = {"event": "observer_failed", "observer": name, "error": type(error).__name__}
+                about: dict[str, Any] = {
+                    "event": "observer_failed",
+                    "observer": name,
+                    "error": type(error).__name__,
+                }
                 logger.warning("the observer %s failed: %s", name, type(error).__name__, **about)
                 logger.debug("the observer %s failed: %s", name, format_error(error), **about)
 
@@ -60,7 +66,9 @@ class Observation:
 
     __slots__ = ("_began", "_observers", "_result", "_running", "operation")
 
-    def __init__(self, observers: tuple[_Guarded, ...] = (), operation: Operation | None = None) -> None:
+    def __init__(
+        self, observers: tuple[_Guarded, ...] = (), operation: Operation | None = None
+    ) -> None:
         self.operation = operation
         self._observers = observers
         self._began = 0.0
@@ -77,7 +85,9 @@ class Observation:
         """An operation within this one, which has not started."""
         if not self._observers:
             return self
-        return Observation(self._observers, Operation(next(_ids), kind, name, self.operation, **known))
+        return Observation(
+            self._observers, Operation(next(_ids), kind, name, self.operation, **known)
+        )
 
     def keep(self, result: T) -> T:
         """Returns *result*, which is what came of the operation."""
@@ -98,7 +108,9 @@ class Observation:
                 observer.tell(self.operation)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: object
+    ) -> None:
         if not self._running:
             return
         if error is None:
@@ -112,7 +124,9 @@ class Observation:
         with suppress(IndexError):
             running = self._running.pop()
             seconds = perf_counter() - self._began
-            ended = replace(running, seconds=seconds, counts={**running.counts, **(counts or {})}, **ending)
+            ended = replace(
+                running, seconds=seconds, counts={**running.counts, **(counts or {})}, **ending
+            )
             for observer in self._observers:
                 observer.tell(ended)
 
@@ -126,7 +140,10 @@ def describe_model(model: Any) -> dict[str, Any]:
     A function of the user's has the name of a function, not that of a model, and says so by an empty ``model_name``.
     """
     name = getattr(model, "model_name", None)
-    named = {"model": getattr(model, "name", "") if name is None else name, "provider": getattr(model, "provider", "")}
+    named = {
+        "model": getattr(model, "name", "") if name is None else name,
+        "provider": getattr(model, "provider", ""),
+    }
     known: dict[str, Any] = {field: text for field, text in named.items() if isinstance(text, str)}
     # An object of the user's may call anything its server.
     match getattr(model, "server", None):
@@ -190,7 +207,10 @@ def validate_hook(hook: RetrievalHook | None) -> RetrievalHook | None:
     """Returns *hook* itself; raises `ConfigError` where it cannot be called."""
     if hook is None or callable(hook):
         return hook
-    raise ConfigError(f"on_retrieval must be a function of a Retrieval, not {type(hook).__name__}", path="on_retrieval")
+    raise ConfigError(
+        f"on_retrieval must be a function of a Retrieval, not {type(hook).__name__}",
+        path="on_retrieval",
+    )
 
 
 def is_telling() -> bool:
@@ -233,7 +253,11 @@ async def atell(hook: RetrievalHook, retrieval: Retrieval, bulkhead: Bulkhead) -
     """
 
     async def call() -> None:
-        told = hook(retrieval) if is_async(hook) else await in_thread(partial(hook, retrieval), bulkhead)
+        told = (
+            hook(retrieval)
+            if is_async(hook)
+            else await in_thread(partial(hook, retrieval), bulkhead)
+        )
         if inspect.isawaitable(told):
             await told
 

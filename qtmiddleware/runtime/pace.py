@@ -59,7 +59,13 @@ class Pace:
     is refused, a budget is spent, or nothing is ever answered: *error* says why. Thread-safe.
     """
 
-    def __init__(self, concurrency: int, *, patience: float = PATIENCE, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self,
+        concurrency: int,
+        *,
+        patience: float = PATIENCE,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         self.error: QtMiddlewareError | None = None
         self._most = concurrency
         self._patience = patience
@@ -104,7 +110,9 @@ class Pace:
                     wait = _FIRST_WAIT * 2.0 ** min(lone, TRIES)
                     lone += 1
             except BaseException as error:
-                self._take_end(ModelError("failed", f"the language model raised {type(error).__name__}"))
+                self._take_end(
+                    ModelError("failed", f"the language model raised {type(error).__name__}")
+                )
                 raise
             else:
                 self._take_end(None)
@@ -156,7 +164,11 @@ class Pace:
             if now - self._failing_since >= self._patience:
                 self._stop(error)
             self._failures_in_row += error.reason in _OWN
-            if error.reason in _OWN and error.retry_after is None and self._failures_in_row < SEVERAL:
+            if (
+                error.reason in _OWN
+                and error.retry_after is None
+                and self._failures_in_row < SEVERAL
+            ):
                 return _Failure.LONE
             self._slow_down(error, now, is_news=episode == self._episode)
             return _Failure.SHARED

@@ -105,7 +105,11 @@ class RedisCache:
         except Exception as error:
             kind = type(error).__name__
             logger.debug(
-                "the connections to %s were not closed: %s", self.where, kind, event="close_failed", error=kind
+                "the connections to %s were not closed: %s",
+                self.where,
+                kind,
+                event="close_failed",
+                error=kind,
             )
 
     def _call(self, command: Callable[[], Any]) -> Any:
@@ -130,7 +134,9 @@ class RedisCache:
             attempt.succeed()
             self.was_reached = True
             if self._outage.record_success():
-                logger.info("the shared cache at %s works again", self.where, event="cache_used_again")
+                logger.info(
+                    "the shared cache at %s works again", self.where, event="cache_used_again"
+                )
             return reply
         finally:
             self._places.release()
@@ -174,7 +180,9 @@ def encode(transformation: Transformation) -> bytes | None:
             held[name] = value
     if any(len(value) > MAX_ITEMS for value in held.values() if isinstance(value, tuple)):
         return None
-    written = json.dumps(held, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    written = json.dumps(held, ensure_ascii=False, separators=(",", ":")).encode(
+        "utf-8", "surrogatepass"
+    )
     return written if len(written) <= MAX_BYTES else None
 
 
@@ -187,7 +195,11 @@ def decode(written: bytes) -> Transformation | None:
         return None
     try:
         transformation = _read_fields(json.loads(written.decode("utf-8", "surrogatepass")))
-        return transformation if transformation is not None and encode(transformation) == written else None
+        return (
+            transformation
+            if transformation is not None and encode(transformation) == written
+            else None
+        )
     except (ValueError, RecursionError):
         return None
 
@@ -204,7 +216,9 @@ def _read_fields(held: Any) -> Transformation | None:
             return None
         texts[name] = tuple(value) if row.shape == "list" else value
     notes = held.get("notes", [])
-    if not isinstance(notes, list) or not all(_are_texts(note) and len(note) == 2 for note in notes):
+    if not isinstance(notes, list) or not all(
+        _are_texts(note) and len(note) == 2 for note in notes
+    ):
         return None
     # The format's number and unknown names are not looked at: written again, they would be other bytes.
     return Transformation(**texts, notes=tuple((field, what) for field, what in notes))

@@ -234,7 +234,9 @@ def model_of(step: Ask, performer: Performer) -> LanguageModel:
     return model
 
 
-def gather_flows(flows: Sequence[Flow[T]], *, limit: int, deadline: Deadline | None = None) -> Flow[list[T]]:
+def gather_flows(
+    flows: Sequence[Flow[T]], *, limit: int, deadline: Deadline | None = None
+) -> Flow[list[T]]:
     """The results of *flows* in their order; the steps that they yield at the same time are performed together.
 
     Nothing is waited for beyond *deadline*: a step that is late comes back so in a `Together` and raises `TimeoutError`
@@ -249,7 +251,9 @@ def gather_flows(flows: Sequence[Flow[T]], *, limit: int, deadline: Deadline | N
         while outcomes_of:
             for position, outcomes in outcomes_of.items():
                 try:
-                    yielded[position] = resume(flows[position], yielded.pop(position, None), outcomes)
+                    yielded[position] = resume(
+                        flows[position], yielded.pop(position, None), outcomes
+                    )
                 except StopIteration as stop:
                     results[position] = stop.value
             outcomes_of = {}
@@ -270,7 +274,9 @@ Models = Mapping[str, Any]
 """What is asked in a flow, by the kind of operation: ``model`` (of the transformations), ``embedding``, ``rerank``."""
 
 
-def observe_flow(flow: Flow[T], observation: Observation, models: Models = MappingProxyType({})) -> Flow[T]:
+def observe_flow(
+    flow: Flow[T], observation: Observation, models: Models = MappingProxyType({})
+) -> Flow[T]:
     """*flow* as the operation of *observation*; *models* are what its steps ask."""
     return _observe_flow(flow, observation, models) if observation.is_observed else flow
 
@@ -280,7 +286,9 @@ def _observe_flow(flow: Flow[T], observation: Observation, models: Models) -> Fl
         return observation.keep((yield from observe_steps(flow, observation, models)))
 
 
-def observe_steps(flow: Flow[T], within: Observation, models: Models = MappingProxyType({})) -> Flow[T]:
+def observe_steps(
+    flow: Flow[T], within: Observation, models: Models = MappingProxyType({})
+) -> Flow[T]:
     """*flow*, whose steps are operations *within* another one, save those that are part of one already."""
     return _observe_steps(flow, within, models) if within.is_observed else flow
 
@@ -308,7 +316,9 @@ def _observe_steps(flow: Flow[T], within: Observation, models: Models) -> Flow[T
 
 def _observe_step(step: Leaf, within: Observation, models: Models) -> Observation:
     if isinstance(step, Search):
-        return within.child("search", step.kind, weight=step.weight, top_k=step.top_k, content=step.text)
+        return within.child(
+            "search", step.kind, weight=step.weight, top_k=step.top_k, content=step.text
+        )
     if isinstance(step, Embed):
         return observe_embedding(within, models.get("embedding"), step.texts)
     if isinstance(step, Ask):
@@ -316,7 +326,9 @@ def _observe_step(step: Leaf, within: Observation, models: Models) -> Observatio
         return within.child("model", step.prompt.mode, content=step.prompt, **known)
     if isinstance(step, Rerank):
         known = describe_model(models.get("rerank"))
-        return within.child("rerank", counts={"texts": len(step.texts)}, content=step.texts, **known)
+        return within.child(
+            "rerank", counts={"texts": len(step.texts)}, content=step.texts, **known
+        )
     return NOT_OBSERVED
 
 
@@ -324,7 +336,9 @@ def observe_embedding(within: Observation, embedder: Any, texts: Sequence[str]) 
     """The operation of embedding *texts*, which has not started."""
     if not within.is_observed:
         return within
-    return within.child("embedding", counts={"texts": len(texts)}, content=texts, **describe_model(embedder))
+    return within.child(
+        "embedding", counts={"texts": len(texts)}, content=texts, **describe_model(embedder)
+    )
 
 
 def leaves_of(step: Step) -> Sequence[Leaf]:
@@ -346,7 +360,9 @@ def resume(flow: Flow[Any], step: Step | None, outcomes: list[Outcome] | None) -
     (outcome,) = outcomes or (Outcome(late=True),)
     if outcome.ok:
         return flow.send(outcome.value)
-    return flow.throw(outcome.error or TimeoutError("there was no time left for one of several searches"))
+    return flow.throw(
+        outcome.error or TimeoutError("there was no time left for one of several searches")
+    )
 
 
 Asked = TypeVar("Asked")

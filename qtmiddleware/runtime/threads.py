@@ -76,7 +76,9 @@ class Threads:
         # Not as an argument: a thread keeps those as long as it lives, with all that its first task found.
         tasks.put(task)
         try:
-            threading.Thread(target=self._work, args=(tasks,), name="qtmiddleware", daemon=True).start()
+            threading.Thread(
+                target=self._work, args=(tasks,), name="qtmiddleware", daemon=True
+            ).start()
         except RuntimeError:
             return False
         return True

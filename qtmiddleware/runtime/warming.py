@@ -65,7 +65,9 @@ def is_loading() -> bool:
 
 def is_warming() -> bool:
     """Whether a thread still loads or rehearses; one that takes very long does not count."""
-    return monotonic() < _last_start + _LONGEST_WAIT and any(thread.is_alive() for thread in _loading.copy())
+    return monotonic() < _last_start + _LONGEST_WAIT and any(
+        thread.is_alive() for thread in _loading.copy()
+    )
 
 
 def wait_until_loaded(deadline: Deadline) -> None:

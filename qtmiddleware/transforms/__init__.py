@@ -39,7 +39,10 @@ __all__ = [
 ]
 
 PROMPTS: Final[Mapping[str, Transform]] = MappingProxyType(
-    {name: import_module(f"qtmiddleware.transforms.prompts.{name}").TRANSFORM for name in prompt_names()}
+    {
+        name: import_module(f"qtmiddleware.transforms.prompts.{name}").TRANSFORM
+        for name in prompt_names()
+    }
 )
 """The prompt of every transform, by its name in the catalogue."""
 
@@ -57,7 +60,9 @@ def build_prompts(
     return tuple(it.build_prompt(settings, query, history, facts) for it in asked)
 
 
-def build_standalone_prompt(settings: Settings, query: str, history: Sequence[Message], facts: Facts = ()) -> Prompt:
+def build_standalone_prompt(
+    settings: Settings, query: str, history: Sequence[Message], facts: Facts = ()
+) -> Prompt:
     """Returns the prompt that asks for the standalone form of *query* and nothing else."""
     return PROMPTS[STANDALONE].build_prompt(settings, query, history, facts)
 
@@ -67,7 +72,10 @@ def merge(parts: Iterable[Transformation]) -> Transformation:
     parts = [part for part in parts if part is not NOTHING]
     if len(parts) == 1:
         return parts[0]
-    texts = {name: _drop_repeats([found for part in parts if (found := part.texts(name))]) for name in TEXT_FIELDS}
+    texts = {
+        name: _drop_repeats([found for part in parts if (found := part.texts(name))])
+        for name in TEXT_FIELDS
+    }
     return fill(texts, dict.fromkeys([note for part in parts for note in part.notes]))
 
 

@@ -42,7 +42,11 @@ class Anchors:
             except (ValueError, OverflowError):
                 # Before the first year of the calendar there is none.
                 continue
-            spans = {"week": f"{first} to {last}", "month": f"{first:%B} {first.year}", "year": str(first.year)}
+            spans = {
+                "week": f"{first} to {last}",
+                "month": f"{first:%B} {first.year}",
+                "year": str(first.year),
+            }
             named[f"last {unit}"] = spans[unit]
         return named
 
@@ -52,5 +56,6 @@ class Anchors:
         return [
             span
             for span in spans
-            if not (words := split_tokens(span.text)) or any(leaning[word] < max(1, asked[word]) for word in words)
+            if not (words := split_tokens(span.text))
+            or any(leaning[word] < max(1, asked[word]) for word in words)
         ]

@@ -13,7 +13,14 @@ from typing import Final
 
 from qtmiddleware.preprocessing import LANGUAGES, detect_language
 from qtmiddleware.preprocessing.lexicon import DEFAULT, compile_phrases, load, load_all
-from qtmiddleware.preprocessing.text import clean, find_first_word, fold_accents, fold_words, is_blank, split_words
+from qtmiddleware.preprocessing.text import (
+    clean,
+    find_first_word,
+    fold_accents,
+    fold_words,
+    is_blank,
+    split_words,
+)
 
 _QUERY: Final = r"(?:sub-?|search )?(?:query|queries|question|questions|prompt|request|input)"
 _EMPTY_FORMS: Final = (
@@ -33,8 +40,12 @@ _EMPTY_FORMS: Final = (
     ),
 )
 """How a folded text opens that is an empty form or an error message."""
-_POLITE: Final = r"(?:sure|certainly|of course|absolutely|okay|ok|great|alright|got it)(?: thing)?[!.,:]+"
-_ANNOUNCED: Final = r"(?:here(?:'s|’s| is| are)|this is|the following (?:is|are))\b[^:：\n]{0,100}[:：]"
+_POLITE: Final = (
+    r"(?:sure|certainly|of course|absolutely|okay|ok|great|alright|got it)(?: thing)?[!.,:]+"
+)
+_ANNOUNCED: Final = (
+    r"(?:here(?:'s|’s| is| are)|this is|the following (?:is|are))\b[^:：\n]{0,100}[:：]"
+)
 _LEAD_IN: Final = re.compile(rf"(?:{_POLITE}\s*)?(?:{_ANNOUNCED}\s*)?", re.IGNORECASE)
 # One set of characters comes first, so that the search steps over all others at once.
 _STOP: Final = re.compile(r"[.!?…:。！？：](?:(?<=[。！？：])|[.!?…:]*[\"'”»)]*\s)")
@@ -58,7 +69,11 @@ _Patterns = Mapping[str, tuple[_Pattern, ...]]
 
 def is_noise(text: str, query: str) -> bool:
     """Whether *text* holds nothing, or opens as talk about the task does."""
-    return is_blank(text) or _opens_with(_opening_pattern(), text, query) or find_chatter_end(text, query) > 0
+    return (
+        is_blank(text)
+        or _opens_with(_opening_pattern(), text, query)
+        or find_chatter_end(text, query) > 0
+    )
 
 
 def strip_lead_in(text: str, query: str = "", *, is_passage: bool = False) -> str:
@@ -75,8 +90,14 @@ def strip_lead_in(text: str, query: str = "", *, is_passage: bool = False) -> st
     if not end or is_blank(rest := text[end:].strip()):
         return text
     is_announced = text[:end].rstrip().endswith((":", "："))
-    is_question = rest.endswith(("?", "？")) and not _find_topic_stems(rest).isdisjoint(_find_topic_stems(query))
-    return rest if is_announced or is_question or (is_passage and len(split_words(rest)) >= _MANY_WORDS) else text
+    is_question = rest.endswith(("?", "？")) and not _find_topic_stems(rest).isdisjoint(
+        _find_topic_stems(query)
+    )
+    return (
+        rest
+        if is_announced or is_question or (is_passage and len(split_words(rest)) >= _MANY_WORDS)
+        else text
+    )
 
 
 def is_beside_the_point(text: str, shape: str, query: str, context: str) -> bool:
@@ -147,7 +168,11 @@ def _is_chatter(keys: Sequence[str], query: str) -> bool:
 def _match_chatter(keys: Sequence[str]) -> int:
     chatter, _ = _chatter_phrases()
     found = chatter.get(keys[0]) if keys else None
-    return min([length for phrase in found if (length := _match_length(phrase, keys))], default=0) if found else 0
+    return (
+        min([length for phrase in found if (length := _match_length(phrase, keys))], default=0)
+        if found
+        else 0
+    )
 
 
 def _match_fillers(keys: Sequence[str]) -> int:
@@ -187,7 +212,9 @@ def _match_length(phrase: _Pattern, keys: Sequence[str]) -> int:
 
 @cache
 def _opening_pattern() -> re.Pattern[str]:
-    return _compile_openings([*_EMPTY_FORMS, *(pattern for one in load_all() for pattern in one.preambles)])
+    return _compile_openings(
+        [*_EMPTY_FORMS, *(pattern for one in load_all() for pattern in one.preambles)]
+    )
 
 
 @cache
@@ -207,7 +234,10 @@ def _opening_words() -> frozenset[str]:
 
 def _compile_patterns(patterns: Iterable[str]) -> _Patterns:
     return {
-        word: tuple(tuple((words, optional, _read_gap(words)) for words, optional in phrase) for phrase in phrases)
+        word: tuple(
+            tuple((words, optional, _read_gap(words)) for words, optional in phrase)
+            for phrase in phrases
+        )
         for word, phrases in compile_phrases(map(fold_accents, patterns)).items()
     }
 
@@ -227,7 +257,11 @@ def _talk_words(languages: frozenset[str], *, is_passage: bool) -> frozenset[str
 
 def _find_titles(text: str, languages: frozenset[str]) -> set[str]:
     """The small words of *text* with a capital inside a sentence, which belong to a title: "open My Account"."""
-    capitals = {fold_accents(word) for word in _INNER_WORD.findall(text) if word[0].isupper() and word != "I"}
+    capitals = {
+        fold_accents(word)
+        for word in _INNER_WORD.findall(text)
+        if word[0].isupper() and word != "I"
+    }
     small = (fold_accents(word) for code in languages for word in load(code).stop | load(code).weak)
     return capitals.intersection(small)
 
@@ -251,7 +285,8 @@ def is_error_page(text: str) -> bool:
     """Whether *text* is what gateways and clients send in place of a reply when something failed."""
     opening = text.lstrip()[:200].lower()
     return (
-        opening.startswith(("<!doctype", "<html", "<?xml", "**error**", "error::")) or "</body>" in text[-200:].lower()
+        opening.startswith(("<!doctype", "<html", "<?xml", "**error**", "error::"))
+        or "</body>" in text[-200:].lower()
     )
 
 
@@ -273,7 +308,9 @@ def _compile_openings(patterns: Iterable[str]) -> re.Pattern[str]:
 def _opens_with(pattern: re.Pattern[str], text: str, query: str) -> bool:
     """Whether *text* opens as *pattern* says, in words that are not all the query's own."""
     match = pattern.match(_fold_opening(text))
-    return match is not None and not (match.group() and set(split_words(match.group())) <= set(fold_words(query)))
+    return match is not None and not (
+        match.group() and set(split_words(match.group())) <= set(fold_words(query))
+    )
 
 
 # A text is asked whether it refuses, and then whether it is an empty form.

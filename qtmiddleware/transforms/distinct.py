@@ -40,7 +40,9 @@ class _Compared(NamedTuple):
     @property
     def names(self) -> frozenset[str]:
         """Its words with a capital; the first has one in any case, so it tells nothing."""
-        return frozenset(fold_accents(word) for word in split_words(self.text)[1:] if word[0].isupper())
+        return frozenset(
+            fold_accents(word) for word in split_words(self.text)[1:] if word[0].isupper()
+        )
 
 
 ORIGINAL: Final = -1

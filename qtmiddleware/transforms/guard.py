@@ -61,16 +61,22 @@ class _Guard:
     def check(self, given: Transformation) -> Transformation:
         self.notes.update(dict.fromkeys(given.notes))
         kept = {
-            name: self._check_field(row, texts) for name, row in TEXT_FIELDS.items() if (texts := given.texts(name))
+            name: self._check_field(row, texts)
+            for name, row in TEXT_FIELDS.items()
+            if (texts := given.texts(name))
         }
         return fill(kept, self.notes)
 
     def _check_field(self, row: TextField, texts: tuple[str, ...]) -> tuple[str, ...]:
         match row.guard:
             case "each":
-                return tuple([kept for text in texts if (kept := self._repair(row.name, text)) is not None])
+                return tuple(
+                    [kept for text in texts if (kept := self._repair(row.name, text)) is not None]
+                )
             case "together":
-                return self._repair_together(row.name, [text for text in texts if self._is_readable(row.name, text)])
+                return self._repair_together(
+                    row.name, [text for text in texts if self._is_readable(row.name, text)]
+                )
             case "terms":
                 return self._check_terms(row.name, texts)
             case _:
@@ -78,7 +84,9 @@ class _Guard:
 
     def _is_readable(self, field: str, text: str) -> bool:
         """Whether *text* is in the script and language of the query."""
-        if is_other_script(text, self.query) or (not self.may_be_english and detect_language(text) == "en"):
+        if is_other_script(text, self.query) or (
+            not self.may_be_english and detect_language(text) == "en"
+        ):
             self.notes[field, _MISMATCH] = None
             return False
         return True
@@ -92,7 +100,11 @@ class _Guard:
             return text
         what = self._describe(lost)
         whole = _append_spans(text, lost)
-        if any(kind == "negation" for kind, _ in lost) or self._is_too_much(lost) or len(whole) > MAX_CHARS:
+        if (
+            any(kind == "negation" for kind, _ in lost)
+            or self._is_too_much(lost)
+            or len(whole) > MAX_CHARS
+        ):
             self.notes[field, f"dropped: {what}"] = None
             return None
         self.notes[field, f"repaired: {what}"] = None
@@ -104,7 +116,8 @@ class _Guard:
             return True
         plain = span.casefold()
         return kind != "negation" and any(
-            (plain in term.casefold() or term.casefold() in plain) and _holds_form(term, plain, forms, text)
+            (plain in term.casefold() or term.casefold() in plain)
+            and _holds_form(term, plain, forms, text)
             for term, forms in self.facts
         )
 
@@ -117,7 +130,9 @@ class _Guard:
         lost = [one for one in wanted if not any(self._keeps(*one, text) for text in texts)]
         if lost and len(lost) <= MAX_REPAIRS:
             asked = set(split_tokens(self.query))
-            closest = max(range(len(texts)), key=lambda i: (len(asked & set(split_tokens(texts[i]))), -i))
+            closest = max(
+                range(len(texts)), key=lambda i: (len(asked & set(split_tokens(texts[i]))), -i)
+            )
             whole = _append_spans(texts[closest], lost)
             if len(whole) <= MAX_CHARS:
                 texts[closest] = whole
@@ -127,7 +142,9 @@ class _Guard:
     def _check_terms(self, field: str, terms: tuple[str, ...]) -> tuple[str, ...]:
         """The key terms, if any of them is in the query's script or words; single terms of another are common."""
         asked = self.query.casefold()
-        if all(is_other_script(term, self.query) and term.casefold() not in asked for term in terms):
+        if all(
+            is_other_script(term, self.query) and term.casefold() not in asked for term in terms
+        ):
             self.notes[field, _MISMATCH] = None
             return ()
         return terms
@@ -137,9 +154,13 @@ class _Guard:
 
         In a conversation the query is the question's standalone form, but for what becomes of that form itself.
         """
-        places = [(kind, _find_place(span, self.query), len(span)) for kind, span in lost[:MAX_REPAIRS]]
+        places = [
+            (kind, _find_place(span, self.query), len(span)) for kind, span in lost[:MAX_REPAIRS]
+        ]
         shown = [f"{kind} {at}:{at + length}" for kind, at, length in places]
-        return ", ".join(shown) + (f" and {len(lost) - MAX_REPAIRS} more" if len(lost) > MAX_REPAIRS else "")
+        return ", ".join(shown) + (
+            f" and {len(lost) - MAX_REPAIRS} more" if len(lost) > MAX_REPAIRS else ""
+        )
 
     def _is_too_much(self, lost: Spans) -> bool:
         spans = [kind for kind, _ in self.must_keep if kind != "negation"]
@@ -190,7 +211,9 @@ def _find_script(text: str) -> str:
     script = _join_kin(dominant_script(text))
     if script != "latin" or text.isascii():
         return script
-    others = Counter(_join_kin(dominant_script(char)) for char in text if char.isalpha() and not char.isascii())
+    others = Counter(
+        _join_kin(dominant_script(char)) for char in text if char.isalpha() and not char.isascii()
+    )
     del others["latin"]
     likeliest, letters = max(others.items(), key=lambda item: item[1], default=("", 0))
     # A character of Han is about a word; elsewhere a word has some five.

@@ -14,7 +14,9 @@ from typing import Any, Final
 MAX_DEPTH: Final = 16
 """Deeper nesting is not read."""
 
-JSON_OPENING: Final = re.compile(r"\s*(?:```\w*\s*)?[{\[]\s*(?:[\"'“{\[\]},]|\w+\s*:|-?\d+\s*[,\]]|null|true|false|\Z)")
+JSON_OPENING: Final = re.compile(
+    r"\s*(?:```\w*\s*)?[{\[]\s*(?:[\"'“{\[\]},]|\w+\s*:|-?\d+\s*[,\]]|null|true|false|\Z)"
+)
 """How a text begins that is meant as JSON."""
 _START: Final = re.compile(r"[\[{]")
 _SPACE: Final = re.compile(r"(?:\s++|//[^\n]*+)*+")
@@ -22,7 +24,9 @@ _SPACE_OR_COMMAS: Final = re.compile(r"(?:[\s,]++|//[^\n]*+)*+")
 _CLOSERS: Final = {'"': '"', "'": "'", "“": "”", "”": "”", "‘": "’"}
 _OPENERS: Final = "".join(_CLOSERS)
 _BARE_KEY: Final = re.compile(r"[^\W\d][\w-]{0,60}(?=\s*:)")
-_LITERAL: Final = re.compile(r"(-?\d[\d.eE+-]*|null|true|false|None|True|False|undefined|NaN)(?![\w])")
+_LITERAL: Final = re.compile(
+    r"(-?\d[\d.eE+-]*|null|true|false|None|True|False|undefined|NaN)(?![\w])"
+)
 _LITERALS: Final = {"true": True, "True": True, "false": False, "False": False}
 # A string on another line.
 _BELOW: Final = rf"[^\S\n]*+\n\s*+[{_OPENERS}]"

@@ -14,7 +14,8 @@ from qtmiddleware.transforms.prompt import Transform, mark_version
 from qtmiddleware.transforms.prompts import combined
 
 _PROMPTS: Final = {
-    name: import_module(f"qtmiddleware.transforms.prompts.{name}").TRANSFORM for name in FILLED_BY.values()
+    name: import_module(f"qtmiddleware.transforms.prompts.{name}").TRANSFORM
+    for name in FILLED_BY.values()
 }
 
 

@@ -16,7 +16,14 @@ from qtmiddleware.errors import ModelError
 from qtmiddleware.preprocessing.text import normalise
 from qtmiddleware.protocols import Prompt, Reply, ReplyField
 from qtmiddleware.transforms.chatter import is_error_page, is_noise, is_refusal
-from qtmiddleware.transforms.json_reading import JSON_OPENING, Cut, JsonValue, Members, find_json, read_json_string
+from qtmiddleware.transforms.json_reading import (
+    JSON_OPENING,
+    Cut,
+    JsonValue,
+    Members,
+    find_json,
+    read_json_string,
+)
 from qtmiddleware.transforms.plain_text import (
     ASIDE,
     GENERIC,
@@ -112,7 +119,9 @@ def parse(prompt: Prompt, reply: Reply) -> Transformation:
     """
     text, is_cut = _find_answer(reply)
     found = _find_texts(prompt, text, is_cut=is_cut)
-    choices = {it.name: _choose_texts(it, found.texts.get(it.name, []), prompt) for it in prompt.fields}
+    choices = {
+        it.name: _choose_texts(it, found.texts.get(it.name, []), prompt) for it in prompt.fields
+    }
     notes = [(name, note) for name, choice in choices.items() for note in choice.notes]
     silent = [it for it in prompt.fields if not (choices[it.name].texts or choices[it.name].notes)]
     notes += [(it.name, _note_missing(it, found)) for it in silent]
@@ -188,11 +197,17 @@ def _find_plain_texts(prompt: Prompt, text: str, found: FieldTexts) -> FieldText
         text = text.rpartition("\n")[0] or (keep_whole_sentences(text) if has_passage else "")
     opening = next((line for line in text.splitlines() if line.strip()), "")
     # One line of plain text that is longer than any query is an essay or debris.
-    longest = {it.name: READ_CHARS if it.shape == "passage" else MAX_CHARS[it.shape] for it in prompt.fields}
+    longest = {
+        it.name: READ_CHARS if it.shape == "passage" else MAX_CHARS[it.shape]
+        for it in prompt.fields
+    }
     texts = read_plain_text(text, prompt.fields, prompt.query)
     return replace(
         found,
-        texts={name: [one for one in given if len(one) <= longest[name]] for name, given in texts.items()},
+        texts={
+            name: [one for one in given if len(one) <= longest[name]]
+            for name, given in texts.items()
+        },
         is_refusal=found.is_refusal or is_refusal(opening, prompt.query),
         is_empty=found.is_empty or is_noise(strip_marks(opening, prompt.query), prompt.query),
     )
@@ -211,7 +226,9 @@ def pick_texts(values: Sequence[JsonValue], text: str, fields: Sequence[ReplyFie
     for one in values:
         for name, value in _walk(one.value, fields, is_alone=_stands_alone(one, text)):
             if name not in shapes:
-                spare[name] += [value] if isinstance(value, str) else _collect_strings(value, "list")
+                spare[name] += (
+                    [value] if isinstance(value, str) else _collect_strings(value, "list")
+                )
                 continue
             before, given = texts.get(name, []), _collect_strings(value, shapes[name])
             texts[name] = [*before, *given] if shapes[name] == "list" else [*given, *before]
@@ -223,9 +240,13 @@ def pick_texts(values: Sequence[JsonValue], text: str, fields: Sequence[ReplyFie
     if main and main.name not in named and unnamed:
         texts[main.name] = unnamed
         named.add(main.name)
-    is_empty = any(not texts.get(name) for name in named) or (bool(values) and not any(one.value for one in values))
+    is_empty = any(not texts.get(name) for name in named) or (
+        bool(values) and not any(one.value for one in values)
+    )
     is_cut = any(one.is_cut for one in values)
-    return FieldTexts(texts, frozenset(named), is_refusal=bool(spare[_REFUSAL]), is_cut=is_cut, is_empty=is_empty)
+    return FieldTexts(
+        texts, frozenset(named), is_refusal=bool(spare[_REFUSAL]), is_cut=is_cut, is_empty=is_empty
+    )
 
 
 def _main_field(fields: Sequence[ReplyField]) -> ReplyField | None:
@@ -251,7 +272,9 @@ def _walk(value: Any, fields: Sequence[ReplyField], *, is_alone: bool) -> Iterat
                 yield from _walk(item, fields, is_alone=is_alone)
 
 
-def _walk_member(key: str, value: Any, fields: Sequence[ReplyField], *, is_alone: bool) -> Iterator[tuple[str, Any]]:
+def _walk_member(
+    key: str, value: Any, fields: Sequence[ReplyField], *, is_alone: bool
+) -> Iterator[tuple[str, Any]]:
     name = find_field(key, fields)
     if name in {it.name for it in fields}:
         yield name, value
@@ -271,7 +294,9 @@ def _walk_member(key: str, value: Any, fields: Sequence[ReplyField], *, is_alone
 
 def _holds_fields(value: Any) -> bool:
     """Whether *value* holds fields of its own rather than a text or texts."""
-    return isinstance(value, Members) or (isinstance(value, list) and any(isinstance(it, Members) for it in value))
+    return isinstance(value, Members) or (
+        isinstance(value, list) and any(isinstance(it, Members) for it in value)
+    )
 
 
 def _collect_strings(value: Any, shape: str) -> list[str]:
@@ -300,7 +325,9 @@ def _stands_alone(one: JsonValue, text: str) -> bool:
     before = text[text.rfind("\n", 0, one.start) + 1 : one.start].strip()
     line_end = text.find("\n", one.end)
     after = text[one.end : line_end if line_end >= 0 else len(text)].strip()
-    return (not before or before.endswith((":", "：", "```json", "```"))) and after.strip("`., ;") == ""
+    return (not before or before.endswith((":", "：", "```json", "```"))) and after.strip(
+        "`., ;"
+    ) == ""
 
 
 def _choose_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> _Choice:
@@ -323,8 +350,14 @@ def _choose_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> _C
             notes.append("dropped: more than requested")
             break
     if holds_parts(field) and list(chosen) == [normalise(prompt.query)]:
-        return _Choice((), tuple(filter(None, dict.fromkeys([*notes, SAME]))), frozenset(rules | {SAME_AS_QUERY}))
-    return _Choice(tuple(chosen.values()), tuple(filter(None, dict.fromkeys(notes))), frozenset(rules))
+        return _Choice(
+            (),
+            tuple(filter(None, dict.fromkeys([*notes, SAME]))),
+            frozenset(rules | {SAME_AS_QUERY}),
+        )
+    return _Choice(
+        tuple(chosen.values()), tuple(filter(None, dict.fromkeys(notes))), frozenset(rules)
+    )
 
 
 def _split_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> list[str]:
@@ -333,16 +366,22 @@ def _split_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> lis
     if not given or field.shape == "passage":
         return given
     if holds_terms(field) and len(given) == 1:
-        parts = [part for line in split_items(given[0]) for part in re.split(r"[,;|、，；\n]", line)]
+        parts = [
+            part for line in split_items(given[0]) for part in re.split(r"[,;|、，；\n]", line)
+        ]
     elif field.shape == "list" and len(given) == 1:
         parts = split_items(given[0])
     else:
-        parts = [part for text in given for part in (split_items(text) if _holds_items(text) else [text])]
+        parts = [
+            part for text in given for part in (split_items(text) if _holds_items(text) else [text])
+        ]
     if parts == given:
         return given
     # A sentence that was cut at its commas would not be known as a refusal or as talk any more.
     first = given[0]
-    is_whole = is_refusal(first, prompt.query) or is_talk(strip_marks(first, prompt.query), field, prompt)
+    is_whole = is_refusal(first, prompt.query) or is_talk(
+        strip_marks(first, prompt.query), field, prompt
+    )
     return given if is_whole else parts
 
 
@@ -376,7 +415,13 @@ def _explain_nothing(
     if found.is_cut:
         return "truncated"
     asked = [it for it in prompt.fields if it.name != STANDALONE]
-    is_none_needed = all(map(holds_parts, asked)) and any((it.name, NONE_NEEDED) in notes for it in asked)
+    is_none_needed = all(map(holds_parts, asked)) and any(
+        (it.name, NONE_NEEDED) in notes for it in asked
+    )
     if is_none_needed or {note for _, note in notes} == {SAME}:
         return ""
-    return "empty" if found.is_empty or not rules.isdisjoint({"no query", SAME_AS_QUERY}) else "unparsable"
+    return (
+        "empty"
+        if found.is_empty or not rules.isdisjoint({"no query", SAME_AS_QUERY})
+        else "unparsable"
+    )

@@ -15,7 +15,9 @@ _NAMES: Final = {
     name: re.compile("|".join(filter(None, [f"^{name.replace('_', '')}$", row.aliases])))
     for name, row in TEXT_FIELDS.items()
 }
-_NAME_WORDS: Final = {word for name, row in TEXT_FIELDS.items() for word in [*name.split("_"), *row.label.split()]}
+_NAME_WORDS: Final = {
+    word for name, row in TEXT_FIELDS.items() for word in [*name.split("_"), *row.label.split()]
+}
 _GENERIC: Final = re.compile(
     "^(the|my|your|final|new|search|output|result|response|answer|text|content|value|query|queries|question|item|list|"
     "data|json|string|sentence|line|prompt|statement|suggestion|option|s|q)+$"
@@ -35,7 +37,9 @@ _ONLY_LABEL_WORDS: Final = re.compile(
     r"umformulierung|pregunta|domanda|riscritta|pergunta|reformulee?|\d{1,2})"
 )
 # Possessive, for there is one way alone to share out the spaces, and trying others takes minutes.
-_LABEL: Final = re.compile(r"^([^\W\d_][^:：?？!.\n]{0,50}?)\s*+(?:#\s*+)?(\d{0,2})\s*+[:：]\s*+(.*)$", re.DOTALL)
+_LABEL: Final = re.compile(
+    r"^([^\W\d_][^:：?？!.\n]{0,50}?)\s*+(?:#\s*+)?(\d{0,2})\s*+[:：]\s*+(.*)$", re.DOTALL
+)
 _OTHER_LABEL: Final = re.compile(
     "改写|重写|改寫|重寫|查询|查詢|问题|問題|子问题|子查询|クエリ|質問|書き換え|重述|释义|段落|关键词|キーワード|질문|쿼리|запрос|вопрос|السؤال|الاستعلام"
 )
@@ -52,9 +56,21 @@ _DIGIT: Final = re.compile(r"\d")
 _EMPHASIS: Final = str.maketrans("", "", "*_\\")
 _BOLD: Final = re.compile(r"^\*\*(?=\S)(.{1,400}?)(?<=\S)\*\*")
 _TAG: Final = re.compile(r"<(/?)([A-Za-z][\w -]{1,30})>")
-_DEBRIS: Final = re.compile(r"^(?:```.*|~~~.*|[{}\[\]\s,]+|\"[\w -]{1,40}\"\s*:.*|[{\[]\s*[\"'{\[].*|</?[\w-]+>)$")
+_DEBRIS: Final = re.compile(
+    r"^(?:```.*|~~~.*|[{}\[\]\s,]+|\"[\w -]{1,40}\"\s*:.*|[{\[]\s*[\"'{\[].*|</?[\w-]+>)$"
+)
 _NUMBERED: Final = re.compile(r"(?:(?<=\s)|^)(?:\*\*|__)?\(?(\d{1,2})\\?[.)](?:\*\*|__)?\s+")
-_QUOTES: Final = {'"': '"', "“": "”", "'": "'", "«": "»", "„": "“", "`": "`", "*": "*", "「": "」", "‘": "’"}
+_QUOTES: Final = {
+    '"': '"',
+    "“": "”",
+    "'": "'",
+    "«": "»",
+    "„": "“",
+    "`": "`",
+    "*": "*",
+    "「": "」",
+    "‘": "’",
+}
 
 
 def read_plain_text(text: str, fields: Sequence[ReplyField], query: str) -> dict[str, list[str]]:
@@ -65,7 +81,11 @@ def read_plain_text(text: str, fields: Sequence[ReplyField], query: str) -> dict
     """
     labelled, loose = _split_sections(text, fields, query)
     main = [field for field in fields if field.name != "standalone"] or list(fields)
-    found = {field.name: _arrange(labelled[field.name], field) for field in fields if field.name in labelled}
+    found = {
+        field.name: _arrange(labelled[field.name], field)
+        for field in fields
+        if field.name in labelled
+    }
     if main[0].name in found or not loose or is_refusal(loose[0], query):
         return found
     if len(main) == 1:
@@ -133,7 +153,9 @@ def _read_number(text: str) -> int | None:
     mark = _NUMBER.match(text, bullet.end() if bullet else 0)
     if mark is None:
         label = _LABEL.match(text) if ":" in text else None
-        return int(label.group(2)) if label and label.group(2) and is_label(label.group(1)) else None
+        return (
+            int(label.group(2)) if label and label.group(2) and is_label(label.group(1)) else None
+        )
     digits = re.search(r"\d+", mark.group())
     return int(digits.group()) if digits else None
 
@@ -160,12 +182,20 @@ def strip_quotes(text: str, query: str) -> str:
     """Returns *text* without quotes around the whole of it, unless *query* is quoted too."""
     closer = _QUOTES.get(text[:1])
     inner = text[1:-1]
-    if len(text) < 3 or text[-1] != closer or closer in inner or text[0] in inner or query[:1] in _QUOTES:
+    if (
+        len(text) < 3
+        or text[-1] != closer
+        or closer in inner
+        or text[0] in inner
+        or query[:1] in _QUOTES
+    ):
         return text
     return inner.strip()
 
 
-def _split_sections(text: str, fields: Sequence[ReplyField], query: str) -> tuple[dict[str, list[str]], list[str]]:
+def _split_sections(
+    text: str, fields: Sequence[ReplyField], query: str
+) -> tuple[dict[str, list[str]], list[str]]:
     labelled: dict[str, list[str]] = {}
     loose: list[str] = []
     here = loose
@@ -222,12 +252,17 @@ def _arrange(lines: list[str], field: ReplyField) -> list[str]:
     if field.shape == "passage":
         return [" ".join(_strip_bold(line.lstrip("#> ")) for line in lines)]
     # Where a model says more than the one line asked for, the line itself is the quoted one or the question.
-    return sorted(lines, key=lambda line: (not _is_set_off(line), not line.rstrip('*"”').endswith(("?", "？", "؟"))))
+    return sorted(
+        lines,
+        key=lambda line: (not _is_set_off(line), not line.rstrip('*"”').endswith(("?", "？", "؟"))),
+    )
 
 
 def _is_set_off(line: str) -> bool:
     bold = _BOLD.match(line)
-    return bool(bold and bold.end() == len(line)) or (len(line) > 2 and _QUOTES.get(line[0]) == line[-1])
+    return bool(bold and bold.end() == len(line)) or (
+        len(line) > 2 and _QUOTES.get(line[0]) == line[-1]
+    )
 
 
 def _share_lines(lines: list[str], fields: Sequence[ReplyField]) -> dict[str, list[str]]:
@@ -244,7 +279,11 @@ def _share_lines(lines: list[str], fields: Sequence[ReplyField]) -> dict[str, li
 
 def _split_numbers(line: str) -> list[str]:
     """*line* cut at "1. … 2. … 3. …", if it counts so from its beginning."""
-    starts = [match for count, match in enumerate(_NUMBERED.finditer(line), 1) if int(match.group(1)) == count]
+    starts = [
+        match
+        for count, match in enumerate(_NUMBERED.finditer(line), 1)
+        if int(match.group(1)) == count
+    ]
     if len(starts) < 2 or starts[0].start() != 0:
         return [line]
     ends = [match.start() for match in starts[1:]] + [len(line)]
@@ -285,4 +324,6 @@ def is_label(text: str) -> bool:
     if _OTHER_LABEL.search(plain) and len(plain) <= 30:
         return True
     parts = [part for word in plain.split() for part in word.strip("*#()-,'\"").split("/") if part]
-    return bool(parts) and all(part in _NAME_WORDS or _ONLY_LABEL_WORDS.fullmatch(part) for part in parts)
+    return bool(parts) and all(
+        part in _NAME_WORDS or _ONLY_LABEL_WORDS.fullmatch(part) for part in parts
+    )

@@ -137,11 +137,15 @@ def holds_terms(field: ReplyField) -> bool:
 def is_talk(text: str, field: ReplyField, prompt: Prompt) -> bool:
     """Whether *text* is about the task instead of doing it."""
     query = prompt.query
-    return is_noise(text, query) or is_beside_the_point(text, field.shape, query, f"{query} {prompt.user}")
+    return is_noise(text, query) or is_beside_the_point(
+        text, field.shape, query, f"{query} {prompt.user}"
+    )
 
 
 def _refuses(it: Candidate) -> bool:
-    return is_refusal(it.value, it.query) or (it.given != it.value and is_refusal(it.given, it.query))
+    return is_refusal(it.value, it.query) or (
+        it.given != it.value and is_refusal(it.given, it.query)
+    )
 
 
 def _copies_prompt(it: Candidate) -> bool:
@@ -160,7 +164,9 @@ def _says_nothing(it: Candidate) -> bool:
 
 def _repeats_query(it: Candidate) -> bool:
     # One of several sub-queries may well be the query: it is one side of it then.
-    return it.key == _normalise_known(it.query) and not (holds_parts(it.field) or holds_terms(it.field))
+    return it.key == _normalise_known(it.query) and not (
+        holds_parts(it.field) or holds_terms(it.field)
+    )
 
 
 def _is_long_term(it: Candidate) -> bool:
@@ -168,7 +174,11 @@ def _is_long_term(it: Candidate) -> bool:
 
 
 def _has_no_letters(it: Candidate) -> bool:
-    return not any(map(str.isalpha, it.value)) and any(map(str.isalpha, it.query)) and not holds_terms(it.field)
+    return (
+        not any(map(str.isalpha, it.value))
+        and any(map(str.isalpha, it.query))
+        and not holds_terms(it.field)
+    )
 
 
 def _points_elsewhere(it: Candidate) -> bool:
@@ -176,7 +186,11 @@ def _points_elsewhere(it: Candidate) -> bool:
 
 
 def _is_json(it: Candidate) -> bool:
-    return bool(JSON_OPENING.match(it.value)) and it.value[:1] != it.query[:1] and not holds_terms(it.field)
+    return (
+        bool(JSON_OPENING.match(it.value))
+        and it.value[:1] != it.query[:1]
+        and not holds_terms(it.field)
+    )
 
 
 RULES: Final[Mapping[str, Callable[[Candidate], bool]]] = {

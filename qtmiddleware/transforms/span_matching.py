@@ -61,11 +61,15 @@ _SIGNS: Final = {
     }.items()
 }
 """How else the sign beside a number is written: as a word, or in other scripts as a part of one."""
-_HAN: Final = {char: Decimal(value) for value, char in enumerate("零一二三四五六七八九十")} | {"两": Decimal(2)}
+_HAN: Final = {char: Decimal(value) for value, char in enumerate("零一二三四五六七八九十")} | {
+    "两": Decimal(2)
+}
 
 _PREFIXED: Final = re.compile(r"^(?:un|non|in|im|ir|il|dis|a)-?(\w{4,})$")
 _WORKING: Final = re.compile(r"\bwork")
-_TROUBLE: Final = re.compile(r"\b(?:problems?|issues?|errors?|troubles?|faults?|malfunction\w*|troubleshoot\w*)\b")
+_TROUBLE: Final = re.compile(
+    r"\b(?:problems?|issues?|errors?|troubles?|faults?|malfunction\w*|troubleshoot\w*)\b"
+)
 _COMPOUND: Final = re.compile(r"\b(?:non?|not|never)-\w+(?:-\w+)*")
 _MOST_COMPOUNDS: Final = 20
 
@@ -122,7 +126,11 @@ def _has_name(span: str, text: str) -> bool:
     # A text may leave out a title or an initial.
     full = " ".join(word for word in full.split() if not _is_title_or_initial(word))
     parts = [word.removesuffix("'s") for word in fold_words(full) if word not in _SMALL_WORDS]
-    if parts and all(_is_said(part, said) for part in parts) and _are_common_ones_beside(parts, said):
+    if (
+        parts
+        and all(_is_said(part, said) for part in parts)
+        and _are_common_ones_beside(parts, said)
+    ):
         return True
     letters = re.sub(r"[\W_]", "", full)
     if letters.isupper() and 2 <= len(letters) <= 6:
@@ -135,7 +143,12 @@ def _has_name(span: str, text: str) -> bool:
 def _are_common_ones_beside(parts: list[str], said: list[str]) -> bool:
     """Whether words of a name that are verbs too (May, Will, Can) stand beside another word of it."""
     pairs = set(pairwise(parts))
-    beside = {word for one, other in pairwise(said) if {(one, other), (other, one)} & pairs for word in (one, other)}
+    beside = {
+        word
+        for one, other in pairwise(said)
+        if {(one, other), (other, one)} & pairs
+        for word in (one, other)
+    }
     return not pairs or all(part in beside for part in parts if part in load("en").verbs)
 
 
@@ -228,18 +241,26 @@ def _keeps_negation(text: str, query: str, span: str = "") -> bool:
 def _count_denials(denials: Iterable[str]) -> int:
     """How many *denials* there are, where "ne" and "n'" are half of one."""
     found = list(denials)
-    return len([one for one in found if one != "ne" and (one == "n't" or not one.startswith("n'"))]) or len(found[:1])
+    return len(
+        [one for one in found if one != "ne" and (one == "n't" or not one.startswith("n'"))]
+    ) or len(found[:1])
 
 
 def _find_denials(plain: str) -> list[str]:
     """The words, contractions and characters that deny in a folded text."""
-    return _denial_pattern().findall(plain) + [word for word in split_words(plain) if word in _denying_words()]
+    return _denial_pattern().findall(plain) + [
+        word for word in split_words(plain) if word in _denying_words()
+    ]
 
 
 def _count_rephrased_denials(plain: str, asked: str) -> int:
     known = set(re.findall(r"[\w-]+", asked))
     stems = {word[:5] for word in split_words(asked) if len(word) > 3}
-    new = (word for word in re.findall(r"[\w-]+", plain) if word not in known and word not in _denying_words())
+    new = (
+        word
+        for word in re.findall(r"[\w-]+", plain)
+        if word not in known and word not in _denying_words()
+    )
     prefixed = map(_PREFIXED.match, new)
     is_trouble = bool(_WORKING.search(asked) and _TROUBLE.search(plain))
     return is_trouble + sum(match is not None and match.group(1)[:5] in stems for match in prefixed)

@@ -74,10 +74,10 @@ _LABEL: Final = 18
 _WIDTH: Final = 80
 
 _KEYWORDS, _VARIANTS, _RERANK = "keyword evidence", "model's variants", "rerank"
-_MEASURE: Final = (
-    "measure: qtm.evaluation.compare(fn, queries, qrels), or qtm bench --function app:search --data questions.csv"
+_MEASURE: Final = "measure: qtm.evaluation.compare(fn, queries, qrels), or qtm bench --function app:search --data questions.csv"
+_ASK_MORE: Final = (
+    f"check {FEWEST_ASKED} to {MOST_ASKED} questions: check([...]), or qtm check --ask-file FILE"
 )
-_ASK_MORE: Final = f"check {FEWEST_ASKED} to {MOST_ASKED} questions: check([...]), or qtm check --ask-file FILE"
 _SAYS_BY_ADVICE: Final = {
     Advice.KEEP: "helps",
     Advice.MEASURE: "may help or harm, so measure it",
@@ -85,7 +85,9 @@ _SAYS_BY_ADVICE: Final = {
     Advice.UNSEEN: "had no effect here",
 }
 # What says that the model replied, though nothing of it could be used.
-_REPLIED: Final = frozenset({"dropped", "language_mismatch", "empty", "refused", "unparsable", "truncated"})
+_REPLIED: Final = frozenset(
+    {"dropped", "language_mismatch", "empty", "refused", "unparsable", "truncated"}
+)
 _CLAUSE_MENDS: Final = {
     "lucene": "use a text clause for questions; qtmiddleware leaves query strings with Lucene syntax unchanged",
     "several_questions": "pass the same text in every clause, or make one search per question",
@@ -149,7 +151,11 @@ class Check:
         return {"helps": self.helps, **asdict(self)}
 
     def __str__(self) -> str:
-        head = {"function": f"{self.function}()", "question": self.question, "keywords": self.keywords or "(none)"}
+        head = {
+            "function": f"{self.function}()",
+            "question": self.question,
+            "keywords": self.keywords or "(none)",
+        }
         rows = [*(_write_row(name, shorten(text, _MOST_QUOTED)) for name, text in head.items()), ""]
         mends = {verdict.mend for verdict in self.verdicts}
         for finding in self.findings:
@@ -159,7 +165,10 @@ class Check:
                 rows.append(_write_row("", f"-> {finding.mend}"))
         for example in () if self.sample is None else self.sample.examples:
             rows += ["", _write_row("example", example.question)]
-            rows += [_write_row("  first", _name(example.before)), _write_row("  would be first", _name(example.after))]
+            rows += [
+                _write_row("  first", _name(example.before)),
+                _write_row("  would be first", _name(example.after)),
+            ]
         rows.append("")
         shown = set[str]()
         for verdict in self.verdicts:
@@ -172,7 +181,9 @@ class Check:
         return "\n".join(rows)
 
 
-def check(request: Request, call: Invocation, questions: Sequence[SampleQuestion] = ()) -> Flow[Check]:
+def check(
+    request: Request, call: Invocation, questions: Sequence[SampleQuestion] = ()
+) -> Flow[Check]:
     """Find out how *call*, which *request* was made of, can be improved; raises nothing of the function's own.
 
     *questions* are all that the caller asked if there were several; the one of *request* is the first of them.
@@ -191,17 +202,30 @@ class _Obstacle(Exception):
 class _Checkup:
     """One check under way; its methods stand in the order they run."""
 
-    def __init__(self, request: Request, call: Invocation, questions: Sequence[SampleQuestion]) -> None:
-        settings = replace(request.settings, cache=replace(request.settings.cache, enabled=False, redis_url=None))
+    def __init__(
+        self, request: Request, call: Invocation, questions: Sequence[SampleQuestion]
+    ) -> None:
+        settings = replace(
+            request.settings, cache=replace(request.settings.cache, enabled=False, redis_url=None)
+        )
         # Nothing that the check sees is remembered, logged or warned of.
-        apart: dict[str, Any] = {"learned": Learned(), "cache": TransformationCache(settings), "sampler": LogSampler()}
+        apart: dict[str, Any] = {
+            "learned": Learned(),
+            "cache": TransformationCache(settings),
+            "sampler": LogSampler(),
+        }
         call.context = replace(call.context, **apart, warned=Warned())
         self.call = call
         self.name, self.argument = call.signature.function_name, call.signature.argument
         self.clauses = call.signature.read_clauses(call.args, call.kwargs)
         self.settings = settings
         self.request = replace(
-            request, settings=settings, **apart, response_only=False, shares=False, observation=NOT_OBSERVED
+            request,
+            settings=settings,
+            **apart,
+            response_only=False,
+            shares=False,
+            observation=NOT_OBSERVED,
         )
         self.keywords = ""
         self.findings: list[Finding] = []
@@ -217,10 +241,16 @@ class _Checkup:
         verdicts = yield from self._judge()
         if not any(finding.subject == "model" for finding in self.findings):
             has_model = self.call.context.components.has_model
-            text = "configured, but not called" if has_model else "not configured (no client, key or address)"
+            text = (
+                "configured, but not called"
+                if has_model
+                else "not configured (no client, key or address)"
+            )
             self._note(_off("model", text, configured=has_model))
         asked = question if isinstance(question, str) else type(question).__name__
-        return Check(self.name, asked, self.keywords, tuple(self.findings), tuple(verdicts), self.sample)
+        return Check(
+            self.name, asked, self.keywords, tuple(self.findings), tuple(verdicts), self.sample
+        )
 
     def _judge(self) -> Flow[list[Finding]]:
         """The verdict on each part of the middleware."""
@@ -233,7 +263,9 @@ class _Checkup:
         except Exception as error:
             # A response may raise at whatever is read of it.
             text = f"reading the passages raised {_describe_error(error)}"
-            why = (error if isinstance(error, _Obstacle) else self._stop("passages", text, ADVICE)).finding
+            why = (
+                error if isinstance(error, _Obstacle) else self._stop("passages", text, ADVICE)
+            ).finding
             return [self._find_switch(part) or _problem(part, why.text, why.mend) for part in parts]
         verdicts: list[Finding] = []
         before = plain.ranking.keys
@@ -242,7 +274,9 @@ class _Checkup:
             if verdict is None and part == _KEYWORDS:
                 verdict, before = yield from self._try_keywords(plain, candidates)
             elif verdict is None:
-                verdict = yield from (self._try_variants(before) if part == _VARIANTS else self._try_reranker(before))
+                verdict = yield from (
+                    self._try_variants(before) if part == _VARIANTS else self._try_reranker(before)
+                )
             verdicts.append(verdict)
         return verdicts
 
@@ -257,14 +291,25 @@ class _Checkup:
             if settings.transformation_type == "none":
                 mend = 'set transformationType: "combined" and give it a model'
                 return _off(part, "transformationType is none", mend)
-            if settings.escalation.mode == "never" or not settings.escalation.max_llm_calls_per_query:
-                return _off(part, "escalation allows no model calls", 'set escalation: "auto" or "always"')
+            if (
+                settings.escalation.mode == "never"
+                or not settings.escalation.max_llm_calls_per_query
+            ):
+                return _off(
+                    part, "escalation allows no model calls", 'set escalation: "auto" or "always"'
+                )
         elif part == _KEYWORDS and not settings.keyword_evidence.enabled:
             return _off(part, "keywordEvidence is false", "set keywordEvidence: true")
         elif part == _KEYWORDS and settings.preprocess.apply_to == "text":
             return _off(part, "preprocess.applyTo is text", 'set preprocess.applyTo: "keywords"')
-        elif not (self.request.uses_keyword_evidence if part == _KEYWORDS else self.request.uses_reranker):
-            return _off(part, f"fusion.method {settings.fusion.method} does not merge lists", 'set it to "anchored"')
+        elif not (
+            self.request.uses_keyword_evidence if part == _KEYWORDS else self.request.uses_reranker
+        ):
+            return _off(
+                part,
+                f"fusion.method {settings.fusion.method} does not merge lists",
+                'set it to "anchored"',
+            )
         return None
 
     # --- the call and its response ------------------------------------------------------------------------------------
@@ -295,7 +340,9 @@ class _Checkup:
         problem, argument = self.request.problem, self.argument
         if problem is None:
             if not self.request.embeds:
-                self._note(_ok("query", f"passed as text in {self._where}", **self._place, travels="text"))
+                self._note(
+                    _ok("query", f"passed as text in {self._where}", **self._place, travels="text")
+                )
             return
         text, mend = problem.detail, "name the parameter that holds the question with query_arg="
         if problem.reason == "not_text":
@@ -307,7 +354,10 @@ class _Checkup:
         elif problem.reason in _CLAUSE_MENDS:
             mend = _CLAUSE_MENDS[problem.reason]
         elif problem.reason != "missing":
-            text, mend = f"the question is {problem.reason.replace('_', ' ')}", "ask another question"
+            text, mend = (
+                f"the question is {problem.reason.replace('_', ' ')}",
+                "ask another question",
+            )
         raise self._stop("query", text, mend, argument=argument, reason=problem.reason)
 
     @property
@@ -315,7 +365,9 @@ class _Checkup:
         """Where the question is passed, for people: the argument and, in a document search, the clause."""
         kinds = " and ".join(f"`{kind}`" for kind in self._place.get("clauses", ()))
         searched = ", ".join(f"`{name}`" for name in list_clause_fields(self.clauses))
-        within = f", in the {kinds} clause" + (f" over {searched}" if searched else "") if kinds else ""
+        within = (
+            f", in the {kinds} clause" + (f" over {searched}" if searched else "") if kinds else ""
+        )
         return f"`{self.argument}`{within}"
 
     @property
@@ -324,7 +376,11 @@ class _Checkup:
         if not self.clauses:
             return {"argument": self.argument}
         kinds = list(dict.fromkeys(map(read_type, self.clauses)))
-        return {"argument": self.argument, "clauses": kinds, "fields": list_clause_fields(self.clauses)}
+        return {
+            "argument": self.argument,
+            "clauses": kinds,
+            "fields": list_clause_fields(self.clauses),
+        }
 
     def _embed(self) -> Flow[None]:
         argument = self.argument
@@ -334,22 +390,41 @@ class _Checkup:
             outcome = yield from self._perform(Embed([self.request.original]))
         if outcome.error is not None:
             mend = "embed= must be a function from a text to its vector, or from a list of texts to a list of vectors"
-            raise self._stop("query", f"embed= raised {_describe_error(outcome.error)}", mend, argument=argument)
+            raise self._stop(
+                "query", f"embed= raised {_describe_error(outcome.error)}", mend, argument=argument
+            )
         vector: Sequence[float] = outcome.value[0]
         self.vector, size, ms = vector, len(vector), outcome.seconds * 1e3
         text = f"embedded as {size} numbers in {_write_ms(ms)}, passed in {self._where}"
-        self._note(_ok("query", text, **self._place, travels="vector", dimension=size, embed_ms=_round(ms)))
+        self._note(
+            _ok("query", text, **self._place, travels="vector", dimension=size, embed_ms=_round(ms))
+        )
 
     def _note_top_k(self) -> None:
         name, value = self.call.signature.top_k_argument, self.request.top_k
         if page := self.request.page:
             self._note_page(page)
         if value is not None:
-            self._note(_ok("top_k", f"`{name or 'top_k'}`, {value} in this call", argument=name, value=value))
+            self._note(
+                _ok(
+                    "top_k",
+                    f"`{name or 'top_k'}`, {value} in this call",
+                    argument=name,
+                    value=value,
+                )
+            )
             return
         text = f"`{name}` is not a number" if name else "no parameter sets the number of passages"
         mend = "" if name else "if there is such a parameter, name it with top_k_arg="
-        self._note(_off("top_k", f"{text}, so qtmiddleware does not ask for more", mend, argument=name, value=None))
+        self._note(
+            _off(
+                "top_k",
+                f"{text}, so qtmiddleware does not ask for more",
+                mend,
+                argument=name,
+                value=None,
+            )
+        )
 
     def _note_page(self, page: str) -> None:
         is_named = self.request.page_is_known
@@ -374,7 +449,10 @@ class _Checkup:
         return (yield from self._perform(Search(self.request.original, top_k, self.vector)))
 
     def _read(self, response: Any) -> SearchResult:
-        variant, options = Variant("original", self.request.original), self.settings.keyword_evidence
+        variant, options = (
+            Variant("original", self.request.original),
+            self.settings.keyword_evidence,
+        )
         return read_response(variant, response, self.request.shape, options=options)
 
     def _measure(self, plain: SearchResult, first: Outcome) -> Flow[SearchResult]:
@@ -385,16 +463,29 @@ class _Checkup:
         calls = yield from self._time_calls(asked, first)
         chars, long, mend = round(self.request.learned.passage_chars), "", ""
         if asked != full:
-            long, mend = f", because passages have about {chars:,} characters", "raise keywordEvidence.maxChars"
+            long, mend = (
+                f", because passages have about {chars:,} characters",
+                "raise keywordEvidence.maxChars",
+            )
         if asked is None:
             text = f"{count} in your call; qtmiddleware does not ask for more{long}"
-            self._note(replace(_ok("candidates", text, plain=count, asked=None, passage_chars=chars), mend=mend))
+            self._note(
+                replace(
+                    _ok("candidates", text, plain=count, asked=None, passage_chars=chars), mend=mend
+                )
+            )
         candidates, texts, values = plain, list[str](), dict[str, Any]()
         for width, outcomes in calls.items():
             response, ms = outcomes[-1].value, median(it.seconds * 1e3 for it in outcomes)
-            name, said = ("plain", "your call") if width is None else ("widened", f"with {width} candidates")
+            name, said = (
+                ("plain", "your call") if width is None else ("widened", f"with {width} candidates")
+            )
             size = _measure_bytes(response)
-            values |= {f"{name}_calls": len(outcomes), f"{name}_ms": _round(ms), f"{name}_bytes": size}
+            values |= {
+                f"{name}_calls": len(outcomes),
+                f"{name}_ms": _round(ms),
+                f"{name}_bytes": size,
+            }
             texts.append(f"{said} {_write_ms(ms)} and {_write_bytes(size)}")
             if width is not None:
                 candidates = self._read(response)
@@ -405,7 +496,13 @@ class _Checkup:
                 self._note(replace(_ok("candidates", text, **about), mend=mend))
                 if asked is not None and 1 < got < asked:
                     self._note_small_collection(got)
-        self._note(_ok("cost", f"{', '.join(texts)} as JSON (median of {values['plain_calls']} calls)", **values))
+        self._note(
+            _ok(
+                "cost",
+                f"{', '.join(texts)} as JSON (median of {values['plain_calls']} calls)",
+                **values,
+            )
+        )
         return candidates
 
     def _note_small_collection(self, count: int) -> None:
@@ -418,7 +515,9 @@ class _Checkup:
         mend += "" if has_model else ", with client= or OPENAI_API_KEY"
         self._note(replace(_ok("collection", text, passages=count), mend=mend))
 
-    def _time_calls(self, asked: int | None, first: Outcome) -> Flow[dict[int | None, list[Outcome]]]:
+    def _time_calls(
+        self, asked: int | None, first: Outcome
+    ) -> Flow[dict[int | None, list[Outcome]]]:
         """Calls as the caller makes them, under ``None``, and by turns with them some that ask for *asked*."""
         calls: dict[int | None, list[Outcome]] = {None: [], asked: []}
         spent = first.seconds
@@ -444,10 +543,22 @@ class _Checkup:
         count = len(items)
         if not count:
             mend = "check that the index holds passages, check the namespace and filter, or ask another question"
-            text = "the function returned None" if found.response is None else "the response holds no passages"
+            text = (
+                "the function returned None"
+                if found.response is None
+                else "the response holds no passages"
+            )
             raise self._stop("response", text, mend, passages=0)
         kind, shape = type(get_raw(items[0])).__name__, found.shape.name
-        self._note(_ok("response", f"{shape}, {count} of type {kind}", shape=shape, item=kind, passages=count))
+        self._note(
+            _ok(
+                "response",
+                f"{shape}, {count} of type {kind}",
+                shape=shape,
+                item=kind,
+                passages=count,
+            )
+        )
         if holding := [item for item in items if holds_text(item, text_field)]:
             name = find_text_field(holding[0], text_field)
             text = f"{len(holding)} of {count} have a text, " + (
@@ -455,11 +566,19 @@ class _Checkup:
             )
             self._note(_ok("text", text, field=name, passages=len(holding)))
         else:
-            self._note(_problem("text", *self._describe_missing_text(items), field=None, passages=0))
+            self._note(
+                _problem("text", *self._describe_missing_text(items), field=None, passages=0)
+            )
             # As a first query would find out.
             self.request.learned.holds_text = False
-        having = sum(read_id(item, self.settings.keyword_evidence.id_field) is not None for item in items)
-        text = f"{having} of {count} have an id" if having else "none; qtmiddleware tells passages apart by their texts"
+        having = sum(
+            read_id(item, self.settings.keyword_evidence.id_field) is not None for item in items
+        )
+        text = (
+            f"{having} of {count} have an id"
+            if having
+            else "none; qtmiddleware tells passages apart by their texts"
+        )
         mend = "" if having else _name_field("idField", suggest_id_field(items))
         self._note(replace(_ok("ids", text, passages=having), mend=mend))
         if fields := find_telling_fields(read_all_metadata(items)):
@@ -474,7 +593,8 @@ class _Checkup:
         fields = [
             name
             for name in list_clause_fields(self.clauses)
-            if read_type(self.clauses[0]) not in VECTORS and signature.find_missing_field(call.args, call.kwargs, name)
+            if read_type(self.clauses[0]) not in VECTORS
+            and signature.find_missing_field(call.args, call.kwargs, name)
         ]
         if fields:
             mend = (
@@ -482,9 +602,7 @@ class _Checkup:
                 f' "{fields[0]}"}}}} to request the field without returning it'
             )
         elif self.clauses and not any(map(read_metadata, items)):
-            mend = (
-                "add the field that holds the text to include_fields, or name that field in keywordEvidence.textField"
-            )
+            mend = "add the field that holds the text to include_fields, or name that field in keywordEvidence.textField"
         return what, mend
 
     def _try_text_clause(self, plain: SearchResult) -> Flow[None]:
@@ -499,7 +617,10 @@ class _Checkup:
             text = "the text fields are not known" if not fields else "the question has no keywords"
             self._note(
                 _off(
-                    subject, text, 'name the text fields in hybrid.textFields, for example ["title", "body"]', **values
+                    subject,
+                    text,
+                    'name the text fields in hybrid.textFields, for example ["title", "body"]',
+                    **values,
                 )
             )
             return
@@ -507,7 +628,9 @@ class _Checkup:
         outcome = yield from self._perform(step)
         if outcome.error is not None:
             make, mend = (
-                (_problem, "name fields that the index declares with full_text_search") if chosen else (_off, "")
+                (_problem, "name fields that the index declares with full_text_search")
+                if chosen
+                else (_off, "")
             )
             why = f"a keyword search of {named} raised {_describe_error(outcome.error)}"
             self._note(make(subject, why, mend, **values))
@@ -515,7 +638,11 @@ class _Checkup:
             return
         found, units = self._read(outcome.value), read_usage(outcome.value)
         new = len(set(found.ranking.keys) - set(plain.ranking.keys))
-        values |= {"ms": _round(outcome.seconds * 1e3), "read_units": units, "passages": len(found.ranking.keys)}
+        values |= {
+            "ms": _round(outcome.seconds * 1e3),
+            "read_units": units,
+            "passages": len(found.ranking.keys),
+        }
         cost = f"1 more search per question, {_write_ms(outcome.seconds * 1e3)} in parallel with the first"
         cost += "" if units is None else f", reads {units:g} units"
         text = f"searches {named} by keywords: {len(found.ranking.keys)} passages, {new} of them new; {cost}"
@@ -539,7 +666,9 @@ class _Checkup:
         first, last = ranking.scores[0], ranking.scores[-1]
         if not has_scores([ranking]):
             what = (
-                "scores do not match the order" if not missing else f"{missing} of {len(ranking.scores)} have no score"
+                "scores do not match the order"
+                if not missing
+                else f"{missing} of {len(ranking.scores)} have no score"
             )
             text = f"{what}; qtmiddleware uses the places in the list instead"
             mend = _name_field("scoreField", suggest_score_field(ranking.items))
@@ -553,11 +682,19 @@ class _Checkup:
     def _note_searches(self, response: Any) -> None:
         """Note how many searches a question makes under these settings, and what they read and cost."""
         by_words = int(self.request.why_not_by_words is None)
-        most = count_most_searches(self.request) if self.call.context.components.has_model else 1 + by_words
+        most = (
+            count_most_searches(self.request)
+            if self.call.context.components.has_model
+            else 1 + by_words
+        )
         units, price = read_usage(response), self.settings.store.read_price
         values: dict[str, Any] = {"most": most, "mean": float(most), "read_units": units}
         at_most = "at most " if most > 1 + by_words else ""
-        text = "1 per question, as without qtmiddleware" if most == 1 else f"{at_most}{most} per question"
+        text = (
+            "1 per question, as without qtmiddleware"
+            if most == 1
+            else f"{at_most}{most} per question"
+        )
         if most > 1 and self.settings.escalation.mode == "auto":
             rate, sure = self.settings.escalation.target_call_rate, 1 + by_words
             values["mean"] = sure + rate * (most - sure)
@@ -581,7 +718,9 @@ class _Checkup:
         retrieval = yield from retrieval_flow(request)
         return retrieval, _Change(before, self._read(retrieval.response).ranking.keys)
 
-    def _try_keywords(self, plain: SearchResult, candidates: SearchResult) -> Flow[tuple[Finding, Sequence[Key]]]:
+    def _try_keywords(
+        self, plain: SearchResult, candidates: SearchResult
+    ) -> Flow[tuple[Finding, Sequence[Key]]]:
         """The verdict, and the order that the words of the question alone give."""
         before, count = plain.ranking.keys, len(candidates.ranking.keys)
         for finding in self.findings:
@@ -592,10 +731,14 @@ class _Checkup:
             return _problem(_KEYWORDS, "a single passage cannot be reordered", mend), before
         rerank = replace(self.settings.rerank, enabled=False)
         try:
-            retrieval, change = yield from self._retrieve(before, transformation_type="none", rerank=rerank)
+            retrieval, change = yield from self._retrieve(
+                before, transformation_type="none", rerank=rerank
+            )
         except Exception as error:
             return self._note_later_failure(_KEYWORDS, error), before
-        noted = next((what for stage, what in retrieval.trace.notes if stage == "keyword_evidence"), "")
+        noted = next(
+            (what for stage, what in retrieval.trace.notes if stage == "keyword_evidence"), ""
+        )
         why = str(change) if change.is_any else self._explain_order(noted)
         said = f"{'changed' if change.is_any else 'not changed'} for this question: {why}"
         self._note(_ok("order", said, changed=change.is_any))
@@ -611,24 +754,45 @@ class _Checkup:
         """Compare the plain order with that of the rules for all questions, and note what they show."""
         asked = choose_evenly(self.questions)
         left_out = len(self.questions) - len(asked)
-        sample = yield from sample_orders(asked, self._compare_orders, _describe_error, left_out=left_out)
+        sample = yield from sample_orders(
+            asked, self._compare_orders, _describe_error, left_out=left_out
+        )
         self.sample, judged = sample, sample.judged
         make = _ok if sample.compared else _problem
         counts = {"asked": sample.asked, "left_out": left_out, "failed": sample.failed}
-        self._note(make("sample", str(sample), **counts, other_first=sample.other_first, changed=sample.changed))
+        self._note(
+            make(
+                "sample",
+                str(sample),
+                **counts,
+                other_first=sample.other_first,
+                changed=sample.changed,
+            )
+        )
         if judged is None:
             return
         if judged.found:
             self._note(_ok("judged", str(judged), **asdict(judged)))
         else:
             text = f"no relevant passage was found for any of {judged.questions} questions"
-            self._note(_problem("judged", text, "compare your ids with the ids of the passages", **asdict(judged)))
+            self._note(
+                _problem(
+                    "judged",
+                    text,
+                    "compare your ids with the ids of the passages",
+                    **asdict(judged),
+                )
+            )
 
     def _compare_orders(self, question: str) -> Flow[tuple[Matches, Matches]]:
         """The passages of one more *question* in the plain order and under the rules; raises what the function does."""
         if (problem := find_query_problem(question, self.settings)) is not None:
             raise InvalidQuery(f"the question is {problem.reason.replace('_', ' ')}")
-        rules = replace(self.settings, transformation_type="none", rerank=replace(self.settings.rerank, enabled=False))
+        rules = replace(
+            self.settings,
+            transformation_type="none",
+            rerank=replace(self.settings.rerank, enabled=False),
+        )
         request = replace(self.request, original=question, settings=rules, text_fields=())
         variant = Variant("original", question)
         plain = read_matches(variant, (yield Search(question, None)), request)
@@ -642,16 +806,23 @@ class _Checkup:
         advice, why = self.sample.advise()
         values = {"advice": advice, "changed": bool(self.sample.changed)}
         if advice is Advice.LEAVE_OFF:
-            asks_model = self.settings.transformation_type != "none" and self.call.context.components.has_model
+            asks_model = (
+                self.settings.transformation_type != "none"
+                and self.call.context.components.has_model
+            )
             mend = "set keywordEvidence: false"
             if asks_model:
-                mend = 'keywords help more together with the model\'s words: set escalation: "always"'
+                mend = (
+                    'keywords help more together with the model\'s words: set escalation: "always"'
+                )
             return _problem(_KEYWORDS, why, mend, **values)
         mend = {Advice.MEASURE: _MEASURE, Advice.UNSEEN: _ASK_MORE}.get(advice, "")
         return replace(_ok(_KEYWORDS, why or text, **values), mend=mend)
 
     def _note_later_failure(self, part: str, error: Exception) -> Finding:
-        finding = self._note(_problem("call", f"{self.name}() raised {_describe_error(error)} in a later call"))
+        finding = self._note(
+            _problem("call", f"{self.name}() raised {_describe_error(error)} in a later call")
+        )
         return _problem(part, finding.text)
 
     def _explain_order(self, noted: str) -> str:
@@ -688,15 +859,22 @@ class _Checkup:
             text = f"{name} is not called for this kind of question{_in_brackets(reason)}"
             return self._note_model(_off("model", text, "check with another question", **values))
         ms = max((it.ms for it in trace.stages if it.name.startswith("transform")), default=0.0)
-        tokens, granted = trace.input_tokens + trace.output_tokens, round(1e3 * limits.model_seconds)
+        tokens, granted = (
+            trace.input_tokens + trace.output_tokens,
+            round(1e3 * limits.model_seconds),
+        )
         values |= {"ms": _round(ms), "tokens": tokens, "cost_usd": trace.cost_usd}
         text = f"{name} replied in {_write_ms(ms)}" + (f", {tokens} tokens" if tokens else "")
         if ms > granted:
             mend = f"set limits.llmTimeoutMs and limits.deadlineMs well above {ms:.0f}, or choose a faster model"
-            return self._note_model(_problem("model", f"{text}; the limit is {granted} ms", mend, **values))
+            return self._note_model(
+                _problem("model", f"{text}; the limit is {granted} ms", mend, **values)
+            )
         self._note(_ok("model", text, **values))
         if (failed := failed or _find_failure(retrieval, "search", "embed")) is not None:
-            return _problem(_VARIANTS, f"{failed.stage} {failed.reason}{_in_brackets(failed.detail)}")
+            return _problem(
+                _VARIANTS, f"{failed.stage} {failed.reason}{_in_brackets(failed.detail)}"
+            )
         kinds = [variant.kind for variant in retrieval.variants[1:]]
         weighed = [name for name in TEXT_FIELDS for _ in retrieval.transformation.texts(name)]
         if kinds:
@@ -705,7 +883,9 @@ class _Checkup:
             labels = ", ".join(TEXT_FIELDS[name].label for name in dict.fromkeys(weighed))
             text = f"makes no more searches, reranks by the words of {len(weighed)} texts ({labels}); {change}"
         else:
-            return _off(_VARIANTS, "the model's reply left nothing more to search for this question")
+            return _off(
+                _VARIANTS, "the model's reply left nothing more to search for this question"
+            )
         return _describe_effect(_VARIANTS, text, is_changed=change.is_any, kinds=kinds)
 
     def _note_model(self, finding: Finding) -> Finding:
@@ -726,9 +906,14 @@ class _Checkup:
             return _problem(_RERANK, f"{failed.reason}{_in_brackets(noted or failed.detail)}", mend)
         if not retrieval.reranked:
             return _problem(_RERANK, noted or "there are no passages to rerank")
-        judged, ms = len(retrieval.reranked), sum(it.ms for it in retrieval.trace.stages if it.name == "rerank")
+        judged, ms = (
+            len(retrieval.reranked),
+            sum(it.ms for it in retrieval.trace.stages if it.name == "rerank"),
+        )
         text = f"reranks {judged} candidates in {_write_ms(ms)}; {change}"
-        return _describe_effect(_RERANK, text, is_changed=change.is_any, ms=_round(ms), judged=judged)
+        return _describe_effect(
+            _RERANK, text, is_changed=change.is_any, ms=_round(ms), judged=judged
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -746,7 +931,11 @@ class _Change:
         if not self.is_any:
             return "the order does not change for this question"
         new = len(set(self.after) - set(self.before))
-        first = "the same passage is first" if self.before[:1] == self.after[:1] else "another passage is first"
+        first = (
+            "the same passage is first"
+            if self.before[:1] == self.after[:1]
+            else "another passage is first"
+        )
         return f"{new or 'none'} of {len(self.after)} passages {'is' if new < 2 else 'are'} new, {first}"
 
 
@@ -754,11 +943,15 @@ def _ok(subject: str, text: str, /, **values: Any) -> Finding:
     return Finding(subject, CheckState.OK, text, values=values)
 
 
-def _describe_effect(part: str, text: str, unseen_mend: str = "", /, *, is_changed: bool, **values: Any) -> Finding:
+def _describe_effect(
+    part: str, text: str, unseen_mend: str = "", /, *, is_changed: bool, **values: Any
+) -> Finding:
     """The verdict on a *part* that was tried without judgements."""
     advice = Advice.MEASURE if is_changed else Advice.UNSEEN
     mend = _MEASURE if is_changed else unseen_mend
-    return Finding(part, CheckState.OK, text, mend, {"advice": advice, "changed": is_changed, **values})
+    return Finding(
+        part, CheckState.OK, text, mend, {"advice": advice, "changed": is_changed, **values}
+    )
 
 
 def _off(subject: str, text: str, mend: str = "", /, **values: Any) -> Finding:
@@ -772,14 +965,20 @@ def _problem(subject: str, text: str, mend: str = "", /, **values: Any) -> Findi
 def _name_field(option: str, field: str | None) -> str:
     """How to name the *field* in *option* of ``keywordEvidence``; ``""`` if passages have no fields."""
     if not field:
-        return "" if field is None else f"if a field holds them, name the field in keywordEvidence.{option}"
+        return (
+            ""
+            if field is None
+            else f"if a field holds them, name the field in keywordEvidence.{option}"
+        )
     return f'set config={{"keywordEvidence": {{"{option}": "{field}"}}}}'
 
 
 def _extend(limits: LimitSettings) -> LimitSettings:
     """The *limits* of a check, in which a slow model is measured rather than given up."""
     patience = max(limits.llm_timeout_ms, _PATIENCE_MS)
-    return replace(limits, llm_timeout_ms=patience, deadline_ms=max(limits.deadline_ms, 2 * patience))
+    return replace(
+        limits, llm_timeout_ms=patience, deadline_ms=max(limits.deadline_ms, 2 * patience)
+    )
 
 
 def _find_failure(retrieval: Retrieval, *stages: str) -> Degradation | None:
@@ -831,5 +1030,7 @@ def _name(passage: SamplePassage) -> str:
 
 
 def _write_row(label: str, text: str) -> str:
-    lines = textwrap.wrap(text, _WIDTH - _LABEL, break_long_words=False, break_on_hyphens=False) or [""]
+    lines = textwrap.wrap(
+        text, _WIDTH - _LABEL, break_long_words=False, break_on_hyphens=False
+    ) or [""]
     return f"{label:<{_LABEL}}" + f"\n{'':<{_LABEL}}".join(lines)

@@ -71,7 +71,9 @@ def read_type(clause: Any) -> str:
         kind = clause.get("type")
     else:
         # The SDK's classes are msgspec's, whose tag is no attribute of theirs.
-        kind = getattr(getattr(type(clause), "__struct_config__", None), "tag", None) or getattr(clause, "type", None)
+        kind = getattr(getattr(type(clause), "__struct_config__", None), "tag", None) or getattr(
+            clause, "type", None
+        )
     return kind if isinstance(kind, str) else ""
 
 
@@ -108,11 +110,16 @@ def read_question(clauses: Any) -> Any:
     question = texts[0]
     if question is None:
         raise ClauseProblem(f"the {kinds[0]} clause has no {PLACES[kinds[0]]!r}", "missing")
-    if kinds[0] in VECTORS and not isinstance(question, str) and not _is_list_of_questions(question):
+    if (
+        kinds[0] in VECTORS
+        and not isinstance(question, str)
+        and not _is_list_of_questions(question)
+    ):
         raise ClauseProblem(f"vector in a {kinds[0]} clause", "not_text", question)
     if any(text != question for text in texts[1:]):
         raise ClauseProblem(
-            "the clauses hold different texts, so it is not clear which one is the question", "several_questions"
+            "the clauses hold different texts, so it is not clear which one is the question",
+            "several_questions",
         )
     if QUERY_STRING in kinds and isinstance(question, str) and (syntax := find_syntax(question)):
         why = f"the query string uses Lucene syntax ({syntax}), so it is searched unchanged"
@@ -149,7 +156,10 @@ def write_plain(text: str) -> str:
     """Return *text* so that a query string takes all of it as words."""
     plain, before = text, ""
     while plain != before:  # a piece that goes may leave another at the start of a word, as in "{-"
-        before, plain = plain, _SYNTAX.sub(lambda found: found[0].lower() if found[0].isalpha() else " ", plain)
+        before, plain = (
+            plain,
+            _SYNTAX.sub(lambda found: found[0].lower() if found[0].isalpha() else " ", plain),
+        )
     return " ".join(plain.split()) or text
 
 

@@ -59,14 +59,20 @@ class ComponentCache(Generic[T]):
             if component is None:
                 component = make()
             (self._own if is_own else self._recent)[key] = component
-            dropped = self._recent.pop(next(iter(self._recent))) if len(self._recent) > MOST_KEPT else None
+            dropped = (
+                self._recent.pop(next(iter(self._recent)))
+                if len(self._recent) > MOST_KEPT
+                else None
+            )
         drain(dropped)
         return component
 
     def values(self) -> list[T]:
         """Returns each component once, though it may serve several keys."""
         with self._lock.free:
-            return list({id(it): it for it in (*self._own.values(), *self._recent.values())}.values())
+            return list(
+                {id(it): it for it in (*self._own.values(), *self._recent.values())}.values()
+            )
 
     def drain_former(self) -> None:
         """Close what only the former cache has, each once no call is inside it."""
@@ -108,20 +114,32 @@ class Components:
         self.observation = observation
         self.hook = hook
         self.clock = clock
-        self.bulkhead: Bulkhead = former.bulkhead if former else Bulkhead(config.settings.limits.max_threads)
+        self.bulkhead: Bulkhead = (
+            former.bulkhead if former else Bulkhead(config.settings.limits.max_threads)
+        )
         self.shadow_runs: ShadowRuns = former.shadow_runs if former else ShadowRuns()
         self._breakers: ComponentCache[Breaker] = former._breakers if former else ComponentCache()
-        self._clients: ComponentCache[Clients | None] = ComponentCache(former._clients if former else None)
-        self._inner_models: ComponentCache[LanguageModel] = ComponentCache(former._inner_models if former else None)
+        self._clients: ComponentCache[Clients | None] = ComponentCache(
+            former._clients if former else None
+        )
+        self._inner_models: ComponentCache[LanguageModel] = ComponentCache(
+            former._inner_models if former else None
+        )
         self._models: ComponentCache[GovernedModel] = ComponentCache()
-        self._rerankers: ComponentCache[Reranker] = ComponentCache(former._rerankers if former else None)
+        self._rerankers: ComponentCache[Reranker] = ComponentCache(
+            former._rerankers if former else None
+        )
         self._logs: ComponentCache[QueryLog] = ComponentCache()
         self._glossaries: ComponentCache[Glossary | None] = ComponentCache()
         # That of the own models, as soon as there are any.
         self._account: int | None = None
         # What is impossible is refused here, not at the first question. Without a model to ask none is made.
         settings = config.settings
-        if client is not None or settings.transformation_type != "none" or settings.budget.max_usd is not None:
+        if (
+            client is not None
+            or settings.transformation_type != "none"
+            or settings.budget.max_usd is not None
+        ):
             # What a question imports is there before the first one: greenlets that import the same wait for each other.
             import_module("qtmiddleware.retrieval.question")
             self.model(settings)
@@ -192,17 +210,23 @@ class Components:
             self._account = self._account_for(settings)
         account = self._account if is_own else self._account_for(settings)
         # Asked for with every model, so that clients are not dropped before the models that use them.
-        clients = self._clients.get(account, lambda: clients_of(self._client, settings), is_own=is_own)
+        clients = self._clients.get(
+            account, lambda: clients_of(self._client, settings), is_own=is_own
+        )
 
         def make() -> GovernedModel:
             # The free tier does not wait for its modules.
             from qtmiddleware.providers.llms.governed import GovernedModel
 
             client = self._client if clients is None else clients
-            inner = self._inner_models.get((key, account), lambda: as_language_model(client, settings), is_own=is_own)
+            inner = self._inner_models.get(
+                (key, account), lambda: as_language_model(client, settings), is_own=is_own
+            )
             # One breaker for all that ask the same service, with the same key, for the same model.
             breaker = self._breakers.get(
-                (inner.name, account), lambda: Breaker(*_breaker_limits(settings), name=inner.name), is_own=is_own
+                (inner.name, account),
+                lambda: Breaker(*_breaker_limits(settings), name=inner.name),
+                is_own=is_own,
             )
             return GovernedModel(inner, settings, breaker)
 
@@ -223,7 +247,9 @@ class Components:
             return None
         key = (options.model, options.trust_remote_code) if self._reranker is None else None
         return self._rerankers.get(
-            key, lambda: as_reranker(self._reranker, settings), is_own=settings is self.config.settings
+            key,
+            lambda: as_reranker(self._reranker, settings),
+            is_own=settings is self.config.settings,
         )
 
     def log(self, settings: Settings) -> QueryLog | None:
@@ -236,7 +262,9 @@ class Components:
         query_text, passage_text = options.query_text, options.passage_text
         return self._logs.get(
             (path, query_text, passage_text),
-            lambda: QueryLog(path, query_text=query_text, passage_text=passage_text, redact=self.redact),
+            lambda: QueryLog(
+                path, query_text=query_text, passage_text=passage_text, redact=self.redact
+            ),
             is_own=settings is self.config.settings,
         )
 
@@ -248,7 +276,9 @@ class Components:
         from qtmiddleware.retrieval.glossary_file import load_glossary
 
         key = (options.path, tuple(options.terms.items()))
-        return self._glossaries.get(key, lambda: load_glossary(options), is_own=settings is self.config.settings)
+        return self._glossaries.get(
+            key, lambda: load_glossary(options), is_own=settings is self.config.settings
+        )
 
     def load_reranker(self) -> None:
         """Read the own reranker's model, so that no question waits for it; a failure is logged."""

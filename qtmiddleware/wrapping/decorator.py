@@ -13,7 +13,12 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import WrapError
 from qtmiddleware.protocols import Clock, Observer
 from qtmiddleware.wrapping.options import check_options
-from qtmiddleware.wrapping.query_middleware import ConfigSource, QueryMiddleware, ReadOptions, WrapOptions
+from qtmiddleware.wrapping.query_middleware import (
+    ConfigSource,
+    QueryMiddleware,
+    ReadOptions,
+    WrapOptions,
+)
 from qtmiddleware.wrapping.wrapped import AsyncWrapped, Wrapped
 
 if TYPE_CHECKING:
@@ -98,8 +103,16 @@ def middleware(
     check_options(middleware, options, WrapOptions.__optional_keys__)
     if isinstance(fn, str | os.PathLike | Mapping | Config | Settings):
         written = display(fn) if isinstance(fn, str) else "..."
-        raise WrapError(f"middleware() must be given a function, not {type(fn).__name__}; write config={written}")
-    given: Any = {"client": client, "reranker": reranker, "redact": redact, "observers": observers, "clock": clock}
+        raise WrapError(
+            f"middleware() must be given a function, not {type(fn).__name__}; write config={written}"
+        )
+    given: Any = {
+        "client": client,
+        "reranker": reranker,
+        "redact": redact,
+        "observers": observers,
+        "clock": clock,
+    }
     if fn is None:
         return functools.partial(middleware, config=config, **given, **options)
     return QueryMiddleware(Config.load(config, origin="decorator"), **given).wrap(fn, **options)

@@ -182,14 +182,23 @@ class Readiness:
 
 def read_health(components: Components, cache: TransformationCache) -> Health:
     """The health of a middleware with this *components* and *cache*; nothing is asked, waited for or changed."""
-    settings, bulkhead, local, shared = components.config.settings, components.bulkhead, cache.local, cache.shared
+    settings, bulkhead, local, shared = (
+        components.config.settings,
+        components.bulkhead,
+        cache.local,
+        cache.shared,
+    )
     runs = components.shadow_runs
     model, chat, budget = components.model(settings), components.chat(settings), settings.budget
     hits, misses = local.hits, local.misses
     rate = hits / (hits + misses) if hits + misses else None
     redis = RedisHealth(RedisState.NOT_USED)
     if shared is not None:
-        states = {None: RedisState.NOT_ASKED_YET, True: RedisState.REACHED, False: RedisState.NOT_REACHED}
+        states = {
+            None: RedisState.NOT_ASKED_YET,
+            True: RedisState.REACHED,
+            False: RedisState.NOT_REACHED,
+        }
         redis = RedisHealth(states[shared.was_reached], shared.where, shared.rest)
     calls, tokens, usd = model.meter.sum_spending(budget.hours)
     return Health(
@@ -197,7 +206,9 @@ def read_health(components: Components, cache: TransformationCache) -> Health:
         chat_model=ModelHealth(chat.name, components.has_model, *chat.breaker.look()),
         threads=ThreadsHealth(bulkhead.in_use, bulkhead.limit, bulkhead.refused, bulkhead.given_up),
         shadow=ShadowHealth(runs.running, runs.finished, runs.failed, runs.dropped),
-        cache=CacheHealth(settings.cache.enabled, len(local), local.max_entries, hits, misses, rate),
+        cache=CacheHealth(
+            settings.cache.enabled, len(local), local.max_entries, hits, misses, rate
+        ),
         redis=redis,
         budget=BudgetHealth(
             _compare(calls, budget.max_llm_calls_per_minute),

@@ -163,7 +163,9 @@ class Invocation:
         learned, settings = self.context.learned, self.context.settings
         if not self.adds_field or settings.shadow is not None or learned.refuses_field:
             return ""
-        return self.signature.find_missing_field(self.args, self.kwargs, settings.keyword_evidence.text_field)
+        return self.signature.find_missing_field(
+            self.args, self.kwargs, settings.keyword_evidence.text_field
+        )
 
     def _note_refusals(self, step: Search, attempt: _Attempt, first: _Attempt) -> None:
         """Remember what the function refused before the *attempt* that it answered."""
@@ -194,7 +196,9 @@ class Invocation:
     def _call_plainly(self, step: Search, query: Any, attempt: _Attempt) -> Any:
         signature, args, kwargs = self.signature, self.args, self.kwargs
         if step.fields and isinstance(signature, ClauseSignature):
-            args, kwargs = signature.replace_clauses(args, kwargs, step.fields, query, attempt.top_k)
+            args, kwargs = signature.replace_clauses(
+                args, kwargs, step.fields, query, attempt.top_k
+            )
         elif query is None or (attempt.top_k is None and query is self.original):
             args, settled = signature.settle(args, kwargs)
             kwargs = dict(settled)
@@ -221,7 +225,9 @@ class Invocation:
     @contextmanager
     def _time_embedding(self, step: Search) -> Iterator[Observation]:
         began = perf_counter()
-        with observe_embedding(step.observation, self.context.embedder, (step.text or "",)) as observation:
+        with observe_embedding(
+            step.observation, self.context.embedder, (step.text or "",)
+        ) as observation:
             yield observation
         step.embed_seconds = perf_counter() - began
 
@@ -237,7 +243,9 @@ class Invocation:
         What keeps this function's results from being improved is warned of, once.
         """
         if field := self._find_missing_field():
-            retrieval = hide_field(retrieval, field, self.context.shape, self.context.settings.keyword_evidence)
+            retrieval = hide_field(
+                retrieval, field, self.context.shape, self.context.settings.keyword_evidence
+            )
         self._warn_once(retrieval)
         log = self.context.log
         if log is not None:
@@ -261,7 +269,9 @@ class Invocation:
                 )  # fmt: skip
         if learned.problem and not warned.of_problem:
             warned.of_problem = True
-            message = f"{self.signature.function_name}(): {learned.problem} (details: .check(question))"
+            message = (
+                f"{self.signature.function_name}(): {learned.problem} (details: .check(question))"
+            )
             _warn_of_setup(message, retrieval.trace.query_id)
 
     def start_shadow(self, request: Request, response: Any, ms: float) -> None:
@@ -279,13 +289,17 @@ class Invocation:
         else:
             runs.start(flow, call, finish, self.bulkhead)
 
-    def _finish_shadow(self, request: Request, response: Any, ms: float, retrieval: Retrieval) -> None:
+    def _finish_shadow(
+        self, request: Request, response: Any, ms: float, retrieval: Retrieval
+    ) -> None:
         """Log how *retrieval* differs from the *response* that the caller got."""
         from qtmiddleware.wrapping.query_log import Plain
 
         self._warn_once(retrieval)
         dropped = self.context.components.shadow_runs.count_newly_dropped()
-        plain = Plain(read_matches(Variant("original", self.original, 1.0), response, request), ms, dropped)
+        plain = Plain(
+            read_matches(Variant("original", self.original, 1.0), response, request), ms, dropped
+        )
         trace, passages, kept = retrieval.trace, len(retrieval.matches), plain.count_kept(retrieval)
         logger.info(
             "shadow of %s: %d of %d passages as in the plain result; %d searches, %d model calls, %.0f ms for %.0f ms",
@@ -304,8 +318,16 @@ class Invocation:
         writer, trace = TextWriter(self.context.redact), retrieval.trace
         query: Any = retrieval.original_query
         if retrieval.keywords:
-            made = quote(writer.write(query)), quote(writer.write_keywords(retrieval.keywords, query))
-            logger.debug("Query preprocessing: %s -> %s", *made, event="preprocessing", query_id=trace.query_id)
+            made = (
+                quote(writer.write(query)),
+                quote(writer.write_keywords(retrieval.keywords, query)),
+            )
+            logger.debug(
+                "Query preprocessing: %s -> %s",
+                *made,
+                event="preprocessing",
+                query_id=trace.query_id,
+            )
         texts = [(it.kind, writer.write(it.text)) for it in retrieval.variants]
         asked = writer.write(query) if isinstance(query, str) else type(query).__name__
         logger.debug(
@@ -337,7 +359,10 @@ def _warn_of_setup(message: str, query_id: str) -> None:
     frame: FrameType | None = sys._getframe()
     level = 0
     # A task is run by asyncio, which somebody called.
-    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in ("qtmiddleware", "asyncio"):
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in (
+        "qtmiddleware",
+        "asyncio",
+    ):
         frame, level = frame.f_back, level + 1
     # A filter may make an error of it, which would cost the user the result.
     with suppress(Exception):

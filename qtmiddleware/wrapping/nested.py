@@ -29,12 +29,16 @@ def put(holder: Any, path: Sequence[str], value: Any) -> Any:
     new = {path[0]: put(read_field(holder, path[0]), path[1:], value)}
     if path == BUNDLE and new != {path[0]: read_field(holder, path[0])}:
         # They are those of the text that was there.
-        new |= dict.fromkeys(name for name in _BUNDLED_VECTORS if read_field(holder, name) is not None)
+        new |= dict.fromkeys(
+            name for name in _BUNDLED_VECTORS if read_field(holder, name) is not None
+        )
     if isinstance(holder, Mapping):
         return {**holder, **new}
     if isinstance(holder, tuple):
         return holder._replace(**new)  # type: ignore[attr-defined]  # a named one
-    if (change := getattr(holder, "model_copy", None)) is not None and hasattr(holder, "model_fields_set"):
+    if (change := getattr(holder, "model_copy", None)) is not None and hasattr(
+        holder, "model_fields_set"
+    ):
         # Pydantic then knows that the field was set, and writes it where it writes such fields alone.
         return change(update=new)
     twin = copy.copy(holder)

@@ -10,19 +10,25 @@ from qtmiddleware.config.errors import find_nearest, fold, is_secret_name
 from qtmiddleware.config.keys import all_keys, camel
 from qtmiddleware.errors import WrapError
 
-_OF_MIDDLEWARE: Final = frozenset({"config", "client", "reranker", "store", "embedder", "redact", "observers"})
+_OF_MIDDLEWARE: Final = frozenset(
+    {"config", "client", "reranker", "store", "embedder", "redact", "observers"}
+)
 # A setting's name that more groups share, such as `enabled`, says nothing.
 _MOST_HOMES: Final = 2
 
 
-def check_options(caller: Callable[..., Any], options: Mapping[str, Any], known: Collection[str]) -> None:
+def check_options(
+    caller: Callable[..., Any], options: Mapping[str, Any], known: Collection[str]
+) -> None:
     """Raise `WrapError`, a `TypeError`, if *caller* does not know one of *options*.
 
     *known* are the names that its ``**options`` may hold.
     """
     for name in options:
         if name not in known:
-            raise WrapError(f"{caller.__name__}() has no option {name!r}; {_advise(name, caller, known)}")
+            raise WrapError(
+                f"{caller.__name__}() has no option {name!r}; {_advise(name, caller, known)}"
+            )
 
 
 def _advise(name: str, caller: Callable[..., Any], known: Collection[str]) -> str:
@@ -38,7 +44,10 @@ def _advise(name: str, caller: Callable[..., Any], known: Collection[str]) -> st
         return f"did you mean {nearest}?"
     if not (paths := settings.get(nearest)):
         return "its options are " + ", ".join(names)
-    place = next((f"{it}=" for it in ("config", "qtm_config") if it in names), "the config of QueryMiddleware: ")
+    place = next(
+        (f"{it}=" for it in ("config", "qtm_config") if it in names),
+        "the config of QueryMiddleware: ",
+    )
     return f"it is a setting: put it into {place}" + " or ".join(map(_write, paths))
 
 

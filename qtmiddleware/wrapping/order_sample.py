@@ -129,7 +129,10 @@ class OrderSample:
         answers move down than up. That bar is lower: leaving the rules off costs nothing.
         """
         if self.compared >= FEWEST_ASKED and not self.changed:
-            return Advice.LEAVE_OFF, f"the order does not change for any of {self.compared} questions"
+            return (
+                Advice.LEAVE_OFF,
+                f"the order does not change for any of {self.compared} questions",
+            )
         judged = self.judged
         if judged is not None and is_unlikely(judged.better, judged.worse):
             return Advice.KEEP, str(judged)
@@ -169,7 +172,11 @@ def read_questions(value: Any) -> list[SampleQuestion] | None:
     A question is a text or ``{"question": text, "relevant": [id, ...]}``. A list of one text is the question of a
     function that takes it so. Raises `InvalidQuery` if ``relevant`` is no list of ids.
     """
-    if not isinstance(value, list | tuple) or not value or (len(value) == 1 and isinstance(value[0], str)):
+    if (
+        not isinstance(value, list | tuple)
+        or not value
+        or (len(value) == 1 and isinstance(value[0], str))
+    ):
         return None
     questions: list[SampleQuestion] = []
     for item in value:
@@ -223,10 +230,17 @@ def sample_orders(
             keys = [match.key for match in before], [match.key for match in after]
             changed += keys[0] != keys[1][: len(keys[0])]
             if before and after and keys[0][0] != keys[1][0]:
-                example = OrderExample(shorten(question.text, MOST_CHARS), _show(before[0]), _show(after[0]))
+                example = OrderExample(
+                    shorten(question.text, MOST_CHARS), _show(before[0]), _show(after[0])
+                )
                 examples.append((_measure_lead(before), example))
             if question.relevant:
-                places.append((_find_answer(before, question.relevant), _find_answer(after, question.relevant)))
+                places.append(
+                    (
+                        _find_answer(before, question.relevant),
+                        _find_answer(after, question.relevant),
+                    )
+                )
         except Exception as error:
             errors.append(describe_error(error))
     examples.sort(key=lambda pair: -pair[0])
@@ -245,7 +259,10 @@ def sample_orders(
 def _count_answers(places: Sequence[tuple[int | None, int | None]]) -> JudgedSample:
     """Count where the answers stand in the two lists of each judged question, from the *places* of the first one."""
     absent = float("inf")
-    ranks = [(absent if one is None else one, absent if other is None else other) for one, other in places]
+    ranks = [
+        (absent if one is None else one, absent if other is None else other)
+        for one, other in places
+    ]
     return JudgedSample(
         questions=len(ranks),
         found=sum(min(pair) < absent for pair in ranks),

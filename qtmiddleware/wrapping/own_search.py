@@ -82,7 +82,12 @@ class OwnSearch:
 
 def _store_key(settings: Settings) -> tuple[object, ...]:
     """Returns what a store is opened with."""
-    return settings.index_path, settings.embedding_model, settings.embedding_dimensions, settings.store
+    return (
+        settings.index_path,
+        settings.embedding_model,
+        settings.embedding_dimensions,
+        settings.store,
+    )
 
 
 def _search_key(settings: Settings) -> tuple[object, ...]:

@@ -24,17 +24,69 @@ PageArgument = str | Literal[False] | None
 # Names as `_fold` writes them: those of a count of passages or pages, and those of a token to go on from.
 _COUNTS: Final = frozenset(
     (
-        *("offset", "rowoffset", "resultoffset", "resultsoffset", "pageoffset", "skip", "skipcount", "skipresults"),
-        *("start", "startat", "startfrom", "startindex", "startrow", "startrecord", "from", "fromindex"),
-        *("firstresult", "firstrow", "page", "pageno", "pagenum", "pagenumber", "pageindex", "currentpage"),
+        *(
+            "offset",
+            "rowoffset",
+            "resultoffset",
+            "resultsoffset",
+            "pageoffset",
+            "skip",
+            "skipcount",
+            "skipresults",
+        ),
+        *(
+            "start",
+            "startat",
+            "startfrom",
+            "startindex",
+            "startrow",
+            "startrecord",
+            "from",
+            "fromindex",
+        ),
+        *(
+            "firstresult",
+            "firstrow",
+            "page",
+            "pageno",
+            "pagenum",
+            "pagenumber",
+            "pageindex",
+            "currentpage",
+        ),
     )
 )
 _TOKENS: Final = frozenset(
     (
         *("cursor", "nextcursor", "pagecursor", "aftercursor", "startcursor", "paginationcursor"),
-        *("pagetoken", "nexttoken", "nextpagetoken", "paginationtoken", "continuationtoken", "startingtoken"),
-        *("continuation", "nextpage", "pagestate", "pagingstate", "scrollid", "bookmark", "marker", "resumetoken"),
-        *("after", "searchafter", "startafter", "startingafter", "afterid", "lastid", "lastkey", "lastevaluatedkey"),
+        *(
+            "pagetoken",
+            "nexttoken",
+            "nextpagetoken",
+            "paginationtoken",
+            "continuationtoken",
+            "startingtoken",
+        ),
+        *(
+            "continuation",
+            "nextpage",
+            "pagestate",
+            "pagingstate",
+            "scrollid",
+            "bookmark",
+            "marker",
+            "resumetoken",
+        ),
+        *(
+            "after",
+            "searchafter",
+            "startafter",
+            "startingafter",
+            "afterid",
+            "lastid",
+            "lastkey",
+            "lastevaluatedkey",
+        ),
         *("exclusivestartkey", "paginationkey", "endingbefore"),
     )
 )
@@ -49,11 +101,34 @@ _DATE: Final = r"""(?ix) \s*(?: \d{4}[-/]\d | \d{1,2}[-./]\d{1,2}[-./]\d | now\b
     | -?\d+\s?(?:s|sec|second|min|minute|h|hour|d|day|w|week|m|month|y|year)s?\b )"""
 _LONGEST_DATE: Final = 40
 _NUMBERS: Final = frozenset(
-    ("int", "Any", "object", "Integral", "SupportsIndex", "PositiveInt", "NonNegativeInt", "StrictInt", "conint")
+    (
+        "int",
+        "Any",
+        "object",
+        "Integral",
+        "SupportsIndex",
+        "PositiveInt",
+        "NonNegativeInt",
+        "StrictInt",
+        "conint",
+    )
 )
 _TEXTS: Final = frozenset(("str", "bytes", "AnyStr", "StrictStr", "constr"))
 _GROUPS: Final = frozenset(
-    ("list", "List", "tuple", "Tuple", "Sequence", "Iterable", "Collection", "set", "Set", "dict", "Dict", "Mapping")
+    (
+        "list",
+        "List",
+        "tuple",
+        "Tuple",
+        "Sequence",
+        "Iterable",
+        "Collection",
+        "set",
+        "Set",
+        "dict",
+        "Dict",
+        "Mapping",
+    )
 )
 
 
@@ -80,7 +155,11 @@ class Paging:
     __slots__ = ("_declared", "_homes", "_named", "_parameters", "is_open")
 
     def __init__(
-        self, parameters: Parameters, named: PageArgument, taken: Collection[str], homes: Collection[str]
+        self,
+        parameters: Parameters,
+        named: PageArgument,
+        taken: Collection[str],
+        homes: Collection[str],
     ) -> None:
         self._parameters = parameters
         self._named = named
@@ -88,7 +167,11 @@ class Paging:
         self._declared: tuple[tuple[str, str, bool], ...] = ()
         if named is None:
             folded = {name: _fold(name) for name in parameters.named if name not in taken}
-            own = [(name, short, parameters.named[name]) for name, short in folded.items() if _may_hold_page(short)]
+            own = [
+                (name, short, parameters.named[name])
+                for name, short in folded.items()
+                if _may_hold_page(short)
+            ]
             self._declared = tuple(
                 (name, short, _is_declared_page(short, it.annotation, it.default, folded.values()))
                 for name, short, it in own
@@ -120,9 +203,14 @@ class Paging:
                 yield name
         if parameters.any_keyword:
             own = parameters.named
-            yield from (name for name, it in kwargs.items() if name not in own and _is_page(_fold(name), it))
+            yield from (
+                name for name, it in kwargs.items() if name not in own and _is_page(_fold(name), it)
+            )
         for home in self._homes:
-            yield from (f"{home}.{name}" for name in _list_pages_inside(parameters.value(home, args, kwargs)))
+            yield from (
+                f"{home}.{name}"
+                for name in _list_pages_inside(parameters.value(home, args, kwargs))
+            )
 
 
 @lru_cache(maxsize=1_024)
@@ -166,7 +254,9 @@ def _list_pages_inside(holder: Any, depth: int = _DEEPEST) -> Iterator[str]:
         elif value is not None:
             is_page = _is_page(short, value, depth)
         else:
-            is_page = is_class and _is_declared_page(short, _read_annotation(type(holder), name), None, folded.values())
+            is_page = is_class and _is_declared_page(
+                short, _read_annotation(type(holder), name), None, folded.values()
+            )
         if is_page:
             yield name
 

@@ -58,7 +58,9 @@ def check_picklable(what: str, given: Any, *, by_value: bool) -> None:
         isinstance(given, BuiltinFunctionType) and isinstance(given.__self__, ModuleType)
     ):
         kind = type(given).__qualname__
-        raise PicklingError(f"{what} must be a function to be pickled, not {kind}, which may hold a key; {ADVICE}")
+        raise PicklingError(
+            f"{what} must be a function to be pickled, not {kind}, which may hold a key; {ADVICE}"
+        )
     if not by_value and find_import_name(given, given) is None:
         raise PicklingError(
             f"{what} cannot be imported as {given.__module__}.{given.__qualname__}; pickle it with cloudpickle, or"

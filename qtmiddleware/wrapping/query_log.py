@@ -29,11 +29,20 @@ _LABELS: Final = ("title", "url", "source")
 
 
 def _row(
-    key: Key, score: float | None = None, metadata: Mapping[str, Any] | None = None, text: str | None = None
+    key: Key,
+    score: float | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    text: str | None = None,
 ) -> dict[str, Any]:
     # What follows a NUL in a key is the passage's text.
     row: dict[str, Any] = {"id": key[1].partition("\0")[0] or None, "namespace": key[0]}
-    row.update({label: metadata[label] for label in _LABELS if metadata and isinstance(metadata.get(label), str)})
+    row.update(
+        {
+            label: metadata[label]
+            for label in _LABELS
+            if metadata and isinstance(metadata.get(label), str)
+        }
+    )
     if score is not None and isfinite(score):
         row["score"] = round(score, 6)
     if text is not None:
@@ -50,13 +59,23 @@ def _initial_rows(ranking: Ranking) -> dict[str, list[dict[str, Any]]]:
     return {f"initial_{name}": _rows(it) for name, it in ranking.initial.items()}
 
 
-def _merged_rows(retrieval: Retrieval, keys: Iterable[Key], scores: Iterable[float | None]) -> list[dict[str, Any]]:
-    items = {key: item for it in reversed(retrieval.rankings) for key, item in zip(it.keys, it.items, strict=True)}
+def _merged_rows(
+    retrieval: Retrieval, keys: Iterable[Key], scores: Iterable[float | None]
+) -> list[dict[str, Any]]:
+    items = {
+        key: item
+        for it in reversed(retrieval.rankings)
+        for key, item in zip(it.keys, it.items, strict=True)
+    }
     rows = zip_longest(keys, scores)
-    return [_row(key, score, read_metadata(items[key]) if key in items else None) for key, score in rows]
+    return [
+        _row(key, score, read_metadata(items[key]) if key in items else None) for key, score in rows
+    ]
 
 
-def _match_rows(matches: Iterable[Match], writer: TextWriter, *, by_backend: bool = False) -> list[dict[str, Any]]:
+def _match_rows(
+    matches: Iterable[Match], writer: TextWriter, *, by_backend: bool = False
+) -> list[dict[str, Any]]:
     return [
         _row(
             (it.namespace, it.id or "\0"),
@@ -93,7 +112,9 @@ class TextWriter:
     A text for which *redact* raises or returns no text is hashed; *failure* says then what it did, without any text.
     """
 
-    def __init__(self, redact: Redact | None = None, *, query_text: bool = True, passage_text: bool = False) -> None:
+    def __init__(
+        self, redact: Redact | None = None, *, query_text: bool = True, passage_text: bool = False
+    ) -> None:
         self._redact = redact
         self._query_text = query_text
         self._passage_text = passage_text
@@ -169,7 +190,9 @@ def _find_keys(matches: Iterable[Match]) -> list[Key]:
     return [(it.namespace, it.id or f"\0{it.text}") for it in matches]
 
 
-def build_record(retrieval: Retrieval, writer: TextWriter | None = None, plain: Plain | None = None) -> dict[str, Any]:
+def build_record(
+    retrieval: Retrieval, writer: TextWriter | None = None, plain: Plain | None = None
+) -> dict[str, Any]:
     """Returns one retrieval as a plain JSON-ready record.
 
     ``retrieval_steps`` holds the list of every search, the fused list, the reranked and the final one, each passage
@@ -180,7 +203,9 @@ def build_record(retrieval: Retrieval, writer: TextWriter | None = None, plain: 
     """
     writer = writer or TextWriter()
     write, trace = writer.write, retrieval.trace
-    initial = next((_initial_rows(it) for it in retrieval.rankings if it.variant.kind == "original"), {})
+    initial = next(
+        (_initial_rows(it) for it in retrieval.rankings if it.variant.kind == "original"), {}
+    )
     query: Any = retrieval.original_query
     return {
         "query_id": trace.query_id,
@@ -261,7 +286,10 @@ class QueryLog:
         if (count := self._outage.record_success()) is not None:
             said = times(count)
             logger.warning(
-                "the query log can be written again; writing failed %s", said, event="query_log_restored", count=count
+                "the query log can be written again; writing failed %s",
+                said,
+                event="query_log_restored",
+                count=count,
             )
         return None
 
@@ -274,12 +302,16 @@ class QueryLog:
         # Those without a log do not wait for its modules.
         from qtmiddleware.runtime.files import append_line
 
-        writer = TextWriter(self._redact, query_text=self._query_text, passage_text=self._passage_text)
+        writer = TextWriter(
+            self._redact, query_text=self._query_text, passage_text=self._passage_text
+        )
         line = json.dumps(build_record(retrieval, writer, plain), ensure_ascii=False, default=str)
         try:
             append_line(self._path, line.encode("utf-8", "replace"))
         except FileNotFoundError:
-            raise ConfigError("the folder of log.path does not exist; create it", path="log.path") from None
+            raise ConfigError(
+                "the folder of log.path does not exist; create it", path="log.path"
+            ) from None
         if writer.failure:
             raise ConfigError(
                 f"your redact function {writer.failure}, so the log holds hashes instead of texts; fix it",

@@ -4,18 +4,46 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Thread, current_thread
-from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Literal,
+    ParamSpec,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 from qtmiddleware.config import Config, current_overrides
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import WrapError
 from qtmiddleware.preprocessing import preprocess
-from qtmiddleware.protocols import Clock, LanguageModel, Observer, Prompt, Record, Reply, RetrievalHook, Store
+from qtmiddleware.protocols import (
+    Clock,
+    LanguageModel,
+    Observer,
+    Prompt,
+    Record,
+    Reply,
+    RetrievalHook,
+    Store,
+)
 from qtmiddleware.retrieval.history import History, read_history
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.pipeline import transform_flow
@@ -89,7 +117,14 @@ class _Rehearsal:
 
     def complete(self, prompt: Prompt, _: Deadline) -> Reply:
         """The same for every prompt."""
-        return Reply(json.dumps({it.name: [_REHEARSED] if it.shape == "list" else _REHEARSED for it in prompt.fields}))
+        return Reply(
+            json.dumps(
+                {
+                    it.name: [_REHEARSED] if it.shape == "list" else _REHEARSED
+                    for it in prompt.fields
+                }
+            )
+        )
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """`complete`."""
@@ -180,10 +215,17 @@ class QueryMiddleware:
     # With *embed* a text stands where the function takes a vector, so its own types do not hold.
     @overload
     def wrap(
-        self, fn: Callable[..., Coroutine[Any, Any, R]], /, *, embed: Any, **options: Unpack[ReadOptions]
+        self,
+        fn: Callable[..., Coroutine[Any, Any, R]],
+        /,
+        *,
+        embed: Any,
+        **options: Unpack[ReadOptions],
     ) -> AsyncWrapped[..., R]: ...
     @overload
-    def wrap(self, fn: Callable[..., R], /, *, embed: Any, **options: Unpack[ReadOptions]) -> Wrapped[..., R]: ...
+    def wrap(
+        self, fn: Callable[..., R], /, *, embed: Any, **options: Unpack[ReadOptions]
+    ) -> Wrapped[..., R]: ...
     @overload
     def wrap(
         self, fn: Callable[P, Coroutine[Any, Any, R]], /, **options: Unpack[WrapOptions]
@@ -261,7 +303,9 @@ class QueryMiddleware:
         before = {name: value for name, value, _ in former.config.rows()}
         changed = [name for name, value, _ in loaded.rows() if value != before[name]]
         what = ", ".join(changed) or "no setting"
-        logger.info("the config was reloaded; changed: %s", what, event="config_reloaded", changed=changed)
+        logger.info(
+            "the config was reloaded; changed: %s", what, event="config_reloaded", changed=changed
+        )
 
     def health(self) -> Health:
         """How this middleware is, as far as it knows without asking anybody; instant, and raises nothing."""
@@ -315,7 +359,9 @@ class QueryMiddleware:
         settings = replace(
             self.settings,
             escalation=replace(self.settings.escalation, mode="always"),
-            limits=replace(self.settings.limits, llm_timeout_ms=_NO_HURRY_MS, deadline_ms=_NO_HURRY_MS),
+            limits=replace(
+                self.settings.limits, llm_timeout_ms=_NO_HURRY_MS, deadline_ms=_NO_HURRY_MS
+            ),
             cache=replace(self.settings.cache, enabled=False, redis_url=None),
         )
         request = Request(_REHEARSED, (), settings, Learned(), TransformationCache(settings))
@@ -391,7 +437,10 @@ class QueryMiddleware:
         """The keywords of *query* under this configuration."""
         options = self._components.settings(current_overrides()).preprocess
         return preprocess(
-            query, language=options.language, keep_words=options.keep_words, extra_words=options.extra_words
+            query,
+            language=options.language,
+            keep_words=options.keep_words,
+            extra_words=options.extra_words,
         )
 
     # A str is itself a Sequence[str], so the overloads overlap; the first one wins, as it should.
@@ -402,7 +451,9 @@ class QueryMiddleware:
         self, query: Collection[str], **options: Unpack[AskOptions]
     ) -> list[Transformation]: ...
     @overload
-    def transform(self, query: Iterable[str], **options: Unpack[AskOptions]) -> Iterator[Transformation]: ...
+    def transform(
+        self, query: Iterable[str], **options: Unpack[AskOptions]
+    ) -> Iterator[Transformation]: ...
 
     def transform(
         self, query: Iterable[str], **options: Unpack[AskOptions]
@@ -421,7 +472,9 @@ class QueryMiddleware:
         if not isinstance(query, Collection):
             history = read_history(options.get("history"))
             questions = (_Question(text, history) for text in query)
-            transformed = self.transform_stream(questions, config=options.get("config"), in_order=True)
+            transformed = self.transform_stream(
+                questions, config=options.get("config"), in_order=True
+            )
             return (it.transformation for it in transformed)
         result: Transformation | list[Transformation] = run(*self._transform_flow(query, options))
         return result
@@ -452,10 +505,17 @@ class QueryMiddleware:
         def build_request(question: Q) -> Request:
             text = validate_query(question.text, "query", settings)
             # How long the model is left alone the pace decides.
-            return self._build_request(components, patient, model, text, question.history, waits=False)
+            return self._build_request(
+                components, patient, model, text, question.history, waits=False
+            )
 
         stream = TransformStream(
-            model, build_request, seconds=seconds, settings=settings, pace=pace or Pace(most), concurrency=most
+            model,
+            build_request,
+            seconds=seconds,
+            settings=settings,
+            pace=pace or Pace(most),
+            concurrency=most,
         )
         return stream.run(questions, in_order=in_order)
 
@@ -464,7 +524,9 @@ class QueryMiddleware:
         self, query: str, **options: Unpack[AskOptions]
     ) -> Transformation: ...
     @overload
-    async def atransform(self, query: Collection[str], **options: Unpack[AskOptions]) -> list[Transformation]: ...
+    async def atransform(
+        self, query: Collection[str], **options: Unpack[AskOptions]
+    ) -> list[Transformation]: ...
 
     async def atransform(
         self, query: str | Collection[str], **options: Unpack[AskOptions]
@@ -473,10 +535,14 @@ class QueryMiddleware:
         check_options(self.atransform, options, AskOptions.__optional_keys__)
         return await arun(*self._transform_flow(query, options))
 
-    def _for_call(self, config: Mapping[str, Any] | None) -> tuple[Components, Settings, GovernedModel]:
+    def _for_call(
+        self, config: Mapping[str, Any] | None
+    ) -> tuple[Components, Settings, GovernedModel]:
         """Returns what one call works with, with *config* over the settings in force."""
         components = self._components
-        settings = components.settings((*current_overrides(), config) if config else current_overrides())
+        settings = components.settings(
+            (*current_overrides(), config) if config else current_overrides()
+        )
         return components, settings, components.model(settings)
 
     def _build_request(
@@ -508,14 +574,18 @@ class QueryMiddleware:
             clock=components.clock,
         )
 
-    def _transform_flow(self, query: str | Collection[str], options: AskOptions) -> tuple[Flow[Any], ModelOnly]:
+    def _transform_flow(
+        self, query: str | Collection[str], options: AskOptions
+    ) -> tuple[Flow[Any], ModelOnly]:
         """Returns the flow for one query or many, and what it is run with; raises `InvalidQuery` for a bad one."""
         components, settings, model = self._for_call(options.get("config"))
         history = read_history(options.get("history"))
         build_request = partial(self._build_request, components, settings, model)
         performer = ModelOnly(model, components.bulkhead)
         if isinstance(query, str):
-            return transform_flow(build_request(validate_query(query, "query", settings), history)), performer
+            return transform_flow(
+                build_request(validate_query(query, "query", settings), history)
+            ), performer
         # All of them before the first is asked: a bad one costs nothing.
         texts = [validate_query(it, "query", settings) for it in query]
         # Each distinct one once: those that run side by side must not wait for each other.
@@ -574,12 +644,16 @@ class QueryMiddleware:
         await self.aclose()
 
 
-def _transform_many(texts: Sequence[str], requests: Mapping[str, Request], limit: int) -> Flow[list[Transformation]]:
+def _transform_many(
+    texts: Sequence[str], requests: Mapping[str, Request], limit: int
+) -> Flow[list[Transformation]]:
     """The flow that transforms each of *texts*, at most *limit* at once."""
     distinct = list(requests)
     transformations: dict[str, Transformation] = {}
     for start in range(0, len(distinct), limit):
         batch = distinct[start : start + limit]
-        results = yield from gather_flows([transform_flow(requests[text]) for text in batch], limit=limit)
+        results = yield from gather_flows(
+            [transform_flow(requests[text]) for text in batch], limit=limit
+        )
         transformations.update(zip(batch, results, strict=True))
     return [transformations[text] for text in texts]

@@ -56,7 +56,9 @@ class ShadowRuns:
         self.running = 0
         self._tasks.clear()
 
-    def start(self, flow: Flow[Retrieval], performer: Performer, finish: Finish, bulkhead: Bulkhead) -> None:
+    def start(
+        self, flow: Flow[Retrieval], performer: Performer, finish: Finish, bulkhead: Bulkhead
+    ) -> None:
         """Perform *flow* in a thread of *bulkhead*, and *finish* with what comes of it; raises nothing."""
         if self._enter():
             try:
@@ -113,4 +115,6 @@ class ShadowRuns:
 def _log_failure(error: Exception) -> None:
     name = type(error).__name__
     logger.info("a shadow retrieval failed: %s", name, event="shadow_failed", error=name)
-    logger.debug("a shadow retrieval failed: %s", format_error(error), event="shadow_failed", error=name)
+    logger.debug(
+        "a shadow retrieval failed: %s", format_error(error), event="shadow_failed", error=name
+    )

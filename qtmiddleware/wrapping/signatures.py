@@ -21,7 +21,17 @@ from qtmiddleware.wrapping.nested import BUNDLE, get_inside, put
 from qtmiddleware.wrapping.paging import PageArgument, Paging
 
 QUERIES: Final = (
-    *("query", "question", "q", "text", "search_query", "query_text", "query_texts", "user_query", "prompt"),
+    *(
+        "query",
+        "question",
+        "q",
+        "text",
+        "search_query",
+        "query_text",
+        "query_texts",
+        "user_query",
+        "prompt",
+    ),
     *("message", "input"),
 )
 VECTORS: Final = ("vector", "query_vector", "embedding", "query_embedding", "vec", "emb")
@@ -44,7 +54,15 @@ _WHOLE: Final = (str, list, tuple)
 # Pinecone's search takes query={"inputs": {"text": ...}} or inputs={"text": ...}.
 _NESTED: Final = ("inputs", "text")
 _VECTOR_TYPE: Final = re.compile(r"\[\s*float|[Nn][Dd][Aa]rray|Tensor")
-_SEARCHES: Final = ("invoke", "retrieve", "search", "query", "similarity_search", "get_relevant_documents", "run")
+_SEARCHES: Final = (
+    "invoke",
+    "retrieve",
+    "search",
+    "query",
+    "similarity_search",
+    "get_relevant_documents",
+    "run",
+)
 _NESTED_LOCATIONS: Final[tuple[Location, ...]] = (("query", None), ("inputs", None))
 
 
@@ -111,14 +129,19 @@ class CallSignature:
         self._top_k_home, *top_k_path = (top_k or "").split(".")
         self._top_k_path = tuple(top_k_path)
         homes = {self._name: self._path, self._top_k_home: self._top_k_path}
-        self.paging = Paging(parameters, page_arg, homes, [name for name, path in homes.items() if path])
+        self.paging = Paging(
+            parameters, page_arg, homes, [name for name, path in homes.items() if path]
+        )
         self._locations = self._list_locations()
         self._home = self._find_home()
 
     def of_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallSignature:
         """Returns where this call holds the query: a function that shows no parameters may take clauses or a text."""
         parameters = self._parameters
-        if not (parameters.is_loose and clauses.are_clauses(kwargs.get(clauses.SCORE_BY))) or self._is_named:
+        if (
+            not (parameters.is_loose and clauses.are_clauses(kwargs.get(clauses.SCORE_BY)))
+            or self._is_named
+        ):
             return self
         if any(isinstance(value, str) for value in args) or any(name in kwargs for name in QUERIES):
             return self
@@ -154,10 +177,16 @@ class CallSignature:
         """Returns the top_k in effect, the caller's or the signature's default; ``None`` where it is no integer."""
         top_k = self._nested_top_k(*self._find(args, kwargs))
         if self._top_k_path:
-            top_k = get_inside(self._parameters.value(self._top_k_home, args, kwargs), self._top_k_path)
+            top_k = get_inside(
+                self._parameters.value(self._top_k_home, args, kwargs), self._top_k_path
+            )
         elif top_k is None and (name := self._top_k_name(kwargs)) is not None:
             top_k = self._parameters.value(name, args, kwargs)
-        return int(top_k) if hasattr(type(top_k), "__index__") and not isinstance(top_k, bool) else None
+        return (
+            int(top_k)
+            if hasattr(type(top_k), "__index__") and not isinstance(top_k, bool)
+            else None
+        )
 
     def replace(
         self,
@@ -195,11 +224,18 @@ class CallSignature:
         """Returns the clauses that a call of a document search is made with, none for any other function."""
         return ()
 
-    def find_missing_field(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], field: str | None) -> str:  # noqa: ARG002
+    def find_missing_field(
+        self,
+        args: tuple[Any, ...],  # noqa: ARG002
+        kwargs: Mapping[str, Any],  # noqa: ARG002
+        field: str | None,  # noqa: ARG002
+    ) -> str:
         """Returns *field* if a document search could return it and is not asked to, else ``""``."""
         return ""
 
-    def settle(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    def settle(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         """Returns the arguments as they are, except that a text goes where the function has a place for it."""
         if self._home and args:
             with suppress(WrapError):
@@ -221,11 +257,17 @@ class CallSignature:
     def _find_home(self) -> str:
         """Returns the keyword a text moves to that was passed where the function itself has no place for it, or ""."""
         parameters = self._parameters
-        if parameters.is_loose or parameters.has_positional or parameters.position(self._name) is not None:
+        if (
+            parameters.is_loose
+            or parameters.has_positional
+            or parameters.position(self._name) is not None
+        ):
             return ""
         return self._name
 
-    def _replace_query(self, place: Place, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    def _replace_query(
+        self, place: Place, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]
+    ) -> None:
         if self._home and place != self._home and isinstance(value, str):
             _remove(place, args, kwargs)
             kwargs[self._home] = query
@@ -249,7 +291,9 @@ class CallSignature:
             elif index is not None and len(args) > index:
                 return index, args[index]
         if self._parameters.is_loose and args:
-            position = next((i for i, value in enumerate(args) if isinstance(value, str)), len(args) - 1)
+            position = next(
+                (i for i, value in enumerate(args) if isinstance(value, str)), len(args) - 1
+            )
             return position, args[position]
         if null is not None:
             return null, None
@@ -273,7 +317,9 @@ class CallSignature:
         """Put *top_k* into a copy of the argument that holds it; one that cannot be changed stays as it is."""
         with suppress(Exception):
             holder = self._parameters.value(self._top_k_home, args, kwargs)
-            self._parameters.assign(self._top_k_home, put(holder, self._top_k_path, top_k), args, kwargs)
+            self._parameters.assign(
+                self._top_k_home, put(holder, self._top_k_path, top_k), args, kwargs
+            )
 
     def _nested_top_k(self, place: Place, value: Any) -> Any:
         return read_field(value, "top_k") if self._path_inside(place, value) == _NESTED else None
@@ -292,7 +338,11 @@ class CallSignature:
             self._parameters.assign(place, value, args, kwargs)
 
     def _missing(self) -> WrapError:
-        advice = "if it takes a vector, wrap it with embed=; otherwise " if self._parameters.is_loose else ""
+        advice = (
+            "if it takes a vector, wrap it with embed=; otherwise "
+            if self._parameters.is_loose
+            else ""
+        )
         return WrapError(
             f"{self._parameters.function_name}() was called without a query; {advice}pass it as {self.argument!r}, or"
             " name the parameter that holds the query with query_arg="
@@ -310,7 +360,9 @@ class PineconeSearchSignature(CallSignature):
     def _find_home(self) -> str:
         return "inputs"
 
-    def _replace_query(self, place: Place, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    def _replace_query(
+        self, place: Place, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]
+    ) -> None:
         wanted = {"text": query} if isinstance(value, str) and place != "inputs" else query
         super()._replace_query(place, value, wanted, args, kwargs)
 
@@ -351,7 +403,12 @@ class ClauseSignature(CallSignature):
         return super().replace(args, kwargs, query=query, top_k=top_k)
 
     def replace_clauses(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], fields: Sequence[str], keywords: str, top_k: int | None
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        fields: Sequence[str],
+        keywords: str,
+        top_k: int | None,
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Returns the arguments with a clause that searches *fields* for *keywords* in place of those of the call."""
         replaced, new_kwargs = self.replace(args, kwargs, query=keywords, top_k=top_k)
@@ -360,12 +417,16 @@ class ClauseSignature(CallSignature):
         self._parameters.assign(clauses.SCORE_BY, clause, new_args, new_kwargs)
         return tuple(new_args), new_kwargs
 
-    def settle(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    def settle(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         """Returns the arguments as they are, except that a text beside the clauses goes into them."""
         place = self._find_text(args, kwargs)
         if place is None or not self.read_clauses(args, kwargs):
             return args, kwargs
-        return self.replace(args, kwargs, query=args[place] if isinstance(place, int) else kwargs[place])
+        return self.replace(
+            args, kwargs, query=args[place] if isinstance(place, int) else kwargs[place]
+        )
 
     def takes_vector(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Returns whether the clause of this call holds a vector."""
@@ -376,7 +437,9 @@ class ClauseSignature(CallSignature):
         found = self._parameters.value(clauses.SCORE_BY, args, kwargs)
         return found if clauses.are_clauses(found) else ()
 
-    def find_missing_field(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], field: str | None) -> str:
+    def find_missing_field(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], field: str | None
+    ) -> str:
         """Returns *field* if it is not among those that this call asks for, else ``""``."""
         name = clauses.INCLUDE_FIELDS
         if not field or not (name in self._parameters.named or name in kwargs):
@@ -400,7 +463,9 @@ class ClauseSignature(CallSignature):
     def _find_home(self) -> str:
         return ""
 
-    def _replace_query(self, place: Place, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    def _replace_query(
+        self, place: Place, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]
+    ) -> None:
         if (text := self._find_text(args, kwargs)) is not None:
             _remove(text, args, kwargs)
         self._assign(place, clauses.put_question(value, query), args, kwargs)
@@ -423,8 +488,15 @@ class VectorSignature(CallSignature):
     def _list_locations(self) -> tuple[Location, ...]:
         parameters, own = self._parameters, self._own_location
         texts = [name for name in QUERIES if name in parameters.named and name != self._name]
-        by_position = (parameters.first_location,) if own[1] is None and not parameters.is_loose else ()
-        return (*((name, parameters.position(name)) for name in texts), own, *_NESTED_LOCATIONS, *by_position)
+        by_position = (
+            (parameters.first_location,) if own[1] is None and not parameters.is_loose else ()
+        )
+        return (
+            *((name, parameters.position(name)) for name in texts),
+            own,
+            *_NESTED_LOCATIONS,
+            *by_position,
+        )
 
     def _find_home(self) -> str:
         parameters = self._parameters
@@ -434,7 +506,9 @@ class VectorSignature(CallSignature):
         is_query_method = parameters.function_name.rpartition(".")[2] == "query"
         return self._name if not parameters.is_loose or self._is_named or is_query_method else ""
 
-    def _replace_query(self, place: Place, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    def _replace_query(
+        self, place: Place, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]
+    ) -> None:
         if isinstance(query, str) or self._is_vector_place(place):
             self._assign(place, put(value, self._path_inside(place, value), query), args, kwargs)
             return
@@ -453,7 +527,9 @@ class VectorSignature(CallSignature):
     def _is_vector_place(self, place: Place) -> bool:
         if isinstance(place, str):
             return place == self._name
-        return place == self._parameters.position(self._name) or (self._parameters.is_loose and not self._home)
+        return place == self._parameters.position(self._name) or (
+            self._parameters.is_loose and not self._home
+        )
 
     def _missing(self) -> WrapError:
         return WrapError(
@@ -491,7 +567,10 @@ class Parameters:
         free = self.named.keys() - self._fixed.keys() - {"self", "cls"}
         can_hold = not free.isdisjoint((*self._positional, *QUERIES, *VECTORS))
         self.is_loose = (any_position or self.any_keyword) and not can_hold
-        self.is_pinecone_search = {"inputs", "namespace"} <= self.named.keys() and not self._positional
+        self.is_pinecone_search = {
+            "inputs",
+            "namespace",
+        } <= self.named.keys() and not self._positional
 
     def find_query(self, query_arg: str | None, takes_vector: bool) -> str:
         """Returns the parameter that holds the query, with dots for what lies inside it; raises `WrapError`."""
@@ -522,7 +601,9 @@ class Parameters:
         if page_arg is None or page_arg is False:
             return
         if not isinstance(page_arg, str):
-            raise self._refusal(f"cannot be wrapped: page_arg must be a parameter's name or False, not {page_arg!r}")
+            raise self._refusal(
+                f"cannot be wrapped: page_arg must be a parameter's name or False, not {page_arg!r}"
+            )
         self._check_known(page_arg.partition(".")[0], "page_arg")
 
     def position(self, name: str) -> int | None:
@@ -537,13 +618,17 @@ class Parameters:
     def default(self, name: str) -> Any:
         """Returns the default of parameter *name*, ``None`` where it has none."""
         parameter = self.named.get(name)
-        return None if parameter is None or parameter.default is parameter.empty else parameter.default
+        return (
+            None if parameter is None or parameter.default is parameter.empty else parameter.default
+        )
 
     def value(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Returns what a call gives parameter *name*, its default included."""
         return self.given(name, args, kwargs, self.default(name))
 
-    def given(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], default: Any = None) -> Any:
+    def given(
+        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], default: Any = None
+    ) -> Any:
         """Returns what a call passes as parameter *name*, else *default*."""
         if name in kwargs:
             return kwargs[name]
@@ -558,7 +643,9 @@ class Parameters:
                 args[index] = value
                 return
             if self.named[name].kind is inspect.Parameter.POSITIONAL_ONLY:
-                args.extend(self.default(between) for between in list(self._positions)[len(args) : index])
+                args.extend(
+                    self.default(between) for between in list(self._positions)[len(args) : index]
+                )
                 args.append(value)
                 return
         kwargs[name] = value
@@ -566,25 +653,35 @@ class Parameters:
     def _first_positional(self, takes_vector: bool) -> str:
         free = [name for name in self._positional if name not in self._fixed]
         chosen = next(iter(free if takes_vector else sorted(free, key=self._text_rank)), None)
-        if not takes_vector and (self._takes_vector_alone if chosen is None else self._is_vector(chosen)):
+        if not takes_vector and (
+            self._takes_vector_alone if chosen is None else self._is_vector(chosen)
+        ):
             raise self._refusal(_NO_TEXT)
         if chosen is not None:
             return chosen
         if self.is_loose:
             return "vector" if takes_vector else "query"
-        raise self._refusal(f"has no parameter that looks like the query; name it with query_arg= ({self._listed()})")
+        raise self._refusal(
+            f"has no parameter that looks like the query; name it with query_arg= ({self._listed()})"
+        )
 
     @property
     def _takes_vector_alone(self) -> bool:
         # The query of Pinecone's synchronous index shows no parameters.
-        is_pinecone = self.is_loose and self.function_name.endswith(".query") and self._module.startswith("pinecone.")
+        is_pinecone = (
+            self.is_loose
+            and self.function_name.endswith(".query")
+            and self._module.startswith("pinecone.")
+        )
         return is_pinecone or not self.named.keys().isdisjoint(VECTORS)
 
     def _is_vector(self, name: str) -> bool:
         """Returns whether the name or the annotation of a parameter says that it is a vector, and no text."""
         parameter = self._inner.get(name)
         annotation = "" if parameter is None else str(parameter.annotation)
-        return name in VECTORS or bool(_VECTOR_TYPE.search(annotation) and not re.search(r"\bstr\b", annotation))
+        return name in VECTORS or bool(
+            _VECTOR_TYPE.search(annotation) and not re.search(r"\bstr\b", annotation)
+        )
 
     def _text_rank(self, name: str) -> int:
         """Returns 0 for a required parameter annotated as text, 1 where nothing speaks against a text, else 2 or 3."""
@@ -601,7 +698,9 @@ class Parameters:
         """Returns *argument*; raises `WrapError` where a partial holds it already."""
         name = argument.partition(".")[0]
         if name in self._fixed or (name in self._inner and name not in self.named):
-            raise self._refusal(f"is a partial that already sets {name!r}; leave the query out of the partial")
+            raise self._refusal(
+                f"is a partial that already sets {name!r}; leave the query out of the partial"
+            )
         return argument
 
     def _check_known(self, name: str, option: str) -> None:
@@ -626,7 +725,9 @@ def returns_awaitable(fn: Any, kind: object) -> bool:
         raise WrapError(f"kind must be 'sync' or 'async', not {kind!r}")
     if not callable(fn):
         methods = [name for name in _SEARCHES if callable(getattr(type(fn), name, None))]
-        advice = f"wrap its search method: .{methods[0]}" if methods else "pass a function that searches"
+        advice = (
+            f"wrap its search method: .{methods[0]}" if methods else "pass a function that searches"
+        )
         raise WrapError(f"{type(fn).__name__} is not callable; {advice}")
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         is_awaited = inspect.isasyncgenfunction(fn)

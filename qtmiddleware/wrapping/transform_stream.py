@@ -73,7 +73,9 @@ def be_patient(config: Config, settings: Settings) -> tuple[Settings, float]:
         (limits.llm_timeout_ms, own.llm_timeout_ms, "limits.llmTimeoutMs"),
         (limits.deadline_ms, own.deadline_ms, "limits.deadlineMs"),
     )
-    given = [ms for ms, default, name in named if ms != default or config.origins[name] != "default"]
+    given = [
+        ms for ms, default, name in named if ms != default or config.origins[name] != "default"
+    ]
     patient = replace(limits, llm_timeout_ms=_NO_LIMIT_MS, deadline_ms=_NO_LIMIT_MS)
     return replace(settings, limits=patient), min(given, default=CALL_MS) / 1e3
 
@@ -102,9 +104,13 @@ class TransformStream:
         Raises `ModelError` where the pace was stopped, when all that was done by then has been given. Whoever closes
         this drops what is under way.
         """
-        stream, most = (map_in_order, 2 * self._concurrency) if in_order else (map_as_done, self._concurrency)
+        stream, most = (
+            (map_in_order, 2 * self._concurrency) if in_order else (map_as_done, self._concurrency)
+        )
         try:
-            for transformed in stream(self._transform, self._until_stopped(questions), self._bulkhead, most + SPARE):
+            for transformed in stream(
+                self._transform, self._until_stopped(questions), self._bulkhead, most + SPARE
+            ):
                 if self._pace.error is None or not transformed.failure:
                     yield transformed
                 elif in_order:
@@ -123,7 +129,9 @@ class TransformStream:
 
     def _transform(self, question: Q) -> Transformed[Q]:
         model = _PacedModel(self._model, self._pace, self._seconds)
-        transformation = run(transform_flow(self._build_request(question)), ModelOnly(model, self._bulkhead))
+        transformation = run(
+            transform_flow(self._build_request(question)), ModelOnly(model, self._bulkhead)
+        )
         failure = _find_failure(transformation)
         return Transformed(question, transformation, tuple(model.replies), failure)
 
@@ -159,5 +167,9 @@ class _PacedModel:
 
 def _find_failure(transformation: Transformation) -> str:
     """Why a model that was asked gave nothing; empty where it did, or where what it gave was dropped."""
-    reasons = [what for stage, what in transformation.notes if stage.startswith(("transform.", "middleware"))]
+    reasons = [
+        what
+        for stage, what in transformation.notes
+        if stage.startswith(("transform.", "middleware"))
+    ]
     return reasons[-1] if reasons and transformation.is_empty else ""

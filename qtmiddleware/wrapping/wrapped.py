@@ -38,7 +38,13 @@ from qtmiddleware.types import Answer, Degradation, Retrieval
 from qtmiddleware.wrapping.call_context import CallContext, ContextSource
 from qtmiddleware.wrapping.clauses import ClauseProblem, may_add_text
 from qtmiddleware.wrapping.invocation import Invocation, as_awaitable
-from qtmiddleware.wrapping.pickling import ADVICE, check_picklable, find_import_name, is_in, modules_by_value
+from qtmiddleware.wrapping.pickling import (
+    ADVICE,
+    check_picklable,
+    find_import_name,
+    is_in,
+    modules_by_value,
+)
 from qtmiddleware.wrapping.shadow import is_drawn
 from qtmiddleware.wrapping.signatures import CallSignature, has_parameter
 
@@ -70,7 +76,9 @@ class Asks(Protocol[P, T_co]):
         **kwargs: Any,
     ) -> T_co: ...
     @overload
-    def __call__(self, *args: Any, config: Any, qtm_config: Mapping[str, Any] | None = ..., **kwargs: Any) -> T_co: ...
+    def __call__(
+        self, *args: Any, config: Any, qtm_config: Mapping[str, Any] | None = ..., **kwargs: Any
+    ) -> T_co: ...
     @overload
     def __call__(self, *args: Any, qtm_config: Mapping[str, Any] | None, **kwargs: Any) -> T_co: ...
 
@@ -81,7 +89,9 @@ class _Asking(Protocol[T_co]):
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> Callable[..., T_co]: ...
     @overload
-    def __get__(self, instance: Wrapped[P, Any] | Bound[P, Any], owner: type | None = None) -> Asks[P, T_co]: ...
+    def __get__(
+        self, instance: Wrapped[P, Any] | Bound[P, Any], owner: type | None = None
+    ) -> Asks[P, T_co]: ...
 
 
 # Special names that are the function's where they are not set here: Python 3.14 no longer copies annotations.
@@ -171,7 +181,9 @@ class Wrapped(Generic[P, R]):
         for each. Raises `InvalidQuery` for what is no list, and what one of them raises.
         """
         calls = [partial(self.retrieve, *one, **named) for one, named in self._each(args, kwargs)]
-        return call_all(calls, self._context.bulkhead, self._context.settings.limits.max_concurrency)
+        return call_all(
+            calls, self._context.bulkhead, self._context.settings.limits.max_concurrency
+        )
 
     async def aretrieve_many(self, *args: Any, **kwargs: Any) -> list[Retrieval]:
         """`retrieve_many` without blocking the running loop."""
@@ -250,7 +262,9 @@ class Wrapped(Generic[P, R]):
         """
         return type(self)(self._fn, self._signature, self._source.configured(config))
 
-    def _answering(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[AnswerFlow, Invocation]:
+    def _answering(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[AnswerFlow, Invocation]:
         # Those who only retrieve do not wait for what answers.
         from qtmiddleware.answering import AnswerFlow
 
@@ -261,7 +275,9 @@ class Wrapped(Generic[P, R]):
         # An answer has no pages.
         return AnswerFlow(replace(request, page=""), call.chat, call.finish), call
 
-    def _checking(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Flow[Check], Invocation]:
+    def _checking(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Flow[Check], Invocation]:
         from qtmiddleware.wrapping.check import check
         from qtmiddleware.wrapping.order_sample import read_questions
 
@@ -271,17 +287,23 @@ class Wrapped(Generic[P, R]):
         except WrapError:
             questions = []
         if questions:
-            args, kwargs = signature.replace(args, kwargs, query=questions[0].text, is_one_of_list=True)
+            args, kwargs = signature.replace(
+                args, kwargs, query=questions[0].text, is_one_of_list=True
+            )
         ours = (kwargs.pop(name, None) for name in ("history", "config", "qtm_config"))
         request, call = self._prepare(args, kwargs, *ours)
         # What is tried is no retrieval of anybody's.
         request = replace(request, hooks=())
         if request.problem is None and not request.embeds:
             # A text may be passed where the function itself has no place for it.
-            call.args, call.kwargs = signature.replace(call.args, call.kwargs, query=request.original, top_k=None)
+            call.args, call.kwargs = signature.replace(
+                call.args, call.kwargs, query=request.original, top_k=None
+            )
         return check(request, call, questions), call
 
-    def _each(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    def _each(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
         """Yields the arguments of each call where a list of queries stands in place of the query."""
         signature = self._signature.of_call(args, kwargs)
         queries = signature.passed(args, kwargs)
@@ -345,14 +367,21 @@ class Wrapped(Generic[P, R]):
             bulkhead=context.bulkhead,
             glossary=context.glossary,
             embeds=context.embedder is not None,
-            text_fields=self._choose_text_fields(signature, args, kwargs, context.settings) if problem is None else (),
-            response_only=brief and context.log is None and not context.observation.is_observed and not hooks,
+            text_fields=self._choose_text_fields(signature, args, kwargs, context.settings)
+            if problem is None
+            else (),
+            response_only=brief
+            and context.log is None
+            and not context.observation.is_observed
+            and not hooks,
             observation=context.observation,
             hooks=hooks,
             clock=context.components.clock,
             reranker_is_unloaded=getattr(context.reranker, "is_unread", False) is True,
         )
-        call = Invocation(self._fn, signature, args, kwargs, original, context, self.is_async, known_model=model)
+        call = Invocation(
+            self._fn, signature, args, kwargs, original, context, self.is_async, known_model=model
+        )
         call.adds_field = problem is None
         if problem is None and (share := context.settings.shadow) is not None and is_drawn(share):
             call.shadow = partial(call.start_shadow, request)
@@ -377,7 +406,12 @@ class Wrapped(Generic[P, R]):
         return None if context.embedder is not None else context.settings.shadow
 
     def _start_shadow(
-        self, share: float, args: tuple[Any, ...], kwargs: dict[str, Any], response: Any, seconds: float
+        self,
+        share: float,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        response: Any,
+        seconds: float,
     ) -> None:
         """Retrieve what was called for beside the caller, who has *response* already; raises nothing."""
         if is_drawn(share):
@@ -394,7 +428,9 @@ class Wrapped(Generic[P, R]):
             if not is_theirs or not self._signature.takes_any_keyword:
                 raise
             name = self._signature.function_name
-            what = f"{error}; config= sets options of qtmiddleware: if {name}() needs config=, add a"
+            what = (
+                f"{error}; config= sets options of qtmiddleware: if {name}() needs config=, add a"
+            )
             raise ConfigError(
                 f"{what} parameter of that name", path=error.path, value=error.value, allowed=error.allowed,
                 source=error.source,
@@ -405,7 +441,11 @@ class Wrapped(Generic[P, R]):
         return (self._context.is_off and not current_overrides()) or is_nested_call(self._fn)
 
     def _find_query(
-        self, signature: CallSignature, args: tuple[Any, ...], kwargs: dict[str, Any], settings: Settings
+        self,
+        signature: CallSignature,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        settings: Settings,
     ) -> tuple[Any, Degradation | None]:
         """Returns the query as it was passed, ``""`` where there is none, and why it cannot be worked with."""
         try:
@@ -417,7 +457,9 @@ class Wrapped(Generic[P, R]):
         problem = find_query_problem(query, settings)
         if problem is None and is_nested_call(self._fn):
             problem = Degradation(
-                "query", "nested", "the function calls itself; the inner call is passed through unchanged"
+                "query",
+                "nested",
+                "the function calls itself; the inner call is passed through unchanged",
             )
         return query, problem
 
@@ -438,7 +480,9 @@ class Wrapped(Generic[P, R]):
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> Self: ...
     @overload
-    def __get__(self: Callable[Concatenate[S, Q], R], instance: S, owner: type | None = None) -> Bound[Q, R]: ...
+    def __get__(
+        self: Callable[Concatenate[S, Q], R], instance: S, owner: type | None = None
+    ) -> Bound[Q, R]: ...
     @overload
     def __get__(self, instance: object, owner: type | None = None) -> Self: ...
 
@@ -450,7 +494,9 @@ class Wrapped(Generic[P, R]):
         # A pydantic model, which LangChain's retrievers are, takes what is no plain function for the value of a private
         # attribute, so that the method of the parent would be called in its place, and find nothing.
         parents = owner.__mro__[1:]
-        if name.startswith("_") and any(name in it.__dict__ and hasattr(it, "model_fields") for it in parents):
+        if name.startswith("_") and any(
+            name in it.__dict__ and hasattr(it, "model_fields") for it in parents
+        ):
             whole = f"{owner.__name__}.{name}"
             raise WrapError(
                 f"{whole} cannot be wrapped inside the pydantic model {owner.__name__}; wrap it after "
@@ -478,7 +524,11 @@ class Wrapped(Generic[P, R]):
         modules, name = modules_by_value(), find_import_name(self._fn, self)
         if name is not None and (modules is None or not is_in(self._fn.__module__, modules)):
             return name
-        middleware, options, below = self._source.middleware, self._source.options, self._source.layers
+        middleware, options, below = (
+            self._source.middleware,
+            self._source.options,
+            self._source.layers,
+        )
         if options is None:
             from pickle import PicklingError
 
@@ -506,7 +556,10 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
     is_async = True
 
     def __init__(
-        self, fn: Callable[P, Coroutine[Any, Any, R]], signature: CallSignature, source: ContextSource
+        self,
+        fn: Callable[P, Coroutine[Any, Any, R]],
+        signature: CallSignature,
+        source: ContextSource,
     ) -> None:
         super().__init__(fn, signature, source)
         mark_as_coroutine_function(self)
@@ -626,7 +679,11 @@ class Bound(Generic[P, R]):
         return Bound, (self.__func__, self.__self__)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Bound) and self.__func__ is other.__func__ and self.__self__ is other.__self__
+        return (
+            isinstance(other, Bound)
+            and self.__func__ is other.__func__
+            and self.__self__ is other.__self__
+        )
 
     def __hash__(self) -> int:
         return hash((id(self.__func__), id(self.__self__)))

@@ -61,12 +61,21 @@ SCENARIOS = (
     Scenario("rewrite", transforming("rewrite"), ("original", "rewrite")),
     Scenario("step-back", transforming("stepback"), ("original", "step_back")),
     Scenario("decompose", transforming("decompose"), ("original", "sub_query", "sub_query")),
-    Scenario("paraphrases", transforming("multi_query"), ("original", "paraphrase", "paraphrase", "paraphrase")),
+    Scenario(
+        "paraphrases",
+        transforming("multi_query"),
+        ("original", "paraphrase", "paraphrase", "paraphrase"),
+    ),
     Scenario("hyde", transforming("hyde"), ("original", "hyde")),
     Scenario("keywords", transforming("keywords"), ("original",)),
     Scenario("combined", transforming("combined"), ("original", "joined")),
     Scenario("thorough", thorough(), ("original", *VARIANTS)),
-    Scenario("all", transforming("all"), ("original", "rewrite", "sub_query", "sub_query", "step_back"), llm_calls=3),
+    Scenario(
+        "all",
+        transforming("all"),
+        ("original", "rewrite", "sub_query", "sub_query", "step_back"),
+        llm_calls=3,
+    ),
     Scenario(
         "follow-up",
         transforming("rewrite"),
@@ -108,7 +117,9 @@ SCENARIOS = (
         ("original",),
         script=DOWN,
         llm_calls=3,
-        reasons=tuple((f"transform.{mode}", "unavailable") for mode in ("rewrite", "stepback", "decompose")),
+        reasons=tuple(
+            (f"transform.{mode}", "unavailable") for mode in ("rewrite", "stepback", "decompose")
+        ),
     ),
     Scenario(
         "model refuses",
@@ -136,7 +147,11 @@ SCENARIOS = (
         transforming("decompose"),
         ("original", "sub_query", "sub_query"),
         fails=("illness", "say"),
-        reasons=(("search.sub_query", "failed"), ("search.sub_query", "failed"), ("search", "too_few_successes")),
+        reasons=(
+            ("search.sub_query", "failed"),
+            ("search.sub_query", "failed"),
+            ("search", "too_few_successes"),
+        ),
     ),
     Scenario(
         "too few succeed",
@@ -145,7 +160,9 @@ SCENARIOS = (
         fails=("illness",),
         reasons=(("search.sub_query", "failed"), ("search", "too_few_successes")),
     ),
-    Scenario("never", transforming("rewrite", escalation={"mode": "never"}), ("original",), llm_calls=0),
+    Scenario(
+        "never", transforming("rewrite", escalation={"mode": "never"}), ("original",), llm_calls=0
+    ),
     Scenario(
         "auto asks",
         transforming("rewrite", escalation={"mode": "auto", "targetCallRate": 1.0}),
@@ -157,7 +174,14 @@ SCENARIOS = (
         ("original",),
         llm_calls=0,
     ),
-    Scenario("small talk", transforming("combined"), ("original",), "Thank you!", llm_calls=0, first="adoption"),
+    Scenario(
+        "small talk",
+        transforming("combined"),
+        ("original",),
+        "Thank you!",
+        llm_calls=0,
+        first="adoption",
+    ),
     Scenario(
         "two calls at most",
         transforming("all", escalation={"maxLlmCallsPerQuery": 2}),
@@ -191,7 +215,11 @@ def test_every_way_of_asking_gives_the_same_retrieval(scenario: Scenario) -> Non
         assert retrieval.response == [match.raw for match in retrieval.matches]
         assert len(searched.model.prompts) == retrieval.trace.llm_calls == scenario.llm_calls
         # A new function may refuse as many passages as it is asked for: a variant that fails is tried once more.
-        tried_again = sum(stage == f"search.{kind}" for stage, _ in scenario.reasons for kind in set(scenario.kinds))
+        tried_again = sum(
+            stage == f"search.{kind}"
+            for stage, _ in scenario.reasons
+            for kind in set(scenario.kinds)
+        )
         assert len(searched.calls) == retrieval.trace.searches == len(scenario.kinds) + tried_again
         told.append((account(retrieval), sorted(searched.calls)))
     assert told[0] == told[1] == told[2]
@@ -206,5 +234,8 @@ def test_calling_gives_the_response_of_the_retrieval(scenario: Scenario) -> None
     assert (
         responses[0]
         == responses[1]
-        == WAYS[0].wrap(config=scenario.config, script=scenario.script).retrieve(scenario.query, top_k=3).response
+        == WAYS[0]
+        .wrap(config=scenario.config, script=scenario.script)
+        .retrieve(scenario.query, top_k=3)
+        .response
     )

@@ -15,7 +15,14 @@ from typing import Any
 import pytest
 
 import qtmiddleware
-from qtmiddleware.catalogue import FUSION_METHODS, LANGUAGES, MODEL_PROVIDERS, TEXT_FIELDS, TRANSFORMS, prompt_names
+from qtmiddleware.catalogue import (
+    FUSION_METHODS,
+    LANGUAGES,
+    MODEL_PROVIDERS,
+    TEXT_FIELDS,
+    TRANSFORMS,
+    prompt_names,
+)
 from qtmiddleware.config.keys import Key, all_keys, key_of
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.protocols import Prompt
@@ -94,7 +101,9 @@ print(json.dumps({
 """
 
 
-def run_with(tmp_path: Path, script: str, edits: dict[str, list[tuple[str, str]]], files: dict[str, str]) -> Any:
+def run_with(
+    tmp_path: Path, script: str, edits: dict[str, list[tuple[str, str]]], files: dict[str, str]
+) -> Any:
     """What *script* prints as JSON with a copy of the package in which *edits* put a text before another."""
     copy = tmp_path / "qtmiddleware"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
@@ -132,7 +141,10 @@ def test_a_transform_with_a_text_of_its_own_is_a_row_and_a_prompt_file(tmp_path:
         },
         {"transforms/prompts/jargon.py": PROMPT_FILE},
     )
-    assert found["variant"] == [["original", "kidneys that stop", 1.0], ["trade_name", "renal failure", 0.7]]
+    assert found["variant"] == [
+        ["original", "kidneys that stop", 1.0],
+        ["trade_name", "renal failure", 0.7],
+    ]
     assert "jargon" in found["choices"]
     assert "tradeName" in found["weights"]
     assert found["docs"]
@@ -173,7 +185,9 @@ def merge_first_only(rankings: Sequence[Ranking], sign: int, rrf_k: int) -> Fuse
 
 def test_a_fusion_method_is_a_row_and_a_function(tmp_path: Path) -> None:
     edits = {
-        "catalogue.py": [('    FusionMethod(name="concat"', '    FusionMethod(name="first_only"),\n')],
+        "catalogue.py": [
+            ('    FusionMethod(name="concat"', '    FusionMethod(name="first_only"),\n')
+        ],
         "retrieval/fusion.py": [("def merge_max(", FIRST_ONLY)],
     }
     found = run_with(tmp_path, FUSED, edits, {})
@@ -308,12 +322,20 @@ def test_a_language_is_one_file(tmp_path: Path) -> None:
 
 def test_the_keys_of_a_language_are_described() -> None:
     folder = PACKAGE / "preprocessing" / "lexicons"
-    described = set(re.findall(r"^\| `(\w+)`", (folder / "README.md").read_text(encoding="utf-8"), re.MULTILINE))
-    used = {key for code in LANGUAGES for key in json.loads((folder / f"{code}.json").read_text(encoding="utf-8"))}
+    described = set(
+        re.findall(r"^\| `(\w+)`", (folder / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    )
+    used = {
+        key
+        for code in LANGUAGES
+        for key in json.loads((folder / f"{code}.json").read_text(encoding="utf-8"))
+    }
     assert used == described
 
 
-@pytest.mark.parametrize("row", [row for row in TRANSFORMS.values() if row.fields], ids=lambda row: row.name)
+@pytest.mark.parametrize(
+    "row", [row for row in TRANSFORMS.values() if row.fields], ids=lambda row: row.name
+)
 def test_a_prompt_asks_for_the_texts_of_its_row(row: Any) -> None:
     (prompt,) = build_prompts(Settings(transformation_type=row.name), "q")
     assert tuple(field.name for field in prompt.fields) == row.fields
@@ -323,10 +345,20 @@ def test_a_prompt_asks_for_the_texts_of_its_row(row: Any) -> None:
 def test_every_prompt_and_provider_of_the_catalogue_is_there() -> None:
     assert set(PROMPTS) == set(prompt_names())
     assert {name for name, prompt in PROMPTS.items() if prompt.mode == name} == set(PROMPTS)
-    assert [row.name for row in MODEL_PROVIDERS] == ["openai", "anthropic", "mistral", "google", "callable"]
+    assert [row.name for row in MODEL_PROVIDERS] == [
+        "openai",
+        "anthropic",
+        "mistral",
+        "google",
+        "callable",
+    ]
 
 
-HISTORY = (Message("user", "Who founded Acme?"), Message("assistant", "Jane Roe."), Message("user", "And when?"))
+HISTORY = (
+    Message("user", "Who founded Acme?"),
+    Message("assistant", "Jane Roe."),
+    Message("user", "And when?"),
+)
 TYPES = ("combined", "multi_query", "all")
 
 
@@ -380,10 +412,16 @@ def test_an_option_that_shapes_what_a_model_is_sent_is_part_of_the_cache_key(
         else:
             other = changed(key, base)
         before, after = (
-            [(prompt, request_of(settings, prompt)) for prompt in build_prompts(settings, "And when?", HISTORY)]
+            [
+                (prompt, request_of(settings, prompt))
+                for prompt in build_prompts(settings, "And when?", HISTORY)
+            ]
             for settings in (base, other)
         )
-        keys = [Question("And when?", HISTORY, it).cache_key(it.transformation_model) for it in (base, other)]
+        keys = [
+            Question("And when?", HISTORY, it).cache_key(it.transformation_model)
+            for it in (base, other)
+        ]
         if before != after:
             assert keys[0] != keys[1]
 

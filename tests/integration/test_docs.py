@@ -33,7 +33,11 @@ EXAMPLES = [
     ids=[f"{guide.stem}-{number}" for guide, number, _ in EXAMPLES],
 )
 def test_an_example_prints_what_it_shows(
-    guide: Path, example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    guide: Path,
+    example: Example,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     # The examples ingest this project's own guides; what they write goes where it does not stay.
     (tmp_path / "docs").symlink_to(ROOT / "docs", target_is_directory=True)
@@ -79,7 +83,15 @@ def test_the_api_page_names_every_public_name() -> None:
 
 def test_the_page_of_the_command_line_is_what_the_commands_say(tmp_path: Path) -> None:
     written = tmp_path / "command-line.md"
-    module = ["qtmiddleware.kit.cli.app", "utils", "docs", "--name", "qtm", "--title", "The command line"]
+    module = [
+        "qtmiddleware.kit.cli.app",
+        "utils",
+        "docs",
+        "--name",
+        "qtm",
+        "--title",
+        "The command line",
+    ]
     command = [sys.executable, "-m", "typer", *module, "--output", str(written)]
     subprocess.run(command, check=True, capture_output=True, timeout=200)
     page = (ROOT / "docs/command-line.md").read_text(encoding="utf-8")
@@ -94,7 +106,11 @@ def test_a_drawing_is_what_the_code_draws(name: str) -> None:
 
 def test_what_the_tiers_gain_is_what_was_measured() -> None:
     page = (ROOT / "docs/choose-a-tier.md").read_text(encoding="utf-8")
-    gains = {row[0]: row for row in _rows(ROOT / "benchmarks/results/quality.md") if row[1].startswith("+")}
+    gains = {
+        row[0]: row
+        for row in _rows(ROOT / "benchmarks/results/quality.md")
+        if row[1].startswith("+")
+    }
     budgets = {row[0]: row for row in _rows(ROOT / "benchmarks/results/quality-ablation.md")}
     measured = {
         "rules": (gains["rules"][8], gains["rules"][9]),
@@ -110,5 +126,9 @@ def test_what_the_tiers_gain_is_what_was_measured() -> None:
 
 def _rows(page: Path) -> list[list[str]]:
     lines = page.read_text(encoding="utf-8").splitlines()
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in lines
+        if line.startswith("| ")
+    ]
     return [row for row in rows if len(row) > 9]

@@ -31,11 +31,21 @@ def test_every_retrieval_returns_the_kept_passages_in_the_kept_order_with_the_ke
 
 
 def test_an_order_or_a_score_that_changed_is_found() -> None:
-    kept: golden_orders.CaseOrders = {"dense": {"rules": {"q1": [("a", 0.5, 1.0), ("b", None, 0.9)]}}}
-    swapped: golden_orders.CaseOrders = {"dense": {"rules": {"q1": [("b", None, 0.9), ("a", 0.5, 1.0)]}}}
-    rescored: golden_orders.CaseOrders = {"dense": {"rules": {"q1": [("a", 0.5, 1.0), ("b", 0.1, 0.9)]}}}
+    kept: golden_orders.CaseOrders = {
+        "dense": {"rules": {"q1": [("a", 0.5, 1.0), ("b", None, 0.9)]}}
+    }
+    swapped: golden_orders.CaseOrders = {
+        "dense": {"rules": {"q1": [("b", None, 0.9), ("a", 0.5, 1.0)]}}
+    }
+    rescored: golden_orders.CaseOrders = {
+        "dense": {"rules": {"q1": [("a", 0.5, 1.0), ("b", 0.1, 0.9)]}}
+    }
     shorter: golden_orders.CaseOrders = {"dense": {"rules": {"q1": [("a", 0.5, 1.0)]}}}
     for now in (swapped, rescored, shorter):
-        assert list(golden_orders.find_differences(kept, now, tolerance=TOLERANCE)) == ["dense, rules, q1"]
-    close: golden_orders.CaseOrders = {"dense": {"rules": {"q1": [("a", 0.500001, 1.0), ("b", None, 0.9)]}}}
+        assert list(golden_orders.find_differences(kept, now, tolerance=TOLERANCE)) == [
+            "dense, rules, q1"
+        ]
+    close: golden_orders.CaseOrders = {
+        "dense": {"rules": {"q1": [("a", 0.500001, 1.0), ("b", None, 0.9)]}}
+    }
     assert not list(golden_orders.find_differences(kept, close, tolerance=TOLERANCE))

@@ -19,18 +19,31 @@ from haystack.utils import Secret
 from pytest_httpserver import HTTPServer
 
 from qtmiddleware.integrations.haystack import QueryTransformRetriever
-from tests.support.haystack_world import QUESTION, AsyncPipeline, Replies, WordEmbedder, by_words, make_store
+from tests.support.haystack_world import (
+    QUESTION,
+    AsyncPipeline,
+    Replies,
+    WordEmbedder,
+    by_words,
+    make_store,
+)
 from tests.support.model_server import ModelServer
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/haystack.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python ([\w ]+)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-REPLY = {"standalone": "What did Jaco eat last year?", "rewrite": "Jaco's food last year", "hyde": "He eats fish."}
+REPLY = {
+    "standalone": "What did Jaco eat last year?",
+    "rewrite": "Jaco's food last year",
+    "hyde": "He eats fish.",
+}
 EXPANDED = {"queries": ["Jaco's food", "Jaco's meals"]}
 
 
 @pytest.fixture
-def server(httpserver: HTTPServer, bare_environment: None, monkeypatch: pytest.MonkeyPatch) -> ModelServer:
+def server(
+    httpserver: HTTPServer, bare_environment: None, monkeypatch: pytest.MonkeyPatch
+) -> ModelServer:
     """A service of models that Haystack's generator is told the address of, and whose key is in the environment."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-environment")
     return ModelServer(httpserver, REPLY)
@@ -57,7 +70,9 @@ def run(kind: str, chat_generator: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.filterwarnings("ignore:Mutating attribute")  # by what joins, before 2.31
-def test_every_block_of_the_page_runs(server: ModelServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_block_of_the_page_runs(
+    server: ModelServer, capsys: pytest.CaptureFixture[str]
+) -> None:
     generator = OpenAIChatGenerator(api_base_url=server.url)
     first, account, saved, multi, joined, hybrid = run("haystack", generator)
     assert len(first["documents"]) == 4
@@ -139,12 +154,23 @@ def test_another_process_loads_what_one_has_saved_and_names_what_it_lacks(
     monkeypatch.syspath_prepend(tmp_path)
     pipeline = Pipeline()
     searches = import_module("my_searches")
-    pipeline.add_component("retriever", QueryTransformRetriever(searches.search, config="rules", top_k=3))
+    pipeline.add_component(
+        "retriever", QueryTransformRetriever(searches.search, config="rules", top_k=3)
+    )
     (tmp_path / "pipeline.yaml").write_text(pipeline.dumps(), encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
     command = [sys.executable, "-c", LOADING]
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=100
+        command,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
     )
     assert done.stdout.startswith("['2', '1', '0'] full\n"), done.stderr
-    assert "retriever: the function my_searches.search, named in the file, cannot be loaded" in done.stdout
+    assert (
+        "retriever: the function my_searches.search, named in the file, cannot be loaded"
+        in done.stdout
+    )

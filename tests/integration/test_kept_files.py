@@ -41,7 +41,9 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 def test_every_release_and_the_present_version_have_a_folder() -> None:
     released = re.findall(
-        r"^## (\d+\.\d+\.\d+)\b", (world.KEPT.parents[1] / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE
+        r"^## (\d+\.\d+\.\d+)\b",
+        (world.KEPT.parents[1] / "CHANGELOG.md").read_text("utf-8"),
+        re.MULTILINE,
     )
     assert {"0.1.0", qtm.__version__, *released} <= {it.name for it in world.FOLDERS}
 
@@ -72,7 +74,9 @@ def test_every_option_of_an_earlier_config_is_read_with_its_value(kept: Path) ->
 
 
 def test_every_earlier_variable_of_the_environment_sets_its_option(kept: Path) -> None:
-    loaded = dict(world.flatten(Config.load(environ=read_json(kept / "environment.json")).to_dict()))
+    loaded = dict(
+        world.flatten(Config.load(environ=read_json(kept / "environment.json")).to_dict())
+    )
     expected = dict(world.flatten(read_json(kept / "config.json")))
     assert {name: loaded.get(name) for name in expected} == expected
 
@@ -105,11 +109,15 @@ def search_index(path: Path, kind: str, query: str, **hybrid: Any) -> list[Any]:
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("lancedb", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize(
-    "hybrid", [{}, {"enabled": True, "vectorWeight": 0.0, "bm25Weight": 1.0}], ids=["by vectors", "by words"]
+    "hybrid",
+    [{}, {"enabled": True, "vectorWeight": 0.0, "bm25Weight": 1.0}],
+    ids=["by vectors", "by words"],
 )
 def test_an_earlier_index_is_searched(kept: Path, kind: str, hybrid: dict[str, Any]) -> None:
     path = kept / ("docs.index" if kind == "sqlite" else "docs.lance")
-    found = search_index(path, kind, "Jaco eats dry food twice a day and a carrot at noon", **hybrid)
+    found = search_index(
+        path, kind, "Jaco eats dry food twice a day and a carrot at noon", **hybrid
+    )
     best = found[0]
     assert "a carrot at noon" in best.text
     assert best.id == "jaco.md#1"
@@ -124,18 +132,32 @@ def test_an_earlier_ledger_spares_all_embedding_and_all_contexts(kept: Path) -> 
     is_same = read_json(kept / "prompts.json")["context"] == world.list_prompts()["context"]
     model = world.make_silent_model() if is_same else world.make_model()
     counted = world.Counted()
-    report = qtm.ingest(place_documents(kept), config=config, client=model, embedder=world.make_embedder(counted))
-    assert (report.documents, report.chunks, report.added, report.removed, report.skipped) == (2, 4, 0, 0, ())
+    report = qtm.ingest(
+        place_documents(kept), config=config, client=model, embedder=world.make_embedder(counted)
+    )
+    assert (report.documents, report.chunks, report.added, report.removed, report.skipped) == (
+        2,
+        4,
+        0,
+        0,
+        (),
+    )
     assert counted.texts == []
     assert search_index(kept / "docs.index", "sqlite", "carrot at noon")[0].id == "jaco.md#1"
 
 
-def test_of_a_document_that_grew_since_an_earlier_ingest_the_new_text_alone_is_embedded(kept: Path) -> None:
+def test_of_a_document_that_grew_since_an_earlier_ingest_the_new_text_alone_is_embedded(
+    kept: Path,
+) -> None:
     docs = place_documents(kept)
     with (docs / "shelter.md").open("a", encoding="utf-8") as file:
-        file.write("\nWalks are at eight and at six, in every weather, and last an hour or longer if it is dry.\n")
+        file.write(
+            "\nWalks are at eight and at six, in every weather, and last an hour or longer if it is dry.\n"
+        )
     config, counted = {**world.INGEST, "indexPath": str(kept / "docs.index")}, world.Counted()
-    report = qtm.ingest(docs, config=config, client=world.make_model(), embedder=world.make_embedder(counted))
+    report = qtm.ingest(
+        docs, config=config, client=world.make_model(), embedder=world.make_embedder(counted)
+    )
     assert report.changed == 1
     assert counted.texts
     assert not [it for it in counted.texts if "Jaco" in it or "The fee for an adoption" in it]
@@ -146,18 +168,26 @@ def test_of_a_document_that_grew_since_an_earlier_ingest_the_new_text_alone_is_e
 
 def test_an_earlier_bench_cache_answers_in_place_of_embedder_and_model(kept: Path) -> None:
     counted = world.Counted()
-    with closing(CachedEmbedder(world.make_embedder(counted), kept / "bench-cache.sqlite")) as embedder:
+    with closing(
+        CachedEmbedder(world.make_embedder(counted), kept / "bench-cache.sqlite")
+    ) as embedder:
         assert embedder.embed([world.QUESTION]) == world.embed([world.QUESTION])
     assert counted.texts == []
-    with closing(CachedModel(world.make_silent_model(), kept / "bench-cache.sqlite", options="kept")) as model:
+    with closing(
+        CachedModel(world.make_silent_model(), kept / "bench-cache.sqlite", options="kept")
+    ) as model:
         assert model.complete(world.PROMPT, Deadline()).text == "A kept reply."
 
 
-def test_a_value_that_an_earlier_version_put_into_redis_is_found(kept: Path, stopped_server: RedisServer) -> None:
+def test_a_value_that_an_earlier_version_put_into_redis_is_found(
+    kept: Path, stopped_server: RedisServer
+) -> None:
     value = read_json(kept / "redis.json")
     stopped_server.start()
     stopped_server.admin.set(value["name"], value["value"].encode())
-    with closing(RedisCache(stopped_server.url, timeout=20.0, ttl_seconds=60, breaker=Breaker(1, 60.0))) as cache:
+    with closing(
+        RedisCache(stopped_server.url, timeout=20.0, ttl_seconds=60, breaker=Breaker(1, 60.0))
+    ) as cache:
         found = cache.get(value["key"], lambda _: True)
     assert found == Transformation(
         standalone="Does Jaco, the dog, eat?",
@@ -173,7 +203,9 @@ def test_a_value_that_an_earlier_version_put_into_redis_is_found(kept: Path, sto
 
 def test_an_earlier_recording_replays_its_replies(kept: Path) -> None:
     model = RecordedModel.from_file(kept / "recording.jsonl")
-    with qtm.QueryMiddleware({"transformationType": "combined", **world.PATIENT}, client=model) as middleware:
+    with qtm.QueryMiddleware(
+        {"transformationType": "combined", **world.PATIENT}, client=model
+    ) as middleware:
         made = middleware.transform(world.QUESTION)
         later = middleware.transform(world.FOLLOW_UP, history=world.HISTORY)
     assert (made.standalone, made.rewrite) == (None, world.reword(world.QUESTION))
@@ -188,7 +220,10 @@ def test_a_finished_earlier_output_leaves_nothing_to_do(kept: Path) -> None:
     before = (folder / "out.jsonl").read_bytes()
     with unless_prompts_changed(kept, "rewrite"):
         report = transform_file(
-            folder / "questions.jsonl", folder / "out.jsonl", config=config, client=world.make_silent_model()
+            folder / "questions.jsonl",
+            folder / "out.jsonl",
+            config=config,
+            client=world.make_silent_model(),
         )
         assert (report.before, report.made, report.broken_lines) == (3, 0, 0)
     assert (folder / "out.jsonl").read_bytes() == before
@@ -200,7 +235,10 @@ def test_an_earlier_output_with_a_line_missing_goes_on_with_that_line(kept: Path
     (folder / "out.jsonl").write_bytes(b"".join(lines))
     with unless_prompts_changed(kept, "rewrite"):
         report = transform_file(
-            folder / "questions.jsonl", folder / "out.jsonl", config=config, client=world.make_model()
+            folder / "questions.jsonl",
+            folder / "out.jsonl",
+            config=config,
+            client=world.make_model(),
         )
         assert (report.before, report.made) == (2, 1)
 
@@ -216,29 +254,40 @@ def collect(kept: Path, stage: str, url: str) -> tuple[Any, Any]:
         return work.collect(), report
 
 
-def test_batches_that_an_earlier_version_sent_are_collected(kept: Path, httpserver: HTTPServer) -> None:
+def test_batches_that_an_earlier_version_sent_are_collected(
+    kept: Path, httpserver: HTTPServer
+) -> None:
     service = BatchServer(httpserver, world.answer)
     with openai.OpenAI(api_key="none", base_url=service.url) as client:
-        uploaded = client.files.create(file=("kept.jsonl", kept / "batch" / "uploaded.jsonl"), purpose="batch")
-        client.batches.create(input_file_id=uploaded.id, endpoint="/v1/chat/completions", completion_window="24h")
+        uploaded = client.files.create(
+            file=("kept.jsonl", kept / "batch" / "uploaded.jsonl"), purpose="batch"
+        )
+        client.batches.create(
+            input_file_id=uploaded.id, endpoint="/v1/chat/completions", completion_window="24h"
+        )
     service.finish()
     with unless_prompts_changed(kept, "rewrite"):
         standing, _ = collect(kept, "submit", service.url)
         assert (standing.answered, standing.open, standing.missing) == (2, 0, 0)
         records = read_lines(kept / "batch" / "submit" / "sent.jsonl")
         assert {it["query"]: it["rewrite"] for it in records} == {
-            it["query"]: world.reword(it["query"]) for it in read_lines(kept / "batch" / "questions.jsonl")
+            it["query"]: world.reword(it["query"])
+            for it in read_lines(kept / "batch" / "questions.jsonl")
         }
 
 
-def test_batches_that_an_earlier_version_collected_are_done(kept: Path, httpserver: HTTPServer) -> None:
+def test_batches_that_an_earlier_version_collected_are_done(
+    kept: Path, httpserver: HTTPServer
+) -> None:
     with unless_prompts_changed(kept, "rewrite"):
         standing, report = collect(kept, "collect", httpserver.url_for("/v1"))
         assert (standing.answered, standing.open, report.before) == (0, 0, 2)
     assert not httpserver.log
 
 
-def test_replies_that_an_earlier_version_collected_are_read_again(kept: Path, httpserver: HTTPServer) -> None:
+def test_replies_that_an_earlier_version_collected_are_read_again(
+    kept: Path, httpserver: HTTPServer
+) -> None:
     # As after the output was lost, which is made anew out of the state.
     (kept / "batch" / "collect" / "sent.jsonl").unlink()
     with unless_prompts_changed(kept, "rewrite"):
@@ -257,7 +306,9 @@ def test_an_earlier_query_log_is_reported_on(kept: Path) -> None:
     assert (report.unreadable, report.dropped) == (0, 0)
     assert (asked.query, asked.kept, asked.status) == (world.QUESTION, 3, "full")
     assert (asked.searches, asked.llm_calls) == (2, 1)
-    assert {it.name: it.text for it in asked.plain} == {id_: text for id_, _, text in world.PASSAGES}
+    assert {it.name: it.text for it in asked.plain} == {
+        id_: text for id_, _, text in world.PASSAGES
+    }
     assert {it.name for it in asked.ours} == {it.name for it in asked.plain}
     assert asked.plain_ms >= 0
     assert asked.ms > 0
@@ -298,7 +349,9 @@ def test_a_pipeline_of_haystack_that_an_earlier_version_saved_is_loaded_and_run(
 
     from tests.support.haystack_world import AsyncPipeline
 
-    allowed: Any = {"allowed_modules": ["qtmiddleware", "tests"]} if AsyncPipeline is Pipeline else {}
+    allowed: Any = (
+        {"allowed_modules": ["qtmiddleware", "tests"]} if AsyncPipeline is Pipeline else {}
+    )
     pipeline = Pipeline.loads((kept / "pipeline.yaml").read_text("utf-8"), **allowed)
     found = pipeline.run({"retriever": {"query": world.QUESTION}})["retriever"]
     assert len(found["documents"]) == 3

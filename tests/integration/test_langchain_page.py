@@ -18,12 +18,18 @@ from tests.support.langchain_world import QUESTION, TEXTS, CountingStore, split_
 
 PAGE = (Path(__file__).parents[2] / "docs/langchain.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python (\w+)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-REPLY = {"standalone": "What did Jaco eat last year?", "rewrite": "Jaco's food last year", "hyde": "He eats fish."}
+REPLY = {
+    "standalone": "What did Jaco eat last year?",
+    "rewrite": "Jaco's food last year",
+    "hyde": "He eats fish.",
+}
 
 
 def find_words(query: str) -> list[Document]:
     wanted = set(split_words(query))
-    found = sorted(TEXTS.items(), key=lambda it: len(wanted & set(split_words(it[1]))), reverse=True)
+    found = sorted(
+        TEXTS.items(), key=lambda it: len(wanted & set(split_words(it[1]))), reverse=True
+    )
     return [Document(id=id_, page_content=text) for id_, text in found]
 
 
@@ -55,7 +61,9 @@ def test_every_block_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_the_model_may_be_bound_to_tags() -> None:
     llm = FakeListChatModel(responses=[json.dumps(REPLY)]).with_config(tags=["nostream"])
-    found = QueryTransformRetriever(retriever=CountingStore(), config="balanced", client=llm).retrieve(QUESTION)
+    found = QueryTransformRetriever(
+        retriever=CountingStore(), config="balanced", client=llm
+    ).retrieve(QUESTION)
     assert (found.status, found.trace.llm_calls) == ("full", 1)
 
 

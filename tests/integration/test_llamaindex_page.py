@@ -15,7 +15,11 @@ from tests.support.llamaindex_world import Replies, make_index
 
 PAGE = (Path(__file__).parents[2] / "docs/llamaindex.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python llamaindex\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-REPLY = {"standalone": "What did Jaco eat last year?", "rewrite": "Jaco's food last year", "hyde": "He eats fish."}
+REPLY = {
+    "standalone": "What did Jaco eat last year?",
+    "rewrite": "Jaco's food last year",
+    "hyde": "He eats fish.",
+}
 
 
 def test_every_block_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,7 +75,10 @@ ENTRY_POINTS = {
         "not_one": "trade_parts:not_a_class",
         "max": "trade_parts:nothing_there",
     },
-    "qtmiddleware.readers": {"tape": "trade_parts:read_tape", "broken": "trade_parts:nothing_there"},
+    "qtmiddleware.readers": {
+        "tape": "trade_parts:read_tape",
+        "broken": "trade_parts:nothing_there",
+    },
 }
 
 
@@ -130,7 +133,9 @@ print(json.dumps({
 """
 
 
-def test_a_transform_of_an_installed_package_is_asked_for_by_its_name(site: Path, tmp_path: Path) -> None:
+def test_a_transform_of_an_installed_package_is_asked_for_by_its_name(
+    site: Path, tmp_path: Path
+) -> None:
     found = ran(run_python(WORLD + ENTERED, tmp_path, site))
     assert found["variants"] == [
         ["original", "why do kidneys stop", 1.0],
@@ -142,7 +147,12 @@ def test_a_transform_of_an_installed_package_is_asked_for_by_its_name(site: Path
 
 CONFIG = {
     "transformationType": "plain_words",
-    "transforms": {"plain_words": {"prompt": "Say it in plain words.", "fields": {"rewrite": 0.7, "stepBack": None}}},
+    "transforms": {
+        "plain_words": {
+            "prompt": "Say it in plain words.",
+            "fields": {"rewrite": 0.7, "stepBack": None},
+        }
+    },
 }
 
 
@@ -150,26 +160,46 @@ CONFIG = {
 def test_a_transform_of_a_named_config_file_is_asked_for_on_the_command_line(
     command: tuple[str, ...], httpserver: HTTPServer, tmp_path: Path
 ) -> None:
-    model = ModelServer(httpserver, {"rewrite": "causes of renal failure", "step_back": "diseases of the kidneys"})
+    model = ModelServer(
+        httpserver, {"rewrite": "causes of renal failure", "step_back": "diseases of the kidneys"}
+    )
     (tmp_path / "mine.json").write_text(json.dumps(CONFIG), encoding="utf-8")
     (tmp_path / "app.py").write_text(WORLD, encoding="utf-8")
     asked = [*command, "why do kidneys stop", "-c", "mine.json", "--json"]
     script = f"import sys; sys.argv[1:] = {asked!r}\nfrom qtmiddleware.kit.cli import main\nmain()"
-    done = run_python(script, tmp_path, tmp_path, OPENAI_API_KEY="sk-unused", QTM_LLM_BASE_URL=model.url)
+    done = run_python(
+        script, tmp_path, tmp_path, OPENAI_API_KEY="sk-unused", QTM_LLM_BASE_URL=model.url
+    )
     assert "causes of renal failure" in json.dumps(ran(done))
     assert any("Say it in plain words." in json.dumps(body["messages"][0]) for body in model.bodies)
 
 
-def test_a_transform_of_a_named_config_file_is_measured_by_bench(httpserver: HTTPServer, tmp_path: Path) -> None:
-    model = ModelServer(httpserver, {"rewrite": "causes of renal failure", "step_back": "diseases of the kidneys"})
+def test_a_transform_of_a_named_config_file_is_measured_by_bench(
+    httpserver: HTTPServer, tmp_path: Path
+) -> None:
+    model = ModelServer(
+        httpserver, {"rewrite": "causes of renal failure", "step_back": "diseases of the kidneys"}
+    )
     (tmp_path / "mine.json").write_text(json.dumps(CONFIG), encoding="utf-8")
     (tmp_path / "app.py").write_text(WORLD, encoding="utf-8")
-    (tmp_path / "asked.csv").write_text("question,id\nwhy do kidneys stop,b\nwhere is the liver,c\n")
-    asked = ["bench", "--function", "app:search", "--data", "asked.csv", "-c", "mine.json", "--systems", "rules"]
-    script = (
-        f"import sys; sys.argv[1:] = {[*asked, '--yes', '--json']!r}\nfrom qtmiddleware.kit.cli import main\nmain()"
+    (tmp_path / "asked.csv").write_text(
+        "question,id\nwhy do kidneys stop,b\nwhere is the liver,c\n"
     )
-    done = run_python(script, tmp_path, tmp_path, OPENAI_API_KEY="sk-unused", QTM_LLM_BASE_URL=model.url)
+    asked = [
+        "bench",
+        "--function",
+        "app:search",
+        "--data",
+        "asked.csv",
+        "-c",
+        "mine.json",
+        "--systems",
+        "rules",
+    ]
+    script = f"import sys; sys.argv[1:] = {[*asked, '--yes', '--json']!r}\nfrom qtmiddleware.kit.cli import main\nmain()"
+    done = run_python(
+        script, tmp_path, tmp_path, OPENAI_API_KEY="sk-unused", QTM_LLM_BASE_URL=model.url
+    )
     assert '"mine"' in json.dumps(ran(done))
     assert len(model.bodies) == 2
     assert all("Say it in plain words." in json.dumps(body["messages"][0]) for body in model.bodies)
@@ -180,7 +210,10 @@ def test_a_config_file_nobody_named_adds_no_transform(tmp_path: Path) -> None:
     script = "import sys; sys.argv[1:] = ['preprocess', 'why do kidneys stop']\n"
     done = run_python(script + "from qtmiddleware.kit.cli import main\nmain()", tmp_path)
     assert done.returncode == 2
-    assert "query-transform.config.json was found in this folder and must not set transforms" in done.stderr
+    assert (
+        "query-transform.config.json was found in this folder and must not set transforms"
+        in done.stderr
+    )
 
 
 FUSED = """
@@ -197,22 +230,36 @@ print(json.dumps({name: order(name) for name in ("borda", "failing", "inventing"
 """
 
 
-def test_a_fusion_method_of_an_installed_package_merges_the_lists(site: Path, tmp_path: Path) -> None:
+def test_a_fusion_method_of_an_installed_package_merges_the_lists(
+    site: Path, tmp_path: Path
+) -> None:
     found = ran(run_python(WORLD + FUSED, tmp_path, site))
     # Points: a 3 + 1, b 1 + 3, c 2 + 2; of equal ones the question's own list decides.
-    assert found["borda"] == {"ids": ["a", "c", "b"], "response": ["a", "c", "b"], "degradations": []}
+    assert found["borda"] == {
+        "ids": ["a", "c", "b"],
+        "response": ["a", "c", "b"],
+        "degradations": [],
+    }
 
 
-def test_a_fusion_method_that_fails_leaves_the_order_of_the_plain_function(site: Path, tmp_path: Path) -> None:
+def test_a_fusion_method_that_fails_leaves_the_order_of_the_plain_function(
+    site: Path, tmp_path: Path
+) -> None:
     found = ran(run_python(WORLD + FUSED, tmp_path, site))
     for name in ("failing", "inventing"):
         assert found[name]["response"] == ["a", "c", "b"]
         assert found[name]["degradations"] == [["fusion", "failed", "ValueError"]]
 
 
-def test_passages_a_fusion_method_leaves_out_follow_in_their_order(site: Path, tmp_path: Path) -> None:
+def test_passages_a_fusion_method_leaves_out_follow_in_their_order(
+    site: Path, tmp_path: Path
+) -> None:
     found = ran(run_python(WORLD + FUSED, tmp_path, site))
-    assert found["forgetful"] == {"ids": ["b", "a", "c"], "response": ["b", "a", "c"], "degradations": []}
+    assert found["forgetful"] == {
+        "ids": ["b", "a", "c"],
+        "response": ["b", "a", "c"],
+        "degradations": [],
+    }
 
 
 BROKEN = """
@@ -225,11 +272,18 @@ print(json.dumps([
 """
 
 
-def test_a_part_that_cannot_be_used_is_told_when_the_config_is_loaded(site: Path, tmp_path: Path) -> None:
+def test_a_part_that_cannot_be_used_is_told_when_the_config_is_loaded(
+    site: Path, tmp_path: Path
+) -> None:
     told = ran(run_python(WORLD + BROKEN, tmp_path, site))
     messages = [message for message, _, _ in told]
-    assert "the entry point 'absent' of qtmiddleware.transforms cannot be imported: AttributeError" in messages[0]
-    assert "cannot be imported: ModuleNotFoundError: No module named 'no_such_module'" in messages[1]
+    assert (
+        "the entry point 'absent' of qtmiddleware.transforms cannot be imported: AttributeError"
+        in messages[0]
+    )
+    assert (
+        "cannot be imported: ModuleNotFoundError: No module named 'no_such_module'" in messages[1]
+    )
     assert "must be a qtmiddleware.plugins.OwnTransform, not dict" in messages[2]
     assert "fields.rewrite must be a number from 0 to 100, or null" in messages[3]
     assert "must be a qtmiddleware.plugins.OwnFusion, not function" in messages[4]
@@ -237,16 +291,28 @@ def test_a_part_that_cannot_be_used_is_told_when_the_config_is_loaded(site: Path
     assert messages[7].endswith("; did you mean rewrite?")
     paths = [path for _, path, _ in told]
     assert paths[:4] == ["transformationType"] * 4
-    assert paths[4:] == ["fusion.method", "transformationType", "fusion.method", "transformationType"]
+    assert paths[4:] == [
+        "fusion.method",
+        "transformationType",
+        "fusion.method",
+        "transformationType",
+    ]
 
 
 def test_a_name_of_two_packages_is_refused(site: Path, tmp_path: Path) -> None:
     points = {"qtmiddleware.transforms": {"jargon": "other_parts:jargon"}}
     other = install_package(tmp_path, "other_parts", PARTS, points)
     message, *_ = ran(
-        run_python(WORLD + "print(json.dumps(told({'transformationType': 'jargon'})))", tmp_path, site, other)
+        run_python(
+            WORLD + "print(json.dumps(told({'transformationType': 'jargon'})))",
+            tmp_path,
+            site,
+            other,
+        )
     )
-    assert "'jargon' of qtmiddleware.transforms is defined by other_parts and trade_parts" in message
+    assert (
+        "'jargon' of qtmiddleware.transforms is defined by other_parts and trade_parts" in message
+    )
 
 
 PICKLED = """
@@ -265,9 +331,13 @@ except qtm.ConfigError as error:
 """
 
 
-def test_a_config_that_comes_to_where_its_package_is_missing_says_so(site: Path, tmp_path: Path) -> None:
+def test_a_config_that_comes_to_where_its_package_is_missing_says_so(
+    site: Path, tmp_path: Path
+) -> None:
     ran(run_python(WORLD + PICKLED, tmp_path, site))
-    assert "no installed package has an entry point 'jargon'" in ran(run_python(WORLD + UNPICKLED, tmp_path))
+    assert "no installed package has an entry point 'jargon'" in ran(
+        run_python(WORLD + UNPICKLED, tmp_path)
+    )
 
 
 UNASKED = """
@@ -318,7 +388,9 @@ def test_a_reader_of_an_installed_package_reads_files_of_its_ending(
 ) -> None:
     service = EmbeddingsServer(httpserver)
     (tmp_path / "talks").mkdir()
-    (tmp_path / "talks" / "monday.tape").write_text("5 The kidneys filter the blood.\n9 The liver does not.\n")
+    (tmp_path / "talks" / "monday.tape").write_text(
+        "5 The kidneys filter the blood.\n9 The liver does not.\n"
+    )
     (tmp_path / "talks" / "tuesday.broken").write_text("x")
     (tmp_path / "talks" / "notes.other").write_text("x")
     report = ran(ingest(tmp_path, site, service.url))
@@ -343,8 +415,12 @@ def test_the_page_shows_what_its_config_prints() -> None:
     assert out.getvalue() == printed
 
 
-def test_the_package_of_the_page_works_as_it_is_written(tmp_path: Path, httpserver: HTTPServer) -> None:
-    (module,), (project,), (code,), (_, printed) = map(blocks, ("python module", "toml", "python installed", "text"))
+def test_the_package_of_the_page_works_as_it_is_written(
+    tmp_path: Path, httpserver: HTTPServer
+) -> None:
+    (module,), (project,), (code,), (_, printed) = map(
+        blocks, ("python module", "toml", "python installed", "text")
+    )
     points = tomllib.loads(project)["project"]["entry-points"]
     installed = install_package(tmp_path, "clinic_parts", module, points)
     done = run_python(code, tmp_path, installed)

@@ -26,7 +26,14 @@ from tests.support.model_server import ModelServer, Said
 from tests.support.pinecone_world import PineconeWorld, pinecone_world
 from tests.support.waiting import PATIENCE
 
-TEXTS = ["the red lamp", "a red brake and a lamp", "rain on the road", "a lamp", "the wet road", "a dry brake"]
+TEXTS = [
+    "the red lamp",
+    "a red brake and a lamp",
+    "rain on the road",
+    "a lamp",
+    "the wet road",
+    "a dry brake",
+]
 QUESTION = "What does the red lamp mean and what is a brake?"
 JINA = "jinaai/jina-reranker-v2-base-multilingual"
 DIMENSION = 3
@@ -56,15 +63,23 @@ class Bench:
         """How many searches a question of an index of documents takes."""
 
         def search(*, score_by: list[Any], top_k: int) -> Any:
-            return [{"id": clause["type"], "score": 1.0, "text": clause["query"]} for clause in score_by][:top_k]
+            return [
+                {"id": clause["type"], "score": 1.0, "text": clause["query"]} for clause in score_by
+            ][:top_k]
 
         clause = {"type": "embed", "field": "body", "query": "Is Jaco healthy?"}
-        found = qtm.QueryMiddleware({"hybrid": config}).wrap(search).retrieve(score_by=[clause], top_k=2)
+        found = (
+            qtm.QueryMiddleware({"hybrid": config})
+            .wrap(search)
+            .retrieve(score_by=[clause], top_k=2)
+        )
         return found.trace.searches
 
     def hybrid(self, config: dict[str, Any]) -> Any:
         """What a search finds, with its scores."""
-        retriever = open_retriever(Config.load({"hybrid": config}).settings, store=filled(), embedder=embed)
+        retriever = open_retriever(
+            Config.load({"hybrid": config}).settings, store=filled(), embedder=embed
+        )
         asked = "the red lamp" if retriever.query_embedder is None else embed(["the red lamp"])[0]
         return [(one["id"], round(one["score"], 6)) for one in retriever.search(asked)]
 
@@ -82,7 +97,9 @@ class Bench:
 
     def pinecone(self, config: dict[str, Any]) -> Any:
         """Where passages go and what is asked of whom, with Pinecone."""
-        settings = Config.load({"store": {"kind": "pinecone", **config}, "hybrid": "sparse" in str(config)}).settings
+        settings = Config.load(
+            {"store": {"kind": "pinecone", **config}, "hybrid": "sparse" in str(config)}
+        ).settings
         retriever = open_retriever(settings, embedder=embed)
         for index in self._world.app.indexes.values():
             index.namespaces.clear()
@@ -90,9 +107,17 @@ class Bench:
         with suppress(StoreError):
             retriever.store.upsert([Passage("a", "the red lamp")], embed(["the red lamp"]))
         retriever.close()
-        sent = [one for one in self._world.exchanges[seen:] if "upsert" in one.path or "embed" in one.path]
+        sent = [
+            one
+            for one in self._world.exchanges[seen:]
+            if "upsert" in one.path or "embed" in one.path
+        ]
         # Notes on the index hold a mark that is another each time.
-        return [(one.index, one.path, one.json) for one in sent if "qtmiddleware.about" not in one.path + str(one.json)]
+        return [
+            (one.index, one.path, one.json)
+            for one in sent
+            if "qtmiddleware.about" not in one.path + str(one.json)
+        ]
 
     def rerank(self, config: dict[str, Any]) -> Any:
         """The order that a reranker leaves, and how many texts it was asked about."""
@@ -107,7 +132,9 @@ class Bench:
             return [len(text) for text in texts]
 
         def search(query: str, top_k: int = 6) -> list[dict[str, Any]]:
-            return [{"id": text, "score": 1 - at / 10, "text": text} for at, text in enumerate(TEXTS)][:top_k]
+            return [
+                {"id": text, "score": 1 - at / 10, "text": text} for at, text in enumerate(TEXTS)
+            ][:top_k]
 
         wrapped = qtm.QueryMiddleware({"rerank": config}, reranker=longest_first).wrap(search)
         found = wrapped.retrieve(QUESTION)
@@ -137,7 +164,9 @@ class Bench:
                 return str(error)
             finally:
                 self._answers.set()
-        return sorted(json.dumps({**body, "messages": body["messages"][1:]}) for body in self._server.bodies)
+        return sorted(
+            json.dumps({**body, "messages": body["messages"][1:]}) for body in self._server.bodies
+        )
 
     def answer_unsure(self, config: dict[str, Any]) -> int:
         """How often the model is asked for an answer to a question that the passages do not match."""
@@ -154,7 +183,10 @@ class Bench:
 
 def search_pools(query: str, top_k: int = 4) -> list[dict[str, Any]]:
     best = 0.87 if "pool" in query else 0.13
-    rows = [{"id": str(at), "text": f"The pool {at}.", "score": best - at * at / 1_870} for at in range(20)]
+    rows = [
+        {"id": str(at), "text": f"The pool {at}.", "score": best - at * at / 1_870}
+        for at in range(20)
+    ]
     return rows[:top_k]
 
 
@@ -170,7 +202,11 @@ Case = tuple[Callable[[Bench, dict[str, Any]], Any], dict[str, Any], dict[str, A
 CASES: dict[str, Case] = {
     "hybrid.enabled": (Bench.hybrid, {"enabled": False}, {"enabled": True}),
     "hybrid.method": (Bench.hybrid, {"enabled": True}, {"enabled": True, "method": "rrf"}),
-    "hybrid.vector_weight": (Bench.hybrid, {"enabled": True}, {"enabled": True, "vectorWeight": 0.1}),
+    "hybrid.vector_weight": (
+        Bench.hybrid,
+        {"enabled": True},
+        {"enabled": True, "vectorWeight": 0.1},
+    ),
     "hybrid.bm25_weight": (Bench.hybrid, {"enabled": True}, {"enabled": True, "bm25Weight": 0.9}),
     "hybrid.search_top_k": (Bench.hybrid, {"enabled": True}, {"enabled": True, "searchTopK": 2}),
     "hybrid.fusion_top_k": (
@@ -188,7 +224,11 @@ CASES: dict[str, Case] = {
     "store.index": (Bench.pinecone, DENSE, {"index": "other"}),
     "store.host": (Bench.pinecone, DENSE, {**DENSE, "host": "HOST/i/other"}),
     "store.namespace": (Bench.pinecone, DENSE, {**DENSE, "namespace": "n"}),
-    "store.integrated": (Bench.pinecone, {"index": "texts"}, {"index": "texts", "integrated": True}),
+    "store.integrated": (
+        Bench.pinecone,
+        {"index": "texts"},
+        {"index": "texts", "integrated": True},
+    ),
     "store.text_field": (Bench.pinecone, DENSE, {**DENSE, "textField": "body"}),
     "store.sparse_index": (Bench.pinecone, BOTH, {**BOTH, "sparseIndex": "sparse-other"}),
     "store.sparse_host": (Bench.pinecone, BOTH, {**BOTH, "sparseHost": "HOST/i/sparse-other"}),
@@ -198,18 +238,29 @@ CASES: dict[str, Case] = {
     "rerank.rerank_top_k": (Bench.rerank, {"enabled": True}, {"enabled": True, "rerankTopK": 2}),
     "rerank.timeout_ms": (Bench.rerank, {"enabled": True}, {"enabled": True, "timeoutMs": 1}),
     "rerank.model": (Bench.reranker, {}, {"model": "pinecone/bge-reranker-v2-m3"}),
-    "rerank.trust_remote_code": (Bench.reranker, {"model": JINA}, {"model": JINA, "trustRemoteCode": True}),
+    "rerank.trust_remote_code": (
+        Bench.reranker,
+        {"model": JINA},
+        {"model": JINA, "trustRemoteCode": True},
+    ),
     "answer.mode": (Bench.answer, {}, {"mode": "synthesis"}),
     "answer.max_tokens": (Bench.answer, {}, {"maxTokens": 7}),
     "answer.timeout_ms": (Bench.answer, {}, {"timeoutMs": 1}),
     "answer.context_chars": (Bench.answer, {}, {"contextChars": 100}),
     "answer.if_unsure": (Bench.answer_unsure, {}, {"ifUnsure": "decline"}),
 }
-GROUPS = {"hybrid": HybridSettings, "store": StoreSettings, "rerank": RerankSettings, "answer": AnswerSettings}
+GROUPS = {
+    "hybrid": HybridSettings,
+    "store": StoreSettings,
+    "rerank": RerankSettings,
+    "answer": AnswerSettings,
+}
 
 
 @pytest.fixture
-def bench(model_server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def bench(
+    model_server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Bench]:
     with pinecone_world() as world:
         for name in ("dense", "other"):
             world.add_index(name, dimension=DIMENSION)
@@ -222,14 +273,18 @@ def bench(model_server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_every_option_is_looked_at() -> None:
-    assert set(CASES) == {f"{group}.{field.name}" for group, cls in GROUPS.items() for field in fields(cls)}
+    assert set(CASES) == {
+        f"{group}.{field.name}" for group, cls in GROUPS.items() for field in fields(cls)
+    }
 
 
 @pytest.mark.parametrize("key", CASES)
 def test_every_option_changes_something(bench: Bench, key: str) -> None:
     observe, plain, changed = CASES[key]
     here = {
-        name: str(value).replace("HOST", bench._world.url) for name, value in changed.items() if "HOST" in str(value)
+        name: str(value).replace("HOST", bench._world.url)
+        for name, value in changed.items()
+        if "HOST" in str(value)
     }
     seen = observe(bench, plain)
     assert seen == observe(bench, plain)

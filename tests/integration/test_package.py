@@ -47,7 +47,12 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return ROOT / given
     pytest.importorskip("hatchling")
     folder = tmp_path_factory.mktemp("dist")
-    subprocess.run([sys.executable, "-m", "hatchling", "build", "-d", folder], cwd=ROOT, check=True, timeout=200)
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-d", folder],
+        cwd=ROOT,
+        check=True,
+        timeout=200,
+    )
     return folder
 
 
@@ -66,12 +71,16 @@ def files_below(folder: str) -> set[str]:
     return {name for name in found.stdout.split() if (ROOT / name).exists()}
 
 
-def test_the_wheel_holds_the_package_and_the_presets_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_holds_the_package_and_the_presets_and_nothing_else(
+    wheel: zipfile.ZipFile,
+) -> None:
     held = {name for name in wheel.namelist() if ".dist-info/" not in name}
     presets = {f"qtmiddleware/config/presets/{Path(name).name}" for name in files_below("config")}
     assert held == files_below("qtmiddleware") | presets
     needed = "py.typed config/presets/schema.json config/presets/auto.config.json preprocessing/lexicons/en.json"
-    needed += " transforms/prompts/rewrite.py kit/demo/data/corpus.jsonl kit/demo/small/corpus.jsonl"
+    needed += (
+        " transforms/prompts/rewrite.py kit/demo/data/corpus.jsonl kit/demo/small/corpus.jsonl"
+    )
     needed += " kit/evaluation/reporting/page.html.jinja kit/evaluation/reporting/house.css"
     needed += " kit/playground/card.html.jinja kit/playground/page.css kit/playground/page.js"
     assert {f"qtmiddleware/{name}" for name in needed.split()} <= held
@@ -90,7 +99,9 @@ def test_the_source_distribution_holds_what_the_wheel_is_made_of_and_no_test(
     }  # fmt: skip
 
 
-def test_presets_and_schema_are_found_where_there_is_no_checkout(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+def test_presets_and_schema_are_found_where_there_is_no_checkout(
+    wheel: zipfile.ZipFile, tmp_path: Path
+) -> None:
     wheel.extractall(tmp_path / "site")
     code = (
         "import sys, qtmiddleware as qtm; from qtmiddleware.kit.cli import main;"
@@ -105,8 +116,14 @@ def test_presets_and_schema_are_found_where_there_is_no_checkout(wheel: zipfile.
         timeout=200,
         check=True,
     )
-    assert ended.stdout.split() == [f"{tmp_path}/site/qtmiddleware/__init__.py", "auto", "query-transform.config.json"]
-    assert (tmp_path / "qtmiddleware.schema.json").read_bytes() == (ROOT / "config/schema.json").read_bytes()
+    assert ended.stdout.split() == [
+        f"{tmp_path}/site/qtmiddleware/__init__.py",
+        "auto",
+        "query-transform.config.json",
+    ]
+    assert (tmp_path / "qtmiddleware.schema.json").read_bytes() == (
+        ROOT / "config/schema.json"
+    ).read_bytes()
 
 
 def test_nothing_in_it_names_a_place_of_the_machine_it_was_built_on(wheel: zipfile.ZipFile) -> None:
@@ -125,7 +142,9 @@ def test_the_metadata_says_what_pyproject_says(wheel: zipfile.ZipFile) -> None:
     assert addresses == build_urls(read_repository(), f"v{qtm.__version__}")
 
 
-def test_the_description_has_the_words_and_code_of_the_readme_and_no_relative_link(wheel: zipfile.ZipFile) -> None:
+def test_the_description_has_the_words_and_code_of_the_readme_and_no_relative_link(
+    wheel: zipfile.ZipFile,
+) -> None:
     (name,) = (it for it in wheel.namelist() if it.endswith(".dist-info/METADATA"))
     text = Parser().parsestr(wheel.read(name).decode()).get_payload()
     assert RELATIVE.findall(text) == []
@@ -147,20 +166,29 @@ def test_images_files_and_places_are_those_of_the_tag() -> None:
         "![A picture](https://forge.example/o/q/raw/v1.0.0/docs/a.png) and "
         "[a place](https://forge.example/o/q/blob/v1.0.0/docs/a.md#b), [here](#c), [away](https://x.example/)"
     )
-    assert resolve_links(text, "", "v1.0.0") == "A picture and a place, [here](#c), [away](https://x.example/)"
+    assert (
+        resolve_links(text, "", "v1.0.0")
+        == "A picture and a place, [here](#c), [away](https://x.example/)"
+    )
 
 
 def test_one_extra_brings_whatever_a_user_may_be_told_to_install() -> None:
     extras: dict[str, list[str]] = PROJECT["optional-dependencies"]
 
     def brings(extra: str) -> set[str]:
-        inner = [it for asked in extras[extra] for it in re.findall(r"^qtmiddleware\[(.*)\]$", asked)]
+        inner = [
+            it for asked in extras[extra] for it in re.findall(r"^qtmiddleware\[(.*)\]$", asked)
+        ]
         return {extra}.union(*(brings(name) for names in inner for name in names.split(",")))
 
     told: set[str] = set()
     for path in (ROOT / "qtmiddleware").rglob("*.py"):
         text = path.read_text("utf-8")
         told |= set(re.findall(r'MissingExtra\("?[\w-]+"?, "(\w+)"\)', text))
-        told |= {it for names in re.findall(r"qtmiddleware\[([a-z,]+)\]", text) for it in names.split(",")}
+        told |= {
+            it
+            for names in re.findall(r"qtmiddleware\[([a-z,]+)\]", text)
+            for it in names.split(",")
+        }
     assert {"cli", "eval", "local", "pdf"} <= brings("demo")
     assert told - OF_FRAMEWORKS <= brings("all") == set(extras) - FOR_US - OF_FRAMEWORKS

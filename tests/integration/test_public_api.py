@@ -26,7 +26,9 @@ def type_checking_imports() -> dict[str, set[str]]:
     block = next(
         node
         for node in ast.parse(SOURCE.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        if isinstance(node, ast.If)
+        and isinstance(node.test, ast.Name)
+        and node.test.id == "TYPE_CHECKING"
     )
     found: dict[str, set[str]] = {}
     for node in block.body:
@@ -39,7 +41,9 @@ def type_checking_imports() -> dict[str, set[str]]:
 
 def python(code: str) -> Any:
     """What *code* prints as JSON, in an interpreter of its own."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=200)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=200
+    )
     return json.loads(done.stdout)
 
 
@@ -59,10 +63,14 @@ def test_every_public_name_is_loaded_from_where_type_checkers_see_it() -> None:
 def test_nothing_that_is_called_stable_is_gone() -> None:
     page = (SOURCE.parents[1] / "docs" / "stability.md").read_text(encoding="utf-8")
     rows = {
-        line.split("|")[1].strip(): set(re.findall(r"`([^`]+)`", line)) for line in page.splitlines() if "| " in line
+        line.split("|")[1].strip(): set(re.findall(r"`([^`]+)`", line))
+        for line in page.splitlines()
+        if "| " in line
     }
     assert rows["names of `qtmiddleware`"] - {"qtmiddleware", "qtm.__all__"} <= set(qtm.__all__)
-    assert [name for name in rows["modules used by name"] if not hasattr(qtm, name.removeprefix("qtm."))] == []
+    assert [
+        name for name in rows["modules used by name"] if not hasattr(qtm, name.removeprefix("qtm."))
+    ] == []
     doubles = {name for name in rows["protocols and test doubles"] if "." not in name}
     assert doubles
     assert [name for name in doubles if not hasattr(testing, name)] == []
@@ -92,8 +100,14 @@ def test_every_public_name_has_a_docstring_of_its_own(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["QueryMiddleware", "Retrieval", "Config"])
 def test_every_public_method_has_a_docstring(name: str) -> None:
-    members = {key: value for key, value in vars(getattr(qtm, name)).items() if not key.startswith("_")}
-    bare = [key for key, value in members.items() if callable(getattr(value, "__func__", value)) and not value.__doc__]
+    members = {
+        key: value for key, value in vars(getattr(qtm, name)).items() if not key.startswith("_")
+    }
+    bare = [
+        key
+        for key, value in members.items()
+        if callable(getattr(value, "__func__", value)) and not value.__doc__
+    ]
     assert bare == []
 
 
@@ -127,7 +141,11 @@ def test_decorating_and_calling_by_rules_loads_nothing_heavy() -> None:
     )
     assert [name for name in HEAVY if name in loaded] == []
     # Nor what only a language model needs.
-    models = ("qtmiddleware.transforms", "qtmiddleware.providers.llms.openai", "qtmiddleware.providers.llms.governed")
+    models = (
+        "qtmiddleware.transforms",
+        "qtmiddleware.providers.llms.openai",
+        "qtmiddleware.providers.llms.governed",
+    )
     assert [name for name in loaded if name.startswith(models)] == []
 
 
@@ -148,7 +166,9 @@ def test_an_unknown_name_is_an_attribute_error_that_names_it() -> None:
 
 def test_every_error_is_one_of_ours() -> None:
     errors = [getattr(qtm, name) for name in qtm._HOMES["errors"]]
-    assert [error for error in errors if not issubclass(error, qtm.QtMiddlewareError)] == [qtm.SetupWarning]
+    assert [error for error in errors if not issubclass(error, qtm.QtMiddlewareError)] == [
+        qtm.SetupWarning
+    ]
 
 
 def test_the_package_is_typed() -> None:
@@ -163,5 +183,7 @@ def test_nothing_is_written_where_nobody_configured_logging() -> None:
         "search = qm.wrap(lambda query: [{'id': 'a', 'score': 1.0}])\n"
         "assert search.retrieve('where is it kept').status == 'degraded'\n"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=200)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=200
+    )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")

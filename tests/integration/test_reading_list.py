@@ -52,7 +52,9 @@ def recording_files() -> Iterator[set[str]]:
 
 def search(query: str, top_k: int = 4) -> list[dict[str, Any]]:
     texts = ["Cats sleep a lot", "Jaco has no health concerns", "The fee is due", "Dogs bark"]
-    return [{"id": str(at), "score": 0.9 - at / 10, "text": text} for at, text in enumerate(texts)][:top_k]
+    return [{"id": str(at), "score": 0.9 - at / 10, "text": text} for at, text in enumerate(texts)][
+        :top_k
+    ]
 
 
 @pytest.mark.parametrize("config", ["rules", "combined"])

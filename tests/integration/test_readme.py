@@ -46,7 +46,12 @@ def test_the_examples_that_need_a_key_are_python_too() -> None:
 
 def test_it_can_be_read_in_one_go() -> None:
     assert len(EXAMPLES) == 1
-    words = [word for line in remove_code(README).splitlines() if not line.startswith("|") for word in line.split()]
+    words = [
+        word
+        for line in remove_code(README).splitlines()
+        if not line.startswith("|")
+        for word in line.split()
+    ]
     assert len(words) <= MOST_WORDS
 
 
@@ -57,12 +62,18 @@ def test_its_figures_of_small_collections_are_those_of_the_results() -> None:
         for line in page.splitlines()
         if len(cells := [it.strip() for it in line.strip("|").split("|")]) == 7
     }
-    shown = re.findall(r"^\| `(\w+)`[^|]* \| (\d+) % \|([^|]*)\|([^|]*)\| (\d) \| (\d) \|", README, re.MULTILINE)
+    shown = re.findall(
+        r"^\| `(\w+)`[^|]* \| (\d+) % \|([^|]*)\|([^|]*)\| (\d) \| (\d) \|", README, re.MULTILINE
+    )
     assert [name for name, *_ in shown] == ["off", "rules", "words", "balanced"]
     for name, first, better, worse, calls, searches in shown:
         row = measured["raw" if name == "off" else name]
         rounded = [f"{float(it):.0f}" if it else "" for it in row[3:5]]
-        assert [first, better.strip(), worse.strip(), calls, searches] == [row[2], *rounded, *row[5:7]], name
+        assert [first, better.strip(), worse.strip(), calls, searches] == [
+            row[2],
+            *rounded,
+            *row[5:7],
+        ], name
 
 
 def test_every_file_it_names_is_there() -> None:
@@ -74,9 +85,13 @@ def test_every_file_it_names_is_there() -> None:
 
 
 def test_its_figures_are_those_of_the_results() -> None:
-    means: dict[str, str] = {}  # of each system by the first table that holds it: ours are measured again more often
+    means: dict[
+        str, str
+    ] = {}  # of each system by the first table that holds it: ours are measured again more often
     for name in ("quality", "quality-peers"):
-        for line in (ROOT / f"benchmarks/results/{name}.md").read_text(encoding="utf-8").splitlines():
+        for line in (
+            (ROOT / f"benchmarks/results/{name}.md").read_text(encoding="utf-8").splitlines()
+        ):
             cells = [cell.strip() for cell in line.strip("|").split("|")]
             qualities = [cell for cell in cells if re.fullmatch(r"\d\.\d{3} \(\d+%\)", cell)]
             if qualities:

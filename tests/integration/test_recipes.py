@@ -57,7 +57,10 @@ def retrieve(query: str, top_k: int = 2) -> list[dict[str, Any]]:
     """By how many words of *query* stand in the passage, question words too."""
     wanted = set(words(query))
     found = sorted(TEXTS.items(), key=lambda it: len(wanted & set(words(it[1]))), reverse=True)
-    return [{"id": id_, "score": len(wanted & set(words(text))), "text": text} for id_, text in found[:top_k]]
+    return [
+        {"id": id_, "score": len(wanted & set(words(text))), "text": text}
+        for id_, text in found[:top_k]
+    ]
 
 
 def heavy(name: str) -> Any:
@@ -73,10 +76,14 @@ def cook(recipe: str, **given: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def server(httpserver: HTTPServer, bare_environment: None, monkeypatch: pytest.MonkeyPatch) -> ModelServer:
+def server(
+    httpserver: HTTPServer, bare_environment: None, monkeypatch: pytest.MonkeyPatch
+) -> ModelServer:
     """A service of models that OpenAI's clients find in the environment."""
     dimension = models.DENSE[HOSTED]
-    made = ModelServer(httpserver, REPLY, embed=lambda body: [models.dense(it, dimension) for it in as_list(body)])
+    made = ModelServer(
+        httpserver, REPLY, embed=lambda body: [models.dense(it, dimension) for it in as_list(body)]
+    )
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     monkeypatch.setenv("OPENAI_BASE_URL", made.url)
     return made
@@ -109,7 +116,9 @@ def test_pinecone(pinecone: PineconeWorld) -> None:
     index = pinecone.index("documents")
     found = cook(RECIPES["documents"], index=index)
     clause = {"type": "embed", "field": "body", "query": QUESTION}
-    plain = index.documents.search(namespace="docs", top_k=2, score_by=[clause], include_fields=["body"])
+    plain = index.documents.search(
+        namespace="docs", top_k=2, score_by=[clause], include_fields=["body"]
+    )
     assert [type(it) for it in found["documents"]] == [type(it) for it in plain.matches]
     assert (found["documents"][0].id, found["documents"][0].body) == ("health", TEXTS["health"])
 
@@ -128,7 +137,9 @@ def test_the_readmes_example_on_pinecone(
 ) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     (example,) = re.findall(
-        r"^```python no-run\n(import openai\nimport pinecone.*?)^```", readme, re.DOTALL | re.MULTILINE
+        r"^```python no-run\n(import openai\nimport pinecone.*?)^```",
+        readme,
+        re.DOTALL | re.MULTILINE,
     )
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("PINECONE_API_KEY", pinecone.api_key)
@@ -148,7 +159,9 @@ def test_chroma() -> None:
         def __call__(self, input: list[str]) -> list[list[float]]:  # noqa: A002
             return [embed(text) for text in input]
 
-    collection = chromadb.EphemeralClient().create_collection("docs", embedding_function=Embedding())
+    collection = chromadb.EphemeralClient().create_collection(
+        "docs", embedding_function=Embedding()
+    )
     collection.add(ids=list(TEXTS), documents=list(TEXTS.values()))
     found = cook(RECIPES["chroma"], collection=collection)
     plain = collection.query(query_texts=[QUESTION], n_results=2)
@@ -166,7 +179,10 @@ def test_qdrant() -> None:
     client.create_collection("docs", vectors_config=vectors)
     client.upsert(
         "docs",
-        [form.PointStruct(id=at, vector=embed(text), payload={"text": text}) for at, text in enumerate(TEXTS.values())],
+        [
+            form.PointStruct(id=at, vector=embed(text), payload={"text": text})
+            for at, text in enumerate(TEXTS.values())
+        ],
     )
     space = cook(RECIPES["qdrant"], client=client)
     assert [type(point) for point in space["points"]] == [form.ScoredPoint] * 2
@@ -198,14 +214,18 @@ async def test_fastapi(server: ModelServer, pinecone: PineconeWorld) -> None:
     import httpx
 
     app = cook(RECIPES["fastapi"], index=pinecone.index("docs"))["app"]
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://here") as client:
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app=app), base_url="http://here"
+    ) as client:
         answer = (await client.get("/search", params={"q": QUESTION})).json()
     assert answer["status"] == "full"
     assert answer["passages"][0] == TEXTS["health"]
     assert len(server.bodies) == 1
 
 
-def test_azure(httpserver: HTTPServer, bare_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_azure(
+    httpserver: HTTPServer, bare_environment: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = ModelServer(httpserver, REPLY, path="/openai/deployments/the-name-of-your-deployment")
     monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", httpserver.url_for("").rstrip("/"))
     monkeypatch.setenv("AZURE_OPENAI_API_KEY", "k")
@@ -220,7 +240,9 @@ def test_ollama(server: ModelServer) -> None:
 
 
 @pytest.fixture
-def claude(httpserver: HTTPServer, bare_environment: None, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def claude(
+    httpserver: HTTPServer, bare_environment: None, monkeypatch: pytest.MonkeyPatch
+) -> list[dict[str, Any]]:
     """What was sent to a service in the wire format of Anthropic's messages, which its clients find."""
     sent: list[dict[str, Any]] = []
 
@@ -229,7 +251,14 @@ def claude(httpserver: HTTPServer, bare_environment: None, monkeypatch: pytest.M
         said = {"content": [{"type": "text", "text": json.dumps(REPLY)}], "stop_reason": "end_turn"}
         usage = {"input_tokens": 100, "output_tokens": 20}
         return as_json(
-            {"id": "m", "type": "message", "role": "assistant", "model": "your-model", **said, "usage": usage}
+            {
+                "id": "m",
+                "type": "message",
+                "role": "assistant",
+                "model": "your-model",
+                **said,
+                "usage": usage,
+            }
         )
 
     httpserver.expect_request("/v1/messages", method="POST").respond_with_handler(answer)
@@ -251,7 +280,9 @@ def test_mistral(httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> Non
     service = VENDORS["mistral"](httpserver)
     service.said = Said(text=json.dumps(REPLY))
     monkeypatch.setenv("MISTRAL_API_KEY", "k")
-    check_asks(cook(RECIPES["mistral"].replace("Mistral(", f"Mistral(server_url={service.url!r}, ")))
+    check_asks(
+        cook(RECIPES["mistral"].replace("Mistral(", f"Mistral(server_url={service.url!r}, "))
+    )
     assert service.bodies[0]["model"] == "mistral-small-latest"
 
 
@@ -297,7 +328,9 @@ def test_langchain() -> None:
             return embed(text)
 
     store = core.InMemoryVectorStore(Embedding())
-    store.add_documents([documents.Document(id=id_, page_content=text) for id_, text in TEXTS.items()])
+    store.add_documents(
+        [documents.Document(id=id_, page_content=text) for id_, text in TEXTS.items()]
+    )
     llm = chat.FakeListChatModel(responses=[json.dumps(REPLY)])
     space = cook(RECIPES["langchain"], store=store, llm=llm)
     assert [type(document) for document, _ in space["found"]] == [documents.Document] * 2
@@ -349,10 +382,15 @@ def test_haystack(server: ModelServer) -> None:
     retrievers = heavy("haystack.components.retrievers.in_memory")
     store = stores.InMemoryDocumentStore()
     store.write_documents(
-        [haystack.Document(id=id_, content=text, embedding=embed(text)) for id_, text in TEXTS.items()]
+        [
+            haystack.Document(id=id_, content=text, embedding=embed(text))
+            for id_, text in TEXTS.items()
+        ]
     )
     client = import_module("openai").OpenAI()
-    space = cook(RECIPES["haystack"], retriever=retrievers.InMemoryBM25Retriever(store), client=client)
+    space = cook(
+        RECIPES["haystack"], retriever=retrievers.InMemoryBM25Retriever(store), client=client
+    )
     assert [type(document) for document in space["documents"]] == [haystack.Document] * 2
     assert space["documents"][0].id == "health"
     assert space["search"].retrieve(query=QUESTION, top_k=2).degradations == ()

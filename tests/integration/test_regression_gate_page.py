@@ -52,8 +52,15 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "QTM_", "PYTEST_"))}
-    path = {"PATH": f"{folder / 'bin'}{os.pathsep}{kept['PATH']}", "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OPENAI_", "QTM_", "PYTEST_"))
+    }
+    path = {
+        "PATH": f"{folder / 'bin'}{os.pathsep}{kept['PATH']}",
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}",
+    }
     summary = {"GITHUB_STEP_SUMMARY": str(folder / "summary.md")}
     return subprocess.run(
         ["bash", "-e", "-c", script],
@@ -72,7 +79,9 @@ def change(folder: Path) -> None:
     app.write_text(app.read_text().replace("text.lower().split())", "text.lower().split()[:8])"))
 
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="the page's commands are those of a POSIX shell")
+pytestmark = pytest.mark.skipif(
+    os.name != "posix", reason="the page's commands are those of a POSIX shell"
+)
 
 
 def test_the_commands_and_the_steps_print_what_the_page_shows(folder: Path) -> None:
@@ -81,7 +90,9 @@ def test_the_commands_and_the_steps_print_what_the_page_shows(folder: Path) -> N
     ended = run(folder, block("bash compare"))
     assert ended.returncode == 3, ended.stderr
     assert ended.stdout.endswith(block("text sentences"))
-    compare, show = re.findall(r"^  run: (?:\|\n)?((?:.*\n)(?:    .*\n)*)", block("yaml"), re.MULTILINE)
+    compare, show = re.findall(
+        r"^  run: (?:\|\n)?((?:.*\n)(?:    .*\n)*)", block("yaml"), re.MULTILINE
+    )
     (folder / "comment.md").unlink()
     assert run(folder, compare).returncode == 3
     assert run(folder, show).returncode == 0

@@ -100,7 +100,11 @@ def chunk_text(text: str, size: int, overlap: int) -> list[str]:
 def listed(reply: str) -> list[str]:
     """The lines of *reply* that begin with a number and a full stop, without these."""
     lines = [line.strip() for line in reply.strip().split("\n")]
-    return [line.partition(".")[2].strip() for line in lines if line[:1] in "123456789" and line[1:2] == "."]
+    return [
+        line.partition(".")[2].strip()
+        for line in lines
+        if line[:1] in "123456789" and line[1:2] == "."
+    ]
 
 
 @dataclass(frozen=True)
@@ -111,21 +115,29 @@ class World:
     embed: Callable[[str], Any] = field(repr=False)
     questions: Sequence[str] = field(repr=False)
 
-    def transformed_search(self, at: int, kind: str, top_k: int, per_sub_query: int = PER_SUB_QUERY) -> Hits:
+    def transformed_search(
+        self, at: int, kind: str, top_k: int, per_sub_query: int = PER_SUB_QUERY
+    ) -> Hits:
         """The plain procedure: the transformed question in place of the original; of sub-queries two passages each."""
         if kind == "none":
             return self.store.similarity_search(self.embed(self.questions[at]), top_k)
         reply = REPLIES[at][kind]
         if kind != "decompose":
             return self.store.similarity_search(self.embed(reply.strip()), top_k)
-        lists = [self.store.similarity_search(self.embed(query), per_sub_query) for query in listed(reply)]
+        lists = [
+            self.store.similarity_search(self.embed(query), per_sub_query)
+            for query in listed(reply)
+        ]
         return best_by_text(chain.from_iterable(lists))[:top_k]
 
     def wrapped(self, kind: str, search: Any = None, **changed: Any) -> Any:
         """*search*, a function of a text, with the parity config around it; by default that of the plain store."""
         settings = json.loads(CONFIG.read_text(encoding="utf-8"))
         del settings["$schema"]
-        settings |= {"transformationType": kind, "limits": {"llmTimeoutMs": 50_000, "deadlineMs": 55_000}}
+        settings |= {
+            "transformationType": kind,
+            "limits": {"llmTimeoutMs": 50_000, "deadlineMs": 55_000},
+        }
         settings["fusion"] |= changed.pop("fusion", {})
 
         def script(prompt: Prompt) -> str:
@@ -196,17 +208,23 @@ def test_one_transformed_question_finds_what_the_plain_procedure_finds(
 @each_question
 @pytest.mark.parametrize("top_k", [1, 3, 10])
 def test_sub_queries_find_what_the_plain_procedure_finds(world: World, at: int, top_k: int) -> None:
-    found = world.wrapped("decompose", fusion={"subQueryTopK": PER_SUB_QUERY})(world.questions[at], top_k=top_k)
+    found = world.wrapped("decompose", fusion={"subQueryTopK": PER_SUB_QUERY})(
+        world.questions[at], top_k=top_k
+    )
     parity = world.transformed_search(at, "decompose", top_k)
     assert found[: len(parity)] == parity
     # Where these are fewer than were asked for, what the plain call gives fills up.
     known = {hit["text"] for hit in parity}
-    plain = [hit["text"] for hit in world.search(world.questions[at], top_k) if hit["text"] not in known]
+    plain = [
+        hit["text"] for hit in world.search(world.questions[at], top_k) if hit["text"] not in known
+    ]
     assert [hit["text"] for hit in found[len(parity) :]] == plain[: top_k - len(parity)]
 
 
 @each_question
-def test_sub_queries_bring_top_k_passages_each_where_nothing_else_is_said(world: World, at: int) -> None:
+def test_sub_queries_bring_top_k_passages_each_where_nothing_else_is_said(
+    world: World, at: int
+) -> None:
     found = world.wrapped("decompose")(world.questions[at], top_k=5)
     assert found == world.transformed_search(at, "decompose", 5, per_sub_query=5)
 
@@ -216,13 +234,17 @@ def test_a_function_of_vectors_finds_the_same(world: World, at: int) -> None:
     settings = json.loads(CONFIG.read_text(encoding="utf-8")) | {"transformationType": "rewrite"}
     del settings["$schema"]
     middleware = qtm.QueryMiddleware(settings, client=ScriptedModel(REPLIES[at]["rewrite"]))
-    search = middleware.wrap(world.store.similarity_search, embed=lambda texts: [world.embed(text) for text in texts])
+    search = middleware.wrap(
+        world.store.similarity_search, embed=lambda texts: [world.embed(text) for text in texts]
+    )
     assert search(world.questions[at], k=3) == world.transformed_search(at, "rewrite", 3)
 
 
 @each_question
 @pytest.mark.parametrize("top_k", [1, 4, 10])
-def test_all_transformations_find_the_best_of_all_their_lists(world: World, at: int, top_k: int) -> None:
+def test_all_transformations_find_the_best_of_all_their_lists(
+    world: World, at: int, top_k: int
+) -> None:
     found = world.wrapped("all")(world.questions[at], top_k=top_k)
     assert found == best_by_text(world.lists(at, top_k))[:top_k]
 
@@ -238,7 +260,9 @@ def test_passages_with_ids_are_merged_by_id(world: World, at: int) -> None:
         id_ = str(hit["metadata"]["index"])
         best[id_] = max(hit["similarity"], best.get(id_, -1.0))
     found = world.wrapped("all", search)(world.questions[at], top_k=4)
-    assert [(hit["id"], hit["score"]) for hit in found] == sorted(best.items(), key=lambda one: -one[1])[:4]
+    assert [(hit["id"], hit["score"]) for hit in found] == sorted(
+        best.items(), key=lambda one: -one[1]
+    )[:4]
 
 
 @each_question
@@ -254,9 +278,9 @@ def test_concatenated_lists_keep_everything_and_tell_where_each_begins(
         return world.search(query, top_k)
 
     answered = [query for query in queries if fails is None or query != queries[fails]]
-    found = world.wrapped("decompose", search, fusion={"method": "concat", "minSuccesses": 2}).retrieve(
-        world.questions[at], top_k=3
-    )
+    found = world.wrapped(
+        "decompose", search, fusion={"method": "concat", "minSuccesses": 2}
+    ).retrieve(world.questions[at], top_k=3)
     if len(answered) < 2:
         assert found.response == world.search(world.questions[at], 3)
         return
@@ -274,14 +298,22 @@ def test_concatenated_lists_keep_everything_and_tell_where_each_begins(
 def test_a_document_is_cut_at_the_same_characters() -> None:
     for document in ("AI_Information.txt", "Understanding_Climate_Change.txt", "quantum.txt"):
         text = (SHARED / "docs" / document).read_text(encoding="utf-8")
-        ours = [chunk.text for chunk in cut_into_chunks([text], size=SIZE, overlap=OVERLAP, boundary="character")]
+        ours = [
+            chunk.text
+            for chunk in cut_into_chunks([text], size=SIZE, overlap=OVERLAP, boundary="character")
+        ]
         assert ours == chunk_text(text, SIZE, OVERLAP)
 
 
 @given(text=st.text(), size=st.integers(1, 20), overlap=st.integers(0, 19))
-def test_any_text_but_a_blank_one_is_cut_at_the_same_characters(text: str, size: int, overlap: int) -> None:
+def test_any_text_but_a_blank_one_is_cut_at_the_same_characters(
+    text: str, size: int, overlap: int
+) -> None:
     overlap = min(overlap, size - 1)
-    ours = [chunk.text for chunk in cut_into_chunks([text], size=size, overlap=overlap, boundary="character")]
+    ours = [
+        chunk.text
+        for chunk in cut_into_chunks([text], size=size, overlap=overlap, boundary="character")
+    ]
     assert ours == ([] if text.isspace() else chunk_text(text, size, overlap))
 
 
@@ -329,7 +361,9 @@ def test_the_aspects_of_a_broad_question_are_asked_for_and_all_searched(
     assert "asks for one thing" not in asked["messages"][0]["content"]
 
 
-@pytest.mark.parametrize(("model", "sent"), [("my-model", [0.0, 0.1, 0.2]), ("o4-mini", [None, None, None])])
+@pytest.mark.parametrize(
+    ("model", "sent"), [("my-model", [0.0, 0.1, 0.2]), ("o4-mini", [None, None, None])]
+)
 def test_each_transformation_is_asked_at_its_own_temperature(
     model: str, sent: list[float | None], model_server: ModelServer
 ) -> None:
@@ -338,6 +372,7 @@ def test_each_transformation_is_asked_at_its_own_temperature(
     client = openai.OpenAI(base_url=model_server.url, api_key="none")
     qtm.QueryMiddleware(config, client=client).wrap(lambda query: [])("What is a cobot?")
     of_prompt = {
-        body["response_format"]["json_schema"]["name"]: body.get("temperature") for body in model_server.bodies
+        body["response_format"]["json_schema"]["name"]: body.get("temperature")
+        for body in model_server.bodies
     }
     assert [of_prompt[name] for name in ("rewrite", "stepback", "decompose")] == sent

@@ -24,7 +24,9 @@ def pages() -> dict[str, str]:
     """The text of each page by its address in the site."""
     environ = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     command = [sys.executable, "-m", "scripts.site"]
-    built = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=200, check=False)
+    built = subprocess.run(
+        command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=200, check=False
+    )
     assert built.returncode == 0, built.stderr
     return {str(it.relative_to(SITE)): it.read_text("utf-8") for it in SITE.rglob("*.html")}
 
@@ -41,7 +43,9 @@ def test_every_link_leads_to_a_page_and_a_place_in_it(pages: dict[str, str]) -> 
             file = unquote(target).lstrip("/") or "index.html"
             file = f"{file}index.html" if file.endswith("/") else file
             held = pages.get(file)
-            if not (SITE / file).is_file() or (place and held is not None and f'id="{unquote(place)}"' not in held):
+            if not (SITE / file).is_file() or (
+                place and held is not None and f'id="{unquote(place)}"' not in held
+            ):
                 wrong.append((address, link))
     assert wrong == []
 
@@ -56,7 +60,13 @@ def test_every_public_name_is_there_with_its_docstring(pages: dict[str, str]) ->
 
 
 def test_nothing_is_loaded_from_another_machine(pages: dict[str, str]) -> None:
-    loading = re.compile(r'<(?:script|img|iframe|source)[^>]+src="(?:https?:)?//|<link[^>]+href="(?:https?:)?//')
+    loading = re.compile(
+        r'<(?:script|img|iframe|source)[^>]+src="(?:https?:)?//|<link[^>]+href="(?:https?:)?//'
+    )
     assert [address for address, text in pages.items() if loading.search(text)] == []
-    styles = [it for it in SITE.rglob("*.css") if re.search(r"@import|url\((?:\"|')?https?:", it.read_text("utf-8"))]
+    styles = [
+        it
+        for it in SITE.rglob("*.css")
+        if re.search(r"@import|url\((?:\"|')?https?:", it.read_text("utf-8"))
+    ]
     assert styles == []

@@ -11,7 +11,10 @@ from tests.support.examples import remove_code
 
 ROOT = Path(__file__).parents[2]
 GENERATED = ("command-line.md", "api.md")
-PAGES = [ROOT / "README.md", *(it for it in sorted((ROOT / "docs").glob("*.md")) if it.name not in GENERATED)]
+PAGES = [
+    ROOT / "README.md",
+    *(it for it in sorted((ROOT / "docs").glob("*.md")) if it.name not in GENERATED),
+]
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda it: it.stem)
 
 MOST_WORDS = 23_000 + 3 * 600
@@ -57,6 +60,8 @@ def test_a_page_uses_the_usual_words(page: Path) -> None:
 
 @each_page
 def test_code_fits_on_the_page(page: Path) -> None:
-    blocks = re.findall(r"^```python[^\n]*\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    blocks = re.findall(
+        r"^```python[^\n]*\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
     wide = [line for block in blocks for line in block.splitlines() if len(line) > MOST_COLUMNS]
     assert wide == []

@@ -46,7 +46,11 @@ def address(model_server: ModelServer) -> str:
 
 def fresh(code: str, address: str = "", **environ: str) -> str:
     """What a fresh process writes that makes nothing but a clean end."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "QTM_"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OPENAI_", "QTM_"))
+    }
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", BEGIN + code, address],
         capture_output=True, text=True, timeout=200, env={**kept, **environ}, check=False,
@@ -55,7 +59,9 @@ def fresh(code: str, address: str = "", **environ: str) -> str:
     return done.stdout
 
 
-def test_the_first_question_imports_nothing_once_the_background_has(model_server: ModelServer, address: str) -> None:
+def test_the_first_question_imports_nothing_once_the_background_has(
+    model_server: ModelServer, address: str
+) -> None:
     written = fresh(
         "qm = transforming()\n"
         "retrieve = qm.wrap(search)\n"
@@ -73,9 +79,12 @@ def test_the_first_question_imports_nothing_once_the_background_has(model_server
 
 
 @pytest.mark.parametrize(
-    "client", ["None", "openai.OpenAI(api_key='x', base_url=address)", "openai.AsyncOpenAI(api_key='x')"]
+    "client",
+    ["None", "openai.OpenAI(api_key='x', base_url=address)", "openai.AsyncOpenAI(api_key='x')"],
 )
-def test_nothing_is_sent_by_warming_up(model_server: ModelServer, address: str, client: str) -> None:
+def test_nothing_is_sent_by_warming_up(
+    model_server: ModelServer, address: str, client: str
+) -> None:
     written = fresh(
         "import openai\n"
         f"qm = qtm.QueryMiddleware({{'transformationType': 'all', 'llm': {{'baseUrl': address}}}}, client={client})\n"
@@ -96,11 +105,15 @@ def test_nothing_is_sent_by_warming_up(model_server: ModelServer, address: str, 
     ],
 )
 def test_a_middleware_that_asks_no_model_of_ours_loads_no_client(made: str) -> None:
-    assert fresh(f"made = {made}\nprint(is_loading(), vendors())", OPENAI_API_KEY="x") == "False []\n"
+    assert (
+        fresh(f"made = {made}\nprint(is_loading(), vendors())", OPENAI_API_KEY="x") == "False []\n"
+    )
 
 
 def test_without_a_key_nothing_is_loaded_and_warming_up_raises_nothing() -> None:
-    written = fresh("qm = qtm.QueryMiddleware({'transformationType': 'rewrite'})\nprint(vendors(), qm.warm_up())")
+    written = fresh(
+        "qm = qtm.QueryMiddleware({'transformationType': 'rewrite'})\nprint(vendors(), qm.warm_up())"
+    )
     assert written == "[] None\n"
 
 
@@ -153,7 +166,8 @@ def first_question(kind: str, **limits: int) -> qtm.Retrieval:
         return [{"id": "a", "score": 0.5, "text": query}]
 
     qm = qtm.QueryMiddleware(
-        {"transformationType": "rewrite", "limits": limits}, client=ScriptedModel({"rewrite": "health of Jaco"})
+        {"transformationType": "rewrite", "limits": limits},
+        client=ScriptedModel({"rewrite": "health of Jaco"}),
     )
     if kind == "async":
         return asyncio.run(qm.wrap(asearch).aretrieve("Is Jaco ill?"))
@@ -181,7 +195,9 @@ def test_what_is_loaded_meanwhile_is_not_taken_off_the_models_time(kind: str) ->
 
 
 @both
-def test_what_is_never_loaded_costs_no_more_than_the_whole_time_of_a_question(kind: str, loading: Event) -> None:
+def test_what_is_never_loaded_costs_no_more_than_the_whole_time_of_a_question(
+    kind: str, loading: Event
+) -> None:
     retrieval = first_question(kind, llmTimeoutMs=100, deadlineMs=300)
     assert [it["id"] for it in retrieval.response] == ["a"]
     assert [it.reason for it in retrieval.degradations] == ["timeout"]

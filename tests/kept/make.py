@@ -42,7 +42,10 @@ from tests.support.haystack_world import CountingRetriever
 QUESTIONS = [
     {"id": "a", "query": world.QUESTION},
     {"id": 2, "query": "Who feeds Zoë's dog?", "history": []},
-    {"query": world.FOLLOW_UP, "history": [{"role": it.role, "content": it.content} for it in world.HISTORY]},
+    {
+        "query": world.FOLLOW_UP,
+        "history": [{"role": it.role, "content": it.content} for it in world.HISTORY],
+    },
 ]
 VALUES: dict[str, Any] = {
     "transformationType": "combined",
@@ -91,12 +94,15 @@ def write_config(folder: Path) -> None:
         holder[last] = value
     write_json(folder / "config.json", nested)
     environment = {
-        key.environment: it if isinstance(it, str) else json.dumps(it, ensure_ascii=False) for key, it in chosen
+        key.environment: it if isinstance(it, str) else json.dumps(it, ensure_ascii=False)
+        for key, it in chosen
     }
     write_json(folder / "environment.json", environment)
     keys = {key.path: key for key in all_keys()}
     short = {group: to_json(choose_value(keys[group, name])) for group, name in SHORTHANDS.items()}
-    write_json(folder / "short.config.json", {camel(group): value for group, value in short.items()})
+    write_json(
+        folder / "short.config.json", {camel(group): value for group, value in short.items()}
+    )
     meant = {f"{camel(group)}.{camel(name)}": short[group] for group, name in SHORTHANDS.items()}
     write_json(folder / "short.meant.json", meant)
 
@@ -109,13 +115,17 @@ def write_index(folder: Path, work: Path) -> None:
         (docs / name).write_text(text, encoding="utf-8")
     for kind, path in (("sqlite", "docs.index"), ("lancedb", "docs.lance")):
         config = {**world.INGEST, "indexPath": str(work / path), "store": {"kind": kind}}
-        report = qtm.ingest(docs, config=config, client=world.make_model(), embedder=world.make_embedder())
+        report = qtm.ingest(
+            docs, config=config, client=world.make_model(), embedder=world.make_embedder()
+        )
         assert report.contexts == report.chunks > 3
     ledger = work / "docs.index.ingest"
     with closing(sqlite3.connect(ledger, isolation_level=None)) as connection:
         # Absolute names of files are those of another machine wherever this is read.
         for column in ("root", "file"):
-            connection.execute(f"UPDATE documents SET {column} = replace({column}, ?, ?)", (str(docs), world.PLACE))
+            connection.execute(
+                f"UPDATE documents SET {column} = replace({column}, ?, ?)", (str(docs), world.PLACE)
+            )
         connection.execute("PRAGMA journal_mode = DELETE")
         connection.execute("VACUUM")
         connection.execute("PRAGMA journal_mode = WAL")
@@ -147,12 +157,16 @@ def write_caches(folder: Path, work: Path) -> None:
     )
     value = encode(transformation)
     assert value is not None
-    write_json(folder / "redis.json", {"name": _name("c0ffee"), "key": "c0ffee", "value": value.decode()})
+    write_json(
+        folder / "redis.json", {"name": _name("c0ffee"), "key": "c0ffee", "value": value.decode()}
+    )
 
 
 def write_lines(path: Path, records: list[dict[str, Any]]) -> Path:
     path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(json.dumps(it, ensure_ascii=False) + "\n" for it in records), encoding="utf-8")
+    path.write_text(
+        "".join(json.dumps(it, ensure_ascii=False) + "\n" for it in records), encoding="utf-8"
+    )
     return path
 
 
@@ -160,7 +174,9 @@ def write_bulk(folder: Path, work: Path) -> None:
     """The output of a run over a file of questions, with the ``.run`` beside it."""
     source = write_lines(folder / "bulk" / "questions.jsonl", QUESTIONS)
     out = work / "out.jsonl"
-    report = transform_file(source, out, config=Config.load(world.REWRITING, environ={}), client=world.make_model())
+    report = transform_file(
+        source, out, config=Config.load(world.REWRITING, environ={}), client=world.make_model()
+    )
     assert report.asked == len(QUESTIONS)
     shutil.copy(out, folder / "bulk")
     world.pack(work / "out.jsonl.run", folder / "bulk" / "out.jsonl.run.gz")
@@ -175,7 +191,10 @@ def write_batch(folder: Path, work: Path) -> None:
         service.now = lambda: 1_700_000_000.0
         client = openai.OpenAI(api_key="none", base_url=service.url)
         for name in ("submit", "collect"):
-            with open_file_work(source, work / "sent.jsonl", config=config, client=client) as (batches, _):
+            with open_file_work(source, work / "sent.jsonl", config=config, client=client) as (
+                batches,
+                _,
+            ):
                 getattr(batches, name)()
             service.finish()
             target = folder / "batch" / name
@@ -205,7 +224,9 @@ def write_logs(folder: Path, work: Path) -> None:
 def write_recording(folder: Path) -> None:
     """The recorded replies to a question alone and to one within a conversation."""
     model = RecordingModel(world.make_model(), folder / "recording.jsonl")
-    with qtm.QueryMiddleware({"transformationType": "combined", **world.PATIENT}, client=model) as middleware:
+    with qtm.QueryMiddleware(
+        {"transformationType": "combined", **world.PATIENT}, client=model
+    ) as middleware:
         middleware.transform(world.QUESTION)
         middleware.transform(world.FOLLOW_UP, history=world.HISTORY)
 
@@ -213,10 +234,14 @@ def write_recording(folder: Path) -> None:
 def write_objects(folder: Path) -> None:
     """A saved pipeline of Haystack, and pickled functions, settings and errors."""
     pipeline = Pipeline()
-    retriever = QueryTransformRetriever(CountingRetriever(), config=world.REWRITING, client=world.reply, top_k=3)
+    retriever = QueryTransformRetriever(
+        CountingRetriever(), config=world.REWRITING, client=world.reply, top_k=3
+    )
     pipeline.add_component("retriever", retriever)
     (folder / "pipeline.yaml").write_text(pipeline.dumps(), encoding="utf-8")
-    middleware = qtm.QueryMiddleware(Config.from_file(folder / "config.json", environ={}), client=world.reply)
+    middleware = qtm.QueryMiddleware(
+        Config.from_file(folder / "config.json", environ={}), client=world.reply
+    )
     pickled = {
         "wrapped": world.searching,
         "renamed": qtm.QueryMiddleware(world.REWRITING, client=world.reply)
@@ -235,7 +260,13 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 def check_private(folder: Path) -> None:
     """Raise `SystemExit` if a kept file names this machine, or a folder of it."""
-    places = {str(Path.home()), str(Path.cwd()), gettempdir(), socket.gethostname(), str(Path(__file__).parents[2])}
+    places = {
+        str(Path.home()),
+        str(Path.cwd()),
+        gettempdir(),
+        socket.gethostname(),
+        str(Path(__file__).parents[2]),
+    }
     with TemporaryDirectory() as unpacked:
         for path in world.unpack(folder, Path(unpacked)).rglob("*"):
             for place in places if path.is_file() else ():

@@ -22,7 +22,9 @@ ITEMS = st.fixed_dictionaries(
     optional={"score": SCORES, "metadata": st.dictionaries(st.sampled_from(["text", "x"]), TEXTS)},
 )
 LISTS = st.lists(ITEMS, max_size=8)
-LINES = st.one_of(TEXTS, st.sampled_from(["Which illness does Jaco have?", "What did the vet say?", QUERY]))
+LINES = st.one_of(
+    TEXTS, st.sampled_from(["Which illness does Jaco have?", "What did the vet say?", QUERY])
+)
 REPLIES = st.one_of(
     TEXTS,
     st.fixed_dictionaries(
@@ -40,7 +42,9 @@ REPLIES = st.one_of(
 METHODS = st.sampled_from(["anchored", "rrf", "weighted_rrf", "max"])
 
 
-def retrieved(lists: list[list[Any]], reply: Any, method: str, top_k: int, *, is_async: bool = False) -> Any:
+def retrieved(
+    lists: list[list[Any]], reply: Any, method: str, top_k: int, *, is_async: bool = False
+) -> Any:
     """One retrieval where each text finds its own of *lists*, told apart by its length."""
 
     def search(query: str, top_k: int = 4) -> Any:
@@ -68,14 +72,21 @@ def test_any_result_is_of_what_was_found_and_no_longer_than_asked_for(
     # Only a score may be another one, of a passage that the question itself did not find.
     for shown, match in zip(retrieval.response, retrieval.matches, strict=True):
         assert shown is match.raw or "original" not in match.found_by
-        assert repr({**shown, "score": None}) == repr({**match.raw, "score": None}) or shown == match.raw
+        assert (
+            repr({**shown, "score": None}) == repr({**match.raw, "score": None})
+            or shown == match.raw
+        )
     assert (retrieval.status == "degraded") == bool(retrieval.degradations)
 
 
 @settings(few, max_examples=25)
 @given(st.lists(LISTS, min_size=1, max_size=3), REPLIES, METHODS, st.integers(1, 10))
-def test_both_drivers_give_the_same_for_anything(lists: list[list[Any]], reply: Any, method: str, top_k: int) -> None:
-    one, other = (account(retrieved(lists, reply, method, top_k, is_async=way)) for way in (False, True))
+def test_both_drivers_give_the_same_for_anything(
+    lists: list[list[Any]], reply: Any, method: str, top_k: int
+) -> None:
+    one, other = (
+        account(retrieved(lists, reply, method, top_k, is_async=way)) for way in (False, True)
+    )
     assert repr(one) == repr(other)  # by their reprs, since NaN is not equal to itself
 
 
@@ -85,7 +96,9 @@ def test_with_the_model_down_the_result_is_that_of_the_rules(found: list[Any], t
     def search(query: str, top_k: int = 4) -> Any:
         return found[:top_k]
 
-    down = qtm.QueryMiddleware(transforming("combined"), client=ScriptedModel(ModelError("unavailable")))
+    down = qtm.QueryMiddleware(
+        transforming("combined"), client=ScriptedModel(ModelError("unavailable"))
+    )
     with_model = down.wrap(search).retrieve(QUERY, top_k=top_k)
     rules = qtm.QueryMiddleware().wrap(search).retrieve(QUERY, top_k=top_k)
     assert repr(with_model.response) == repr(rules.response)
@@ -97,13 +110,17 @@ def test_with_the_model_down_the_result_is_that_of_the_rules(found: list[Any], t
 @given(LISTS, st.integers(1, 10))
 def test_off_gives_what_the_function_gives(found: list[Any], top_k: int) -> None:
     result = found[:top_k]
-    assert qtm.QueryMiddleware(off()).wrap(lambda query, top_k=4: result)(QUERY, top_k=top_k) is result
+    assert (
+        qtm.QueryMiddleware(off()).wrap(lambda query, top_k=4: result)(QUERY, top_k=top_k) is result
+    )
 
 
 @few
 @given(st.text())
 def test_any_text_is_answered(query: str) -> None:
-    qm = qtm.QueryMiddleware(transforming("combined"), client=ScriptedModel({"rewrite": "Which illness is it?"}))
+    qm = qtm.QueryMiddleware(
+        transforming("combined"), client=ScriptedModel({"rewrite": "Which illness is it?"})
+    )
     wrapped = qm.wrap(lambda query, top_k=4: [{"id": "a", "score": 0.5, "text": query}])
     retrieval = wrapped.retrieve(query)
     assert retrieval.original_query == query
@@ -112,8 +129,13 @@ def test_any_text_is_answered(query: str) -> None:
 
 
 @few
-@given(st.text(), st.lists(st.tuples(st.sampled_from(["user", "assistant", "system"]), st.text()), max_size=4))
+@given(
+    st.text(),
+    st.lists(st.tuples(st.sampled_from(["user", "assistant", "system"]), st.text()), max_size=4),
+)
 def test_any_history_is_survived(reply: str, history: list[tuple[str, str]]) -> None:
     qm = qtm.QueryMiddleware(transforming("all"), client=ScriptedModel(reply))
     wrapped = qm.wrap(lambda query, top_k=4: [{"id": "a", "score": 0.5, "text": "b"}])
-    assert wrapped.retrieve(QUERY, history=history).response == [{"id": "a", "score": 0.5, "text": "b"}]
+    assert wrapped.retrieve(QUERY, history=history).response == [
+        {"id": "a", "score": 0.5, "text": "b"}
+    ]

@@ -54,8 +54,12 @@ CONFIGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "max": transforming("combined", fusion={"method": "max"}),
     "concat": transforming("combined", fusion={"method": "concat"}),
     "variants alone": transforming("combined", fusion={"includeOriginal": False}),
-    "variants alone, max": transforming("decompose", fusion={"includeOriginal": False, "method": "max"}),
-    "variants alone, concat": transforming("decompose", fusion={"includeOriginal": False, "method": "concat"}),
+    "variants alone, max": transforming(
+        "decompose", fusion={"includeOriginal": False, "method": "max"}
+    ),
+    "variants alone, concat": transforming(
+        "decompose", fusion={"includeOriginal": False, "method": "concat"}
+    ),
     "variants alone, two a sub-query": transforming(
         "decompose", fusion={"includeOriginal": False, "subQueryTopK": 2, "minSuccesses": 1}
     ),
@@ -74,7 +78,14 @@ class Index:
     """
 
     def __init__(
-        self, size: int, seed: int, repeats: float, found: float, *, rising: bool, found_by_question: float = 1.0
+        self,
+        size: int,
+        seed: int,
+        repeats: float,
+        found: float,
+        *,
+        rising: bool,
+        found_by_question: float = 1.0,
     ) -> None:
         self._size, self._seed, self._repeats, self._rising = size, seed, repeats, rising
         self._found, self._found_by_question = found, found_by_question
@@ -86,11 +97,16 @@ class Index:
         return self._lists[text]
 
     def _search(self, text: str) -> list[Row]:
-        is_question = text in (QUERY, qtm.preprocess(QUERY))  # which a config may have searched in its place
+        is_question = text in (
+            QUERY,
+            qtm.preprocess(QUERY),
+        )  # which a config may have searched in its place
         chance = random.Random(f"{self._seed} {'' if is_question else text}")
         order = list(range(self._size))
         chance.shuffle(order)
-        order = order[: round(self._size * (self._found_by_question if is_question else self._found))]
+        order = order[
+            : round(self._size * (self._found_by_question if is_question else self._found))
+        ]
         rows = []
         for place, number in enumerate(order):
             if rows and chance.random() < self._repeats:
@@ -102,7 +118,9 @@ class Index:
         return rows
 
 
-def make_function(index: Index, shape: ResultShape, *, takes_top_k: bool, is_async: bool) -> Callable[..., Any]:
+def make_function(
+    index: Index, shape: ResultShape, *, takes_top_k: bool, is_async: bool
+) -> Callable[..., Any]:
     def search(query: str, top_k: int = 4) -> Any:
         return shape.build(index.rows(query)[:top_k])
 
@@ -190,9 +208,13 @@ def test_nothing_is_lost_nothing_made_up_nothing_doubled_and_the_answer_rises(
         assert got.index(answer) < PLANTED
 
 
-@pytest.mark.parametrize("config", sorted(name for name, it in CONFIGS.items() if "transformationType" in it))
+@pytest.mark.parametrize(
+    "config", sorted(name for name, it in CONFIGS.items() if "transformationType" in it)
+)
 @pytest.mark.parametrize("k", [6, 9, 12])
-def test_what_variants_find_never_takes_the_place_of_a_passage_that_the_question_finds(config: str, k: int) -> None:
+def test_what_variants_find_never_takes_the_place_of_a_passage_that_the_question_finds(
+    config: str, k: int
+) -> None:
     # The question finds 5 of 50 passages, fewer than are asked for; the variants find others.
     index = Index(50, 1, 0.0, 0.2, rising=False, found_by_question=0.1)
     dicts = SHAPES["dicts"]
@@ -227,7 +249,11 @@ def test_the_pages_are_those_of_the_plain_function_each_in_another_order(
     rising: bool,
     in_conversation: bool,
 ) -> None:
-    shape, index, calls = SHAPES[name], Index(size, seed, repeats, 1.0, rising=rising), list[tuple[str, int, int]]()
+    shape, index, calls = (
+        SHAPES[name],
+        Index(size, seed, repeats, 1.0, rising=rising),
+        list[tuple[str, int, int]](),
+    )
 
     def search(query: str, limit: int = 4, offset: int = 0) -> Any:
         calls.append((query, limit, offset))
@@ -244,7 +270,9 @@ def test_the_pages_are_those_of_the_plain_function_each_in_another_order(
         plain = shape.keys(search(QUERY, page_size, offset))
         calls.clear()
         if is_async:
-            found = asyncio.run(wrapped.aretrieve(QUERY, limit=page_size, offset=offset, history=history))
+            found = asyncio.run(
+                wrapped.aretrieve(QUERY, limit=page_size, offset=offset, history=history)
+            )
         else:
             found = wrapped.retrieve(QUERY, limit=page_size, offset=offset, history=history)
         assert Counter(shape.keys(found.response)) == Counter(plain)
@@ -261,8 +289,12 @@ def test_the_pages_are_those_of_the_plain_function_each_in_another_order(
     sizes=st.tuples(st.integers(0, 300), st.integers(0, 300)),
     seed=st.integers(0, 5),
 )
-def test_nothing_is_lost_around_a_hybrid_search(config: str, k: int, sizes: tuple[int, int], seed: int) -> None:
-    vectors, words = (Index(size, seed + place, 0.0, 1.0, rising=False) for place, size in enumerate(sizes))
+def test_nothing_is_lost_around_a_hybrid_search(
+    config: str, k: int, sizes: tuple[int, int], seed: int
+) -> None:
+    vectors, words = (
+        Index(size, seed + place, 0.0, 1.0, rising=False) for place, size in enumerate(sizes)
+    )
     dicts = SHAPES["dicts"]
 
     def by_words(query: str, top_k: int) -> Any:
@@ -294,10 +326,16 @@ def search_documents(
     """A document search as Pinecone's: *vectors* answer an embed clause and *words* a text clause, or *status* does."""
 
     def search(
-        *, namespace: str, score_by: Sequence[Any], top_k: int, include_fields: Sequence[str] | None = None
+        *,
+        namespace: str,
+        score_by: Sequence[Any],
+        top_k: int,
+        include_fields: Sequence[str] | None = None,
     ) -> SearchDocumentsResponse:
         calls.append((score_by, top_k))
-        (clause,) = [it if isinstance(it, dict) else {"type": "embed", "query": it.query} for it in score_by]
+        (clause,) = [
+            it if isinstance(it, dict) else {"type": "embed", "query": it.query} for it in score_by
+        ]
         if clause["type"] == "text" and status:
             raise Refusal(status)
         index = words if clause["type"] == "text" else vectors
@@ -305,11 +343,20 @@ def search_documents(
         factor, text = (20.0, QUERY) if clause["type"] == "text" else (1.0, clause["query"])
         fields = set(include_fields or ())
         documents = [
-            Document({"_id": row.id, "_score": factor * row.score, **({"body": row.text} if "body" in fields else {})})
+            Document(
+                {
+                    "_id": row.id,
+                    "_score": factor * row.score,
+                    **({"body": row.text} if "body" in fields else {}),
+                }
+            )
             for row in index.rows(text)[:top_k]
         ]
         return SearchDocumentsResponse(
-            matches=documents, namespace=namespace, usage=DocumentSearchUsage(read_units=1), response_info=None
+            matches=documents,
+            namespace=namespace,
+            usage=DocumentSearchUsage(read_units=1),
+            response_info=None,
         )
 
     return search
@@ -348,19 +395,37 @@ def test_nothing_is_lost_around_a_document_search(
     search = search_documents(vectors, words, status=status, calls=calls)
 
     async def asearch(
-        *, namespace: str, score_by: Sequence[Any], top_k: int, include_fields: Sequence[str] | None = None
+        *,
+        namespace: str,
+        score_by: Sequence[Any],
+        top_k: int,
+        include_fields: Sequence[str] | None = None,
     ) -> SearchDocumentsResponse:
-        return search(namespace=namespace, score_by=score_by, top_k=top_k, include_fields=include_fields)
+        return search(
+            namespace=namespace, score_by=score_by, top_k=top_k, include_fields=include_fields
+        )
 
-    clause: Any = EmbedQuery(field="body", query=QUERY) if typed else {"type": "embed", "field": "body", "query": QUERY}
-    call: dict[str, Any] = {"namespace": "docs", "score_by": [clause], "top_k": k, "include_fields": fields}
+    clause: Any = (
+        EmbedQuery(field="body", query=QUERY)
+        if typed
+        else {"type": "embed", "field": "body", "query": QUERY}
+    )
+    call: dict[str, Any] = {
+        "namespace": "docs",
+        "score_by": [clause],
+        "top_k": k,
+        "include_fields": fields,
+    }
     before, plain = copy.deepcopy(call), search(**call)
     given_config: dict[str, Any] = {**CONFIGS[config], "hybrid": {"textFields": ["body"]}}
     if names_text:
-        given_config["keywordEvidence"] = {**given_config.get("keywordEvidence", {}), "textField": "body"}
-    wrapped: Any = qtm.QueryMiddleware(given_config, client=ScriptedModel(scripted), reranker=judge).wrap(
-        asearch if is_async else search
-    )
+        given_config["keywordEvidence"] = {
+            **given_config.get("keywordEvidence", {}),
+            "textField": "body",
+        }
+    wrapped: Any = qtm.QueryMiddleware(
+        given_config, client=ScriptedModel(scripted), reranker=judge
+    ).wrap(asearch if is_async else search)
     for _ in range(2):
         calls.clear()
         with warnings.catch_warnings():

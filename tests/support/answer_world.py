@@ -14,7 +14,11 @@ from qtmiddleware.protocols import Prompt
 from tests.support.retrieval_world import REPLIES, WAYS, Searched, Way
 
 BROAD: Final = "What is known about Jaco, the vet and the fees?"
-PARTS: Final = ("Does Jaco have health concerns?", "What does the vet check?", "When is the fee due?")
+PARTS: Final = (
+    "Does Jaco have health concerns?",
+    "What does the vet check?",
+    "When is the fee due?",
+)
 PATIENT: Final = {"llmTimeoutMs": 50_000, "deadlineMs": 55_000}
 
 
@@ -34,7 +38,12 @@ def scripted(**replies: Any) -> Callable[[Prompt], Any]:
 
 def synthesis(**more: Any) -> dict[str, Any]:
     """A configuration that answers part by part."""
-    return {"transformationType": "decompose", "limits": PATIENT, **more, "answer": {"mode": "synthesis"}}
+    return {
+        "transformationType": "decompose",
+        "limits": PATIENT,
+        **more,
+        "answer": {"mode": "synthesis"},
+    }
 
 
 class Telling:
@@ -77,7 +86,9 @@ class Telling:
 
 TELLINGS: Final = tuple(Telling(way, streams=streams) for way in WAYS for streams in (False, True))
 every_telling: Final = pytest.mark.parametrize("telling", TELLINGS, ids=repr)
-every_stream: Final = pytest.mark.parametrize("telling", [it for it in TELLINGS if it.streams], ids=repr)
+every_stream: Final = pytest.mark.parametrize(
+    "telling", [it for it in TELLINGS if it.streams], ids=repr
+)
 
 
 def asked(searched: Searched, mode: str) -> list[dict[str, Any]]:

@@ -80,7 +80,10 @@ def rank_by_words(asked: dict[str, Any]) -> dict[str, str]:
     said = {"ranking": ranking, "reason": f"{ordered[0]} says most."}
     for name, length in lengths.items():
         said |= {f"{name.lower()}_{it}": str(min(10, 1 + length)) for it in CRITERIA}
-        said |= {f"{name.lower()}_strengths": "brief" if length < 6 else "full", f"{name.lower()}_weaknesses": ""}
+        said |= {
+            f"{name.lower()}_strengths": "brief" if length < 6 else "full",
+            f"{name.lower()}_weaknesses": "",
+        }
     return said
 
 

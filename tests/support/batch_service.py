@@ -60,7 +60,9 @@ class BatchServer:
 
     steps = ("validating", "in_progress", "finalizing")
 
-    def __init__(self, server: HTTPServer, reply: Answer, *, path: str = "/v1", seed: int = 0) -> None:
+    def __init__(
+        self, server: HTTPServer, reply: Answer, *, path: str = "/v1", seed: int = 0
+    ) -> None:
         self.url = server.url_for(path)
         self.reply = reply
         self.faults = Faults()
@@ -89,7 +91,9 @@ class BatchServer:
                 while batch.body["status"] not in ("completed", "failed", "expired", "cancelled"):
                     self._go_on(batch)
 
-    def _guard(self, name: str, handle: Callable[[Request, list[str]], Response]) -> Callable[[Request], Response]:
+    def _guard(
+        self, name: str, handle: Callable[[Request, list[str]], Response]
+    ) -> Callable[[Request], Response]:
         def respond(request: Request) -> Response:
             with self._lock:
                 call = f"{request.method} {name}"
@@ -97,7 +101,9 @@ class BatchServer:
                 self.before()
                 if self.faults.calls.get(call):
                     return self.faults.calls[call].pop(0)
-                response = handle(request, request.path.partition(f"/{name}")[2].strip("/").split("/"))
+                response = handle(
+                    request, request.path.partition(f"/{name}")[2].strip("/").split("/")
+                )
                 self.after()
                 return self.faults.late[call].pop(0) if self.faults.late.get(call) else response
 
@@ -120,7 +126,9 @@ class BatchServer:
                 self.faults.cut -= 1
                 # Its length is told, and less comes.
                 half = iter([content[: len(content) // 2]])
-                return Response(half, headers={"Content-Length": str(len(content)), "Connection": "close"})
+                return Response(
+                    half, headers={"Content-Length": str(len(content)), "Connection": "close"}
+                )
             return Response(content, content_type="application/jsonl")
         return as_json(self._describe(rest[0], "batch"))
 
@@ -140,7 +148,10 @@ class BatchServer:
         if rest[1:] == ["cancel"]:
             if batch.body["status"] in ("completed", "failed", "expired", "cancelled"):
                 return failure(409, "Cannot cancel a batch that has ended", code="conflict")
-            batch.ends, batch.most = "cancelled", batch.most if batch.most is not None else len(batch.lines) // 2
+            batch.ends, batch.most = (
+                "cancelled",
+                batch.most if batch.most is not None else len(batch.lines) // 2,
+            )
             batch.body |= {"status": "cancelling", "cancelling_at": int(self.now())}
         else:
             self._go_on(batch)
@@ -153,11 +164,15 @@ class BatchServer:
         most = int(request.args.get("limit", 20))
         data = [self.batches[id_].body for id_ in ids[:most]]
         last = data[-1]["id"] if data else None
-        return as_json({"object": "list", "data": data, "last_id": last, "has_more": len(ids) > most})
+        return as_json(
+            {"object": "list", "data": data, "last_id": last, "has_more": len(ids) > most}
+        )
 
     def _create(self, asked: dict[str, Any]) -> Response:
         if asked["input_file_id"] not in self.files:
-            return failure(400, "Invalid input_file_id", code="invalid_value", param="input_file_id")
+            return failure(
+                400, "Invalid input_file_id", code="invalid_value", param="input_file_id"
+            )
         content = self.files[asked["input_file_id"]][1]
         lines = [json.loads(line) for line in content.decode().split("\n")[:-1]]
         id_, now = f"batch_{len(self.batches) + 1}", int(self.now())
@@ -172,7 +187,10 @@ class BatchServer:
             batch.ends, batch.most = self.endings.pop(0)
         if self.errors or (found := self._validate(lines, asked["endpoint"])):
             batch.ends = "failed"
-            body["errors"] = {"object": "list", "data": [self.errors.pop(0)] if self.errors else found}
+            body["errors"] = {
+                "object": "list",
+                "data": [self.errors.pop(0)] if self.errors else found,
+            }
         else:
             self.sent.update(json.dumps(line["body"], sort_keys=True) for line in lines)
         return as_json(body)
@@ -184,10 +202,14 @@ class BatchServer:
             "duplicate_custom_id": len(set(ids)) < len(ids),
             "too_many_requests": len(lines) > MOST_REQUESTS,
             "mismatched_model": len({line["body"]["model"] for line in lines}) > 1,
-            "invalid_url": any((line["method"], line["url"]) != ("POST", endpoint) for line in lines),
+            "invalid_url": any(
+                (line["method"], line["url"]) != ("POST", endpoint) for line in lines
+            ),
             "invalid_custom_id": any(not 0 < len(id_) <= 64 for id_ in ids),
         }
-        return [{"code": code, "message": code, "line": None} for code, is_so in wrong.items() if is_so]
+        return [
+            {"code": code, "message": code, "line": None} for code, is_so in wrong.items() if is_so
+        ]
 
     def _go_on(self, batch: FakeBatch) -> None:
         """Let *batch* make one step."""
@@ -215,13 +237,24 @@ class BatchServer:
             (output if status == 200 else errors).append(json.dumps(said, ensure_ascii=False))
         for line in lines[most:]:
             error = {"code": f"batch_{batch.ends}", "message": "This request was not made."}
-            errors.append(json.dumps({"id": "r", "custom_id": line["custom_id"], "response": None, "error": error}))
+            errors.append(
+                json.dumps(
+                    {"id": "r", "custom_id": line["custom_id"], "response": None, "error": error}
+                )
+            )
         counts = {"total": len(lines), "completed": len(output), "failed": len(errors)}
-        batch.body |= {"status": batch.ends, f"{batch.ends}_at": int(self.now()), "request_counts": counts}
+        batch.body |= {
+            "status": batch.ends,
+            f"{batch.ends}_at": int(self.now()),
+            "request_counts": counts,
+        }
         for key, found in (("output_file_id", self.spoil(output)), ("error_file_id", errors)):
             if found:
                 id_ = f"file-{len(self.files) + 1}"
-                self.files[id_] = (f"{batch.body['id']}_{key}.jsonl", "".join(f"{it}\n" for it in found).encode())
+                self.files[id_] = (
+                    f"{batch.body['id']}_{key}.jsonl",
+                    "".join(f"{it}\n" for it in found).encode(),
+                )
                 batch.body[key] = id_
 
     def _answer(self, body: dict[str, Any]) -> tuple[int, Mapping[str, Any]]:
@@ -230,7 +263,9 @@ class BatchServer:
             return said
         if isinstance(said, Mapping) and "choices" in said:
             return 200, said
-        return 200, completion(said if isinstance(said, str) else json.dumps(said), model=body["model"])
+        return 200, completion(
+            said if isinstance(said, str) else json.dumps(said), model=body["model"]
+        )
 
     def _chat(self, request: Request, _: list[str]) -> Response:
         body = request.get_json()

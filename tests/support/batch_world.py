@@ -24,7 +24,9 @@ QUERIES = [f"When was bridge number {number} opened to traffic?" for number in r
 class BatchWorld:
     """A few questions, a service, and one command after the other, as each would be a process of its own."""
 
-    def __init__(self, server: HTTPServer, folder: Path, *, answer: Answer = reply, **settings: Any) -> None:
+    def __init__(
+        self, server: HTTPServer, folder: Path, *, answer: Answer = reply, **settings: Any
+    ) -> None:
         self.service = BatchServer(server, answer)
         llm = {"baseUrl": self.service.url, **settings.pop("llm", {})}
         given = {"transformationType": "combined", **settings, "llm": llm}
@@ -64,4 +66,7 @@ class BatchWorld:
     def ask_live(self) -> dict[str, Transformation]:
         """What the questions get one by one."""
         with QueryMiddleware(self.config.overridden(REPLAYED)) as middleware:
-            return {query: middleware.transform(query, history=history) for query, history in self.questions}
+            return {
+                query: middleware.transform(query, history=history)
+                for query, history in self.questions
+            }

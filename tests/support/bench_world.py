@@ -25,7 +25,9 @@ def passages(count: int = 12) -> tuple[Passage, ...]:
 
 
 def bridges_data(*, history: bool = False) -> Dataset:
-    questions = [Question(name, text, metadata={"answer": "In 1850."}) for name, text in QUESTIONS.items()]
+    questions = [
+        Question(name, text, metadata={"answer": "In 1850."}) for name, text in QUESTIONS.items()
+    ]
     if history:
         questions.append(Question("later", FOLLOW_UP, HISTORY))
     qrels = {one.id: {f"{one.id if one.id != 'later' else 'Arlo'}#0": 1} for one in questions}
@@ -34,10 +36,21 @@ def bridges_data(*, history: bool = False) -> Dataset:
 
 def write_data(folder: Path, data: Dataset) -> Path:
     (folder / "qrels").mkdir(parents=True)
-    corpus = [{"_id": it.id, "text": it.text, "metadata": dict(it.metadata)} for it in data.passages]
-    for name, records in {"corpus": corpus, "queries": [one.to_record() for one in data.questions]}.items():
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    lines = [f"{question}\t{id_}\t{grade}\n" for question, found in data.qrels.items() for id_, grade in found.items()]
+    corpus = [
+        {"_id": it.id, "text": it.text, "metadata": dict(it.metadata)} for it in data.passages
+    ]
+    for name, records in {
+        "corpus": corpus,
+        "queries": [one.to_record() for one in data.questions],
+    }.items():
+        (folder / f"{name}.jsonl").write_text(
+            "".join(json.dumps(record) + "\n" for record in records)
+        )
+    lines = [
+        f"{question}\t{id_}\t{grade}\n"
+        for question, found in data.qrels.items()
+        for id_, grade in found.items()
+    ]
     (folder / "qrels" / "test.tsv").write_text("".join(lines))
     return folder
 
@@ -53,7 +66,11 @@ def write_recording(path: Path, data: Dataset, *fields: str) -> Path:
     }
     records = []
     for question in data.questions:
-        given = json.loads(json.dumps({name: said[name] for name in fields}).replace("{0}", f"{question.id} Bridge"))
+        given = json.loads(
+            json.dumps({name: said[name] for name in fields}).replace(
+                "{0}", f"{question.id} Bridge"
+            )
+        )
         records.append({"_id": question.id, **given})
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     return path
@@ -91,7 +108,11 @@ def reply(body: dict[str, Any]) -> Any:
     if mode.startswith("test_"):
         return writer(Prompt(mode, "1", "", user, (), user))
     if mode == "rank":
-        marks = {f"{name}_{what}": "7" for name in "ab" for what in ("accuracy", "completeness", "relevance")}
+        marks = {
+            f"{name}_{what}": "7"
+            for name in "ab"
+            for what in ("accuracy", "completeness", "relevance")
+        }
         return {"reason": "They say the same.", **marks, "ranking": "A = B"}
     asked = json.loads(user)
     if "passages" in asked:

@@ -68,7 +68,12 @@ def opened(browser: Browser, tmp_path: Path) -> Iterator[Open]:
             shown.on("pageerror", lambda error: complaints.append(str(error)))
             shown.on("dialog", lambda dialog: complaints.append(dialog.message))
             shown.on(
-                "request", lambda it: None if it.url.startswith(("data:", file.as_uri())) else complaints.append(it.url)
+                "request",
+                lambda it: (
+                    None
+                    if it.url.startswith(("data:", file.as_uri()))
+                    else complaints.append(it.url)
+                ),
             )
         shown.goto(file.as_uri())
         return shown

@@ -62,7 +62,11 @@ class RewritingService(ModelServer):
             if self._chance.random() < self.failing:
                 return failure(500)
         question = asked_of(body)
-        return failure(400, code="content_filter") if question in self.refused else {"rewrite": rewrite(question)}
+        return (
+            failure(400, code="content_filter")
+            if question in self.refused
+            else {"rewrite": rewrite(question)}
+        )
 
 
 def asked_of(body: Mapping[str, Any]) -> str:
@@ -83,7 +87,9 @@ def make_questions(count: int) -> list[str]:
 
 def write_questions(path: Path, questions: Iterable[str]) -> Path:
     """A file of *questions*, each with an id."""
-    lines = [json.dumps({"id": f"q{number}", "query": it}) for number, it in enumerate(questions, 1)]
+    lines = [
+        json.dumps({"id": f"q{number}", "query": it}) for number, it in enumerate(questions, 1)
+    ]
     path.write_text("\n".join(lines) + "\n", "utf-8")
     return path
 
@@ -98,12 +104,26 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 def build_command(*options: str) -> list[str]:
     """The command that rewrites the questions of ``queries.jsonl`` into ``out.jsonl``."""
     files = ("--file", "queries.jsonl", "--out", "out.jsonl")
-    return [sys.executable, "-c", MAIN, "transform", "-t", "rewrite", *files, *SLOW_MACHINE, *options]
+    return [
+        sys.executable,
+        "-c",
+        MAIN,
+        "transform",
+        "-t",
+        "rewrite",
+        *files,
+        *SLOW_MACHINE,
+        *options,
+    ]
 
 
 def build_environment(url: str) -> dict[str, str]:
     """An environment in which the service at *url* is asked, and nothing is set of this machine's."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "QTM_"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OPENAI_", "QTM_"))
+    }
     return {**kept, "QTM_LLM_BASE_URL": url, "PYTHONIOENCODING": "utf-8"}
 
 
@@ -119,7 +139,9 @@ def start(folder: Path, url: str, *options: str) -> subprocess.Popen[bytes]:
     )
 
 
-def wait_for_requests(service: RewritingService, count: int, running: subprocess.Popen[bytes]) -> bool:
+def wait_for_requests(
+    service: RewritingService, count: int, running: subprocess.Popen[bytes]
+) -> bool:
     """Wait until the service was asked *count* times; false where the command ended before."""
     give_up = time.monotonic() + 150
     while len(service.bodies) < count:

@@ -32,8 +32,14 @@ class Ended:
 def qtm(tmp_path: Path) -> Callable[..., Ended]:
     """Run ``qtm`` without a key, in a folder that is empty or the one given."""
 
-    def run(*arguments: str, text: bytes = b"", folder: Path | None = None, **environ: str) -> Ended:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "QTM_"))}
+    def run(
+        *arguments: str, text: bytes = b"", folder: Path | None = None, **environ: str
+    ) -> Ended:
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("OPENAI_", "QTM_"))
+        }
         # What shows the settings shows nobody's but those a test gives.
         kept |= {} if "config" in arguments else PATIENCE
         ended = subprocess.run(
@@ -45,7 +51,11 @@ def qtm(tmp_path: Path) -> Callable[..., Ended]:
             timeout=200,
             check=False,
         )
-        return Ended(ended.returncode, ended.stdout.decode("utf-8", "replace"), ended.stderr.decode("utf-8", "replace"))
+        return Ended(
+            ended.returncode,
+            ended.stdout.decode("utf-8", "replace"),
+            ended.stderr.decode("utf-8", "replace"),
+        )
 
     return run
 

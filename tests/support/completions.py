@@ -13,7 +13,12 @@ USAGE: Final = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 1
 
 
 def completion(
-    content: Any, *, finish: str | None = "stop", usage: Any = USAGE, model: str = MODEL, **message: Any
+    content: Any,
+    *,
+    finish: str | None = "stop",
+    usage: Any = USAGE,
+    model: str = MODEL,
+    **message: Any,
 ) -> dict[str, Any]:
     """The body that says *content*; *message* is what else stands in the message."""
     choice = {"message": {"role": "assistant", "content": content, "refusal": None, **message}}
@@ -21,7 +26,12 @@ def completion(
 
 
 def chunk(
-    content: Any = ..., *, finish: str | None = None, usage: Any = None, model: str = MODEL, **delta: Any
+    content: Any = ...,
+    *,
+    finish: str | None = None,
+    usage: Any = None,
+    model: str = MODEL,
+    **delta: Any,
 ) -> dict[str, Any]:
     """One event of a stream; *delta* is what else stands in it."""
     said = {} if content is ... else {"content": content}
@@ -29,7 +39,9 @@ def chunk(
     return _body("chat.completion.chunk", choices, usage, model)
 
 
-def chunks(pieces: str | Iterable[str], *, usage: Any = USAGE, model: str = MODEL) -> Iterator[dict[str, Any]]:
+def chunks(
+    pieces: str | Iterable[str], *, usage: Any = USAGE, model: str = MODEL
+) -> Iterator[dict[str, Any]]:
     """The events of a whole stream, a text's word by word; *usage* comes last, unless it is None."""
     if isinstance(pieces, str):
         first, *rest = pieces.split(" ")
@@ -49,19 +61,42 @@ def stream(events: Iterable[dict[str, Any]]) -> Iterator[str]:
     yield "data: [DONE]\n\n"
 
 
-def embeddings(vectors: Sequence[Sequence[float]], *, encoding: str = "float", model: str = MODEL) -> dict[str, Any]:
+def embeddings(
+    vectors: Sequence[Sequence[float]], *, encoding: str = "float", model: str = MODEL
+) -> dict[str, Any]:
     """The body of *vectors*, which come in any order, here the last one first."""
     coded = [
-        base64.b64encode(struct.pack(f"<{len(it)}f", *it)).decode() if encoding == "base64" else it for it in vectors
+        base64.b64encode(struct.pack(f"<{len(it)}f", *it)).decode() if encoding == "base64" else it
+        for it in vectors
     ]
     data = [{"object": "embedding", "index": at, "embedding": it} for at, it in enumerate(coded)]
-    return {"object": "list", "model": model, "data": data[::-1], "usage": {"prompt_tokens": 1, "total_tokens": 1}}
+    return {
+        "object": "list",
+        "model": model,
+        "data": data[::-1],
+        "usage": {"prompt_tokens": 1, "total_tokens": 1},
+    }
 
 
 def error(message: str = "no luck", *, code: str | None = None, **more: Any) -> dict[str, Any]:
     """The body of a refusal."""
-    return {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": code, **more}}
+    return {
+        "error": {
+            "message": message,
+            "type": "invalid_request_error",
+            "param": None,
+            "code": code,
+            **more,
+        }
+    }
 
 
 def _body(kind: str, choices: list[dict[str, Any]], usage: Any, model: str) -> dict[str, Any]:
-    return {"id": "c", "object": kind, "created": 0, "model": model, "choices": choices, "usage": usage}
+    return {
+        "id": "c",
+        "object": kind,
+        "created": 0,
+        "model": model,
+        "choices": choices,
+        "usage": usage,
+    }

@@ -11,15 +11,28 @@ from typing import Any, Final
 from qtmiddleware.protocols import Prompt
 
 QUERY: Final = "Does Jaco have any health concerns?"
-SUBS: Final = ("What did the vet say about Jaco?", "Which illness does Jaco have?", "How old is the dog Jaco?")
+SUBS: Final = (
+    "What did the vet say about Jaco?",
+    "Which illness does Jaco have?",
+    "How old is the dog Jaco?",
+)
 REWRITE: Final = "Does the dog Jaco have medical conditions?"
 ANSWER: Final = "Jaco is healthy [1]. The vet saw him in May [2]."
 
 
 def reply(wanted: Mapping[str, str]) -> dict[str, Any]:
     """A reply with the fields that are *wanted*, each a ``line`` or a ``list``."""
-    said = {"rewrite": REWRITE, "sub_queries": list(SUBS), "paraphrases": list(SUBS), "hyde": "Jaco is a healthy dog."}
-    said |= {"step_back": "What conditions do older dogs have?", "standalone": QUERY, "keywords": ["vet"]}
+    said = {
+        "rewrite": REWRITE,
+        "sub_queries": list(SUBS),
+        "paraphrases": list(SUBS),
+        "hyde": "Jaco is a healthy dog.",
+    }
+    said |= {
+        "step_back": "What conditions do older dogs have?",
+        "standalone": QUERY,
+        "keywords": ["vet"],
+    }
     return {name: said[name] for name in wanted}
 
 
@@ -32,7 +45,8 @@ def found(query: str, top_k: int = 3) -> list[dict[str, Any]]:
     """Passages whose ids say what was asked for."""
     rows = [("shared", "Jaco is healthy and was seen by the vet"), (query, f"About {query}")]
     return [
-        {"id": name, "score": 0.9 - place / 10, "metadata": {"text": text}} for place, (name, text) in enumerate(rows)
+        {"id": name, "score": 0.9 - place / 10, "metadata": {"text": text}}
+        for place, (name, text) in enumerate(rows)
     ][:top_k]
 
 
@@ -76,7 +90,9 @@ def fine(retrieval):
 """
 
 
-def python(body: str, *, seconds: float = 200.0, code: int = 0, env: Mapping[str, str] | None = None) -> str:
+def python(
+    body: str, *, seconds: float = 200.0, code: int = 0, env: Mapping[str, str] | None = None
+) -> str:
     """What a process prints that runs *body*; fails where it complains, ends otherwise or takes longer."""
     done = subprocess.run(
         [sys.executable, "-c", PROLOGUE + textwrap.dedent(body)],

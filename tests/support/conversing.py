@@ -12,7 +12,11 @@ QUESTION: Final = "Does Jaco have any health concerns?"
 HEALTH: Final = "Jaco has no health concerns, says the vet."
 PASSAGES: Final = (
     Passage("health", HEALTH, {"source": "vet.pdf", "title": "The vet's report", "page": 3}),
-    Passage("food", "Jaco eats dry food twice a day: naïve, but \x1b[31mgood\x07 for him.", {"source": "food.txt"}),
+    Passage(
+        "food",
+        "Jaco eats dry food twice a day: naïve, but \x1b[31mgood\x07 for him.",
+        {"source": "food.txt"},
+    ),
     Passage("illness", "Older dogs suffer from arthritis and obesity.", {"source": "dogs.txt"}),
     Passage("fees", "The fee for the allotment is due in March.", {"source": "fees.txt"}),
 )
@@ -23,5 +27,9 @@ INDEX: Final = Path(".tmp/index/qtmiddleware.sqlite")
 
 def environ(folder: Path, **more: str) -> dict[str, str]:
     """The environment of a terminal, without a key."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "QTM_"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OPENAI_", "QTM_"))
+    }
     return {**kept, **PATIENCE, "TERM": "xterm", "XDG_STATE_HOME": str(folder / "state"), **more}

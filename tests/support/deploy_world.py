@@ -24,7 +24,9 @@ IDS: Final = ["a", "b"]
 def write_recipes(folder: Path, page: Path = ROOT / "docs" / "deploy.md") -> Path:
     """Each example of *page* that names its file in its first line, in *folder*."""
     examples = re.findall(
-        r"^```python[^\n]*\n# ([\w.]+\.py)\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE
+        r"^```python[^\n]*\n# ([\w.]+\.py)\n(.*?)^```",
+        page.read_text("utf-8"),
+        re.DOTALL | re.MULTILINE,
     )
     for name, code in examples:
         (folder / name).write_text(code, encoding="utf-8")
@@ -33,7 +35,11 @@ def write_recipes(folder: Path, page: Path = ROOT / "docs" / "deploy.md") -> Pat
 
 def environment(address: str, **more: str) -> dict[str, str]:
     """That of a process whose model is at *address*, without settings of the machine's own."""
-    kept = {name: value for name, value in os.environ.items() if not name.upper().startswith(("OPENAI_", "QTM_"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.upper().startswith(("OPENAI_", "QTM_"))
+    }
     kept = {name: value for name, value in kept.items() if not name.upper().endswith("_PROXY")}
     # The model answers when the processor is free, which it may not be for a while.
     patient = {"QTM_LIMITS_LLM_TIMEOUT_MS": "20000", "QTM_LIMITS_DEADLINE_MS": "30000"}
@@ -43,7 +49,9 @@ def environment(address: str, **more: str) -> dict[str, str]:
 class Process:
     """A process of Python in *folder*: its standard output can be read line by line, its complaints at its end."""
 
-    def __init__(self, folder: Path, *arguments: str, env: dict[str, str], pass_fds: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, folder: Path, *arguments: str, env: dict[str, str], pass_fds: tuple[int, ...] = ()
+    ) -> None:
         self._complaints = folder / f"{arguments[-1].replace('/', '-')[-40:]}.{id(self)}.stderr"
         with self._complaints.open("wb") as stderr:
             self.running = subprocess.Popen(

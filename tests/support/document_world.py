@@ -33,8 +33,17 @@ def build_documents() -> list[dict[str, Any]]:
     for page, (name, body) in enumerate(BODIES.items()):
         held = sparse(body, "passage")
         values = {"indices": list(held), "values": list(held.values())}
-        document = {"_id": name, "title": name, "body": body, "secret": body, "vec": embed(body), "terms": values}
-        documents.append({**document, "page": page, "tags": ["dog"] if "Jaco" in body else ["other"]})
+        document = {
+            "_id": name,
+            "title": name,
+            "body": body,
+            "secret": body,
+            "vec": embed(body),
+            "terms": values,
+        }
+        documents.append(
+            {**document, "page": page, "tags": ["dog"] if "Jaco" in body else ["other"]}
+        )
     return documents
 
 

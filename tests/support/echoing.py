@@ -12,7 +12,18 @@ from tests.support.completions import completion
 from tests.support.emitted import ANSWER, REPLY
 from tests.support.model_server import ModelServer, Said, as_json
 
-FAULTS: Final = ("none", "401", "400", "429", "500", "garbage", "truncated", "shape", "echo", "hang")
+FAULTS: Final = (
+    "none",
+    "401",
+    "400",
+    "429",
+    "500",
+    "garbage",
+    "truncated",
+    "shape",
+    "echo",
+    "hang",
+)
 _FIELDS: Final = {
     "standalone": f"What about {REPLY} qmarkzebulon?",
     "rewrite": f"Which illness does {REPLY} qmarkzebulon have?",
@@ -51,7 +62,9 @@ class EchoingService(ModelServer):
         match self.fault:
             case "400" | "401" | "429" | "500":
                 error = {"message": echo, "type": echo, "param": echo, "code": echo}
-                return as_json({"error": error}, int(self.fault), {"Retry-After": "0", "X-Echo": "1"})
+                return as_json(
+                    {"error": error}, int(self.fault), {"Retry-After": "0", "X-Echo": "1"}
+                )
             case "garbage":
                 return Response(f"<html>{echo}", content_type="application/json")
             case "truncated":

@@ -46,8 +46,13 @@ class EmbeddingsServer(ModelServer):
         if len(texts) > 2_048 or not all(texts):
             return failure(400, "'$.input' is invalid. Please check the API reference.")
         if (longest := max(map(self.tokens, texts))) > self.most_tokens:
-            return failure(400, f"This model's maximum context length is {self.most_tokens} tokens, not {longest}.")
+            return failure(
+                400,
+                f"This model's maximum context length is {self.most_tokens} tokens, not {longest}.",
+            )
         if (total := sum(map(self.tokens, texts))) > 300_000:
             limit = "max_tokens_per_request"
-            return failure(400, f"Requested {total} tokens, max 300000 tokens per request", code=limit)
+            return failure(
+                400, f"Requested {total} tokens, max 300000 tokens per request", code=limit
+            )
         return self.expected(texts, body.get("dimensions"))

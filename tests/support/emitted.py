@@ -61,7 +61,9 @@ class Emitted:
             self.say("arguments of an error", repr(error.args))
             self.say("notes of an error", repr(getattr(error, "__notes__", ())))
             self.say("attributes of an error", repr(vars(error)))
-            alone = traceback.TracebackException(type(error), error, error.__traceback__, capture_locals=False)
+            alone = traceback.TracebackException(
+                type(error), error, error.__traceback__, capture_locals=False
+            )
             alone.__cause__ = alone.__context__ = None
             self.say("traceback of an error", "".join(alone.format(chain=False)))
             self.pickle(error)
@@ -75,15 +77,26 @@ class Emitted:
     def _while_handling(self, error: BaseException | None) -> None:
         while error is not None:
             held = vars(error) if hasattr(error, "__dict__") else ""
-            self.say("what an error was raised while handling", f"{error!r} {error.args!r} {held!r}")
+            self.say(
+                "what an error was raised while handling", f"{error!r} {error.args!r} {held!r}"
+            )
             error = error.__cause__ or error.__context__
 
     def retrieval(self, found: Any) -> None:
-        self.show(found, *found.matches, *found.variants, *found.rankings, found.transformation, found.trace)
+        self.show(
+            found,
+            *found.matches,
+            *found.variants,
+            *found.rankings,
+            found.transformation,
+            found.trace,
+        )
         self.say("trace", json.dumps(found.trace.to_dict()))
         self.say("degradations", repr(found.degradations))
         # The response and the passages may be of any class of the caller's.
-        self.guarded.append(("pickle of Retrieval", pickle.dumps((found.variants, found.trace)).decode("latin-1")))
+        self.guarded.append(
+            ("pickle of Retrieval", pickle.dumps((found.variants, found.trace)).decode("latin-1"))
+        )
 
     def check(self) -> None:
         found = [
@@ -95,7 +108,9 @@ class Emitted:
         ]
         told = "\n".join(f"{mark} in {where}: {text[:400]!r}" for mark, where, text in found[:20])
         if found:
-            raise AssertionError(f"{len(found)} of {len(self.open) + len(self.guarded)} emitted:\n{told}")
+            raise AssertionError(
+                f"{len(found)} of {len(self.open) + len(self.guarded)} emitted:\n{told}"
+            )
 
 
 def _is_raised_by_us(error: BaseException) -> bool:
@@ -113,7 +128,9 @@ class _Listening(logging.Handler):
         self._as_printed = logging.Formatter("%(name)s %(message)s")
 
     def emit(self, record: logging.LogRecord) -> None:
-        text = self._as_printed.format(record) + repr(record.args) + repr(getattr(record, "meta", ""))
+        text = (
+            self._as_printed.format(record) + repr(record.args) + repr(getattr(record, "meta", ""))
+        )
         # What it says for programs holds no text at any level.
         self._emitted.say("qtm of a record", repr(getattr(record, "qtm", "")))
         kept = self._emitted.open if record.levelno > logging.DEBUG else self._emitted.guarded
@@ -125,7 +142,9 @@ def listening() -> Iterator[Emitted]:
     """Logs of this package and of asyncio, which tells of what nobody waited for, and warnings; checked at the end."""
     emitted = Emitted()
     handler = _Listening(emitted)
-    loggers = [logging.getLogger(name) for name in ("qtmiddleware", "asyncio", "concurrent.futures")]
+    loggers = [
+        logging.getLogger(name) for name in ("qtmiddleware", "asyncio", "concurrent.futures")
+    ]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.addHandler(handler)

@@ -18,7 +18,9 @@ class Example:
 
     def check_output(self, printed: str) -> None:
         """Fail unless *printed* is the output; ``...`` there stands for anything."""
-        if self.output is not None and not doctest.OutputChecker().check_output(self.output, printed, doctest.ELLIPSIS):
+        if self.output is not None and not doctest.OutputChecker().check_output(
+            self.output, printed, doctest.ELLIPSIS
+        ):
             assert printed == self.output
 
 

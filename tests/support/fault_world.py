@@ -44,7 +44,11 @@ def search(query: str, top_k: int = 3) -> list[dict[str, Any]]:
 
     asked = words(query)
     rows: list[dict[str, Any]] = [
-        {"id": name, "score": len(asked & words(text)) / len(asked | words(text)), "metadata": {"text": text}}
+        {
+            "id": name,
+            "score": len(asked & words(text)) / len(asked | words(text)),
+            "metadata": {"text": text},
+        }
         for name, text in PASSAGES.items()
     ]
     return sorted(rows, key=lambda row: (-row["score"], row["id"]))[:top_k]
@@ -78,7 +82,14 @@ class Caller:
         self.name = name
         self.url = url
 
-    def ask(self, settings: Mapping[str, Any], *, respond: Respond = search, query: Any = QUERY, **options: Any) -> Day:
+    def ask(
+        self,
+        settings: Mapping[str, Any],
+        *,
+        respond: Respond = search,
+        query: Any = QUERY,
+        **options: Any,
+    ) -> Day:
         day, lock = Day(), Lock()
 
         def function(query: str, top_k: int = 3) -> Any:
@@ -97,7 +108,9 @@ class Caller:
                     wrapped = qtm.QueryMiddleware(settings, client=client).wrap(function)
                     day.retrieval = wrapped.retrieve(query, **options)
             else:
-                day.retrieval = asyncio.run(self._asked(settings, coroutine, account, query, options))
+                day.retrieval = asyncio.run(
+                    self._asked(settings, coroutine, account, query, options)
+                )
         except BaseException as error:
             day.error = error
             return day
@@ -105,7 +118,12 @@ class Caller:
         return day
 
     async def _asked(
-        self, settings: Mapping[str, Any], coroutine: Any, account: dict[str, Any], query: Any, options: dict[str, Any]
+        self,
+        settings: Mapping[str, Any],
+        coroutine: Any,
+        account: dict[str, Any],
+        query: Any,
+        options: dict[str, Any],
     ) -> qtm.Retrieval:
         async with openai.AsyncOpenAI(**account) as client:
             wrapped = qtm.QueryMiddleware(settings, client=client).wrap(coroutine)

@@ -96,9 +96,15 @@ def load(case: Case) -> tuple[Dataset, LanguageModel | None]:
     model: LanguageModel | None = None
     if case.recording:
         file = (
-            DEMO / "recordings.jsonl" if case.recording == "demo" else SHARED / "recordings" / f"{case.recording}.jsonl"
+            DEMO / "recordings.jsonl"
+            if case.recording == "demo"
+            else SHARED / "recordings" / f"{case.recording}.jsonl"
         )
-        recorded = {json.loads(line)["_id"] for line in file.read_text(encoding="utf-8").splitlines() if line.strip()}
+        recorded = {
+            json.loads(line)["_id"]
+            for line in file.read_text(encoding="utf-8").splitlines()
+            if line.strip()
+        }
         data = data.only(recorded).first(case.questions)
         model = RecordedModel.from_file(file, [question.to_record() for question in data.questions])
     else:
@@ -117,10 +123,15 @@ def build_functions(data: Dataset, embedder: Embedder, store: Any) -> dict[str, 
 
     def find_nearest(query: str, count: int) -> list[tuple[int, float]]:
         scores = vectors @ np.asarray(embedder.embed([query])[0])
-        return [(int(place), float(scores[place])) for place in np.argsort(-scores, kind="stable")[:count]]
+        return [
+            (int(place), float(scores[place]))
+            for place in np.argsort(-scores, kind="stable")[:count]
+        ]
 
     def find_words(query: str, count: int) -> list[tuple[int, float]]:
-        return [(places[record["id"]], record["score"]) for record in store.keyword_search(query, count)]
+        return [
+            (places[record["id"]], record["score"]) for record in store.keyword_search(query, count)
+        ]
 
     def search_vectors(query: str, top_k: int = TOP_K) -> dict[str, Any]:
         matches = [
@@ -145,7 +156,10 @@ def build_functions(data: Dataset, embedder: Embedder, store: Any) -> dict[str, 
             for rank, (place, _) in enumerate(found, start=1):
                 sums[place] = sums.get(place, 0.0) + 1.0 / (RRF_K + rank)
         best = sorted(sums.items(), key=lambda pair: (-pair[1], pair[0]))[:top_k]
-        return [{"id": passages[it].id, "score": score, "content": passages[it].text} for it, score in best]
+        return [
+            {"id": passages[it].id, "score": score, "content": passages[it].text}
+            for it, score in best
+        ]
 
     return {"dense": search_vectors, "bm25": search_words, "hybrid": search_both}
 
@@ -154,16 +168,26 @@ def measure(case: Case, embedder: Embedder) -> CaseOrders:
     """What each kind of function returns for each question of *case* under each preset, one after the other."""
     data, model = load(case)
     found: CaseOrders = {}
-    with TemporaryDirectory() as folder, build_index(data, Path(folder) / "index.sqlite", embedder) as store:
+    with (
+        TemporaryDirectory() as folder,
+        build_index(data, Path(folder) / "index.sqlite", embedder) as store,
+    ):
         functions = build_functions(data, embedder, store)
         for preset in PRESETS if model else FREE:
             config = Config.load(MEASURED, environ={}).overridden(read_preset(preset)[1])
-            wrapped = {kind: QueryMiddleware(config, client=model).wrap(fn) for kind, fn in functions.items()}
+            wrapped = {
+                kind: QueryMiddleware(config, client=model).wrap(fn)
+                for kind, fn in functions.items()
+            }
             own = config.overridden({"hybrid": {"enabled": True}})
-            wrapped["hybrid store"] = QueryMiddleware(own, client=model, store=store, embedder=embedder).retriever
+            wrapped["hybrid store"] = QueryMiddleware(
+                own, client=model, store=store, embedder=embedder
+            ).retriever
             for kind, search in wrapped.items():
                 found.setdefault(kind, {})[preset] = {
-                    question.id: _read_order(search.retrieve(question.text, top_k=TOP_K, history=question.history))
+                    question.id: _read_order(
+                        search.retrieve(question.text, top_k=TOP_K, history=question.history)
+                    )
                     for question in data.questions
                 }
     return found
@@ -173,7 +197,11 @@ def _read_order(retrieval: Retrieval) -> Order:
     if retrieval.status != "full":
         raise RuntimeError(f"nothing may be degraded here: {retrieval.degradations}")
     return [
-        (str(it.id), None if it.score is None else round(it.score, DIGITS), round(it.fused_score or 0.0, DIGITS))
+        (
+            str(it.id),
+            None if it.score is None else round(it.score, DIGITS),
+            round(it.fused_score or 0.0, DIGITS),
+        )
         for it in retrieval.matches
     ]
 
@@ -207,22 +235,33 @@ def find_differences(kept: CaseOrders, now: CaseOrders, *, tolerance: float) -> 
     for kind, presets in {**kept, **now}.items():
         for preset, questions in presets.items():
             for question in questions:
-                before, after = (it.get(kind, {}).get(preset, {}).get(question, []) for it in (kept, now))
-                if len(before) != len(after) or not all(map(partial(_is_close, tolerance), before, after)):
+                before, after = (
+                    it.get(kind, {}).get(preset, {}).get(question, []) for it in (kept, now)
+                )
+                if len(before) != len(after) or not all(
+                    map(partial(_is_close, tolerance), before, after)
+                ):
                     yield f"{kind}, {preset}, {question}"
 
 
 def _is_close(
-    tolerance: float, before: tuple[str, float | None, float], after: tuple[str, float | None, float]
+    tolerance: float,
+    before: tuple[str, float | None, float],
+    after: tuple[str, float | None, float],
 ) -> bool:
     if before[0] != after[0] or (before[1] is None) != (after[1] is None):
         return False
-    return abs((before[1] or 0.0) - (after[1] or 0.0)) <= tolerance and abs(before[2] - after[2]) <= tolerance
+    return (
+        abs((before[1] or 0.0) - (after[1] or 0.0)) <= tolerance
+        and abs(before[2] - after[2]) <= tolerance
+    )
 
 
 def main() -> int:
     """Write the file, or say what would change in it."""
-    parser = argparse.ArgumentParser(prog="python -m tests.support.golden_orders", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.support.golden_orders", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--check", action="store_true", help="compare, and write nothing")
     options = parser.parse_args()
     text = write_lines(measure_all())
@@ -230,7 +269,9 @@ def main() -> int:
         FILE.write_text(text, encoding="utf-8")
         return 0
     kept = FILE.read_text(encoding="utf-8")
-    sys.stdout.writelines(difflib.unified_diff(kept.splitlines(True), text.splitlines(True), "kept", "now", n=0))
+    sys.stdout.writelines(
+        difflib.unified_diff(kept.splitlines(True), text.splitlines(True), "kept", "now", n=0)
+    )
     return int(kept != text)
 
 

@@ -11,7 +11,10 @@ from uuid import uuid4
 
 import haystack
 from haystack import Document, Pipeline, component
-from haystack.components.retrievers.in_memory import InMemoryBM25Retriever, InMemoryEmbeddingRetriever
+from haystack.components.retrievers.in_memory import (
+    InMemoryBM25Retriever,
+    InMemoryEmbeddingRetriever,
+)
 from haystack.dataclasses import ChatMessage
 from haystack.document_stores.in_memory import InMemoryDocumentStore
 from haystack.tracing import Span, Tracer
@@ -36,7 +39,12 @@ def make_store() -> InMemoryDocumentStore:
     """A store of its own, which one that is loaded from a file shares."""
     store = InMemoryDocumentStore(index=uuid4().hex)
     texts = TEXTS.items()
-    store.write_documents([Document(id=id_, content=it, embedding=embed(it), meta={"n": len(it)}) for id_, it in texts])
+    store.write_documents(
+        [
+            Document(id=id_, content=it, embedding=embed(it), meta={"n": len(it)})
+            for id_, it in texts
+        ]
+    )
     return store
 
 
@@ -71,7 +79,11 @@ class CountingRetriever:
 
     @component.output_types(documents=list[Document])
     def run(
-        self, query: str, filters: dict[str, Any] | None = None, top_k: int | None = None, only: str = ""
+        self,
+        query: str,
+        filters: dict[str, Any] | None = None,
+        top_k: int | None = None,
+        only: str = "",
     ) -> dict[str, Any]:
         found = find(query, self.top_k if top_k is None else top_k)
         ids = [it for it in (only, (filters or {}).get("id")) if it]
@@ -104,7 +116,11 @@ class Replies:
     @component.output_types(replies=list[ChatMessage])
     def run(self, messages: list[ChatMessage]) -> dict[str, Any]:
         self.got.append(messages)
-        meta = {"model": "replies-1", "usage": {"prompt_tokens": 7, "completion_tokens": 5}, "finish_reason": "stop"}
+        meta = {
+            "model": "replies-1",
+            "usage": {"prompt_tokens": 7, "completion_tokens": 5},
+            "finish_reason": "stop",
+        }
         return {"replies": [ChatMessage.from_assistant(json.dumps(self.fields), meta=meta)]}
 
 
@@ -127,10 +143,15 @@ class KeepingTracer(Tracer):
 
     @contextlib.contextmanager
     def trace(
-        self, operation_name: str, tags: dict[str, Any] | None = None, parent_span: Span | None = None
+        self,
+        operation_name: str,
+        tags: dict[str, Any] | None = None,
+        parent_span: Span | None = None,
     ) -> Iterator[Span]:
         parent = parent_span or self.current_span()
-        span = KeptSpan(operation_name, dict(tags or {}), parent.name if isinstance(parent, KeptSpan) else "")
+        span = KeptSpan(
+            operation_name, dict(tags or {}), parent.name if isinstance(parent, KeptSpan) else ""
+        )
         self.spans.append(span)
         token = self._current.set(span)
         try:

@@ -30,14 +30,20 @@ ACTS: Final = re.compile(
 def prompts(text: str, *, with_history: bool) -> list[Prompt]:
     """Every prompt there is, with *text* in each place that others fill."""
     settings = Settings()
-    said = [Message("user", text), Message("assistant", text), Message(text, text)] if with_history else []
+    said = (
+        [Message("user", text), Message("assistant", text), Message(text, text)]
+        if with_history
+        else []
+    )
     passage = Passage(text or "id", text, {"title": f"{text}!", "source": text})
     entries = {"passages": [{"passage": 1, "title": text, "source": text, "text": text}]}
     asked = Question("q", text, tuple(said), {"answer": text})
     return [
         *(transform.build_prompt(settings, text, said) for transform in PROMPTS.values()),
         *(task.build_prompt(settings, text, said, entries) for task in (ANSWER, SUB_ANSWER)),
-        SYNTHESIS.build_prompt(settings, text, said, {"sub_answers": [{"question": text, "answer": text}]}),
+        SYNTHESIS.build_prompt(
+            settings, text, said, {"sub_answers": [{"question": text, "answer": text}]}
+        ),
         build_ranking_prompt(ANSWERS, asked, [text, text]),
         build_ranking_prompt(LISTS, asked, [[text], [text, text]]),
         build_question_prompt(passage),

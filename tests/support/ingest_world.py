@@ -15,14 +15,20 @@ from qtmiddleware.providers.embedders import CallableEmbedder
 
 DIMENSION = 8
 SENTENCES = {
-    name: " ".join(f"Sentence {number} of {name} says something about {name} {number * 7}." for number in range(60))
+    name: " ".join(
+        f"Sentence {number} of {name} says something about {name} {number * 7}."
+        for number in range(60)
+    )
     for name in ("alpha", "beta", "gamma")
 }
 
 
 def hashed(texts: list[str]) -> list[list[float]]:
     """A vector a text, out of its hash: the same for the same text and no other."""
-    return [[byte / 256 + 0.001 for byte in hashlib.sha256(text.encode()).digest()[:DIMENSION]] for text in texts]
+    return [
+        [byte / 256 + 0.001 for byte in hashlib.sha256(text.encode()).digest()[:DIMENSION]]
+        for text in texts
+    ]
 
 
 class Counting:

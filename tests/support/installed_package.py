@@ -12,7 +12,9 @@ from zipfile import ZipFile
 VERSION = "1.0"
 
 
-def install_package(folder: Path, name: str, source: str, entry_points: Mapping[str, Mapping[str, str]]) -> Path:
+def install_package(
+    folder: Path, name: str, source: str, entry_points: Mapping[str, Mapping[str, str]]
+) -> Path:
     """Install the module *name* of *source* with *entry_points* by group; returns the folder for the path."""
     wheel = folder / f"{name}-{VERSION}-py3-none-any.whl"
     info = f"{name}-{VERSION}.dist-info"
@@ -32,16 +34,31 @@ def install_package(folder: Path, name: str, source: str, entry_points: Mapping[
             packed.writestr(path, text)
     target = folder / "site"
     options = ["--no-deps", "--no-index", "--disable-pip-version-check", "--quiet"]
-    command = [sys.executable, "-m", "pip", "install", *options, "--target", str(target), str(wheel)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        *options,
+        "--target",
+        str(target),
+        str(wheel),
+    ]
     subprocess.run(command, check=True, capture_output=True, timeout=200)
     return target
 
 
-def run_python(script: str, folder: Path, *sites: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+def run_python(
+    script: str, folder: Path, *sites: Path, **environ: str
+) -> subprocess.CompletedProcess[str]:
     """Run *script* in a fresh process that finds what is installed in *sites*."""
     root = Path(__file__).parents[2]
     path = os.pathsep.join(map(str, (*sites, root)))
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "QTM_"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OPENAI_", "QTM_"))
+    }
     return subprocess.run(
         [sys.executable, "-c", script],
         capture_output=True,

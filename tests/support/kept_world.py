@@ -33,7 +33,9 @@ QUESTION: Final = "Does Jaco have any health concerns?"
 REWRITE: Final = "Which illness does the dog Jaco have?"
 HISTORY: Final = (Message("user", QUESTION), Message("assistant", "Jaco is a healthy dog."))
 FOLLOW_UP: Final = "And what does he eat?"
-PROMPT: Final = Prompt("rewrite", "kept/1", "Rewrite the query.", QUESTION, (), QUESTION, max_tokens=100)
+PROMPT: Final = Prompt(
+    "rewrite", "kept/1", "Rewrite the query.", QUESTION, (), QUESTION, max_tokens=100
+)
 """A prompt that no version of the package changes, so that the reply to it is found again."""
 
 DOCUMENTS: Final = {
@@ -82,7 +84,10 @@ def make_embedder(function: Any = embed) -> CallableEmbedder:
 
 def find(query: str, top_k: int = 4) -> list[dict[str, Any]]:
     """Always the same passages, the one that answers last."""
-    return [{"id": id_, "score": score, "metadata": {"text": text}} for id_, score, text in PASSAGES[:top_k]]
+    return [
+        {"id": id_, "score": score, "metadata": {"text": text}}
+        for id_, score, text in PASSAGES[:top_k]
+    ]
 
 
 def retrieve(query: str, top_k: int = 4) -> list[dict[str, Any]]:

@@ -46,9 +46,13 @@ class CountingStore(InMemoryVectorStore):
     def __init__(self) -> None:
         super().__init__(WordEmbeddings())
         self.asked: list[tuple[str, int]] = []
-        self.add_documents([Document(id=id_, page_content=text, metadata={"n": 1}) for id_, text in TEXTS.items()])
+        self.add_documents(
+            [Document(id=id_, page_content=text, metadata={"n": 1}) for id_, text in TEXTS.items()]
+        )
 
-    def similarity_search_with_score(self, query: str, k: int = 4, **more: Any) -> list[tuple[Document, float]]:
+    def similarity_search_with_score(
+        self, query: str, k: int = 4, **more: Any
+    ) -> list[tuple[Document, float]]:
         self.asked.append((query, k))
         return super().similarity_search_with_score(query, k, **more)
 
@@ -58,7 +62,9 @@ class CountingStore(InMemoryVectorStore):
     def max_marginal_relevance_search(self, query: str, k: int = 4, **more: Any) -> list[Document]:
         return self.similarity_search(query, k)
 
-    async def asimilarity_search_with_score(self, query: str, k: int = 4, **more: Any) -> list[tuple[Document, float]]:
+    async def asimilarity_search_with_score(
+        self, query: str, k: int = 4, **more: Any
+    ) -> list[tuple[Document, float]]:
         return self.similarity_search_with_score(query, k, **more)
 
     async def asimilarity_search(self, query: str, k: int = 4, **more: Any) -> list[Document]:
@@ -76,7 +82,9 @@ class Listener(BaseCallbackHandler):
     @property
     def tree(self) -> list[tuple[str, str]]:
         """The name of each run beside that of its parent."""
-        return [(name, self.runs[parent][0] if parent else "") for name, parent in self.runs.values()]
+        return [
+            (name, self.runs[parent][0] if parent else "") for name, parent in self.runs.values()
+        ]
 
     def on_retriever_start(
         self, serialized: Any, query: str, *, run_id: UUID, parent_run_id: Any = None, **more: Any
@@ -84,7 +92,13 @@ class Listener(BaseCallbackHandler):
         self.runs[run_id] = (more.get("name") or "retriever", parent_run_id)
 
     def on_chat_model_start(
-        self, serialized: Any, messages: Any, *, run_id: UUID, parent_run_id: Any = None, **more: Any
+        self,
+        serialized: Any,
+        messages: Any,
+        *,
+        run_id: UUID,
+        parent_run_id: Any = None,
+        **more: Any,
     ) -> None:
         self.runs[run_id] = ("model", parent_run_id)
 

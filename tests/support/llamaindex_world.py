@@ -15,7 +15,11 @@ from llama_index.core.instrumentation.span import SimpleSpan
 from llama_index.core.instrumentation.span_handlers import BaseSpanHandler
 from llama_index.core.llms import CompletionResponse, CustomLLM, LLMMetadata
 from llama_index.core.schema import BaseNode, NodeWithScore, TextNode
-from llama_index.core.vector_stores import SimpleVectorStore, VectorStoreQuery, VectorStoreQueryResult
+from llama_index.core.vector_stores import (
+    SimpleVectorStore,
+    VectorStoreQuery,
+    VectorStoreQueryResult,
+)
 from pydantic import Field, PrivateAttr
 
 from tests.support.langchain_world import TEXTS, WordEmbeddings
@@ -80,12 +84,16 @@ def make_nodes() -> list[BaseNode]:
 def make_index(store: SimpleVectorStore | None = None, **more: Any) -> VectorStoreIndex:
     """The passages, in *store*."""
     context = StorageContext.from_defaults(vector_store=store or SimpleVectorStore())
-    return VectorStoreIndex(make_nodes(), storage_context=context, embed_model=WordEmbedding(), **more)
+    return VectorStoreIndex(
+        make_nodes(), storage_context=context, embed_model=WordEmbedding(), **more
+    )
 
 
 def scored(count: int = len(TEXTS)) -> list[NodeWithScore]:
     """The passages as they are told, each a bit worse than the one before."""
-    return [NodeWithScore(node=node, score=0.9 - n / 50) for n, node in enumerate(make_nodes()[:count])]
+    return [
+        NodeWithScore(node=node, score=0.9 - n / 50) for n, node in enumerate(make_nodes()[:count])
+    ]
 
 
 class Events(BaseEventHandler):
@@ -106,7 +114,9 @@ class Spans(BaseSpanHandler[SimpleSpan]):
     names: dict[str, str] = Field(default_factory=dict)
     tree: list[tuple[str, str]] = Field(default_factory=list)
 
-    def new_span(self, id_: str, bound_args: Any, instance: Any = None, parent_span_id: Any = None, **_: Any) -> Any:
+    def new_span(
+        self, id_: str, bound_args: Any, instance: Any = None, parent_span_id: Any = None, **_: Any
+    ) -> Any:
         # Older versions name a span by the class that defines the method.
         method = id_.partition("-")[0].rpartition(".")[2]
         self.names[id_] = f"{type(instance).__name__}.{method}"

@@ -46,10 +46,23 @@ FIELDS = (
 @pytest.fixture
 def make_prompt() -> MakePrompt:
     def make(
-        query: str = QUERY, *history: str, fields: tuple[ReplyField, ...] = FIELDS, mode: str = "combined"
+        query: str = QUERY,
+        *history: str,
+        fields: tuple[ReplyField, ...] = FIELDS,
+        mode: str = "combined",
     ) -> Prompt:
-        turns = tuple(Message("user" if i % 2 == 0 else "assistant", text) for i, text in enumerate(history))
-        return Prompt(mode, "1", "Answer with one JSON object.", f"<query>{query}</query>", fields, query, turns)
+        turns = tuple(
+            Message("user" if i % 2 == 0 else "assistant", text) for i, text in enumerate(history)
+        )
+        return Prompt(
+            mode,
+            "1",
+            "Answer with one JSON object.",
+            f"<query>{query}</query>",
+            fields,
+            query,
+            turns,
+        )
 
     return make
 

@@ -161,7 +161,14 @@ class Service(Server):
     """What `write_service` wrote into *folder* under uvicorn with `WORKERS` processes: the recipe, or another *app*."""
 
     def __init__(self, folder: Path, env: Mapping[str, str], app: str = "observed:app") -> None:
-        patient = ("--timeout-worker-healthcheck", "120", "--timeout-keep-alive", "600", "--log-level", "warning")
+        patient = (
+            "--timeout-worker-healthcheck",
+            "120",
+            "--timeout-keep-alive",
+            "600",
+            "--log-level",
+            "warning",
+        )
         command = ("-m", "uvicorn", app, "--fd", "{fd}", *patient)
         super().__init__(folder, *command, env={**env, "WEB_CONCURRENCY": str(WORKERS)})
         self.folder = folder
@@ -174,7 +181,9 @@ class Service(Server):
         with ThreadPoolExecutor(WORKERS) as pool:
             while len(found) < WORKERS:
                 if time.monotonic() > end:
-                    raise TimeoutError(f"{len(found)} of {WORKERS} workers answered\n{self.complaints}")
+                    raise TimeoutError(
+                        f"{len(found)} of {WORKERS} workers answered\n{self.complaints}"
+                    )
                 # Whoever is free takes the next connection: several at once reach several.
                 for worker in pool.map(lambda _: Worker(self.address), range(WORKERS)):
                     if worker.pid in found:
@@ -195,6 +204,8 @@ def connected(service: Service) -> Iterator[list[Worker]]:
 
 def read_memory(pid: int) -> tuple[float, float]:
     """The resident and the proportional set size of process *pid* in MB (``/proc/PID/smaps_rollup``)."""
-    lines = (line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines())
+    lines = (
+        line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines()
+    )
     sizes = {words[0]: int(words[1]) / 1024 for words in lines if len(words) == 3}
     return sizes["Rss:"], sizes["Pss:"]

@@ -27,7 +27,14 @@ class ModelServer:
     *holds*, each reply waits until it is *released*. *bodies* and *headers* are what was sent; that sets `asked`.
     """
 
-    def __init__(self, server: HTTPServer, reply: Reply = "", *, embed: Embed | None = None, path: str = "/v1") -> None:
+    def __init__(
+        self,
+        server: HTTPServer,
+        reply: Reply = "",
+        *,
+        embed: Embed | None = None,
+        path: str = "/v1",
+    ) -> None:
         self.url = server.url_for(path)
         self.reply = reply
         self.packs = True
@@ -37,10 +44,14 @@ class ModelServer:
         self.headers: list[Headers] = []
         self.asked, self.released = Event(), Event()
         self._lock = Lock()
-        server.expect_request(f"{path}/chat/completions", method="POST").respond_with_handler(self._complete)
+        server.expect_request(f"{path}/chat/completions", method="POST").respond_with_handler(
+            self._complete
+        )
         if embed is not None:
             self._vectors_of = embed
-            server.expect_request(f"{path}/embeddings", method="POST").respond_with_handler(self._embed)
+            server.expect_request(f"{path}/embeddings", method="POST").respond_with_handler(
+                self._embed
+            )
 
     @property
     def keys(self) -> list[str]:
@@ -68,7 +79,11 @@ class ModelServer:
 
     def _complete(self, request: Request) -> Response:
         body = self._read(request)
-        said: Said = self.reply(body) if callable(self.reply) and not isinstance(self.reply, Response) else self.reply
+        said: Said = (
+            self.reply(body)
+            if callable(self.reply) and not isinstance(self.reply, Response)
+            else self.reply
+        )
         if isinstance(said, Response):
             return said
         if isinstance(said, Mapping):
@@ -85,7 +100,11 @@ class ModelServer:
         vectors = self._vectors_of(body)
         if isinstance(vectors, Response):
             return vectors
-        return as_json(embeddings(vectors, encoding=body.get("encoding_format", "float") if self.packs else "float"))
+        return as_json(
+            embeddings(
+                vectors, encoding=body.get("encoding_format", "float") if self.packs else "float"
+            )
+        )
 
 
 def as_json(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -36,7 +36,8 @@ def pdf(
     for at, drawn in enumerate(pages):
         objects.append(
             b"<< /Type /Page /Parent %d 0 R /MediaBox [0 0 612 792] /Contents %d 0 R "
-            b"/Resources << /Font << /F1 %d 0 R >> %s >> >>" % (TREE, FIRST + 2 * at + 1, FONT, resources)
+            b"/Resources << /Font << /F1 %d 0 R >> %s >> >>"
+            % (TREE, FIRST + 2 * at + 1, FONT, resources)
         )
         objects.append(stream(drawn))
     objects.extend(more)

@@ -71,7 +71,9 @@ class PineconeWorld:
         self.app.indexes[name] = made
         return made
 
-    def add_documents(self, name: str, schema: dict[str, Field], documents: Sequence[dict[str, Any]] = ()) -> Any:
+    def add_documents(
+        self, name: str, schema: dict[str, Field], documents: Sequence[dict[str, Any]] = ()
+    ) -> Any:
         """A new index of *documents*, in the namespace ``docs``; one of that name is replaced."""
         made = DocumentIndex(name, schema)
         self.app.indexes[name] = made
@@ -114,7 +116,9 @@ class PineconeWorld:
         text: str = "",
     ) -> None:
         """The next *times* requests whose path ends in *path* and whose body holds *text* are answered so."""
-        self.app.canned.append(Canned(path, status, body, headers or {}, content_type, times, None, text))
+        self.app.canned.append(
+            Canned(path, status, body, headers or {}, content_type, times, None, text)
+        )
 
     def hangs(self, path: str, times: int = 1_000, text: str = "") -> None:
         """Requests whose path ends in *path* and whose body holds *text* are not answered before this world ends."""
@@ -132,7 +136,9 @@ class PineconeWorld:
         self.exchanges.append(exchange)
         complaint = exchange.broken or (described.complaint(exchange) if self._checked else "")
         if complaint:
-            self.violations.append(f"{exchange.request.method} {exchange.request.path}: {complaint}")
+            self.violations.append(
+                f"{exchange.request.method} {exchange.request.path}: {complaint}"
+            )
 
     def close(self) -> None:
         self._released.set()

@@ -39,7 +39,8 @@ def search(query: str, top_k: int = 4) -> list[dict[str, Any]]:
 
 # Asked all the same each time: what is tried is one outage after the other.
 @qtm.middleware(
-    config={"breaker": {"enabled": False}}, client=ScriptedModel(ModelError("unavailable", "the service is down"))
+    config={"breaker": {"enabled": False}},
+    client=ScriptedModel(ModelError("unavailable", "the service is down")),
 )
 def down(query: str, top_k: int = 4) -> list[dict[str, Any]]:
     """A good function whose model is down."""
@@ -49,7 +50,9 @@ def down(query: str, top_k: int = 4) -> list[dict[str, Any]]:
 @qtm.middleware
 def raising(query: str, top_k: int = 4) -> list[dict[str, Any]]:
     """A function that fails, and says more than it should."""
-    raise ConnectionError("no route to <b>host</b> with api_key=sk-proj-abcdefghijklmnopqrstuvwxyz012345")
+    raise ConnectionError(
+        "no route to <b>host</b> with api_key=sk-proj-abcdefghijklmnopqrstuvwxyz012345"
+    )
 
 
 @qtm.middleware
@@ -74,7 +77,8 @@ def empty(query: str, top_k: int = 4) -> list[dict[str, Any]]:
 def _reply_hostile(prompt: Any) -> dict[str, Any]:
     reply = dict(scripted(prompt))
     return {
-        name: f"Jaco's health {HOSTILE[0]} concerns" if isinstance(text, str) else text for name, text in reply.items()
+        name: f"Jaco's health {HOSTILE[0]} concerns" if isinstance(text, str) else text
+        for name, text in reply.items()
     }
 
 

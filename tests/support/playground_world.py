@@ -49,14 +49,26 @@ class Served:
 
 
 @contextmanager
-def serve(folder: Path, *arguments: str, command: str = "playground", **environ: str) -> Iterator[Served]:
+def serve(
+    folder: Path, *arguments: str, command: str = "playground", **environ: str
+) -> Iterator[Served]:
     """Run ``qtm playground`` in *folder* without a key."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "QTM_"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OPENAI_", "QTM_"))
+    }
     errors = folder / "stderr.txt"
     reset = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     with errors.open("w") as stream:
         process = subprocess.Popen(
-            [sys.executable, "-c", reset + "from qtmiddleware.kit.cli import main; main()", command, *arguments],
+            [
+                sys.executable,
+                "-c",
+                reset + "from qtmiddleware.kit.cli import main; main()",
+                command,
+                *arguments,
+            ],
             stdout=subprocess.PIPE,
             stderr=stream,
             text=True,

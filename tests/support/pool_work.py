@@ -30,7 +30,11 @@ def build_chatter() -> Callable[[Batch], tuple[int, str, str | None]]:
 
     def work(batch: Batch) -> tuple[int, str, str | None]:
         print("chatter " * 10_000)
-        subprocess.run([sys.executable, "-c", "import sys; print('more', sys.stdin.read())"], check=True, timeout=200)
+        subprocess.run(
+            [sys.executable, "-c", "import sys; print('more', sys.stdin.read())"],
+            check=True,
+            timeout=200,
+        )
         return batch[0], sys.stdin.read(), os.environ.get("OPENBLAS_NUM_THREADS")
 
     return work

@@ -74,7 +74,9 @@ def find_marked(mark: str) -> dict[int, str]:
         # Those of others, and those that end in the meantime.
         with suppress(OSError):
             if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes():
-                found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+                found[int(folder.name)] = (
+                    (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+                )
     return found
 
 

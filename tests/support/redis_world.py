@@ -29,14 +29,26 @@ class RedisServer:
             self.port: int = free.getsockname()[1]
         self.socket = folder / "redis.sock"
         self.url = f"unix://{self.socket}"
-        self.admin = redis.Redis(unix_socket_path=str(self.socket), socket_timeout=20, retry=Retry(NoBackoff(), 0))
+        self.admin = redis.Redis(
+            unix_socket_path=str(self.socket), socket_timeout=20, retry=Retry(NoBackoff(), 0)
+        )
 
     def start(self, *options: str) -> None:
         import redis
 
-        command = [self._binary, "--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", str(self.socket)]
+        command = [
+            self._binary,
+            "--port",
+            str(self.port),
+            "--bind",
+            "127.0.0.1",
+            "--unixsocket",
+            str(self.socket),
+        ]
         command += ["--save", "", "--dir", str(self._folder), *options]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT
+        )
         while True:
             assert self._process.poll() is None, "redis-server did not start"
             try:

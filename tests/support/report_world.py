@@ -68,7 +68,9 @@ def score(
     found = dict(runs) if runs is not None else {question: run(question) for question in gains}
     gain = sum(gains.values()) / len(gains)
     values = {question: BEFORE + one for question, one in gains.items()}
-    ranks = {question: 1.0 if value > FIRST - TOLERANCE else 0.5 for question, value in values.items()}
+    ranks = {
+        question: 1.0 if value > FIRST - TOLERANCE else 0.5 for question, value in values.items()
+    }
     costs = [one.cost_usd for one in found.values()]
     p = 0.001 if is_significant and gain else 1.0
     return SystemScore(
@@ -91,7 +93,11 @@ def score(
 
 
 def comparison(
-    *challengers: SystemScore, base: str = "raw", notes: Sequence[str] = (), name: str = "a set", deep: bool = False
+    *challengers: SystemScore,
+    base: str = "raw",
+    notes: Sequence[str] = (),
+    name: str = "a set",
+    deep: bool = False,
 ) -> Comparison:
     """*challengers* held against a baseline; that alone, on one question, where there are none."""
     questions = list(challengers[0].gains) if challengers else ["q0"]
@@ -119,7 +125,10 @@ def several(count: int = 40, systems: int = 6) -> Comparison:
             )
             for number, question in enumerate(questions)
         }
-        stages = {"search.original": (12.0, 20.0), "transform.rewrite": (300.0 * place, 500.0 * place)}
+        stages = {
+            "search.original": (12.0, 20.0),
+            "transform.rewrite": (300.0 * place, 500.0 * place),
+        }
         found.append(
             score(
                 f"system {place}",
@@ -135,10 +144,22 @@ def several(count: int = 40, systems: int = 6) -> Comparison:
 
 def data(found: Comparison, *, words: str = "words of", history: Sequence[Message] = ()) -> Dataset:
     """The questions and passages of *found*, every question answered by ``p1``."""
-    questions = tuple(Question(id_, f"{words} question {id_}", tuple(history)) for id_ in found[found.baseline].gains)
-    ids = dict.fromkeys(id_ for system in found.systems for one in system.runs.values() for id_ in one.ids)
-    passages = tuple(Passage(id_, f"A title\n{words} passage {id_}", {"title": "A title"}) for id_ in ids)
-    return Dataset(found.dataset, passages, questions, {question.id: {"p1": 2, "p2": 0} for question in questions})
+    questions = tuple(
+        Question(id_, f"{words} question {id_}", tuple(history))
+        for id_ in found[found.baseline].gains
+    )
+    ids = dict.fromkeys(
+        id_ for system in found.systems for one in system.runs.values() for id_ in one.ids
+    )
+    passages = tuple(
+        Passage(id_, f"A title\n{words} passage {id_}", {"title": "A title"}) for id_ in ids
+    )
+    return Dataset(
+        found.dataset,
+        passages,
+        questions,
+        {question.id: {"p1": 2, "p2": 0} for question in questions},
+    )
 
 
 def boxes(shown: Page, selector: str) -> list[dict[str, float]]:

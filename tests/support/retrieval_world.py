@@ -40,8 +40,16 @@ REPLIES: Final[Mapping[str, Mapping[str, Any]]] = {
     "standalone": {"standalone": "What does Jaco eat?"},
     "rewrite": {"rewrite": "Does the dog Jaco have medical conditions or illness?"},
     "stepback": {"step_back": "What conditions are common for older dogs?"},
-    "decompose": {"sub_queries": ["What did the vet say about Jaco?", "Which illness does Jaco have?"]},
-    "multi_query": {"paraphrases": ["Is Jaco ill?", "Which conditions does Jaco suffer from?", "How fit is Jaco?"]},
+    "decompose": {
+        "sub_queries": ["What did the vet say about Jaco?", "Which illness does Jaco have?"]
+    },
+    "multi_query": {
+        "paraphrases": [
+            "Is Jaco ill?",
+            "Which conditions does Jaco suffer from?",
+            "How fit is Jaco?",
+        ]
+    },
     "hyde": {"hyde": "Jaco was seen by the vet. His heart, hips and teeth are healthy."},
     "keywords": {"keywords": ["vet", "conditions"]},
     "combined": {
@@ -69,7 +77,11 @@ def search(query: str, top_k: int) -> list[dict[str, Any]]:
     """The passages that share most words with *query*, best first (Jaccard)."""
     asked = words(query)
     rows: list[dict[str, Any]] = [
-        {"id": name, "score": len(asked & words(text)) / len(asked | words(text)), "metadata": {"text": text}}
+        {
+            "id": name,
+            "score": len(asked & words(text)) / len(asked | words(text)),
+            "metadata": {"text": text},
+        }
         for name, text in PASSAGES.items()
     ]
     return sorted(rows, key=lambda row: (-row["score"], row["id"]))[:top_k]
@@ -140,7 +152,11 @@ class Way:
         return asyncio.run(wrapped.aretrieve(*args, **kwargs))
 
     def call(self, wrapped: Any, *args: Any, **kwargs: Any) -> Any:
-        return asyncio.run(wrapped(*args, **kwargs)) if self.name == "async" else wrapped(*args, **kwargs)
+        return (
+            asyncio.run(wrapped(*args, **kwargs))
+            if self.name == "async"
+            else wrapped(*args, **kwargs)
+        )
 
 
 WAYS: Final = (Way("sync"), Way("async"), Way("threads"))
@@ -164,7 +180,9 @@ def account(retrieval: qtm.Retrieval) -> dict[str, Any]:
     trace = retrieval.trace.to_dict()
     for name in ("query_id", "total_ms", "original_ms", "added_ms"):
         del trace[name]
-    trace["stages"] = [(stage["name"], stage["status"], stage["detail"]) for stage in trace["stages"]]
+    trace["stages"] = [
+        (stage["name"], stage["status"], stage["detail"]) for stage in trace["stages"]
+    ]
     return {
         "original_query": retrieval.original_query,
         "matches": retrieval.matches,
@@ -174,7 +192,10 @@ def account(retrieval: qtm.Retrieval) -> dict[str, Any]:
         "degradations": retrieval.degradations,
         "transformation": retrieval.transformation,
         "offsets": retrieval.offsets,
-        "rankings": [(it.variant, list(it.keys), list(it.scores), list(it.items)) for it in retrieval.rankings],
+        "rankings": [
+            (it.variant, list(it.keys), list(it.scores), list(it.items))
+            for it in retrieval.rankings
+        ],
         "fused": retrieval.fused,
         "trace": trace,
     }

@@ -29,6 +29,7 @@ def build_shadow_report(*, words: str = "passage", **changed: Any) -> ShadowRepo
     """Four questions: one with the same list, one in another order, one with a new passage, one with all new ones."""
     lists = {"same": "abc", "order": "acb", "one": "dab", "all": "xyz"}
     questions = (
-        build_question("abc", ours, query=f"What about {it}? {words}", words=words) for it, ours in lists.items()
+        build_question("abc", ours, query=f"What about {it}? {words}", words=words)
+        for it, ours in lists.items()
     )
     return ShadowReport(tuple(questions), **changed)

@@ -111,7 +111,9 @@ def search_response(rows: Sequence[Row]) -> Any:
 
 
 def query_response(rows: Sequence[Row]) -> Any:
-    matches = [ScoredVector(id=row.id, score=row.score, metadata={"text": row.text}) for row in rows]
+    matches = [
+        ScoredVector(id=row.id, score=row.score, metadata={"text": row.text}) for row in rows
+    ]
     return QueryResponse(matches=matches, namespace="ns")
 
 
@@ -128,9 +130,16 @@ def document(row: Row) -> LangChainDocument:
 
 
 def frame(rows: Sequence[Row]) -> Any:
-    columns = {"id": [row.id for row in rows], "text": [row.text for row in rows], "score": [row.score for row in rows]}
+    columns = {
+        "id": [row.id for row in rows],
+        "text": [row.text for row in rows],
+        "score": [row.score for row in rows],
+    }
     return pd.DataFrame(
-        {name: pd.Series(cells, dtype="float" if name == "score" else "object") for name, cells in columns.items()}
+        {
+            name: pd.Series(cells, dtype="float" if name == "score" else "object")
+            for name, cells in columns.items()
+        }
     )
 
 
@@ -151,7 +160,9 @@ def sqlite_rows(rows: Sequence[Row], row_factory: Any = sqlite3.Row) -> list[Any
 def sqlalchemy_rows(rows: Sequence[Row], *columns: Any) -> list[sa.Row[Any]]:
     """What a session of SQLAlchemy returns for a ``select`` of *columns* and a distance."""
     distance: sa.ColumnClause[float] = sa.column("distance")
-    text = sa.text(SELECT).bindparams(rows=json.dumps(rows)).columns(Chunk.id, Chunk.content, distance)
+    text = (
+        sa.text(SELECT).bindparams(rows=json.dumps(rows)).columns(Chunk.id, Chunk.content, distance)
+    )
     with Session(ENGINE) as session:
         return [*session.execute(sa.select(*columns, distance).from_statement(text)).all()]
 
@@ -168,9 +179,13 @@ def chroma(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 SHAPES: Final[dict[str, ResultShape]] = {
-    "dicts": ResultShape(dicts, lambda r: [it["id"] for it in r], lambda r: [it["score"] for it in r]),
+    "dicts": ResultShape(
+        dicts, lambda r: [it["id"] for it in r], lambda r: [it["score"] for it in r]
+    ),
     "tuple of dicts": ResultShape(
-        lambda rows: tuple(dicts(rows)), lambda r: [it["id"] for it in r], lambda r: [it["score"] for it in r]
+        lambda rows: tuple(dicts(rows)),
+        lambda r: [it["id"] for it in r],
+        lambda r: [it["score"] for it in r],
     ),
     "dicts without an id": ResultShape(
         lambda rows: [{"score": row.score, "text": row.text} for row in rows],
@@ -184,10 +199,14 @@ SHAPES: Final[dict[str, ResultShape]] = {
         lambda r: [it["score"] for it in r["matches"]],
     ),
     "Pinecone's query response": ResultShape(
-        query_response, lambda r: [it.id for it in r.matches], lambda r: [it.score for it in r.matches]
+        query_response,
+        lambda r: [it.id for it in r.matches],
+        lambda r: [it.score for it in r.matches],
     ),
     "Pinecone's search response": ResultShape(
-        search_response, lambda r: [it.id for it in r.result.hits], lambda r: [it.score for it in r.result.hits]
+        search_response,
+        lambda r: [it.id for it in r.result.hits],
+        lambda r: [it.score for it in r.result.hits],
     ),
     "(id, score)": ResultShape(
         lambda rows: [(row.id, row.score) for row in rows],
@@ -195,19 +214,27 @@ SHAPES: Final[dict[str, ResultShape]] = {
         lambda r: [it[1] for it in r],
         has_text=False,
     ),
-    "documents": ResultShape(lambda rows: [document(row) for row in rows], lambda r: [it.id for it in r], None),
+    "documents": ResultShape(
+        lambda rows: [document(row) for row in rows], lambda r: [it.id for it in r], None
+    ),
     "(document, score)": ResultShape(
         lambda rows: [(document(row), row.score) for row in rows],
         lambda r: [it[0].id for it in r],
         lambda r: [it[1] for it in r],
     ),
     "nodes": ResultShape(
-        lambda rows: [NodeWithScore(node=TextNode(id_=row.id, text=row.text), score=row.score) for row in rows],
+        lambda rows: [
+            NodeWithScore(node=TextNode(id_=row.id, text=row.text), score=row.score) for row in rows
+        ],
         lambda r: [it.node.id_ for it in r],
         lambda r: [it.score for it in r],
     ),
     "points": ResultShape(
-        lambda rows: {"points": [QdrantPoint(id=row.id, score=row.score, payload={"text": row.text}) for row in rows]},
+        lambda rows: {
+            "points": [
+                QdrantPoint(id=row.id, score=row.score, payload={"text": row.text}) for row in rows
+            ]
+        },
         lambda r: [it.id for it in r["points"]],
         lambda r: [it.score for it in r["points"]],
     ),
@@ -226,7 +253,9 @@ SHAPES: Final[dict[str, ResultShape]] = {
         lambda r: [it.id for it in r[0]],
         lambda r: list(r[1]),
     ),
-    "Chroma's columns": ResultShape(chroma, lambda r: list(r["ids"][0]), lambda r: list(r["distances"][0])),
+    "Chroma's columns": ResultShape(
+        chroma, lambda r: list(r["ids"][0]), lambda r: list(r["distances"][0])
+    ),
     "data frame": ResultShape(frame, lambda r: list(r["id"]), lambda r: list(r["score"])),
     "rows of sqlite3": ResultShape(sqlite_rows, lambda r: [it["id"] for it in r], None),
     "rows of SQLAlchemy, each an object and its distance": ResultShape(

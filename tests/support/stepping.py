@@ -75,7 +75,9 @@ class Steps:
         self.in_vain = False
         self.victim: asyncio.Task[Any] | None = None
 
-    def __call__(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+    def __call__(
+        self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any
+    ) -> asyncio.Task[Any]:
         task = asyncio.Task(self._driven(coroutine), loop=loop, **options)
         # One that is cancelled before it begins is not begun; a task of its own would have told it.
         task.add_done_callback(lambda _: coroutine.close())
@@ -113,7 +115,9 @@ class _Driven:
                 send = lambda: self._coroutine.send(None)  # noqa: E731
 
 
-def cancelled_at_every_step(call: Callable[[], Awaitable[Any]], counted: Counted, *, turns: int = 0) -> int:
+def cancelled_at_every_step(
+    call: Callable[[], Awaitable[Any]], counted: Counted, *, turns: int = 0
+) -> int:
     """Perform *call* again and again, cancelled at each of its await points; answers how many there are.
 
     What it began has ended when it comes back, or *turns* of the loop later.

@@ -29,7 +29,11 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 JSON = st.dictionaries(
     TEXT,
     st.recursive(
-        st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | TEXT,
+        st.none()
+        | st.booleans()
+        | st.integers(-(2**53), 2**53)
+        | st.floats(allow_nan=False)
+        | TEXT,
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
         max_leaves=5,
     ),
@@ -55,7 +59,10 @@ class StoreContract:
         assert isinstance(store, Store)
 
     def test_the_nearest_comes_first_with_its_cosine(self, store: Any) -> None:
-        store.upsert([Passage("x", "ex", {"n": 1}), Passage("xy", "both"), Passage("y", "why")], [X, [2, 2, 0], Y])
+        store.upsert(
+            [Passage("x", "ex", {"n": 1}), Passage("xy", "both"), Passage("y", "why")],
+            [X, [2, 2, 0], Y],
+        )
         found = store.search([3.0, 0.0, 0.0], 2)
         assert [one["id"] for one in found] == ["x", "xy"]
         assert [one["score"] for one in found] == pytest.approx([1.0, math.sqrt(0.5)], abs=1e-6)
@@ -84,7 +91,9 @@ class StoreContract:
         store.search(X, 1)
         store.upsert([Passage("a", "new", {"w": 2}), Passage("b", "other")], [Y, X])
         assert store.count() == 2
-        assert store.search(Y, 1) == [{"id": "a", "score": 1.0, "text": "new", "metadata": {"w": 2}}]
+        assert store.search(Y, 1) == [
+            {"id": "a", "score": 1.0, "text": "new", "metadata": {"w": 2}}
+        ]
         assert store.search(X, 1)[0]["id"] == "b"
 
     def test_of_one_id_twice_in_a_batch_the_last_stays(self, store: Any) -> None:
@@ -122,7 +131,9 @@ class StoreContract:
         ],
         ids=["too few vectors", "ragged", "not finite", "metadata is not JSON", "id is not text"],
     )
-    def test_a_bad_batch_is_refused_as_a_whole(self, store: Any, passages: Any, vectors: Any) -> None:
+    def test_a_bad_batch_is_refused_as_a_whole(
+        self, store: Any, passages: Any, vectors: Any
+    ) -> None:
         with pytest.raises(StoreError):
             store.upsert(passages, vectors)
         assert store.count() == 0
@@ -139,10 +150,15 @@ class StoreContract:
                 store.upsert(*passages)
             return
         store.upsert(*passages)
-        assert [(one["id"], one["score"]) for one in store.search(X, 2)] == [("x", 1.0), ("zero", 0.0)]
+        assert [(one["id"], one["score"]) for one in store.search(X, 2)] == [
+            ("x", 1.0),
+            ("zero", 0.0),
+        ]
         assert [one["score"] for one in store.search([0.0] * 3, 2)] == [0.0, 0.0]
 
-    def test_a_batch_larger_than_one_statement_holds_is_written_and_removed(self, store: Any) -> None:
+    def test_a_batch_larger_than_one_statement_holds_is_written_and_removed(
+        self, store: Any
+    ) -> None:
         ids = [str(number) for number in range(1_700)]
         store.upsert([Passage(id_, "") for id_ in ids], [X] * len(ids))
         assert len(store.search(X, 1_600)) == 1_600
@@ -151,7 +167,9 @@ class StoreContract:
 
     def test_threads_may_write_and_search_at_once(self, store: Any) -> None:
         def work(number: int) -> int:
-            store.upsert([Passage(f"{number}-{part}", "word") for part in range(5)], [X, Y, Z, X, Y])
+            store.upsert(
+                [Passage(f"{number}-{part}", "word") for part in range(5)], [X, Y, Z, X, Y]
+            )
             return len(store.search(X, 5))
 
         with ThreadPoolExecutor(8) as pool:
@@ -222,7 +240,9 @@ class StoreContract:
             ({}, "abcde"),
         ],
     )
-    def test_a_search_finds_those_alone_that_meet_the_filter(self, store: Any, condition: Any, met: str) -> None:
+    def test_a_search_finds_those_alone_that_meet_the_filter(
+        self, store: Any, condition: Any, met: str
+    ) -> None:
         facts: dict[str, dict[str, Any]] = {
             "a": {"kind": "pie", "page": 1, "tags": ["sweet", "warm"]},
             "b": {"kind": "pie", "page": 2, "tags": ["salty"], "hot": True},
@@ -235,7 +255,9 @@ class StoreContract:
 
     def test_a_filter_leaves_the_best_of_those_that_meet_it_at_any_top_k(self, store: Any) -> None:
         vectors = [[1.0, number / 100, 0.0] for number in range(300)]
-        store.upsert([Passage(f"p{n:03}", "", {"kept": n >= 290, "n": n}) for n in range(300)], vectors)
+        store.upsert(
+            [Passage(f"p{n:03}", "", {"kept": n >= 290, "n": n}) for n in range(300)], vectors
+        )
         for top_k in (1, 3, 10, 50):
             found = [one["metadata"]["n"] for one in store.search(X, top_k, filter={"kept": True})]
             assert found == list(range(290, 300))[:top_k]
@@ -243,7 +265,9 @@ class StoreContract:
     def test_a_filter_meets_what_was_written_since_it_was_last_used(self, store: Any) -> None:
         store.upsert([Passage("a", "", {"v": 1}), Passage("b", "", {"v": 1})], [X, X])
         assert len(store.search(X, 5, filter={"v": 1})) == 2
-        store.write([(Passage("a", "", {"v": 2}), X), (Passage("c", "", {"v": 1}), X)], delete=["b"])
+        store.write(
+            [(Passage("a", "", {"v": 2}), X), (Passage("c", "", {"v": 1}), X)], delete=["b"]
+        )
         assert [one["id"] for one in store.search(X, 5, filter={"v": 1})] == ["c"]
 
     def test_an_impossible_filter_is_an_invalid_query(self, store: Any) -> None:
@@ -254,7 +278,11 @@ class StoreContract:
     def test_a_closed_store_says_so_and_closes_twice(self, store: Any) -> None:
         store.close()
         store.close()
-        for used in (store.count, lambda: store.search(X, 1), lambda: store.upsert([Passage("a", "")], [X])):
+        for used in (
+            store.count,
+            lambda: store.search(X, 1),
+            lambda: store.upsert([Passage("a", "")], [X]),
+        ):
             with pytest.raises(StoreError, match="closed"):
                 used()
 
@@ -269,7 +297,11 @@ class StoreContract:
     def test_ids_texts_and_metadata_come_back_as_they_went(self, store: Any) -> None:
         @settings(max_examples=30, deadline=None)
         @given(
-            records=st.lists(st.tuples(self.IDS, TEXT, self.METADATA), max_size=4, unique_by=lambda record: record[0])
+            records=st.lists(
+                st.tuples(self.IDS, TEXT, self.METADATA),
+                max_size=4,
+                unique_by=lambda record: record[0],
+            )
         )
         def go_and_return(records: Any) -> None:
             store.upsert([Passage(*record) for record in records], [X] * len(records))
@@ -291,7 +323,10 @@ class AtomicStoreContract(StoreContract):
         store.upsert([Passage("a", "old"), Passage("b", "old")], [X, X])
         with pytest.raises(RuntimeError):
             store.write(failing(1_100, first="a"), delete=["b"])
-        assert [(one["id"], one["text"]) for one in store.search(X, 9)] == [("a", "old"), ("b", "old")]
+        assert [(one["id"], one["text"]) for one in store.search(X, 9)] == [
+            ("a", "old"),
+            ("b", "old"),
+        ]
 
     def test_a_passage_that_cannot_be_kept_leaves_all_as_it_was(self, store: Any) -> None:
         good = [(Passage(f"p{n}", ""), X) for n in range(1_100)]
@@ -305,21 +340,29 @@ class AtomicStoreContract(StoreContract):
         store.upsert([Passage("a", "")], [X])
         assert store.count() == 1
 
-    def test_searches_go_on_and_see_the_old_state_while_the_passages_of_a_write_are_made(self, store: Any) -> None:
+    def test_searches_go_on_and_see_the_old_state_while_the_passages_of_a_write_are_made(
+        self, store: Any
+    ) -> None:
         store.upsert([Passage("a", "old")], [X])
         seen = []
 
         def passages() -> Iterator[tuple[Passage, list[float]]]:
             for number in range(3):
                 yield from ((Passage(f"{number}-{n}", "new"), X) for n in range(600))
-                seen.append(pool.submit(lambda: (store.search(X, 5), store.count())).result(timeout=PATIENCE))
+                seen.append(
+                    pool.submit(lambda: (store.search(X, 5), store.count())).result(
+                        timeout=PATIENCE
+                    )
+                )
 
         with ThreadPoolExecutor(1) as pool:
             store.write(passages(), delete=["a"])
         assert [([one["id"] for one in found], count) for found, count in seen] == [(["a"], 1)] * 3
         assert store.count() == 1_800
 
-    def test_a_write_that_is_started_by_the_passages_of_another_does_not_hang(self, store: Any) -> None:
+    def test_a_write_that_is_started_by_the_passages_of_another_does_not_hang(
+        self, store: Any
+    ) -> None:
         def passages() -> Iterator[tuple[Passage, list[float]]]:
             store.upsert([Passage("inner", "")], [X])
             yield Passage("outer", ""), X
@@ -331,9 +374,14 @@ class AtomicStoreContract(StoreContract):
         else:
             assert store.count() == 2
 
-    def test_readers_see_the_state_before_a_write_or_after_it_and_nothing_between(self, store: Any) -> None:
+    def test_readers_see_the_state_before_a_write_or_after_it_and_nothing_between(
+        self, store: Any
+    ) -> None:
         def state(number: int) -> list[Passage]:
-            return [Passage(f"{number}-{n}", "word", {"state": number, "even": n % 2 == 0}) for n in range(20)]
+            return [
+                Passage(f"{number}-{n}", "word", {"state": number, "even": n % 2 == 0})
+                for n in range(20)
+            ]
 
         store.upsert(state(0), [X] * 20)
         done = threading.Event()
@@ -370,7 +418,11 @@ class KeywordContract:
 
     def test_keywords_find_words_without_case_and_accents_best_first(self, store: Any) -> None:
         store.upsert(
-            [Passage("long", "The café serves tea. " * 9), Passage("short", "Cafe tea cake"), Passage("no", "Rain")],
+            [
+                Passage("long", "The café serves tea. " * 9),
+                Passage("short", "Cafe tea cake"),
+                Passage("no", "Rain"),
+            ],
             [X, X, X],
         )
         found = store.keyword_search("CAFÉ cake?", 5)
@@ -390,7 +442,11 @@ class KeywordContract:
         store.upsert([Passage("a", "apple"), Passage("b", "berry")], [X, Y])
         store.upsert([Passage("a", "apricot")], [X])
         store.delete(["b"])
-        assert [len(store.keyword_search(word, 5)) for word in ("apple", "berry", "apricot")] == [0, 0, 1]
+        assert [len(store.keyword_search(word, 5)) for word in ("apple", "berry", "apricot")] == [
+            0,
+            0,
+            1,
+        ]
 
     def test_equal_scores_of_words_come_by_id_at_any_top_k(self, store: Any) -> None:
         ids = [f"p{number:02}" for number in range(40)]
@@ -399,14 +455,31 @@ class KeywordContract:
             assert [one["id"] for one in store.keyword_search("pie", top_k)] == ids[:top_k]
 
     def test_words_of_the_context_are_found_and_the_text_stays_plain(self, store: Any) -> None:
-        store.upsert([Passage("a", "It grew by 3 %.", {"context": "Revenue of Acme"}), Passage("b", "acorn")], [X, X])
+        store.upsert(
+            [
+                Passage("a", "It grew by 3 %.", {"context": "Revenue of Acme"}),
+                Passage("b", "acorn"),
+            ],
+            [X, X],
+        )
         found = store.keyword_search("acme", 5)
-        assert found == [{**found[0], "id": "a", "text": "It grew by 3 %.", "metadata": {"context": "Revenue of Acme"}}]
+        assert found == [
+            {
+                **found[0],
+                "id": "a",
+                "text": "It grew by 3 %.",
+                "metadata": {"context": "Revenue of Acme"},
+            }
+        ]
 
     def test_a_context_that_changes_alone_changes_what_is_found(self, store: Any) -> None:
         store.upsert([Passage("a", "text", {"context": "before"})], [X])
         store.upsert([Passage("a", "text", {"context": "after"})], [X])
-        assert [len(store.keyword_search(word, 5)) for word in ("before", "after", "text")] == [0, 1, 1]
+        assert [len(store.keyword_search(word, 5)) for word in ("before", "after", "text")] == [
+            0,
+            1,
+            1,
+        ]
 
     @pytest.mark.parametrize(
         ("query", "first"),
@@ -447,11 +520,14 @@ class KeywordContract:
         assert len(store.keyword_search("pie", 3, filter={"n": {"$gte": 190}})) == 3
 
     @pytest.mark.parametrize(
-        "text", ['"', "a OR b NOT", "text:apple", "NEAR(apple", "app*", "^apple", "", "'; DROP TABLE x"]
+        "text",
+        ['"', "a OR b NOT", "text:apple", "NEAR(apple", "app*", "^apple", "", "'; DROP TABLE x"],
     )
     def test_query_syntax_is_read_as_words(self, store: Any, text: str) -> None:
         store.upsert([Passage("a", "apple pie")], [X])
-        assert [one["id"] for one in store.keyword_search(text, 5)] == (["a"] if "apple" in text else [])
+        assert [one["id"] for one in store.keyword_search(text, 5)] == (
+            ["a"] if "apple" in text else []
+        )
 
     def test_a_query_of_thousands_of_words_is_searched(self, store: Any) -> None:
         store.upsert([Passage("a", "apple pie")], [X])
@@ -492,7 +568,9 @@ class FileStoreContract:
             identity = store.identity
         with self.opened(path) as store:
             assert store.identity == identity
-            assert store.search(X, 1) == [{"id": "a", "score": 1.0, "text": "apple pie", "metadata": {"n": 1}}]
+            assert store.search(X, 1) == [
+                {"id": "a", "score": 1.0, "text": "apple pie", "metadata": {"n": 1}}
+            ]
             assert store.search(X, 1, filter={"n": 2}) == []
             assert store.keyword_search("pie", 1)[0]["id"] == "a"
 
@@ -511,7 +589,9 @@ class FileStoreContract:
             assert found[0][0] == "theirs"
             assert [one["id"] for one in store.search(Z, 1)] == ["ours"]
 
-    def test_a_process_killed_while_it_writes_leaves_whole_writes_only(self, tmp_path: Path) -> None:
+    def test_a_process_killed_while_it_writes_leaves_whole_writes_only(
+        self, tmp_path: Path
+    ) -> None:
         path = tmp_path / "index"
         script = self.script(
             "for batch in range(1_000_000):\n"
@@ -519,7 +599,9 @@ class FileStoreContract:
             "    store.write(new, delete=[f'{batch - 2}-{n}' for n in range(600)])\n"
             "    print(batch, flush=True)\n"
         )
-        with subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE) as child:
+        with subprocess.Popen(
+            [sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE
+        ) as child:
             assert child.stdout is not None
             for _ in range(5):
                 acknowledged = int(child.stdout.readline())
@@ -537,18 +619,26 @@ class FileStoreContract:
 
     def test_two_processes_may_make_the_same_store_at_once(self, tmp_path: Path) -> None:
         path = tmp_path / "index"
-        script = self.script("store.upsert([Passage(sys.argv[2], ''), Passage('same', '')], [[1, 0, 0]] * 2)\n")
-        children = [subprocess.Popen([sys.executable, "-c", script, str(path), name]) for name in "ab"]
+        script = self.script(
+            "store.upsert([Passage(sys.argv[2], ''), Passage('same', '')], [[1, 0, 0]] * 2)\n"
+        )
+        children = [
+            subprocess.Popen([sys.executable, "-c", script, str(path), name]) for name in "ab"
+        ]
         assert [child.wait(PATIENCE) for child in children] == [0, 0]
         with self.opened(path) as store:
             assert sorted(one["id"] for one in store.search(X, 9)) == ["a", "b", "same"]
             assert store.keyword_search("word", 1) == []
 
     @pytest.mark.parametrize(("model", "dimension"), [("other", 3), ("model", 4)])
-    def test_another_embedding_model_is_refused_naming_both(self, tmp_path: Path, model: str, dimension: int) -> None:
+    def test_another_embedding_model_is_refused_naming_both(
+        self, tmp_path: Path, model: str, dimension: int
+    ) -> None:
         path = tmp_path / "index"
         self.opened(path).close()
-        with pytest.raises(StoreError, match=rf"'model' \(3 .*'{model}' \({dimension}\).*ingest again"):
+        with pytest.raises(
+            StoreError, match=rf"'model' \(3 .*'{model}' \({dimension}\).*ingest again"
+        ):
             self.opened(path, model=model, dimension=dimension)
 
     def test_a_path_below_a_file_is_refused(self, tmp_path: Path) -> None:
@@ -556,7 +646,9 @@ class FileStoreContract:
         with pytest.raises(StoreError, match="cannot be opened"):
             self.opened(tmp_path / "file" / "index")
 
-    def test_the_home_folder_is_understood(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_home_folder_is_understood(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("HOME", str(tmp_path))
         self.opened(Path("~/index")).close()
         assert (tmp_path / "index").exists()

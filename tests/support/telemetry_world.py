@@ -20,25 +20,34 @@ from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline
 from tests.support.retrieval_world import scripted, search
 
-REWRITE: Final = {"transformationType": "rewrite", "limits": {"llmTimeoutMs": 50_000, "deadlineMs": 55_000}}
+REWRITE: Final = {
+    "transformationType": "rewrite",
+    "limits": {"llmTimeoutMs": 50_000, "deadlineMs": 55_000},
+}
 
 
 class Telemetry:
     """An observer, whose spans and metrics can be looked at; spans of the tests' own come from *tracer*."""
 
-    def __init__(self, processor: SpanProcessor | None = None, *, sampler: Any = None, **given: Any) -> None:
+    def __init__(
+        self, processor: SpanProcessor | None = None, *, sampler: Any = None, **given: Any
+    ) -> None:
         self._exporter = InMemorySpanExporter()
         self.provider = TracerProvider(sampler=sampler)
         self.provider.add_span_processor(processor or SimpleSpanProcessor(self._exporter))
         self._reader = InMemoryMetricReader()
         meters = MeterProvider(metric_readers=[self._reader])
-        self.observer = OpenTelemetryObserver(tracer_provider=self.provider, meter_provider=meters, **given)
+        self.observer = OpenTelemetryObserver(
+            tracer_provider=self.provider, meter_provider=meters, **given
+        )
         self.tracer = self.provider.get_tracer("tests")
 
     def wrap(self, fn: Any, config: Any = None, script: Any = scripted, **given: Any) -> Any:
         options = {"embed": given.pop("embed")} if "embed" in given else {}
         given.setdefault("client", ScriptedModel(script, name="small"))
-        qm = qtm.QueryMiddleware(REWRITE if config is None else config, observers=[self.observer], **given)
+        qm = qtm.QueryMiddleware(
+            REWRITE if config is None else config, observers=[self.observer], **given
+        )
         return qm.wrap(fn, **options)
 
     def spans(self) -> list[ReadableSpan]:
@@ -54,18 +63,28 @@ class Telemetry:
         """The name of each span with that of its parent."""
         spans = self.spans()
         names = {it.context.span_id: it.name for it in spans if it.context}
-        return sorted((it.name, names.get(it.parent.span_id, "?") if it.parent else "") for it in spans)
+        return sorted(
+            (it.name, names.get(it.parent.span_id, "?") if it.parent else "") for it in spans
+        )
 
     def points(self) -> dict[str, list[tuple[dict[str, Any], float]]]:
         """Of each metric what was counted under which labels: a histogram's measurements, a counter's sum."""
         assert self.observer.flush(50)
         data = self._reader.get_metrics_data()
         metrics = (
-            [it for one in data.resource_metrics for scope in one.scope_metrics for it in scope.metrics] if data else []
+            [
+                it
+                for one in data.resource_metrics
+                for scope in one.scope_metrics
+                for it in scope.metrics
+            ]
+            if data
+            else []
         )
         return {
             it.name: [
-                (dict(at.attributes), at.count if hasattr(at, "count") else at.value) for at in it.data.data_points
+                (dict(at.attributes), at.count if hasattr(at, "count") else at.value)
+                for at in it.data.data_points
             ]
             for it in metrics
         }
@@ -73,12 +92,19 @@ class Telemetry:
     def scopes(self) -> set[Any]:
         """The scopes of all metrics."""
         data = self._reader.get_metrics_data()
-        return {scope.scope for one in data.resource_metrics for scope in one.scope_metrics} if data else set()
+        return (
+            {scope.scope for one in data.resource_metrics for scope in one.scope_metrics}
+            if data
+            else set()
+        )
 
     def units(self) -> dict[str, str]:
         data = self._reader.get_metrics_data()
         return {
-            it.name: it.unit for one in data.resource_metrics for scope in one.scope_metrics for it in scope.metrics
+            it.name: it.unit
+            for one in data.resource_metrics
+            for scope in one.scope_metrics
+            for it in scope.metrics
         }
 
 

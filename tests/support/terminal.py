@@ -20,7 +20,9 @@ UP: Final = "\x1b[A"
 CTRL_C: Final = "\x03"
 CTRL_D: Final = "\x04"
 
-_SEQUENCES: Final = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[()][A-Z0-9]|\x1b[=>78]|\x1b\][^\x07]*\x07")
+_SEQUENCES: Final = re.compile(
+    rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[()][A-Z0-9]|\x1b[=>78]|\x1b\][^\x07]*\x07"
+)
 # Opening the terminal makes it the one whose Ctrl-C reaches this process.
 _START: Final = "import os; os.close(os.open(os.ttyname(0), os.O_RDWR)); from qtmiddleware.kit.cli import main; main()"
 
@@ -51,7 +53,10 @@ class Terminal:
 
     def type(self, text: str | bytes, *, enter: bool = True) -> None:
         """Type *text*, and Enter."""
-        os.write(self._ours, (text.encode() if isinstance(text, str) else text) + (b"\r" if enter else b""))
+        os.write(
+            self._ours,
+            (text.encode() if isinstance(text, str) else text) + (b"\r" if enter else b""),
+        )
 
     def wait_for(self, *texts: str, seconds: float = PATIENCE) -> str:
         """What appears up to and with the *texts*, each after the other."""
@@ -89,7 +94,10 @@ class Terminal:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._process.poll() is None:
             self._process.kill()

@@ -47,13 +47,18 @@ def writer(prompt: Prompt) -> Mapping[str, Any]:
     """Good questions, and quotes that are there."""
     name = name_in(prompt)
     if prompt.mode == ASKED:
-        return {"question": f"When could people drive over {name} Bridge?", "answer": f"In {sentence(name)[-5:-1]}."}
+        return {
+            "question": f"When could people drive over {name} Bridge?",
+            "answer": f"In {sentence(name)[-5:-1]}.",
+        }
     return {"quote": sentence(name), "answers": "yes"}
 
 
 def asking(question: str, answer: str = "In 1850.") -> Any:
     """A writer whose every question is the same."""
-    return lambda prompt: {"question": question, "answer": answer} if prompt.mode == ASKED else writer(prompt)
+    return lambda prompt: (
+        {"question": question, "answer": answer} if prompt.mode == ASKED else writer(prompt)
+    )
 
 
 def checking(reply: Any) -> Any:

@@ -10,4 +10,7 @@ import pytest
 
 def mark_thorough(names: Iterable[str], beginning: str) -> list[Any]:
     """*names* as parameters, those with this *beginning* marked thorough."""
-    return [pytest.param(it, marks=pytest.mark.thorough) if it.startswith(beginning) else it for it in names]
+    return [
+        pytest.param(it, marks=pytest.mark.thorough) if it.startswith(beginning) else it
+        for it in names
+    ]

@@ -10,11 +10,22 @@ WORDS = "does jaco have any health concerns no has the a of nike strategy is to 
 
 
 def bert_folder(
-    folder: Path, *, labels: int = 0, hidden: int = 16, limit: int = 32, tokenizer: Any = None, **config: Any
+    folder: Path,
+    *,
+    labels: int = 0,
+    hidden: int = 16,
+    limit: int = 32,
+    tokenizer: Any = None,
+    **config: Any,
 ) -> Path:
     """A BERT model in *folder*, for pairs with *labels* scores or, with none, for single texts."""
     import torch
-    from transformers import BertConfig, BertForSequenceClassification, BertModel, PreTrainedTokenizerFast
+    from transformers import (
+        BertConfig,
+        BertForSequenceClassification,
+        BertModel,
+        PreTrainedTokenizerFast,
+    )
 
     words = tokenizer or word_tokenizer()
     options = {
@@ -27,12 +38,16 @@ def bert_folder(
     }
     torch.manual_seed(7)
     if labels:
-        model = BertForSequenceClassification(BertConfig(num_labels=labels, initializer_range=0.5, **options))
+        model = BertForSequenceClassification(
+            BertConfig(num_labels=labels, initializer_range=0.5, **options)
+        )
     else:
         model = BertModel(BertConfig(initializer_range=0.5, **options))
     model.save_pretrained(folder)
     marks = {f"{name.lower()}_token": f"[{name}]" for name in ("UNK", "SEP", "PAD", "CLS", "MASK")}
-    PreTrainedTokenizerFast(tokenizer_object=words, model_max_length=limit, **marks).save_pretrained(folder)
+    PreTrainedTokenizerFast(
+        tokenizer_object=words, model_max_length=limit, **marks
+    ).save_pretrained(folder)
     return folder
 
 
@@ -42,15 +57,21 @@ def word_tokenizer() -> Any:
 
     marks = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     letters = "abcdefghijklmnopqrstuvwxyz0123456789"
-    vocabulary = list(dict.fromkeys([*marks, *WORDS.split(), *letters, *(f"##{letter}" for letter in letters)]))
-    made = Tokenizer(models.WordPiece({word: at for at, word in enumerate(vocabulary)}, unk_token="[UNK]"))
+    vocabulary = list(
+        dict.fromkeys([*marks, *WORDS.split(), *letters, *(f"##{letter}" for letter in letters)])
+    )
+    made = Tokenizer(
+        models.WordPiece({word: at for at, word in enumerate(vocabulary)}, unk_token="[UNK]")
+    )
     made.normalizer = normalizers.BertNormalizer()
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     made.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     return made
 
 
-def embedder_folder(folder: Path, *, limit: int = 32, normalized: bool = False, **options: Any) -> Path:
+def embedder_folder(
+    folder: Path, *, limit: int = 32, normalized: bool = False, **options: Any
+) -> Path:
     """An embedding model in *folder*: BERT and the mean of its tokens, of length 1 only where *normalized*."""
     bert_folder(folder, limit=limit, **options)
     kinds = ["Transformer", "Pooling", *(["Normalize"] if normalized else [])]
@@ -63,7 +84,10 @@ def embedder_folder(folder: Path, *, limit: int = 32, normalized: bool = False, 
         }
         for at, kind in enumerate(kinds)
     ]
-    pooling = {"word_embedding_dimension": options.get("hidden", 16), "pooling_mode_mean_tokens": True}
+    pooling = {
+        "word_embedding_dimension": options.get("hidden", 16),
+        "pooling_mode_mean_tokens": True,
+    }
     write(folder / "modules.json", modules)
     write(folder / "1_Pooling" / "config.json", pooling)
     write(folder / "sentence_bert_config.json", {"max_seq_length": limit, "do_lower_case": False})
@@ -76,7 +100,12 @@ def minilm_folder(folder: Path, weights: Path, tokenizer: Path) -> Path:
 
     read = Tokenizer.from_file(str(tokenizer))
     embedder_folder(folder, limit=256, normalized=True, hidden=384, tokenizer=read)
-    shape = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+    shape = {
+        "hidden_size": 384,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 12,
+        "intermediate_size": 1536,
+    }
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     write(folder / "config.json", config | shape)
     (folder / "model.safetensors").unlink()

@@ -20,7 +20,11 @@ _SYLLABLES = [first + second for first in "bdfgklmnprst" for second in "aeiou"]
 def word(number: int) -> str:
     """A word of three syllables, another for every number."""
     count = len(_SYLLABLES)
-    return _SYLLABLES[number % count] + _SYLLABLES[number // count % count] + _SYLLABLES[(number * 7 + 3) % count]
+    return (
+        _SYLLABLES[number % count]
+        + _SYLLABLES[number // count % count]
+        + _SYLLABLES[(number * 7 + 3) % count]
+    )
 
 
 def _vector(text: str, dimension: int) -> list[float]:
@@ -33,7 +37,9 @@ def _vector(text: str, dimension: int) -> list[float]:
 def embedder(dimension: int = 64) -> CallableEmbedder:
     """Counts words by their hash: the fewer the dimensions, the more words it takes for others."""
     return CallableEmbedder(
-        lambda texts: [_vector(text, dimension) for text in texts], name=f"hashed-{dimension}", dimension=dimension
+        lambda texts: [_vector(text, dimension) for text in texts],
+        name=f"hashed-{dimension}",
+        dimension=dimension,
     )
 
 
@@ -51,10 +57,17 @@ def collection(count: int = 50, *, seed: int | None = None) -> Dataset:
     answers = numbers if seed is None else random.Random(seed).sample(numbers, count)
     passages = tuple(Passage(f"p{number}", passage_text(number)) for number in numbers)
     questions = tuple(
-        Question(f"q{number}", f"What is {word(first)} {word(5000 + 3 * number)} {word(7000 + number)}?")
+        Question(
+            f"q{number}", f"What is {word(first)} {word(5000 + 3 * number)} {word(7000 + number)}?"
+        )
         for number, first in ((it, 10 * it if it % 2 else 9000 + it) for it in numbers)
     )
-    return Dataset("small", passages, questions, {f"q{number}": {f"p{answers[number]}": 1} for number in numbers})
+    return Dataset(
+        "small",
+        passages,
+        questions,
+        {f"q{number}": {f"p{answers[number]}": 1} for number in numbers},
+    )
 
 
 def model(data: Dataset, *, misled: Collection[str] = ()) -> ScriptedModel:

@@ -88,7 +88,9 @@ class VendorService:
         asked = json.dumps(request.get_json())
         refused = next((it for it in self.refuses if it in asked), None)
         if refused is not None:
-            return self._as_json(self.failure(400, f"{refused}: this model does not support it"), 400, {})
+            return self._as_json(
+                self.failure(400, f"{refused}: this model does not support it"), 400, {}
+            )
         if said.status >= 400:
             body = self.failure(said.status, said.message) if said.raw is None else said.raw
             return self._as_json(body, said.status, said.headers)
@@ -121,7 +123,13 @@ class AnthropicService(VendorService):
 
     def _message(self, content: Any, end: str | None, usage: Any) -> dict[str, Any]:
         head = {"id": "m", "type": "message", "role": "assistant", "model": self.model}
-        return {**head, "content": content, "stop_reason": end, "stop_sequence": None, "usage": usage}
+        return {
+            **head,
+            "content": content,
+            "stop_reason": end,
+            "stop_sequence": None,
+            "usage": usage,
+        }
 
     def whole(self, said: Said) -> Any:
         text = "" if said.end == "refused" else said.text
@@ -135,23 +143,37 @@ class AnthropicService(VendorService):
         usage = {"input_tokens": 60, "cache_read_input_tokens": 40, "output_tokens": 1}
         start = {"type": "message_start", "message": self._message([], None, usage)}
         yield event(start, "message_start")
-        block = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+        block = {
+            "type": "content_block_start",
+            "index": 0,
+            "content_block": {"type": "text", "text": ""},
+        }
         yield event(block, "content_block_start")
         yield event({"type": "ping"}, "ping")
         for part in (said.text[:HALVES], said.text[HALVES:]):
             delta = {"type": "text_delta", "text": part}
-            yield event({"type": "content_block_delta", "index": 0, "delta": delta}, "content_block_delta")
+            yield event(
+                {"type": "content_block_delta", "index": 0, "delta": delta}, "content_block_delta"
+            )
             if said.error:
                 yield event(self.failure(529, said.message), "error")
             if said.breaks:
                 return
         yield event({"type": "content_block_stop", "index": 0}, "content_block_stop")
-        last = {"type": "message_delta", "delta": {"stop_reason": self.ends[said.end], "stop_sequence": None}}
+        last = {
+            "type": "message_delta",
+            "delta": {"stop_reason": self.ends[said.end], "stop_sequence": None},
+        }
         yield event({**last, "usage": {"output_tokens": 20}}, "message_delta")
         yield event({"type": "message_stop"}, "message_stop")
 
     def failure(self, status: int, message: str) -> Any:
-        kinds = {401: "authentication_error", 429: "rate_limit_error", 529: "overloaded_error", 404: "not_found_error"}
+        kinds = {
+            401: "authentication_error",
+            429: "rate_limit_error",
+            529: "overloaded_error",
+            404: "not_found_error",
+        }
         kind = kinds.get(status, "invalid_request_error" if status < 500 else "api_error")
         return {"type": "error", "error": {"type": kind, "message": message}}
 
@@ -184,14 +206,20 @@ class MistralService(VendorService):
             thought = {"type": "thinking", "thinking": [{"type": "text", "text": "Let me see."}]}
             content = [thought, {"type": "text", "text": content}]
         message = {"role": "assistant", "content": content}
-        return self._completion({"message": message, "finish_reason": self.ends[said.end]}, usage=True)
+        return self._completion(
+            {"message": message, "finish_reason": self.ends[said.end]}, usage=True
+        )
 
     def events(self, said: Said) -> Iterator[str]:
         for part in (said.text[:HALVES], said.text[HALVES:]):
             delta = {"delta": {"content": part}, "finish_reason": None}
             yield event(self._completion(delta, usage=False))
             if said.error:
-                yield event(self._completion({"delta": {"content": ""}, "finish_reason": "error"}, usage=False))
+                yield event(
+                    self._completion(
+                        {"delta": {"content": ""}, "finish_reason": "error"}, usage=False
+                    )
+                )
             if said.breaks:
                 return
         end = {"delta": {"content": ""}, "finish_reason": self.ends[said.end]}
@@ -201,7 +229,13 @@ class MistralService(VendorService):
     def failure(self, status: int, message: str) -> Any:
         if status == 422:
             return {"detail": [{"loc": ["body"], "msg": message, "type": "extra_forbidden"}]}
-        return {"object": "error", "message": message, "type": "invalid_request", "param": None, "code": "1000"}
+        return {
+            "object": "error",
+            "message": message,
+            "type": "invalid_request",
+            "param": None,
+            "code": "1000",
+        }
 
 
 class GoogleService(VendorService):
@@ -216,7 +250,11 @@ class GoogleService(VendorService):
         module = import_module("google.genai")
         http: dict[str, Any] = {"base_url": self.url}
         if retries:
-            http["retry_options"] = {"attempts": retries + 1, "initial_delay": 0.01, "max_delay": 0.02}
+            http["retry_options"] = {
+                "attempts": retries + 1,
+                "initial_delay": 0.01,
+                "max_delay": 0.02,
+            }
         return module.Client(api_key=KEY, http_options={**http, **options})
 
     def streams(self, request: Request) -> bool:
@@ -236,7 +274,10 @@ class GoogleService(VendorService):
 
     def whole(self, said: Said) -> Any:
         if said.end == "blocked":
-            return {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {"promptTokenCount": 100}}
+            return {
+                "promptFeedback": {"blockReason": "SAFETY"},
+                "usageMetadata": {"promptTokenCount": 100},
+            }
         text = None if said.end == "refused" else said.text
         return self._response(text, self.ends[said.end], thinks=said.thinks)
 
@@ -249,8 +290,12 @@ class GoogleService(VendorService):
         yield event(self._response(said.text[HALVES:], self.ends[said.end]))
 
     def failure(self, status: int, message: str) -> Any:
-        name = {400: "INVALID_ARGUMENT", 429: "RESOURCE_EXHAUSTED", 503: "UNAVAILABLE"}.get(status, "UNKNOWN")
+        name = {400: "INVALID_ARGUMENT", 429: "RESOURCE_EXHAUSTED", 503: "UNAVAILABLE"}.get(
+            status, "UNKNOWN"
+        )
         return {"error": {"code": status, "message": message, "status": name}}
 
 
-VENDORS: dict[str, type[VendorService]] = {it.name: it for it in (AnthropicService, MistralService, GoogleService)}
+VENDORS: dict[str, type[VendorService]] = {
+    it.name: it for it in (AnthropicService, MistralService, GoogleService)
+}

@@ -48,7 +48,9 @@ async def timeout_when(holds: Callable[[], object]) -> AsyncIterator[None]:
             await asyncio.wait([watching])
 
 
-def with_enough_time(attempt: Callable[[float], T], is_enough: Callable[[T], object], *, seconds: float = 0.1) -> T:
+def with_enough_time(
+    attempt: Callable[[float], T], is_enough: Callable[[T], object], *, seconds: float = 0.1
+) -> T:
     """Return the outcome of *attempt* with the first time limit that is enough.
 
     For a test that has to see one thing in time and another one late, and cannot say how fast the machine is. The limit

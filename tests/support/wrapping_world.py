@@ -24,7 +24,11 @@ def rows(*marks: Any) -> list[dict[str, Any]]:
     """Three passages, the second of which holds the keywords; *marks* go along."""
     return [
         {"id": "far", "score": 0.6, "metadata": {"text": "Cats sleep", "marks": marks}},
-        {"id": "near", "score": 0.59, "metadata": {"text": "Jaco: health concerns", "marks": marks}},
+        {
+            "id": "near",
+            "score": 0.59,
+            "metadata": {"text": "Jaco: health concerns", "marks": marks},
+        },
         {"id": "last", "score": 0.1, "metadata": {"text": "The fee is due", "marks": marks}},
     ]
 

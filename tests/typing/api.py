@@ -25,7 +25,9 @@ def called(query: str, top_k: int = 4) -> list[str]:
     return []
 
 
-@qtm.middleware(config={"topK": 4}, client=ScriptedModel("x"), query_arg="words", top_k_arg="count", kind="sync")
+@qtm.middleware(
+    config={"topK": 4}, client=ScriptedModel("x"), query_arg="words", top_k_arg="count", kind="sync"
+)
 def configured(words: str, *, count: int) -> tuple[str, ...]:
     """Decorated with options."""
     return ()
@@ -170,7 +172,9 @@ def wrapped() -> None:
     assert_type(middleware, qtm.QueryMiddleware)
     assert_type(qtm.QueryMiddleware.from_file(Path("config.json")), qtm.QueryMiddleware)
     assert_type(middleware.wrap(search)("q", 3), list[float])
-    assert_type(middleware.wrap(search, embed=embed, query_arg="query").retrieve("q"), qtm.Retrieval)
+    assert_type(
+        middleware.wrap(search, embed=embed, query_arg="query").retrieve("q"), qtm.Retrieval
+    )
     assert_type(middleware.wrap(search, read=list, write=lambda _, items: items)("q"), list[float])
     middleware.wrap(search, embde=embed)  # type: ignore[call-overload]
     assert_type(middleware.preprocess("q"), str)

@@ -94,7 +94,10 @@ def source(path: Path) -> Source:
     parts = path.relative_to(ROOT).with_suffix("").parts
     dotted = [PACKAGE, *(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)]
     return Source(
-        path, ".".join(dotted), room_of(".".join((PACKAGE, *parts))), ast.parse(path.read_text(encoding="utf-8"))
+        path,
+        ".".join(dotted),
+        room_of(".".join((PACKAGE, *parts))),
+        ast.parse(path.read_text(encoding="utf-8")),
     )
 
 
@@ -115,14 +118,18 @@ def imports_of(node: ast.AST, *, at_load: bool = True) -> Iterator[Import]:
         elif isinstance(child, ast.ImportFrom):
             yield from (Import(name, child.lineno, at_load) for name in imported_from(child))
         else:
-            inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) or is_type_checking(child)
+            inside = isinstance(
+                child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+            ) or is_type_checking(child)
             yield from imports_of(child, at_load=at_load and not inside)
 
 
 def imported_from(statement: ast.ImportFrom) -> list[str]:
     """The modules a ``from`` statement imports: submodules of ours by their own name, the module itself otherwise."""
     base = "." * statement.level + (statement.module or "")
-    submodules = [f"{base}.{alias.name}" for alias in statement.names if f"{base}.{alias.name}" in MODULES]
+    submodules = [
+        f"{base}.{alias.name}" for alias in statement.names if f"{base}.{alias.name}" in MODULES
+    ]
     return submodules if len(submodules) == len(statement.names) else [base, *submodules]
 
 
@@ -136,7 +143,9 @@ def test_every_file_has_a_floor_and_no_room_has_two() -> None:
 
 
 def test_everything_of_ours_that_is_imported_exists() -> None:
-    wanted = {found.module for it in SOURCES for found in imports_of(it.tree) if is_ours(found.module)}
+    wanted = {
+        found.module for it in SOURCES for found in imports_of(it.tree) if is_ours(found.module)
+    }
     assert wanted - MODULES - {PACKAGE} == set()
 
 
@@ -156,8 +165,16 @@ def test_a_file_imports_from_lower_floors_and_its_own_folder_alone(file: Source)
 
 @each_source
 def test_the_core_imports_nothing_of_the_kit(file: Source) -> None:
-    reached = {found.module for found in imports_of(file.tree) if is_ours(found.module) and found.module != PACKAGE}
-    texts = {it.value for it in ast.walk(file.tree) if isinstance(it, ast.Constant) and isinstance(it.value, str)}
+    reached = {
+        found.module
+        for found in imports_of(file.tree)
+        if is_ours(found.module) and found.module != PACKAGE
+    }
+    texts = {
+        it.value
+        for it in ast.walk(file.tree)
+        if isinstance(it, ast.Constant) and isinstance(it.value, str)
+    }
     named = {text for text in texts if text.startswith(f"{PACKAGE}.kit")}  # as for import_module
     wrong = (
         []
@@ -224,7 +241,11 @@ def test_nothing_is_printed_asserted_or_swallowed(file: Source) -> None:
         for node in ast.walk(file.tree)
         if isinstance(node, ast.Assert)
         or (isinstance(node, ast.ExceptHandler) and node.type is None)
-        or (file.room != "kit.cli" and isinstance(node, ast.Call) and ast.unparse(node.func) == "print")
+        or (
+            file.room != "kit.cli"
+            and isinstance(node, ast.Call)
+            and ast.unparse(node.func) == "print"
+        )
     ]
     assert wrong == []
 
@@ -241,13 +262,27 @@ def test_every_file_says_what_it_is_for(file: Source) -> None:
     assert ast.get_docstring(file.tree)
 
 
-VENDORS = ("openai", "pinecone", "pydantic", "numpy", "httpx", "httpx2", "lancedb", "torch", "regex")
+VENDORS = (
+    "openai",
+    "pinecone",
+    "pydantic",
+    "numpy",
+    "httpx",
+    "httpx2",
+    "lancedb",
+    "torch",
+    "regex",
+)
 
 
 def modules_after(statement: str) -> set[str]:
     """The vendor libraries a fresh interpreter holds after *statement*."""
-    script = f"{statement}\nimport sys\nprint(*(name for name in {VENDORS!r} if name in sys.modules))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=200)
+    script = (
+        f"{statement}\nimport sys\nprint(*(name for name in {VENDORS!r} if name in sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=200
+    )
     return set(done.stdout.split())
 
 
@@ -280,14 +315,24 @@ def test_a_call_of_a_wrapped_function_loads_nothing_of_the_kit(call: str) -> Non
         f"{CALLS[call]}\n"
         f"import sys\nprint(*(name for name in sys.modules if name.startswith('{PACKAGE}.kit')))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=200)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=200
+    )
     assert done.stdout.split() == []
 
 
 # Whoever has none of these can still collect every test, and run those that need none.
 NOT_EVERYDAY = {
     *("torch", "transformers", "sentence_transformers", "ray", "lancedb"),
-    *("playwright", "axe_playwright_python", "redis", "celery", "ipykernel", "jupyter_client", "mkdocs"),
+    *(
+        "playwright",
+        "axe_playwright_python",
+        "redis",
+        "celery",
+        "ipykernel",
+        "jupyter_client",
+        "mkdocs",
+    ),
 }
 
 

@@ -14,7 +14,9 @@ CHANGELOG = Path(__file__).parents[2] / "CHANGELOG.md"
 
 @pytest.mark.parametrize(("name", "limit"), read_limits().items())
 def test_a_limit_stands_in_the_changelog(name: str, limit: float) -> None:
-    assert f"`{name}` {limit:g}" in CHANGELOG.read_text(encoding="utf-8"), f"say why {LIMITS.name} was changed"
+    assert f"`{name}` {limit:g}" in CHANGELOG.read_text(encoding="utf-8"), (
+        f"say why {LIMITS.name} was changed"
+    )
 
 
 def test_the_gate_fails_only_if_a_call_costs_more_each_time(

@@ -77,17 +77,28 @@ def test_a_missing_extra_names_the_command() -> None:
 
 
 def test_a_model_error_without_a_message_says_its_reason() -> None:
-    assert (str(errors.ModelError("refused")), errors.ModelError("refused").reason) == ("refused", "refused")
+    assert (str(errors.ModelError("refused")), errors.ModelError("refused").reason) == (
+        "refused",
+        "refused",
+    )
 
 
 def test_the_details_are_kept() -> None:
     error = errors.ConfigError("bad", path="topK", value=0, allowed=">= 1", source="environment")
-    assert (error.path, error.value, error.allowed, error.source) == ("topK", 0, ">= 1", "environment")
+    assert (error.path, error.value, error.allowed, error.source) == (
+        "topK",
+        0,
+        ">= 1",
+        "environment",
+    )
     assert errors.InvalidQuery("blank").argument == "query"
     assert errors.ResponseShapeError("odd", shape="int").shape == "int"
 
 
-@given(st.text(st.characters()), st.one_of(st.none(), st.text(st.characters()), st.floats(), st.binary()))
+@given(
+    st.text(st.characters()),
+    st.one_of(st.none(), st.text(st.characters()), st.floats(), st.binary()),
+)
 def test_an_error_can_always_be_shown(text: str, value: Any) -> None:
     shown = [
         errors.ConfigError(text, path=text, value=value),
@@ -139,7 +150,9 @@ def raise_while_handling(error: Exception, *cause: BaseException | None) -> None
 
 
 @pytest.mark.parametrize("cls", CLASSES.values(), ids=lambda it: it.__name__)
-def test_what_was_being_handled_is_gone_where_an_error_says_so(cls: type[errors.QtMiddlewareError]) -> None:
+def test_what_was_being_handled_is_gone_where_an_error_says_so(
+    cls: type[errors.QtMiddlewareError],
+) -> None:
     example = next(it for it in EXAMPLES if type(it) is cls)
     for cause in (None, OSError("a cause that is told")):
         with pytest.raises(cls) as caught:
@@ -177,25 +190,45 @@ def in_environment(**variables: str) -> None:
 
 
 MISTAKES: dict[str, Callable[[Path], Any]] = {
-    "broken JSON": lambda at: qtm.Config.load(written(at, "c.json", f'{{"llm": {{"apiKey": "{KEY}"')),
+    "broken JSON": lambda at: qtm.Config.load(
+        written(at, "c.json", f'{{"llm": {{"apiKey": "{KEY}"')
+    ),
     "deep JSON": lambda at: qtm.Config.load(written(at, "c.json", f'{{"{KEY}": ' + "[" * 100_000)),
-    "a long number": lambda at: qtm.Config.load(written(at, "c.json", f'{{"{KEY}": {"9" * 5_000}}}')),
+    "a long number": lambda at: qtm.Config.load(
+        written(at, "c.json", f'{{"{KEY}": {"9" * 5_000}}}')
+    ),
     "not UTF-8": lambda at: qtm.Config.load(written(at, "c.json", KEY.encode() + b"\xff")),
-    "broken TOML": lambda at: qtm.Config.load(written(at, "c.toml", f'[llm]\nkey = "{KEY}"\n= 1\n')),
+    "broken TOML": lambda at: qtm.Config.load(
+        written(at, "c.toml", f'[llm]\nkey = "{KEY}"\n= 1\n')
+    ),
     "a key in a setting": lambda at: qtm.Config.load({"llmModel": KEY}),
-    "a key in a file": lambda at: qtm.Config.load(written(at, "c.json", json.dumps({"llm": {"baseUrl": KEY}}))),
+    "a key in a file": lambda at: qtm.Config.load(
+        written(at, "c.json", json.dumps({"llm": {"baseUrl": KEY}}))
+    ),
     "a key in a variable": lambda at: in_environment(QTM_LLM_MODEL=KEY),
     "no number": lambda at: in_environment(QTM_TOP_K=KEY),
-    "no address of Redis": lambda at: qtm.QueryMiddleware({"cache": {"redisUrl": f"redis://:{KEY}@[::1/0"}}),
-    "no port of Redis": lambda at: qtm.QueryMiddleware({"cache": {"redisUrl": f"redis://u:{KEY}@host:port/0"}}),
-    "no option of Redis": lambda at: qtm.QueryMiddleware({"cache": {"redisUrl": f"rediss://:{KEY}@h/0?odd={KEY}"}}),
+    "no address of Redis": lambda at: qtm.QueryMiddleware(
+        {"cache": {"redisUrl": f"redis://:{KEY}@[::1/0"}}
+    ),
+    "no port of Redis": lambda at: qtm.QueryMiddleware(
+        {"cache": {"redisUrl": f"redis://u:{KEY}@host:port/0"}}
+    ),
+    "no option of Redis": lambda at: qtm.QueryMiddleware(
+        {"cache": {"redisUrl": f"rediss://:{KEY}@h/0?odd={KEY}"}}
+    ),
     "no JSON in a corpus": lambda at: no_data_set(at, "corpus.jsonl", f'{{"text": "{KEY}'),
-    "no text in a corpus": lambda at: no_data_set(at, "corpus.jsonl", f'{{"_id": "a", "text": ["{KEY}"]}}'),
+    "no text in a corpus": lambda at: no_data_set(
+        at, "corpus.jsonl", f'{{"_id": "a", "text": ["{KEY}"]}}'
+    ),
     "no history": lambda at: no_data_set(
         at, "queries.jsonl", f'{{"_id": "a", "text": "b", "metadata": {{"history": ["{KEY}"]}}}}'
     ),
-    "no recording": lambda at: RecordedModel.from_file(written(at, "r.jsonl", f'{{"query": "{KEY}')),
-    "a recording not in UTF-8": lambda at: RecordedModel.from_file(written(at, "r.jsonl", KEY.encode() + b"\xff")),
+    "no recording": lambda at: RecordedModel.from_file(
+        written(at, "r.jsonl", f'{{"query": "{KEY}')
+    ),
+    "a recording not in UTF-8": lambda at: RecordedModel.from_file(
+        written(at, "r.jsonl", KEY.encode() + b"\xff")
+    ),
 }
 
 
@@ -213,15 +246,28 @@ def held_by(error: BaseException | None) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
-def test_nothing_that_hangs_on_a_config_error_holds_a_key(mistake: Callable[[Path], Any], tmp_path: Path) -> None:
+def test_nothing_that_hangs_on_a_config_error_holds_a_key(
+    mistake: Callable[[Path], Any], tmp_path: Path
+) -> None:
     with pytest.raises(errors.ConfigError) as caught:
         mistake(tmp_path)
     assert [it for it in held_by(caught.value) if KEY in it] == []
 
 
-@given(st.floats() | st.integers() | st.text(max_size=5) | st.none() | st.binary(max_size=3) | st.booleans())
-def test_a_pause_that_a_users_own_model_names_is_one_of_at_most_ten_minutes_or_none(named: Any) -> None:
-    pause = errors.retell(qtm.ModelError("rate_limited", retry_after=named), "the model").retry_after
+@given(
+    st.floats()
+    | st.integers()
+    | st.text(max_size=5)
+    | st.none()
+    | st.binary(max_size=3)
+    | st.booleans()
+)
+def test_a_pause_that_a_users_own_model_names_is_one_of_at_most_ten_minutes_or_none(
+    named: Any,
+) -> None:
+    pause = errors.retell(
+        qtm.ModelError("rate_limited", retry_after=named), "the model"
+    ).retry_after
     assert pause is None or 0 <= pause <= errors.LONGEST_PAUSE
     if isinstance(named, float) and 0 <= named <= errors.LONGEST_PAUSE:
         assert pause == named

@@ -42,7 +42,9 @@ def test_an_old_name_gives_the_module_itself(old: str) -> None:
     assert module.__spec__.name == OLD[old]
 
 
-@pytest.mark.parametrize("first", ["qtmiddleware.runtime.engines.local", "qtmiddleware.kit.engines.local"])
+@pytest.mark.parametrize(
+    "first", ["qtmiddleware.runtime.engines.local", "qtmiddleware.kit.engines.local"]
+)
 def test_both_names_give_one_class_whichever_comes_first(first: str) -> None:
     code = (
         f"import {first}\n"
@@ -65,13 +67,17 @@ def test_a_pickle_that_names_an_old_module_is_read() -> None:
     assert pickle.loads(old) is LocalEngine
 
 
-@pytest.mark.parametrize("name", ["qtmiddleware.evaluation.nothing", "qtmiddleware.nothing", "qtmiddleware.bulky"])
+@pytest.mark.parametrize(
+    "name", ["qtmiddleware.evaluation.nothing", "qtmiddleware.nothing", "qtmiddleware.bulky"]
+)
 def test_what_was_never_there_is_not_found(name: str) -> None:
     with pytest.raises(ModuleNotFoundError, match=name):
         import_module(name)
 
 
-@pytest.mark.parametrize("name", ["qtmiddleware", "qtmiddleware.types", "evaluation", "qtmiddleware.kit.bulk"])
+@pytest.mark.parametrize(
+    "name", ["qtmiddleware", "qtmiddleware.types", "evaluation", "qtmiddleware.kit.bulk"]
+)
 def test_a_module_that_did_not_move_has_no_new_name(name: str) -> None:
     assert find_new_name(name) is None
 

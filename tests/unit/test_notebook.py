@@ -57,10 +57,16 @@ def test_a_row_says_where_a_passage_stands_where_it_stood_and_why() -> None:
 
 def test_a_passage_that_only_a_variant_found_is_new() -> None:
     def by_variant(query: str, top_k: int = 1) -> list[dict[str, Any]]:
-        return [{"id": "jaco", "score": 0.9, "text": "Jaco is well."} if "Jaco is" in query else ROWS[0]][:top_k]
+        return [
+            {"id": "jaco", "score": 0.9, "text": "Jaco is well."} if "Jaco is" in query else ROWS[0]
+        ][:top_k]
 
     model = ScriptedModel({"hyde": "Jaco is in good health."})
-    found = qtm.QueryMiddleware({"transformationType": "hyde"}, client=model).wrap(by_variant).retrieve(QUESTION)
+    found = (
+        qtm.QueryMiddleware({"transformationType": "hyde"}, client=model)
+        .wrap(by_variant)
+        .retrieve(QUESTION)
+    )
     place = next(row for row in Cells(found._repr_html_()).rows if row[2].startswith("jaco"))
     assert place[1] == "new"
     assert "found by hyde" in place[3]
@@ -79,5 +85,20 @@ def test_a_degraded_retrieval_says_why_in_both() -> None:
 
 @given(st.text(), st.text())
 def test_no_text_becomes_markup(text: str, name: str) -> None:
-    found = qtm.QueryMiddleware().wrap(lambda query: [{"id": name or "x", "text": text}]).retrieve("a question")
-    assert Cells(found._repr_html_()).tags <= {"div", "p", "table", "thead", "tbody", "tr", "th", "td", "code", "span"}
+    found = (
+        qtm.QueryMiddleware()
+        .wrap(lambda query: [{"id": name or "x", "text": text}])
+        .retrieve("a question")
+    )
+    assert Cells(found._repr_html_()).tags <= {
+        "div",
+        "p",
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "code",
+        "span",
+    }

@@ -28,7 +28,9 @@ HISTORY = (Message("user", "Who founded Acme?"), Message("assistant", "Jane Roe.
 
 
 def load(definition: Any, *, name: str = "jargon", **more: Any) -> Config:
-    return Config.load({"transformationType": name, "transforms": {name: definition}, **more}, environ={})
+    return Config.load(
+        {"transformationType": name, "transforms": {name: definition}, **more}, environ={}
+    )
 
 
 def define(*fields: str, prompt: str = PROMPT) -> dict[str, Any]:
@@ -50,19 +52,41 @@ def passages(query: str, top_k: int = 3) -> list[dict[str, Any]]:
         ({"x" * 61: define("hyde")}, "transforms." + "x" * 60 + "...", "at most 60"),
         ({"jargon": "Say it."}, "transforms.jargon", "an object with prompt and fields"),
         ({"jargon": {"fields": ["hyde"]}}, "transforms.jargon.prompt", "a text that is not empty"),
-        ({"jargon": define("hyde", prompt=" ")}, "transforms.jargon.prompt", "a text that is not empty"),
+        (
+            {"jargon": define("hyde", prompt=" ")},
+            "transforms.jargon.prompt",
+            "a text that is not empty",
+        ),
         ({"jargon": {"prompt": PROMPT}}, "transforms.jargon.fields", f"a list of {KINDS}"),
         ({"jargon": define()}, "transforms.jargon.fields", f"a list of {KINDS}"),
         ({"jargon": define("answer")}, "transforms.jargon.fields", f"one of {KINDS}"),
         ({"jargon": define("standalone")}, "transforms.jargon.fields", f"one of {KINDS}"),
-        ({"jargon": {"prompt": PROMPT, "fields": {"hyde": -0.1}}}, "transforms.jargon.fields.hyde", "from 0 to 100"),
-        ({"jargon": {"prompt": PROMPT, "fields": {"hyde": True}}}, "transforms.jargon.fields.hyde", "from 0 to 100"),
-        ({"jargon": {"prompt": PROMPT, "fields": {"keywords": 1}}}, "transforms.jargon.fields.keywords", "null"),
-        ({"jargon": {**define("hyde"), "wieght": 1}}, "transforms.jargon.wieght", "one of prompt, fields"),
+        (
+            {"jargon": {"prompt": PROMPT, "fields": {"hyde": -0.1}}},
+            "transforms.jargon.fields.hyde",
+            "from 0 to 100",
+        ),
+        (
+            {"jargon": {"prompt": PROMPT, "fields": {"hyde": True}}},
+            "transforms.jargon.fields.hyde",
+            "from 0 to 100",
+        ),
+        (
+            {"jargon": {"prompt": PROMPT, "fields": {"keywords": 1}}},
+            "transforms.jargon.fields.keywords",
+            "null",
+        ),
+        (
+            {"jargon": {**define("hyde"), "wieght": 1}},
+            "transforms.jargon.wieght",
+            "one of prompt, fields",
+        ),
         ([], "transforms", "an object of objects"),
     ],
 )
-def test_a_definition_that_is_impossible_is_refused_with_its_place(transforms: Any, path: str, allowed: str) -> None:
+def test_a_definition_that_is_impossible_is_refused_with_its_place(
+    transforms: Any, path: str, allowed: str
+) -> None:
     with pytest.raises(ConfigError) as refused:
         Config.load({"transforms": transforms}, environ={})
     assert refused.value.path == path
@@ -76,7 +100,10 @@ def test_a_message_about_a_name_is_one_line_without_a_key(name: str) -> None:
         with pytest.raises(ConfigError) as refused:
             Config.load({"transforms": {name: definition}}, environ={})
         assert name not in str(refused.value) + refused.value.path
-        assert all(line.startswith("transforms.") and line.isprintable() for line in str(refused.value).split("\n"))
+        assert all(
+            line.startswith("transforms.") and line.isprintable()
+            for line in str(refused.value).split("\n")
+        )
 
 
 @given(
@@ -88,12 +115,16 @@ def test_a_message_about_a_name_is_one_line_without_a_key(name: str) -> None:
             st.sampled_from(["prompt", "fields", "weight"]),
             st.text(max_size=5)
             | st.lists(st.sampled_from([*FILLED_BY, "stepBack", "x"]) | st.integers(), max_size=3)
-            | st.dictionaries(st.sampled_from([*FILLED_BY, "stepBack", "x"]), st.none() | st.floats(), max_size=3),
+            | st.dictionaries(
+                st.sampled_from([*FILLED_BY, "stepBack", "x"]), st.none() | st.floats(), max_size=3
+            ),
         ),
         max_size=3,
     )
 )
-def test_any_definition_is_a_config_that_can_be_asked_for_or_a_config_error(transforms: dict[str, Any]) -> None:
+def test_any_definition_is_a_config_that_can_be_asked_for_or_a_config_error(
+    transforms: dict[str, Any],
+) -> None:
     config, refused = Config.load(environ={}), None
     try:
         config = Config.load({"transforms": transforms}, environ={})
@@ -104,7 +135,10 @@ def test_any_definition_is_a_config_that_can_be_asked_for_or_a_config_error(tran
         settings = config.overridden({"transformationType": name}).settings
         (prompt,) = build_prompts(settings, "why?")
         assert tuple(it.name for it in prompt.fields) == settings.transform.fields != ()
-        assert Config.load(json.loads(json.dumps(config.to_dict())), environ={}).settings == config.settings
+        assert (
+            Config.load(json.loads(json.dumps(config.to_dict())), environ={}).settings
+            == config.settings
+        )
 
 
 @pytest.mark.parametrize("field", FILLED_BY)
@@ -126,7 +160,12 @@ def test_several_fields_are_asked_for_in_the_order_they_are_searched() -> None:
 
 
 def test_another_definition_is_another_prompt_and_another_key_of_the_cache() -> None:
-    definitions = (define("rewrite"), define("hyde"), define("rewrite", "hyde"), define("rewrite", prompt="Say it."))
+    definitions = (
+        define("rewrite"),
+        define("hyde"),
+        define("rewrite", "hyde"),
+        define("rewrite", prompt="Say it."),
+    )
     questions = [Question("why?", (), load(it).settings) for it in definitions]
     assert len({it.cache_key("m") for it in questions}) == len(definitions)
     assert len({it.prompts[0].version for it in questions}) == len(definitions)
@@ -135,7 +174,9 @@ def test_another_definition_is_another_prompt_and_another_key_of_the_cache() -> 
 
 
 @given(st.sampled_from([it for it in FILLED_BY if TEXT_FIELDS[it].variant]), st.floats(0.01, 100))
-def test_the_weight_of_a_definition_is_the_weight_of_its_variants(field: str, weight: float) -> None:
+def test_the_weight_of_a_definition_is_the_weight_of_its_variants(
+    field: str, weight: float
+) -> None:
     text = "renal failure of the kidneys"
     reply = {field: [text] if TEXT_FIELDS[field].shape == "list" else text}
     config = load({"prompt": PROMPT, "fields": {field: weight}}, fusion={"weights": {"hyde": 3.0}})
@@ -145,11 +186,18 @@ def test_the_weight_of_a_definition_is_the_weight_of_its_variants(field: str, we
 
 
 def test_a_field_without_a_weight_has_that_of_the_settings() -> None:
-    config = load({"prompt": PROMPT, "fields": {"rewrite": None, "hyde": 2}}, fusion={"weights": {"rewrite": 0.3}})
+    config = load(
+        {"prompt": PROMPT, "fields": {"rewrite": None, "hyde": 2}},
+        fusion={"weights": {"rewrite": 0.3}},
+    )
     reply = {"rewrite": "renal failure", "hyde": "The kidneys filter the blood."}
     with qtm.QueryMiddleware(config, client=ScriptedModel(reply)) as middleware:
         found = middleware.wrap(passages).retrieve("kidneys")
-    assert {it.kind: it.weight for it in found.variants} == {"original": 1.0, "rewrite": 0.3, "hyde": 2.0}
+    assert {it.kind: it.weight for it in found.variants} == {
+        "original": 1.0,
+        "rewrite": 0.3,
+        "hyde": 2.0,
+    }
 
 
 def test_a_decorated_function_and_a_call_use_it() -> None:
@@ -169,16 +217,18 @@ def test_a_decorated_function_and_a_call_use_it() -> None:
 
 def test_a_layer_defines_a_transformation_anew_and_keeps_the_others() -> None:
     below = {"jargon": {"prompt": PROMPT, "fields": {"hyde": 1.0}}, "trade": define("keywords")}
-    config = Config.load({"transforms": below}, environ={}).overridden({"transforms": {"jargon": define("rewrite")}})
+    config = Config.load({"transforms": below}, environ={}).overridden(
+        {"transforms": {"jargon": define("rewrite")}}
+    )
     assert set(config.settings.transforms) == {"jargon", "trade"}
     assert find_transform("jargon", config.settings.transforms).fields == ("rewrite",)
 
 
 def test_a_layer_may_choose_what_another_one_defines() -> None:
     environ = {"QTM_TRANSFORMATION_TYPE": "jargon"}
-    assert Config.load({"transforms": {"jargon": define("hyde")}}, environ=environ).settings.transform.fields == (
-        "hyde",
-    )
+    assert Config.load(
+        {"transforms": {"jargon": define("hyde")}}, environ=environ
+    ).settings.transform.fields == ("hyde",)
     written = {"QTM_TRANSFORMS": json.dumps({"jargon": define("hyde")}), **environ}
     assert Config.load(None, environ=written).settings.transform.fields == ("hyde",)
     with pytest.raises(ConfigError, match=r'not "jargon" \(environment'):
@@ -202,7 +252,11 @@ def test_the_tuner_tries_no_weights_that_a_definition_brings() -> None:
 
 def test_a_text_that_copies_the_example_of_the_prompt_is_noted_in_the_trace() -> None:
     _, reply = PROMPTS["rewrite"].example or ("", {})
-    with qtm.QueryMiddleware({"transformationType": "rewrite"}, client=ScriptedModel(reply)) as middleware:
+    with qtm.QueryMiddleware(
+        {"transformationType": "rewrite"}, client=ScriptedModel(reply)
+    ) as middleware:
         found = middleware.wrap(passages).retrieve("kidneys")
     assert ("rewrite", "dropped: copies the prompt") in found.trace.notes
-    assert [(it.stage, it.reason) for it in found.degradations] == [("transform.rewrite", "unparsable")]
+    assert [(it.stage, it.reason) for it in found.degradations] == [
+        ("transform.rewrite", "unparsable")
+    ]

@@ -45,7 +45,9 @@ def test_a_clean_checkout_with_a_changelog_can_be_released(root: Path) -> None:
 
 
 def test_everything_that_is_missing_is_said_at_once(root: Path) -> None:
-    (root / "CHANGELOG.md").write_text("# Changelog\n\n## Unreleased\n\n## 0.0.1 - 2026-01-01\n- Began.\n")
+    (root / "CHANGELOG.md").write_text(
+        "# Changelog\n\n## Unreleased\n\n## 0.0.1 - 2026-01-01\n- Began.\n"
+    )
     (root / "pyproject.toml").write_text('[tool.hatch.metadata.hooks.custom]\nrepository = ""\n')
     git(root, "tag", "v0.0.1")
     said = " ".join(release.find_obstacles(root, "0.0.1"))
@@ -74,7 +76,9 @@ def test_a_release_writes_version_changelog_and_how_to_install(root: Path) -> No
         "# Changelog\n\n## Unreleased\n\n## 0.2.0 - 2026-12-01\n\n### Added\n- Added a rule.\n"
     )
     assert release.read_release(root, "0.2.0") == "### Added\n- Added a rule."
-    assert "pip install qtmiddleware           # all of it" in (root / "README.md").read_text("utf-8")
+    assert "pip install qtmiddleware           # all of it" in (root / "README.md").read_text(
+        "utf-8"
+    )
     assert (root / "docs/start.md").read_text("utf-8") == '`pip install "qtmiddleware[demo]"`\n'
 
 
@@ -84,14 +88,20 @@ def test_the_next_release_has_what_came_since(root: Path) -> None:
     text = path.read_text("utf-8")
     with pytest.raises(ValueError, match="entries under"):
         release.cut_changelog(text, "0.3.0", DAY)
-    path.write_text(release.cut_changelog(text.replace("Unreleased\n", "Unreleased\n\n- Fixed it.\n"), "0.3.0", DAY))
+    path.write_text(
+        release.cut_changelog(
+            text.replace("Unreleased\n", "Unreleased\n\n- Fixed it.\n"), "0.3.0", DAY
+        )
+    )
     assert release.read_release(root, "0.3.0") == "- Fixed it."
     assert release.read_release(root, "0.2.0") == "### Added\n- Added a rule."
 
 
 def test_no_page_tells_of_a_checkout_after_a_release() -> None:
     for page in release.list_pages(release.ROOT):
-        assert release.NOT_YET.search(release.tell_how_to_install(page.read_text("utf-8"))) is None, page
+        assert (
+            release.NOT_YET.search(release.tell_how_to_install(page.read_text("utf-8"))) is None
+        ), page
 
 
 def test_a_page_that_would_still_tell_of_a_checkout_stops_the_release(root: Path) -> None:

@@ -25,7 +25,9 @@ def test_the_tables_of_the_page_are_what_is_computed(name: str) -> None:
 
 
 def test_what_a_thousand_questions_cost_is_what_is_computed() -> None:
-    assert read_block(FAQ, "prices") == tabulate_prices(read_facts()), "run: python -m benchmarks.scale"
+    assert read_block(FAQ, "prices") == tabulate_prices(read_facts()), (
+        "run: python -m benchmarks.scale"
+    )
 
 
 def test_calls_and_searches_of_a_tier_are_those_of_the_page_on_tiers() -> None:
@@ -36,7 +38,9 @@ def test_calls_and_searches_of_a_tier_are_those_of_the_page_on_tiers() -> None:
 
 
 def test_every_figure_that_goes_in_is_written_down() -> None:
-    assert tabulate_facts() in (RESULTS / "scale.md").read_text("utf-8"), "run: python -m benchmarks.scale"
+    assert tabulate_facts() in (RESULTS / "scale.md").read_text("utf-8"), (
+        "run: python -m benchmarks.scale"
+    )
 
 
 @pytest.mark.parametrize(

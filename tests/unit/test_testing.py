@@ -20,7 +20,9 @@ PROMPT = Prompt("rewrite", "1", "instructions", "data", (), "Jaco?")
 
 @pytest.fixture(params=["complete", "acomplete"])
 def ask(request: pytest.FixtureRequest) -> Callable[..., Reply]:
-    def asked(model: ScriptedModel, prompt: Prompt = PROMPT, deadline: Deadline | None = None) -> Reply:
+    def asked(
+        model: ScriptedModel, prompt: Prompt = PROMPT, deadline: Deadline | None = None
+    ) -> Reply:
         deadline = deadline or Deadline()
         if request.param == "complete":
             return model.complete(prompt, deadline)
@@ -73,7 +75,9 @@ def test_what_was_asked_is_kept(ask: Callable[..., Reply]) -> None:
     assert model.prompts == [PROMPT, PROMPT]
 
 
-def test_a_reply_that_takes_longer_than_there_is_time_is_a_timeout(ask: Callable[..., Reply]) -> None:
+def test_a_reply_that_takes_longer_than_there_is_time_is_a_timeout(
+    ask: Callable[..., Reply],
+) -> None:
     with pytest.raises(ModelError) as caught:
         ask(ScriptedModel("x", seconds=30.0), deadline=Deadline.after(0.01))
     assert caught.value.reason == "timeout"
@@ -86,4 +90,7 @@ def test_a_reply_in_time_is_given(ask: Callable[..., Reply]) -> None:
 def test_a_scripted_model_stands_in_for_a_real_one() -> None:
     model = ScriptedModel({"rewrite": "Which illness does Jaco have?"})
     qm = qtm.QueryMiddleware({"transformationType": "rewrite"}, client=model)
-    assert qm.transform("Does Jaco have any health concerns?").rewrite == "Which illness does Jaco have?"
+    assert (
+        qm.transform("Does Jaco have any health concerns?").rewrite
+        == "Which illness does Jaco have?"
+    )

@@ -86,7 +86,9 @@ def test_every_trace_has_a_name_of_its_own_that_stays() -> None:
     traces = [Trace() for _ in range(100)]
     assert len({it.query_id for it in traces}) == 100
     assert all(it.query_id == it.query_id == it.to_dict()["query_id"] for it in traces)
-    assert all(len(it.query_id) == 16 and set(it.query_id) <= set("0123456789abcdef") for it in traces)
+    assert all(
+        len(it.query_id) == 16 and set(it.query_id) <= set("0123456789abcdef") for it in traces
+    )
 
 
 def test_it_began_when_it_was_made() -> None:

@@ -32,7 +32,9 @@ def list_steps(workflow: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @each_workflow
-def test_it_runs_when_code_lands_or_is_proposed_and_never_with_the_rights_of_who_reads_it(file: Path) -> None:
+def test_it_runs_when_code_lands_or_is_proposed_and_never_with_the_rights_of_who_reads_it(
+    file: Path,
+) -> None:
     assert set(load(file)["on"]) <= {"push", "pull_request"}
 
 
@@ -42,7 +44,9 @@ def test_a_job_has_the_rights_that_it_needs_and_no_other(file: Path) -> None:
     assert workflow["permissions"] == {}
     for name, job in workflow["jobs"].items():
         rights = job["permissions"]
-        assert {it for it, right in rights.items() if right == "write"} == WRITES.get((file.stem, name), set())
+        assert {it for it, right in rights.items() if right == "write"} == WRITES.get(
+            (file.stem, name), set()
+        )
         assert {it for it, right in rights.items() if right != "write"} <= {"contents"}
 
 
@@ -82,7 +86,11 @@ def test_every_job_has_an_end(file: Path) -> None:
 
 def test_what_is_published_was_built_once_and_checked_and_no_script_runs_beside_it() -> None:
     jobs = load(ROOT / ".github/workflows/release.yml")["jobs"]
-    builds = [name for name, job in jobs.items() if any(it.get("run") == "scripts/build" for it in job["steps"])]
+    builds = [
+        name
+        for name, job in jobs.items()
+        if any(it.get("run") == "scripts/build" for it in job["steps"])
+    ]
     assert builds == ["build"]
     assert (jobs["check"]["needs"], jobs["publish"]["needs"]) == ("build", "check")
     assert not any("run" in step or "checkout" in step["uses"] for step in jobs["publish"]["steps"])

@@ -19,7 +19,9 @@ REPOSITORY: Final = Repository(
 def abstracts(sources: Sources) -> Collection:
     """Every abstract that holds something a passage; every grade above 0 is relevant."""
     made = Collection()
-    for document in re.findall(r"<doc>(.*?)</doc>", sources.read(REPOSITORY, "cran.all.1400.xml"), re.DOTALL):
+    for document in re.findall(
+        r"<doc>(.*?)</doc>", sources.read(REPOSITORY, "cran.all.1400.xml"), re.DOTALL
+    ):
         title, text = _tagged(document, "title"), _tagged(document, "text")
         # The abstract begins with its title once more.
         text = text.removeprefix(title).strip()

@@ -9,7 +9,9 @@ from benchmarks.outside.collection import Collection
 from benchmarks.outside.converters.squad import paragraphs
 from benchmarks.outside.sources import Repository, Sources
 
-REPOSITORY: Final = Repository("SkelterLabsInc/JaQuAD", "23f5d72cc273c49b35e2d9efe0f51757aa1770bd", "CC BY-SA 3.0")
+REPOSITORY: Final = Repository(
+    "SkelterLabsInc/JaQuAD", "23f5d72cc273c49b35e2d9efe0f51757aa1770bd", "CC BY-SA 3.0"
+)
 FILES: Final = tuple(f"data/dev/jaquad_dev_{number:04}.json" for number in range(4))
 
 

@@ -13,7 +13,9 @@ REPOSITORY: Final = Repository(
     "Alab-NII/morehopqa", "27c72b1a220255093266a61f9e70af6ae981dc0b", "CC BY 4.0; code Apache-2.0"
 )
 DISTRACTORS: Final = Repository(
-    "OSU-NLP-Group/HippoRAG", "c617143f01477243992a63b2e2151cc003dd3b21", "MIT; the texts are Wikipedia's, CC BY-SA"
+    "OSU-NLP-Group/HippoRAG",
+    "c617143f01477243992a63b2e2151cc003dd3b21",
+    "MIT; the texts are Wikipedia's, CC BY-SA",
 )
 OTHERS: Final = 5_700
 SEED: Final = 7
@@ -38,7 +40,9 @@ def two_hops(sources: Sources) -> Collection:
     made = Collection()
     ids: dict[tuple[str, str], str] = {}
     asked: set[str] = set()
-    for row in json.loads(sources.read(REPOSITORY, "datasets/files/morehopqa_final_150samples.json")):
+    for row in json.loads(
+        sources.read(REPOSITORY, "datasets/files/morehopqa_final_150samples.json")
+    ):
         text = flat(row["previous_question"])
         if row["_id"] in KNOWN or text.lower() in asked:
             continue
@@ -48,8 +52,12 @@ def two_hops(sources: Sources) -> Collection:
         made.ask(row["_id"], text, grades)
     made.passages = {id_: passage for passage, id_ in ids.items()}
     titles = {title for title, _ in ids}
-    paragraphs = json.loads(sources.read(DISTRACTORS, "reproduce/dataset/2wikimultihopqa_corpus.json"))
+    paragraphs = json.loads(
+        sources.read(DISTRACTORS, "reproduce/dataset/2wikimultihopqa_corpus.json")
+    )
     others = [one for one in paragraphs if one["title"] not in titles]
     random.Random(SEED).shuffle(others)
-    made.passages |= {f"w{n}": (one["title"], flat(one["text"])) for n, one in enumerate(others[:OTHERS])}
+    made.passages |= {
+        f"w{n}": (one["title"], flat(one["text"])) for n, one in enumerate(others[:OTHERS])
+    }
     return made

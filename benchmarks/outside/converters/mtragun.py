@@ -8,10 +8,15 @@ from typing import Final
 from benchmarks.outside.collection import Collection, clean
 from benchmarks.outside.sources import Repository, Sources
 
-REPOSITORY: Final = Repository("IBM/mt-rag-benchmark", "cc5b1d481b391181b89f7ced860308482e785463", "Apache-2.0")
+REPOSITORY: Final = Repository(
+    "IBM/mt-rag-benchmark", "cc5b1d481b391181b89f7ced860308482e785463", "Apache-2.0"
+)
 TASKS: Final = "mtragun-human/generation_tasks/reference.jsonl"
 OTHERS: Final = "mtrag-human/evaluations/reference_subset_with_human_evaluations.json"
-QRELS: Final = tuple(f"mtragun-human/retrieval_tasks/qrels/{part}.tsv" for part in ("clapnq", "cloud", "fiqa", "govt"))
+QRELS: Final = tuple(
+    f"mtragun-human/retrieval_tasks/qrels/{part}.tsv"
+    for part in ("clapnq", "cloud", "fiqa", "govt")
+)
 ROLES: Final = {"user": "user", "agent": "assistant"}
 
 
@@ -25,7 +30,10 @@ def last_turns(sources: Sources) -> Collection:
     tasks = [json.loads(line) for line in sources.read(REPOSITORY, TASKS).splitlines()]
     for task in tasks:
         for passage in task["contexts"]:
-            made.passages[passage["document_id"]] = (clean(passage.get("title") or ""), clean(passage["text"]))
+            made.passages[passage["document_id"]] = (
+                clean(passage.get("title") or ""),
+                clean(passage["text"]),
+            )
     for passage in json.loads(sources.read(REPOSITORY, OTHERS))["documents"]:
         made.passages.setdefault(passage["document_id"], ("", clean(passage["text"])))
     grades: dict[str, dict[str, int]] = {}
@@ -37,6 +45,8 @@ def last_turns(sources: Sources) -> Collection:
     for task in tasks:
         if task["task_id"] in grades:
             *before, last = task["input"]
-            history = [{"role": ROLES[turn["speaker"]], "content": clean(turn["text"])} for turn in before]
+            history = [
+                {"role": ROLES[turn["speaker"]], "content": clean(turn["text"])} for turn in before
+            ]
             made.ask(task["task_id"], clean(last["text"]), grades[task["task_id"]], history)
     return made

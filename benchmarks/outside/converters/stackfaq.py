@@ -18,7 +18,9 @@ REPOSITORY: Final = Repository(
 def with_titles(sources: Sources) -> Collection:
     """Each answer a passage with the question of its thread as title; all answers of the thread are relevant."""
     made = Collection()
-    pairs = json.loads(sources.read(REPOSITORY, "data/StackFAQ/stackExchange-FAQ.json"))["root"]["qapair"]
+    pairs = json.loads(sources.read(REPOSITORY, "data/StackFAQ/stackExchange-FAQ.json"))["root"][
+        "qapair"
+    ]
     for thread, pair in enumerate(pairs):
         answers = _answers(pair["answer"])
         ids = [f"t{thread}a{number}" for number in range(len(answers))]

@@ -66,7 +66,14 @@ class Handed:
         told = json.loads(file.read_text(encoding="utf-8"))
         with np.load(file.with_suffix(".npz")) as held:
             vectors = dict(zip(told["searched"], held["searched"], strict=True))
-            return cls(told["name"], told["ids"], told["texts"], held["passages"], told["questions"], vectors)
+            return cls(
+                told["name"],
+                told["ids"],
+                told["texts"],
+                held["passages"],
+                told["questions"],
+                vectors,
+            )
 
     def search(self, vector: Any, top_k: int) -> list[tuple[int, float]]:
         """Positions and cosines of the nearest passages, best first; of equal ones (six decimals) the smaller id."""
@@ -109,12 +116,22 @@ def serve(peer: str, versions: dict[str, str], classes: Sequence[type | Any], sy
                 for original in ("text", "standalone"):
                     if any(question[original] for question in handed.questions):
                         before = handed.searches
-                        found = {it["id"]: _asked(system, it, reply, original) for it in handed.questions}
-                        told = {"system": system.name, "lists": system.lists, "reply": reply, "original": original}
+                        found = {
+                            it["id"]: _asked(system, it, reply, original) for it in handed.questions
+                        }
+                        told = {
+                            "system": system.name,
+                            "lists": system.lists,
+                            "reply": reply,
+                            "original": original,
+                        }
                         told["searches"] = (handed.searches - before) / len(handed.questions)
                         runs.append({"set": handed.name, **told, "found": found})
     used = [f"{it.__module__}.{it.__qualname__}" for it in classes]
-    target.write_text(json.dumps({"peer": peer, "versions": versions, "classes": used, "runs": runs}), encoding="utf-8")
+    target.write_text(
+        json.dumps({"peer": peer, "versions": versions, "classes": used, "runs": runs}),
+        encoding="utf-8",
+    )
 
 
 def _asked(system: System, question: dict[str, Any], reply: str, original: str) -> list[str]:

@@ -17,7 +17,15 @@ from haystack.components.query import QueryExpander
 from haystack.components.retrievers import MultiQueryEmbeddingRetriever
 from haystack.dataclasses import ChatMessage
 
-from benchmarks.quality.peers.handed import LONG, MODEL, MULTI_QUERY, RETURNED, Handed, System, serve
+from benchmarks.quality.peers.handed import (
+    LONG,
+    MODEL,
+    MULTI_QUERY,
+    RETURNED,
+    Handed,
+    System,
+    serve,
+)
 
 MOST_QUERIES = 16  # more than were recorded, as it would leave out the rest
 
@@ -52,10 +60,17 @@ class Retriever:
 
     @component.output_types(documents=list[Document])
     def run(
-        self, query_embedding: list[float], filters: dict[str, Any] | None = None, top_k: int | None = None
+        self,
+        query_embedding: list[float],
+        filters: dict[str, Any] | None = None,
+        top_k: int | None = None,
     ) -> dict[str, Any]:
         found = self.handed.search(query_embedding, self.top_k)
-        return {"documents": [Document(id=self.handed.ids[at], content="", score=score) for at, score in found]}
+        return {
+            "documents": [
+                Document(id=self.handed.ids[at], content="", score=score) for at, score in found
+            ]
+        }
 
 
 def systems(handed: Handed) -> list[System]:
@@ -67,9 +82,13 @@ def systems(handed: Handed) -> list[System]:
 
     def piped(top_k: int) -> Any:
         pipeline = Pipeline()
-        expander = QueryExpander(chat_generator=Replies(), n_expansions=MOST_QUERIES, include_original_query=True)
+        expander = QueryExpander(
+            chat_generator=Replies(), n_expansions=MOST_QUERIES, include_original_query=True
+        )
         pipeline.add_component("expander", expander)
-        retriever = MultiQueryEmbeddingRetriever(retriever=Retriever(handed, top_k), query_embedder=Vectors(handed))
+        retriever = MultiQueryEmbeddingRetriever(
+            retriever=Retriever(handed, top_k), query_embedder=Vectors(handed)
+        )
         pipeline.add_component("retriever", retriever)
         pipeline.connect("expander.queries", "retriever.queries")
 
@@ -85,7 +104,9 @@ def systems(handed: Handed) -> list[System]:
 
     found = [System("raw", raw)]
     lists = (RETURNED, LONG)
-    return found + [System("MultiQueryEmbeddingRetriever", piped(k), str(k), MULTI_QUERY) for k in lists]
+    return found + [
+        System("MultiQueryEmbeddingRetriever", piped(k), str(k), MULTI_QUERY) for k in lists
+    ]
 
 
 if __name__ == "__main__":

@@ -19,7 +19,15 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.language_models.llms import LLM
 from langchain_core.retrievers import BaseRetriever
 
-from benchmarks.quality.peers.handed import HYDE, MODEL, MULTI_QUERY, RETURNED, Handed, System, serve
+from benchmarks.quality.peers.handed import (
+    HYDE,
+    MODEL,
+    MULTI_QUERY,
+    RETURNED,
+    Handed,
+    System,
+    serve,
+)
 
 DEFAULT = 4  # what a vector store of LangChain returns
 
@@ -56,13 +64,21 @@ class Retriever(BaseRetriever):
     embeddings: Any
     k: int
 
-    def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
-        return [self.documents[at] for at, _ in self.handed.search(self.embeddings.embed_query(query), self.k)]
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun
+    ) -> list[Document]:
+        return [
+            self.documents[at]
+            for at, _ in self.handed.search(self.embeddings.embed_query(query), self.k)
+        ]
 
 
 def systems(handed: Handed) -> list[System]:
     """All of LangChain's, the plain search first."""
-    documents = [Document(id=id_, page_content=text) for id_, text in zip(handed.ids, handed.texts, strict=True)]
+    documents = [
+        Document(id=id_, page_content=text)
+        for id_, text in zip(handed.ids, handed.texts, strict=True)
+    ]
     vectors = Vectors(handed)
 
     def retriever(embeddings: Embeddings, k: int) -> Retriever:
@@ -78,7 +94,9 @@ def systems(handed: Handed) -> list[System]:
     ]
     # Of lists of ten or more, the ten of the first query fill all places: longer ones cannot change anything.
     for k in (DEFAULT, RETURNED):
-        union = MultiQueryRetriever.from_llm(retriever(vectors, k), Replies(), include_original=True)
+        union = MultiQueryRetriever.from_llm(
+            retriever(vectors, k), Replies(), include_original=True
+        )
         found.append(System("MultiQueryRetriever", ids(union), str(k), MULTI_QUERY))
     return found
 

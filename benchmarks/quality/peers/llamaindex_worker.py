@@ -15,7 +15,16 @@ from llama_index.core.llms import CustomLLM
 from llama_index.core.retrievers import BaseRetriever, QueryFusionRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
-from benchmarks.quality.peers.handed import HYDE, LONG, MODEL, MULTI_QUERY, RETURNED, Handed, System, serve
+from benchmarks.quality.peers.handed import (
+    HYDE,
+    LONG,
+    MODEL,
+    MULTI_QUERY,
+    RETURNED,
+    Handed,
+    System,
+    serve,
+)
 
 MODES = ("reciprocal_rerank", "relative_score", "dist_based_score", "simple")
 MOST_QUERIES = 16  # more than were recorded, as it would leave out the rest
@@ -61,14 +70,18 @@ class Retriever(BaseRetriever):
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         vector = self.vectors.get_agg_embedding_from_queries(query_bundle.embedding_strs)
         # The fusion writes to the scores, so every result has its own.
-        return [NodeWithScore(node=self.nodes[at], score=score) for at, score in self.handed.search(vector, self.top_k)]
+        return [
+            NodeWithScore(node=self.nodes[at], score=score)
+            for at, score in self.handed.search(vector, self.top_k)
+        ]
 
 
 def systems(handed: Handed) -> list[System]:
     """All of LlamaIndex's, the plain search first."""
     # Equal texts are one node to the fusion unless their metadata differ.
     nodes = [
-        TextNode(id_=id_, text=text, metadata={"id": id_}) for id_, text in zip(handed.ids, handed.texts, strict=True)
+        TextNode(id_=id_, text=text, metadata={"id": id_})
+        for id_, text in zip(handed.ids, handed.texts, strict=True)
     ]
     plain = Retriever(handed, nodes, RETURNED)
     transform = HyDEQueryTransform(llm=Replies(), include_original=True)
@@ -89,7 +102,11 @@ def systems(handed: Handed) -> list[System]:
 
     found = [
         System("raw", lambda query: ids(plain.retrieve(query))),
-        System("HyDEQueryTransform", lambda query: ids(plain.retrieve(transform.run(query))), replies=HYDE),
+        System(
+            "HyDEQueryTransform",
+            lambda query: ids(plain.retrieve(transform.run(query))),
+            replies=HYDE,
+        ),
     ]
     return found + [
         System(f"QueryFusionRetriever {mode}", fused(mode, top_k), str(top_k), MULTI_QUERY)

@@ -13,7 +13,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from benchmarks.quality.peers.handed import LONG, MODEL, MULTI_QUERY, RETURNED, Handed, System, serve
+from benchmarks.quality.peers.handed import (
+    LONG,
+    MODEL,
+    MULTI_QUERY,
+    RETURNED,
+    Handed,
+    System,
+    serve,
+)
 
 SOURCE = Path(".tmp/peers/ragfusion/source").resolve()
 sys.path.insert(0, str(SOURCE))
@@ -44,7 +52,9 @@ def replies(**_: Any) -> Any:
     return SimpleNamespace(choices=[SimpleNamespace(message=SimpleNamespace(content=MODEL.text))])
 
 
-ragfusion._client = SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=replies)))
+ragfusion._client = SimpleNamespace(
+    chat=SimpleNamespace(completions=SimpleNamespace(create=replies))
+)
 
 
 def systems(handed: Handed) -> list[System]:
@@ -69,6 +79,17 @@ def systems(handed: Handed) -> list[System]:
 
 
 if __name__ == "__main__":
-    commit = subprocess.run(["git", "-C", str(SOURCE), "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
-    used = (ragfusion.reciprocal_rank_fusion, retrieval.rag_fusion_retrieve, retrieval.rag_fusion_weighted_retrieve)
-    serve("RAG-Fusion", {"rag-fusion": commit.stdout.strip()[:12]}, (*used, retrieval.hybrid_diverse_retrieve), systems)
+    commit = subprocess.run(
+        ["git", "-C", str(SOURCE), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+    )
+    used = (
+        ragfusion.reciprocal_rank_fusion,
+        retrieval.rag_fusion_retrieve,
+        retrieval.rag_fusion_weighted_retrieve,
+    )
+    serve(
+        "RAG-Fusion",
+        {"rag-fusion": commit.stdout.strip()[:12]},
+        (*used, retrieval.hybrid_diverse_retrieve),
+        systems,
+    )

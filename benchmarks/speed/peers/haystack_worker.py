@@ -20,7 +20,10 @@ from haystack.dataclasses import ChatMessage
 from benchmarks.speed.worker import serve
 from benchmarks.speed.workload import LISTS, TURNS, VARIANTS, place_of
 
-FOUND = [[Document(id=match["id"], content=match["text"], score=match["score"]) for match in found] for found in LISTS]
+FOUND = [
+    [Document(id=match["id"], content=match["text"], score=match["score"]) for match in found]
+    for found in LISTS
+]
 
 REPLIES = {question: json.dumps({"queries": variants}) for question, variants in VARIANTS.items()}
 
@@ -91,6 +94,11 @@ async def apiped(question: str) -> Any:
 
 if __name__ == "__main__":
     serve(
-        {"components sync": bare, "components async": abare, "Pipeline sync": piped, "Pipeline async": apiped},
+        {
+            "components sync": bare,
+            "components async": abare,
+            "Pipeline sync": piped,
+            "Pipeline async": apiped,
+        },
         version("haystack-ai"),
     )

@@ -9,7 +9,10 @@ from importlib.metadata import version
 from typing import Any
 
 from langchain_classic.retrievers.multi_query import MultiQueryRetriever
-from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
+from langchain_core.callbacks import (
+    AsyncCallbackManagerForRetrieverRun,
+    CallbackManagerForRetrieverRun,
+)
 from langchain_core.documents import Document
 from langchain_core.language_models.llms import LLM
 from langchain_core.retrievers import BaseRetriever
@@ -18,7 +21,9 @@ from benchmarks.speed.worker import serve
 from benchmarks.speed.workload import LISTS, lines_for_now, place_of
 
 # Documents have no score here; equal ones are told apart by their metadata, which must not differ then.
-FOUND = [[Document(id=match["id"], page_content=match["text"]) for match in found] for found in LISTS]
+FOUND = [
+    [Document(id=match["id"], page_content=match["text"]) for match in found] for found in LISTS
+]
 
 
 class Model(LLM):
@@ -31,14 +36,18 @@ class Model(LLM):
     def _call(self, prompt: str, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> str:
         return lines_for_now()
 
-    async def _acall(self, prompt: str, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> str:
+    async def _acall(
+        self, prompt: str, stop: Any = None, run_manager: Any = None, **kwargs: Any
+    ) -> str:
         return lines_for_now()
 
 
 class Retriever(BaseRetriever):
     """Finds at once."""
 
-    def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun
+    ) -> list[Document]:
         return list(FOUND[place_of(query)])
 
     async def _aget_relevant_documents(
@@ -61,4 +70,7 @@ async def asynchronous(question: str) -> Any:
 
 
 if __name__ == "__main__":
-    serve({"MultiQueryRetriever sync": sync, "MultiQueryRetriever async": asynchronous}, version("langchain-classic"))
+    serve(
+        {"MultiQueryRetriever sync": sync, "MultiQueryRetriever async": asynchronous},
+        version("langchain-classic"),
+    )

@@ -16,7 +16,10 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from benchmarks.speed.worker import serve
 from benchmarks.speed.workload import LISTS, TOP_K, lines_for_now, place_of
 
-NODES = [[(TextNode(id_=match["id"], text=match["text"]), match["score"]) for match in found] for found in LISTS]
+NODES = [
+    [(TextNode(id_=match["id"], text=match["text"]), match["score"]) for match in found]
+    for found in LISTS
+]
 
 
 class Model(CustomLLM):
@@ -29,7 +32,9 @@ class Model(CustomLLM):
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
         return CompletionResponse(text=lines_for_now())
 
-    async def acomplete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+    async def acomplete(
+        self, prompt: str, formatted: bool = False, **kwargs: Any
+    ) -> CompletionResponse:
         return CompletionResponse(text=lines_for_now())
 
     def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> Any:
@@ -40,7 +45,10 @@ class Retriever(BaseRetriever):
     """Finds at once. The scores are written to by the fusion, so every result has its own."""
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return [NodeWithScore(node=node, score=score) for node, score in NODES[place_of(query_bundle.query_str)]]
+        return [
+            NodeWithScore(node=node, score=score)
+            for node, score in NODES[place_of(query_bundle.query_str)]
+        ]
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return self._retrieve(query_bundle)
@@ -49,7 +57,12 @@ class Retriever(BaseRetriever):
 def fusion(*, use_async: bool) -> QueryFusionRetriever:
     """The retriever; *use_async* runs the searches of a blocking call in an event loop of their own."""
     return QueryFusionRetriever(
-        [Retriever()], llm=Model(), num_queries=5, similarity_top_k=TOP_K, use_async=use_async, verbose=False
+        [Retriever()],
+        llm=Model(),
+        num_queries=5,
+        similarity_top_k=TOP_K,
+        use_async=use_async,
+        verbose=False,
     )
 
 

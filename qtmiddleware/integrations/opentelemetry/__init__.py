@@ -90,13 +90,20 @@ class _Account(NamedTuple):
     @classmethod
     def read(cls, trace: Trace) -> _Account:
         return cls(
-            trace.llm_calls, trace.cost_usd, trace.stages, trace.cache_hits, trace.read_units, trace.read_cost_usd
+            trace.llm_calls,
+            trace.cost_usd,
+            trace.stages,
+            trace.cache_hits,
+            trace.read_units,
+            trace.read_cost_usd,
         )
 
     def subtract(self, before: _Account) -> _Account:
         """Return what was added since *before*: calls of models and stages."""
         cost = None if self.cost is None or before.cost is None else self.cost - before.cost
-        return _Account(self.model_calls - before.model_calls, cost, self.stages[len(before.stages) :])
+        return _Account(
+            self.model_calls - before.model_calls, cost, self.stages[len(before.stages) :]
+        )
 
 
 # Set beside the current span: unlike OpenTelemetry's own, it tells silently that we are in another context by now.
@@ -135,7 +142,9 @@ class OpenTelemetryObserver:
         scope = find_version("qtmiddleware"), SCHEMA_URL
         self._tracer = get_tracer("qtmiddleware", scope[0], tracer_provider, scope[1])
         meter = get_meter("qtmiddleware", scope[0], meter_provider, scope[1])
-        self._instruments: dict[Metric, Any] = {row: _make_instrument(meter, row) for row in METRICS}
+        self._instruments: dict[Metric, Any] = {
+            row: _make_instrument(meter, row) for row in METRICS
+        }
         self._has_meter = meter_provider is not None
         self._open: dict[int, _Open] = {}
         # By the answer that each retrieval is part of.
@@ -165,7 +174,10 @@ class OpenTelemetryObserver:
                 # Nobody records the operation it is part of.
                 return
             span = self._start_span(operation, around)
-            if not span.is_recording() and span.get_span_context() == get_current_span(around).get_span_context():
+            if (
+                not span.is_recording()
+                and span.get_span_context() == get_current_span(around).get_span_context()
+            ):
                 # No provider is set.
                 return
         elif parent.span.is_recording():
@@ -187,7 +199,11 @@ class OpenTelemetryObserver:
             _leave(opened)
         span = opened.span if opened is not None and opened.span.is_recording() else None
         # Where no meter is set the API gives one of its own, which keeps nothing.
-        if span or self._has_meter or not type(get_meter_provider()).__module__.startswith("opentelemetry.metrics."):
+        if (
+            span
+            or self._has_meter
+            or not type(get_meter_provider()).__module__.startswith("opentelemetry.metrics.")
+        ):
             self._ended.put(partial(self._take, operation, span, self._settle(operation)))
         if operation.parent is None:
             self._ended.hand_over()
@@ -234,7 +250,11 @@ class OpenTelemetryObserver:
 
     def _start_span(self, operation: Operation, within: Context) -> Span:
         row = SPANS[operation.kind]
-        subject = self._source_id if operation.kind == "retrieval" else getattr(operation, row.subject or "kind")
+        subject = (
+            self._source_id
+            if operation.kind == "retrieval"
+            else getattr(operation, row.subject or "kind")
+        )
         return self._tracer.start_span(
             f"{row.title} {subject}" if subject and subject != row.title else row.title,
             within,
@@ -299,10 +319,16 @@ class OpenTelemetryObserver:
         row, result, instruments = SPANS[operation.kind], operation.result, self._instruments
         # An exemplar of the measurement leads to the span.
         context = None if span is None else set_span_in_context(span)
-        model = self._name_model(operation) | ({Names.OPERATION: row.operation} if row.operation else {})
+        model = self._name_model(operation) | (
+            {Names.OPERATION: row.operation} if row.operation else {}
+        )
         if isinstance(result, Reply) and result.model:
             model[Names.RESPONSE_MODEL] = result.model
-        labels = _label_operation(operation) if row.metric is REQUESTS else _label_operation(operation) | model
+        labels = (
+            _label_operation(operation)
+            if row.metric is REQUESTS
+            else _label_operation(operation) | model
+        )
         instruments[row.metric].record(operation.seconds, labels, context)
         costs: tuple[str, float | None] = "", None
         if isinstance(result, Reply):
@@ -381,7 +407,11 @@ def _label(word: str) -> str:
 def _label_operation(operation: Operation) -> dict[str, str]:
     labels: dict[str, str] = {Names.OUTCOME: operation.outcome}
     if SPANS[operation.kind].metric is REQUESTS:
-        ended = getattr(operation.result, "status", "full") if operation.outcome == "ok" else operation.outcome
+        ended = (
+            getattr(operation.result, "status", "full")
+            if operation.outcome == "ok"
+            else operation.outcome
+        )
         labels = {Names.KIND: operation.kind, Names.STATUS: ended}
     elif operation.kind == "search":
         labels[Names.VARIANT] = _label(operation.name)
@@ -423,7 +453,10 @@ def _describe_result(result: Retrieval | Answer, account: _Account) -> Iterator[
     yield Names.STATUS, result.status
     yield Names.QUERY_ID, trace.query_id
     if degradations := _select_own(result):
-        yield Names.DEGRADATIONS, tuple(f"{_label(it.stage)} {_label(it.reason)}" for it in degradations)
+        yield (
+            Names.DEGRADATIONS,
+            tuple(f"{_label(it.stage)} {_label(it.reason)}" for it in degradations),
+        )
     yield Names.MODEL_CALLS, account.model_calls
     if account.cost is not None:
         yield Names.COST, account.cost
@@ -455,7 +488,10 @@ def _quote(operation: Operation) -> Iterator[tuple[str, str]]:
         said = {"role": "assistant", "parts": [_quote_text(result.text)], "finish_reason": reason}
         yield Names.OUTPUT, json.dumps([said])
     elif isinstance(result, Retrieval):
-        yield Names.DOCUMENTS, json.dumps([{"id": str(it.id), "score": it.score} for it in result.matches])
+        yield (
+            Names.DOCUMENTS,
+            json.dumps([{"id": str(it.id), "score": it.score} for it in result.matches]),
+        )
 
 
 def _quote_text(text: str) -> dict[str, str]:

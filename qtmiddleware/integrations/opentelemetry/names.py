@@ -77,7 +77,9 @@ class Names:
     OUTPUT: Final = "gen_ai.output.messages"
 
 
-CONTENT: Final = frozenset({Names.QUERY_TEXT, Names.DOCUMENTS, Names.INSTRUCTIONS, Names.INPUT, Names.OUTPUT})
+CONTENT: Final = frozenset(
+    {Names.QUERY_TEXT, Names.DOCUMENTS, Names.INSTRUCTIONS, Names.INPUT, Names.OUTPUT}
+)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -90,31 +92,96 @@ class Metric:
     boundaries: tuple[float, ...] = ()
 
 
-_MODEL_SECONDS: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+_MODEL_SECONDS: Final = (
+    0.01,
+    0.02,
+    0.04,
+    0.08,
+    0.16,
+    0.32,
+    0.64,
+    1.28,
+    2.56,
+    5.12,
+    10.24,
+    20.48,
+    40.96,
+    81.92,
+)
 _TOKENS: Final = tuple(float(4**power) for power in range(14))
-_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_SECONDS: Final = (
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+)
 
-REQUESTS: Final = Metric("qtmiddleware.request.duration", "s", "Retrievals, answers and transformations.", _SECONDS)
-STAGES: Final = Metric("qtmiddleware.stage.duration", "s", "Stages of retrievals, as in their traces.", _SECONDS)
-SEARCHES: Final = Metric("qtmiddleware.search.duration", "s", "Searches by the wrapped function.", _SECONDS)
+REQUESTS: Final = Metric(
+    "qtmiddleware.request.duration", "s", "Retrievals, answers and transformations.", _SECONDS
+)
+STAGES: Final = Metric(
+    "qtmiddleware.stage.duration", "s", "Stages of retrievals, as in their traces.", _SECONDS
+)
+SEARCHES: Final = Metric(
+    "qtmiddleware.search.duration", "s", "Searches by the wrapped function.", _SECONDS
+)
 RERANKS: Final = Metric("qtmiddleware.rerank.duration", "s", "Calls of the reranker.", _SECONDS)
-INFERENCES: Final = Metric("gen_ai.client.inference.duration", "s", "Calls of a language model.", _MODEL_SECONDS)
-EMBEDDINGS: Final = Metric("gen_ai.client.embeddings.duration", "s", "Calls of the embedder.", _MODEL_SECONDS)
-INPUT_TOKENS: Final = Metric("gen_ai.client.inference.usage.input_tokens", "{token}", "Input tokens of models.")
-OUTPUT_TOKENS: Final = Metric("gen_ai.client.inference.usage.output_tokens", "{token}", "Output tokens of models.")
+INFERENCES: Final = Metric(
+    "gen_ai.client.inference.duration", "s", "Calls of a language model.", _MODEL_SECONDS
+)
+EMBEDDINGS: Final = Metric(
+    "gen_ai.client.embeddings.duration", "s", "Calls of the embedder.", _MODEL_SECONDS
+)
+INPUT_TOKENS: Final = Metric(
+    "gen_ai.client.inference.usage.input_tokens", "{token}", "Input tokens of models."
+)
+OUTPUT_TOKENS: Final = Metric(
+    "gen_ai.client.inference.usage.output_tokens", "{token}", "Output tokens of models."
+)
 CALL_INPUT_TOKENS: Final = Metric(
-    "gen_ai.client.inference.operation.input_tokens", "{token}", "Input tokens of one model call.", _TOKENS
+    "gen_ai.client.inference.operation.input_tokens",
+    "{token}",
+    "Input tokens of one model call.",
+    _TOKENS,
 )
 CALL_OUTPUT_TOKENS: Final = Metric(
-    "gen_ai.client.inference.operation.output_tokens", "{token}", "Output tokens of one model call.", _TOKENS
+    "gen_ai.client.inference.operation.output_tokens",
+    "{token}",
+    "Output tokens of one model call.",
+    _TOKENS,
 )
-DEGRADATIONS: Final = Metric("qtmiddleware.degradations", "{degradation}", "Degradations, by stage and reason.")
-READ_UNITS: Final = Metric("qtmiddleware.read_units", "{unit}", "Read units of searches, as reported by the responses.")
-COST: Final = Metric("qtmiddleware.cost", "{USD}", "Cost of models and searches in US dollars, if prices are known.")
+DEGRADATIONS: Final = Metric(
+    "qtmiddleware.degradations", "{degradation}", "Degradations, by stage and reason."
+)
+READ_UNITS: Final = Metric(
+    "qtmiddleware.read_units", "{unit}", "Read units of searches, as reported by the responses."
+)
+COST: Final = Metric(
+    "qtmiddleware.cost", "{USD}", "Cost of models and searches in US dollars, if prices are known."
+)
 
 METRICS: Final = (
     *(REQUESTS, STAGES, SEARCHES, RERANKS, INFERENCES, EMBEDDINGS),
-    *(INPUT_TOKENS, OUTPUT_TOKENS, CALL_INPUT_TOKENS, CALL_OUTPUT_TOKENS, DEGRADATIONS, READ_UNITS, COST),
+    *(
+        INPUT_TOKENS,
+        OUTPUT_TOKENS,
+        CALL_INPUT_TOKENS,
+        CALL_OUTPUT_TOKENS,
+        DEGRADATIONS,
+        READ_UNITS,
+        COST,
+    ),
 )
 
 

@@ -14,7 +14,9 @@ from qtmiddleware.transforms import build_prompts
 from qtmiddleware.types import Message
 
 # Beside the keys that decide the model's reply.
-_KEYS: Final = frozenset({"transformationModel", "preprocess.keepWords", "preprocess.extraWords", "escalation.mode"})
+_KEYS: Final = frozenset(
+    {"transformationModel", "preprocess.keepWords", "preprocess.extraWords", "escalation.mode"}
+)
 _MOST_SHOWN: Final = 60
 _MOST_UNKNOWN: Final = 5
 """Keys that are named though the present version has none of that name."""
@@ -22,9 +24,17 @@ _MOST_UNKNOWN: Final = 5
 
 def read_fingerprint(settings: Settings) -> dict[str, Any]:
     """Every setting that decides what a question is transformed to, and the versions of the prompts, as JSON has it."""
-    keys = {key.name: to_json(key.read(settings)) for key in all_keys() if key.name in _KEYS or "reply" in key.marks}
+    keys = {
+        key.name: to_json(key.read(settings))
+        for key in all_keys()
+        if key.name in _KEYS or "reply" in key.marks
+    }
     histories = ((), (Message("user", "?"),))
-    prompts = [[it.mode, it.version] for history in histories for it in build_prompts(settings, "?", history)]
+    prompts = [
+        [it.mode, it.version]
+        for history in histories
+        for it in build_prompts(settings, "?", history)
+    ]
     # What is kept is compared with this, and pairs are lists in JSON.
     fingerprint: dict[str, Any] = json.loads(json.dumps({**keys, "prompts": prompts}))
     return fingerprint
@@ -51,7 +61,9 @@ def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Itera
         was, is_ = before.get(name, defaults.get(name)), now.get(name)
         if was != is_:
             shown = f" (was {_show(was)}, is {_show(is_)})"
-            yield _show(name[:_MOST_SHOWN]) + (shown if name != "prompts" and len(shown) <= _MOST_SHOWN else "")
+            yield _show(name[:_MOST_SHOWN]) + (
+                shown if name != "prompts" and len(shown) <= _MOST_SHOWN else ""
+            )
 
 
 def _show(value: Any) -> str:

@@ -19,7 +19,13 @@ from typing import Any, Final, TypeGuard
 from qtmiddleware.errors import ConfigError, StoreError
 from qtmiddleware.kit.bulk.fingerprint import describe_changes, parse_fingerprint
 from qtmiddleware.kit.bulk.queries import MOST_BYTES, InputQuery, read_lines
-from qtmiddleware.kit.stores.sqlite.files import FAILURES, FileKind, describe_error, open_file, short_values
+from qtmiddleware.kit.stores.sqlite.files import (
+    FAILURES,
+    FileKind,
+    describe_error,
+    open_file,
+    short_values,
+)
 from qtmiddleware.runtime.files import open_document, open_itself, refuse_link, replace_file
 
 SYNC_SECONDS: Final = 5.0
@@ -157,7 +163,9 @@ def count_lines(path: Path) -> int:
 
 
 @contextmanager
-def hold_journal(path: Path, fingerprint: Mapping[str, Any], *, overwrite: bool = False) -> Iterator[Journal]:
+def hold_journal(
+    path: Path, fingerprint: Mapping[str, Any], *, overwrite: bool = False
+) -> Iterator[Journal]:
     """The journal at *path*, held by nobody else until the end of the block.
 
     The lock is one of the operating system's, which ends with the process however that ends, on the file
@@ -171,7 +179,9 @@ def hold_journal(path: Path, fingerprint: Mapping[str, Any], *, overwrite: bool 
         raise ConfigError(f"{path} is not a file; name another --out", path="--out")
     run_path = Path(f"{path}.run")
     if not overwrite and _holds_something(path) and not run_path.exists():
-        raise _refuse(f"{path} exists, but {run_path.name}, which records how it was made, is missing")
+        raise _refuse(
+            f"{path} exists, but {run_path.name}, which records how it was made, is missing"
+        )
     with closing(open_file(str(run_path), _RUN_FILE, timeout=0, exclusive=True)) as connection:
         # Looked at again: another run may have written to it until it let go of the lock.
         goes_on = not overwrite and _holds_something(path)
@@ -194,9 +204,13 @@ def _read_fingerprint(connection: sqlite3.Connection, run_path: Path) -> Mapping
         return parse_fingerprint(row[0] if row else None)
 
 
-def _keep_fingerprint(connection: sqlite3.Connection, run_path: Path, fingerprint: Mapping[str, Any]) -> None:
+def _keep_fingerprint(
+    connection: sqlite3.Connection, run_path: Path, fingerprint: Mapping[str, Any]
+) -> None:
     with _usable(run_path):
-        connection.execute("INSERT OR REPLACE INTO meta VALUES ('fingerprint', ?)", (json.dumps(fingerprint),))
+        connection.execute(
+            "INSERT OR REPLACE INTO meta VALUES ('fingerprint', ?)", (json.dumps(fingerprint),)
+        )
 
 
 @contextmanager
@@ -238,4 +252,8 @@ def _is_done(record: Any) -> TypeGuard[dict[str, Any]]:
         return False
     line, id_ = record.get("line"), record.get("id")
     is_line = isinstance(line, int) and not isinstance(line, bool) and line > 0
-    return is_line and isinstance(record.get("query"), str) and (id_ is None or isinstance(id_, str | int))
+    return (
+        is_line
+        and isinstance(record.get("query"), str)
+        and (id_ is None or isinstance(id_, str | int))
+    )

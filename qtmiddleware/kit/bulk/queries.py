@@ -33,10 +33,14 @@ class InputQuery:
 
     def to_record(self) -> dict[str, Any]:
         """What a line of the output says of the question."""
-        record: dict[str, Any] = {"line": self.line} if self.id is None else {"line": self.line, "id": self.id}
+        record: dict[str, Any] = (
+            {"line": self.line} if self.id is None else {"line": self.line, "id": self.id}
+        )
         record["query"] = self.text
         if self.history.messages:
-            record["history"] = [{"role": it.role, "content": it.content} for it in self.history.messages]
+            record["history"] = [
+                {"role": it.role, "content": it.content} for it in self.history.messages
+            ]
         return record
 
 
@@ -52,7 +56,9 @@ class BrokenLine:
         return {"line": self.line, "error": self.error}
 
 
-def read_queries(file: BinaryIO, settings: Settings, *, has_json: bool | None) -> Iterator[InputQuery | BrokenLine]:
+def read_queries(
+    file: BinaryIO, settings: Settings, *, has_json: bool | None
+) -> Iterator[InputQuery | BrokenLine]:
     """The questions of *file*, one at a time; blank lines are passed over, and counted.
 
     A line is a question or, where it *has_json*, an object with a ``query`` (or, as BEIR has it, ``text``), an ``id``
@@ -144,7 +150,11 @@ def _check_characters(text: str) -> str:
 
 def _read_history(record: dict[str, Any]) -> History:
     metadata = record.get("metadata")
-    given = record.get("history") or (metadata.get("history") if isinstance(metadata, dict) else None) or ()
+    given = (
+        record.get("history")
+        or (metadata.get("history") if isinstance(metadata, dict) else None)
+        or ()
+    )
     history = read_history(given) if isinstance(given, list | tuple) else None
     if history is None or history.problem is not None:
         raise ValueError("a history that is not a list of messages with role and content")

@@ -17,7 +17,13 @@ from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.bulk.fingerprint import read_fingerprint
 from qtmiddleware.kit.bulk.journal import Journal, hold_journal
-from qtmiddleware.kit.bulk.queries import JSON_LINES, BrokenLine, InputQuery, count_queries, read_queries
+from qtmiddleware.kit.bulk.queries import (
+    JSON_LINES,
+    BrokenLine,
+    InputQuery,
+    count_queries,
+    read_queries,
+)
 from qtmiddleware.kit.engines import Engine
 from qtmiddleware.runtime.pace import Pace
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
@@ -82,7 +88,9 @@ class BulkReport:
         """Count one record of the output."""
         if "query" not in record:
             self.broken_lines += 1
-            self.broken += [(record["line"], record["error"])] if len(self.broken) < MOST_NAMED else []
+            self.broken += (
+                [(record["line"], record["error"])] if len(self.broken) < MOST_NAMED else []
+            )
             return
         if error := record.get("error"):
             self.failed[error] += 1
@@ -147,7 +155,9 @@ def transform_file(
         report.total = None if source == STDIN else count_queries(Path(source))
         if show is not None:
             show(report)
-        queries = select_open(read_queries(file, config.settings, has_json=has_json), journal, report, write)
+        queries = select_open(
+            read_queries(file, config.settings, has_json=has_json), journal, report, write
+        )
         made = (
             _transform_here(queries, config, client, concurrency)
             if engine is None
@@ -160,7 +170,9 @@ def transform_file(
     return report
 
 
-def _transform_here(queries: Iterable[InputQuery], config: Config, client: Any, concurrency: int) -> Generator[Record]:
+def _transform_here(
+    queries: Iterable[InputQuery], config: Config, client: Any, concurrency: int
+) -> Generator[Record]:
     """The record of each of *queries*, as they are done in this process."""
     with (
         QueryMiddleware(config, client=client) as middleware,
@@ -170,7 +182,9 @@ def _transform_here(queries: Iterable[InputQuery], config: Config, client: Any, 
             yield build_record(transformed, middleware.preprocess(transformed.question.text))
 
 
-def _transform_by(engine: Engine, queries: Iterable[InputQuery], config: Config, concurrency: int) -> Generator[Record]:
+def _transform_by(
+    engine: Engine, queries: Iterable[InputQuery], config: Config, concurrency: int
+) -> Generator[Record]:
     """The record of each of *queries*, as the workers of *engine* have done batches of them; raises their errors."""
     build = partial(build_transformer, config, concurrency)
     for batch in engine.map(build, _split(queries, concurrency * ROUNDS)):
@@ -192,7 +206,9 @@ class TransformedBatch:
     error: ModelError | None = None
 
 
-def build_transformer(config: Config, concurrency: int) -> Callable[[Sequence[InputQuery]], TransformedBatch]:
+def build_transformer(
+    config: Config, concurrency: int
+) -> Callable[[Sequence[InputQuery]], TransformedBatch]:
     """A function that transforms batches of questions, for an `Engine` to make in each of its workers.
 
     *concurrency* calls of the model are under way in each of them.
@@ -203,7 +219,9 @@ def build_transformer(config: Config, concurrency: int) -> Callable[[Sequence[In
         records: list[Record] = []
         try:
             stream = middleware.transform_stream(queries, concurrency=concurrency, pace=pace)
-            records.extend(build_record(it, middleware.preprocess(it.question.text)) for it in stream)
+            records.extend(
+                build_record(it, middleware.preprocess(it.question.text)) for it in stream
+            )
         except ModelError as error:
             return TransformedBatch(records, error)
         return TransformedBatch(records)
@@ -241,7 +259,10 @@ def open_source(source: str | Path, out: Path) -> AbstractContextManager[BinaryI
 
 
 def select_open(
-    lines: Iterable[InputQuery | BrokenLine], journal: Journal, report: BulkReport, write: Callable[[Record], None]
+    lines: Iterable[InputQuery | BrokenLine],
+    journal: Journal,
+    report: BulkReport,
+    write: Callable[[Record], None],
 ) -> Iterator[InputQuery]:
     """The questions that are still to be done; of a broken line it is written that it is one."""
     for line in lines:

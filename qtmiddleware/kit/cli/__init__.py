@@ -7,7 +7,13 @@ import sys
 from typing import NoReturn
 
 from qtmiddleware.errors import ConfigError, InvalidQuery, MissingExtra, QtMiddlewareError
-from qtmiddleware.kit.cli.terminal import FAILED, INTERRUPTED, USAGE, WORSE, strip_control_characters
+from qtmiddleware.kit.cli.terminal import (
+    FAILED,
+    INTERRUPTED,
+    USAGE,
+    WORSE,
+    strip_control_characters,
+)
 
 
 def main() -> None:

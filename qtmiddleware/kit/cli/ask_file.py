@@ -42,12 +42,18 @@ def read_ask_file(path: Path) -> list[str] | list[dict[str, Any]]:
             path="--ask-file",
         )
     if not questions:
-        raise ConfigError(f"{path} must hold questions, one per line; it holds none", path="--ask-file")
+        raise ConfigError(
+            f"{path} must hold questions, one per line; it holds none", path="--ask-file"
+        )
     if hashed:
         note(f"{hashed:,} questions in the file are hashes and were skipped.")
     if len(questions) < FEWEST_ASKED:
         count = "1 question" if len(questions) == 1 else f"{len(questions)} questions"
-        note(escape_line(f"{path} holds {count}; {FEWEST_ASKED} to {MOST_ASKED} give a better answer."))
+        note(
+            escape_line(
+                f"{path} holds {count}; {FEWEST_ASKED} to {MOST_ASKED} give a better answer."
+            )
+        )
     if any(questions.values()):
         return [{"question": text, "relevant": relevant} for text, relevant in questions.items()]
     return list(questions)
@@ -85,7 +91,9 @@ def _find_question(record: Mapping[str, Any]) -> str | None:
     if "query_id" in record and isinstance(record.get("queries"), list):
         first = next(iter(record["queries"]), "")
         # Of a query that is no text the log has only the type.
-        is_text = isinstance(first, str) and not any(row[1:2] == ["not_text"] for row in record.get("degradations", ()))
+        is_text = isinstance(first, str) and not any(
+            row[1:2] == ["not_text"] for row in record.get("degradations", ())
+        )
         return first if is_text else ""
     text = next((record[name] for name in QUESTION_NAMES if name in record), None)
     return text if isinstance(text, str) else None

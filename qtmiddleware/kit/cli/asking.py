@@ -40,7 +40,9 @@ class Outcome:
     def degradations(self) -> tuple[Degradation, ...]:
         """What did not go as asked, each once."""
         found = () if self.retrieval is None else self.retrieval.degradations
-        return tuple(dict.fromkeys((*found, *(self.answer.degradations if self.answer is not None else ()))))
+        return tuple(
+            dict.fromkeys((*found, *(self.answer.degradations if self.answer is not None else ())))
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON: the answer (``null`` where there is none), its citations, the passages, the trace.
@@ -60,7 +62,12 @@ class Outcome:
                 for it in (() if answer is None else answer.citations)
             ],
             "passages": [
-                {"number": number, **_describe(match), "found_by": list(match.found_by), "text": match.text}
+                {
+                    "number": number,
+                    **_describe(match),
+                    "found_by": list(match.found_by),
+                    "text": match.text,
+                }
                 for number, match in enumerate(self.passages, start=1)
             ],
             "keywords": "" if retrieval is None else retrieval.keywords,
@@ -71,7 +78,10 @@ class Outcome:
             **(NOT_JUDGED if retrieval is None else retrieval.standing).to_dict(),
             "seconds": round(self.seconds, 3),
             "trace": None if retrieval is None else retrieval.trace.to_dict(),
-            "degradations": [{"stage": it.stage, "reason": it.reason, "detail": it.detail} for it in self.degradations],
+            "degradations": [
+                {"stage": it.stage, "reason": it.reason, "detail": it.detail}
+                for it in self.degradations
+            ],
             "error": None if error is None else {"reason": reason, "message": str(error)},
         }
 
@@ -123,10 +133,17 @@ def ask(
 
 
 def _describe(match: Match) -> dict[str, Any]:
-    scores = {"score": match.score, "fused_score": match.fused_score, "rerank_score": match.rerank_score}
+    scores = {
+        "score": match.score,
+        "fused_score": match.fused_score,
+        "rerank_score": match.rerank_score,
+    }
     return {
         "id": match.id,
         **{name: match.metadata.get(name) for name in ("source", "title", "page")},
         "place": describe_place(match.metadata),
-        **{name: None if score is None else round(float(score), 6) for name, score in scores.items()},
+        **{
+            name: None if score is None else round(float(score), 6)
+            for name, score in scores.items()
+        },
     }

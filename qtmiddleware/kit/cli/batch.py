@@ -43,11 +43,16 @@ class BatchCommand(StrEnum):
 
 Batch = Annotated[
     BatchCommand | None,
-    typer.Option("--batch", help="Step to run with OpenAI's Batch API (half the price, within 24 hours)."),
+    typer.Option(
+        "--batch", help="Step to run with OpenAI's Batch API (half the price, within 24 hours)."
+    ),
 ]
 BatchTokens = Annotated[
     int | None,
-    typer.Option(min=1_000, help="Most tokens queued in batches at once, as your account allows. Default: no limit."),
+    typer.Option(
+        min=1_000,
+        help="Most tokens queued in batches at once, as your account allows. Default: no limit.",
+    ),
 ]
 
 
@@ -97,7 +102,10 @@ def transform_by_batch(config: Config, file: str, output: str, options: BatchOpt
     with (
         show_bulk() as show,
         show_warnings(),
-        open_file_work(file, output, config=config, overwrite=options.overwrite, show=show) as (work, report),
+        open_file_work(file, output, config=config, overwrite=options.overwrite, show=show) as (
+            work,
+            report,
+        ),
     ):
         status = options.run(work)
     if options.as_json:
@@ -109,7 +117,10 @@ def transform_by_batch(config: Config, file: str, output: str, options: BatchOpt
 
 
 def ask_by_batch(
-    systems: Mapping[str, Mapping[str, Any]], data: Path, opening: BenchOptions, options: BatchOptions
+    systems: Mapping[str, Mapping[str, Any]],
+    data: Path,
+    opening: BenchOptions,
+    options: BatchOptions,
 ) -> None:
     """Do what *options* say about all that *systems* ask of *data*, which is opened by *opening*.
 
@@ -133,12 +144,16 @@ def ask_by_batch(
         show_status(status, options.command)
     if options.command is BatchCommand.COLLECT:
         if not opening.model_ms:
-            note("The time of a batch reply is not known; each one counts as --model-ms (here 0 ms).")
+            note(
+                "The time of a batch reply is not known; each one counts as --model-ms (here 0 ms)."
+            )
         if status.open:
             raise typer.Exit(FAILED)
 
 
-def show_status(status: BatchStatus, command: BatchCommand | None, report: BulkReport | None = None) -> None:
+def show_status(
+    status: BatchStatus, command: BatchCommand | None, report: BulkReport | None = None
+) -> None:
     """Write where the work stands, and what is to be done next."""
     _show_parts(status.parts if command is not BatchCommand.SUBMIT else status.sent)
     if report is not None and (report.made or command is BatchCommand.COLLECT):
@@ -153,8 +168,20 @@ def _show_parts(parts: tuple[Part, ...]) -> None:
     if not parts:
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("part", "batch", "status", "requests", "done", "failed", "MB", "age", "expires in"):
-        table.add_column(heading, justify="left" if heading in ("batch", "status") else "right", no_wrap=True)
+    for heading in (
+        "part",
+        "batch",
+        "status",
+        "requests",
+        "done",
+        "failed",
+        "MB",
+        "age",
+        "expires in",
+    ):
+        table.add_column(
+            heading, justify="left" if heading in ("batch", "status") else "right", no_wrap=True
+        )
     for part in parts:
         created, expires = part.batch.get("created_at"), part.batch.get("expires_at")
         age = "" if not created else _describe_time(time() - created)
@@ -162,7 +189,9 @@ def _show_parts(parts: tuple[Part, ...]) -> None:
         status = f"{part.status}, collected" if part.settled and part.batch else part.status
         counts = (f"{it:,}" for it in (part.requests, part.completed, part.failed))
         id_ = escape_line(str(part.batch.get("id", "")))
-        table.add_row(str(part.number), id_, escape_line(status), *counts, f"{part.size / 1e6:.1f}", age, left)
+        table.add_row(
+            str(part.number), id_, escape_line(status), *counts, f"{part.size / 1e6:.1f}", age, left
+        )
     # A file or a pipe has no width.
     (out if out.is_terminal else console.PlainConsole(width=200)).print(table, soft_wrap=False)
 
@@ -208,7 +237,10 @@ def _describe_trouble(status: BatchStatus) -> Iterator[str]:
         if lines:
             more = "; ..." if len(lines) > _MOST_NAMED else ""
             yield f"{what}: {'; '.join(lines[:_MOST_NAMED])}{more}"
-    for count, what in ((tally.repeated, "came twice"), (tally.unknown, "do not belong to any request")):
+    for count, what in (
+        (tally.repeated, "came twice"),
+        (tally.unknown, "do not belong to any request"),
+    ):
         if count:
             yield f"{count:,} replies {what} and were skipped"
 

@@ -44,8 +44,25 @@ from qtmiddleware.kit.cli.own_function import (
 from qtmiddleware.kit.cli.reports import check_places, require_jinja, write_report
 from qtmiddleware.kit.cli.terminal import WORSE, note
 from qtmiddleware.kit.engines import LocalEngine
-from qtmiddleware.kit.evaluation import FREE, MEASURED, SYSTEMS, USUAL, Comparison, Question, chosen, require_extras
-from qtmiddleware.kit.evaluation.bench import CACHE, READING, Bench, BenchOptions, OpenedBench, open_bench, open_model
+from qtmiddleware.kit.evaluation import (
+    FREE,
+    MEASURED,
+    SYSTEMS,
+    USUAL,
+    Comparison,
+    Question,
+    chosen,
+    require_extras,
+)
+from qtmiddleware.kit.evaluation.bench import (
+    CACHE,
+    READING,
+    Bench,
+    BenchOptions,
+    OpenedBench,
+    open_bench,
+    open_model,
+)
 from qtmiddleware.kit.evaluation.compare import OWN
 from qtmiddleware.kit.evaluation.gate import Gate
 from qtmiddleware.kit.evaluation.tuning import nested
@@ -63,22 +80,37 @@ _FEWER = "--questions, --systems or --no-deep"
 
 Data = Annotated[
     Path,
-    typer.Option(help="Folder with corpus.jsonl, queries.jsonl and qrels/*.tsv, or a CSV or JSON file for --function."),
+    typer.Option(
+        help="Folder with corpus.jsonl, queries.jsonl and qrels/*.tsv, or a CSV or JSON file for --function."
+    ),
 ]
 Recordings = Annotated[
-    Path | None, typer.Option(help="Replay the recorded replies in this file instead of calling a model.")
+    Path | None,
+    typer.Option(help="Replay the recorded replies in this file instead of calling a model."),
 ]
 Record = Annotated[Path | None, typer.Option(help="Write the model's replies to this file.")]
 Model = Annotated[str | None, typer.Option(help="Language model; overrides transformationModel.")]
-ModelMs = Annotated[float, typer.Option(min=0, max=600_000, help="Milliseconds to count for each recorded reply.")]
-Questions = Annotated[int | None, typer.Option(min=1, help="Number of questions to ask. Default: all.")]
-Split = Annotated[str, typer.Option(help="Judgement file to use, such as test. Default: all files.")]
+ModelMs = Annotated[
+    float, typer.Option(min=0, max=600_000, help="Milliseconds to count for each recorded reply.")
+]
+Questions = Annotated[
+    int | None, typer.Option(min=1, help="Number of questions to ask. Default: all.")
+]
+Split = Annotated[
+    str, typer.Option(help="Judgement file to use, such as test. Default: all files.")
+]
 Cache = Annotated[Path, typer.Option(help="Folder that keeps the index, vectors and replies.")]
 
 System = Mapping[str, Any]
 
 # What must be one and the same for all systems, since they share an index and a model.
-_SHARED = ("embeddingModel", "embeddingDimensions", "transformationModel", "llm.baseUrl", "store.readPrice")
+_SHARED = (
+    "embeddingModel",
+    "embeddingDimensions",
+    "transformationModel",
+    "llm.baseUrl",
+    "store.readPrice",
+)
 _REPORTS = ("report.md", "report.html", "report.json")
 # Laid over the files' own settings: every call is counted, and nobody's log is written to.
 _MEASURED: System = {group: MEASURED[group] for group in ("cache", "log")}
@@ -91,10 +123,14 @@ def bench_command(
     embed: Embed = None,
     top_k: AskedFor = None,
     systems: Annotated[
-        str | None, typer.Option(help="Systems to compare, separated by commas. Default: the usual ones.")
+        str | None,
+        typer.Option(help="Systems to compare, separated by commas. Default: the usual ones."),
     ] = None,
     config: Annotated[
-        list[Path] | None, typer.Option("--config", "-c", help="Config file to compare as one more system. Repeatable.")
+        list[Path] | None,
+        typer.Option(
+            "--config", "-c", help="Config file to compare as one more system. Repeatable."
+        ),
     ] = None,
     sets: Sets = None,
     recordings: Recordings = None,
@@ -105,25 +141,39 @@ def bench_command(
     split: Split = "",
     deep: Annotated[
         bool | None,
-        typer.Option(help="Also measure R@100, with one more search per system. Default without --function."),
+        typer.Option(
+            help="Also measure R@100, with one more search per system. Default without --function."
+        ),
     ] = None,
     cache: Cache = CACHE,
     seed: Annotated[int, typer.Option(help="Seed for drawing questions and resampling.")] = 0,
-    concurrency: Annotated[int, typer.Option(min=1, max=256, help="Questions sent to the model at the same time.")] = 8,
-    report: Annotated[Path | None, typer.Option(help="Write report.md, .html and .json to this folder.")] = None,
+    concurrency: Annotated[
+        int, typer.Option(min=1, max=256, help="Questions sent to the model at the same time.")
+    ] = 8,
+    report: Annotated[
+        Path | None, typer.Option(help="Write report.md, .html and .json to this folder.")
+    ] = None,
     baseline: Against = None,
     fail_if: FailIf = None,
     comment: Comment = None,
     generate: Annotated[
-        int | None, typer.Option(min=1, help="First let the model write this many questions about --docs into --data.")
+        int | None,
+        typer.Option(
+            min=1, help="First let the model write this many questions about --docs into --data."
+        ),
     ] = None,
     docs: Annotated[
         list[Path] | None,
-        typer.Option(help="Document, folder or glob (in quotes) to write questions about. Repeatable."),
+        typer.Option(
+            help="Document, folder or glob (in quotes) to write questions about. Repeatable."
+        ),
     ] = None,
     judge: Annotated[
         int | None,
-        typer.Option(min=1, help="Let the model answer this many questions from raw and best, and judge the answers."),
+        typer.Option(
+            min=1,
+            help="Let the model answer this many questions from raw and best, and judge the answers.",
+        ),
     ] = None,
     workers: Workers = 1,
     batch: Batch = None,
@@ -151,10 +201,14 @@ def bench_command(
     """
     options = BatchOptions(batch, batch_tokens, as_json=json_output)
     if function is not None:
-        _refuse_needless({"--generate": generate, "--judge": judge, "--batch": batch, "--workers": workers > 1})
+        _refuse_needless(
+            {"--generate": generate, "--judge": judge, "--batch": batch, "--workers": workers > 1}
+        )
     named = None if systems is None else chosen(split_names(systems))
     own = {path.stem: Config.from_file(path).assigned(sets or ()) for path in config or ()}
-    settings = _find_shared_settings(own, config or (), model, sets or (), reads=function is not None)
+    settings = _find_shared_settings(
+        own, config or (), model, sets or (), reads=function is not None
+    )
     given = {name: _read_own_settings(loaded) for name, loaded in own.items()}
     _check_company(generate, docs, judge, recordings, baseline)
     gating = Gating.read(baseline, fail_if, comment)
@@ -175,14 +229,19 @@ def bench_command(
     if options.is_given:
         if any(option is not None for option in (recordings, generate, judge, report, baseline)):
             raise ConfigError(
-                "--batch only collects model replies; to measure, run the same command without --batch", path="--batch"
+                "--batch only collects model replies; to measure, run the same command without --batch",
+                path="--batch",
             )
         asked = {**(named if named is not None else chosen(USUAL)), **given}
-        ask_by_batch(asked, data, replace(opening, record=record if batch == "collect" else None), options)
+        ask_by_batch(
+            asked, data, replace(opening, record=record if batch == "collect" else None), options
+        )
         return
     with measuring(source) as update:
         if generate is not None:
-            generate_test_set(data, docs or (), settings, count=generate, cache=cache, seed=seed, update=update)
+            generate_test_set(
+                data, docs or (), settings, count=generate, cache=cache, seed=seed, update=update
+            )
         with open_bench(data, replace(opening, progress=update)) as opened:
             compared = _select_systems(opened, named, given)
             if source is not None and source.is_wrapped:
@@ -190,12 +249,18 @@ def bench_command(
             is_deep = deep if deep is not None else source is None
             gating.check_systems(compared, deep=is_deep)
             if source is not None:
-                confirm_searches(opened.forecast(compared, deep=is_deep), source.name, yes=yes, fewer=_FEWER)
+                confirm_searches(
+                    opened.forecast(compared, deep=is_deep), source.name, yes=yes, fewer=_FEWER
+                )
             to_judge = () if judge is None else draw_judged_questions(opened, compared, judge, seed)
             comparison = opened.measure(compared, deep=is_deep, seed=seed, progress=update)
             for doubt in comparison.notes[len(opened.notes) :]:
                 note(doubt)
-            verdicts = judge_answers(opened, comparison, compared, to_judge, update=update) if to_judge else None
+            verdicts = (
+                judge_answers(opened, comparison, compared, to_judge, update=update)
+                if to_judge
+                else None
+            )
     if verdicts is not None:
         comparison = replace(comparison, notes=(*comparison.notes, verdicts.summary()))
     _tell(comparison, opened, verdicts, gating, report, json_output=json_output)
@@ -236,9 +301,14 @@ def _check_company(
     if (generate is None) != (docs is None):
         raise ConfigError("--generate needs --docs, and --docs needs --generate")
     if judge is not None and recordings is not None:
-        raise ConfigError("--judge needs a language model, because recordings hold no answers", path="judge")
+        raise ConfigError(
+            "--judge needs a language model, because recordings hold no answers", path="judge"
+        )
     if generate is not None and baseline is not None:
-        raise ConfigError("--baseline cannot be used with --generate, which writes new questions", path="--baseline")
+        raise ConfigError(
+            "--baseline cannot be used with --generate, which writes new questions",
+            path="--baseline",
+        )
 
 
 def _refuse_needless(options: Mapping[str, Any]) -> None:
@@ -255,7 +325,12 @@ def split_names(text: str) -> list[str]:
 
 
 def _find_shared_settings(
-    own: Mapping[str, Config], paths: Sequence[Path], model: str | None, sets: Sequence[str], *, reads: bool
+    own: Mapping[str, Config],
+    paths: Sequence[Path],
+    model: str | None,
+    sets: Sequence[str],
+    *,
+    reads: bool,
 ) -> Settings:
     """The settings that name the embedding model and the language model, and what a search costs.
 
@@ -264,32 +339,46 @@ def _find_shared_settings(
     shared = (*_SHARED, *(f"keywordEvidence.{name}" for name in READING)) if reads else _SHARED
     if len(own) < len(paths):
         raise ConfigError(
-            "two config files have the same name; rename one, because the name is that of the system", path="config"
+            "two config files have the same name; rename one, because the name is that of the system",
+            path="config",
         )
     if taken := sorted(own.keys() & SYSTEMS.keys()):
-        raise ConfigError(f"the config file {taken[0]} has the name of a system; rename the file", path="config")
+        raise ConfigError(
+            f"the config file {taken[0]} has the name of a system; rename the file", path="config"
+        )
     asked = {} if model is None else {"transformationModel": model}
     alone = () if own else Config.load(None).assigned(sets).rows()
     strays = [
-        key for key, _, origin in alone if origin == ASSIGNED and key not in shared and not key.startswith("llm.")
+        key
+        for key, _, origin in alone
+        if origin == ASSIGNED and key not in shared and not key.startswith("llm.")
     ]
     if strays:
-        message = f"--set {strays[0]} needs --config, because it changes only the systems of config files"
+        message = (
+            f"--set {strays[0]} needs --config, because it changes only the systems of config files"
+        )
         raise ConfigError(message, path=strays[0], source=ASSIGNED)
     configs = [loaded.overridden(asked) for loaded in own.values()] or [
         Config.load(None).assigned(sets).overridden(asked)
     ]
-    rows = [{name: value for name, value, _ in loaded.rows() if name in shared} for loaded in configs]
+    rows = [
+        {name: value for name, value, _ in loaded.rows() if name in shared} for loaded in configs
+    ]
     for key in shared:
         if len({str(row[key]) for row in rows}) > 1:
-            raise ConfigError(f"the config files must have the same {key}; compare one at a time", path=key)
+            raise ConfigError(
+                f"the config files must have the same {key}; compare one at a time", path=key
+            )
     return configs[0].settings
 
 
 def _read_own_settings(loaded: Config) -> System:
     """What a file sets, and no default: what it does not speak of is as with the systems it is compared with."""
     found = nested({name: value for name, value, origin in loaded.rows() if origin != "default"})
-    return {**found, **{group: {**found.get(group, {}), **given} for group, given in _MEASURED.items()}}
+    return {
+        **found,
+        **{group: {**found.get(group, {}), **given} for group, given in _MEASURED.items()},
+    }
 
 
 def _select_systems(
@@ -301,7 +390,9 @@ def _select_systems(
     if named is None:
         found = {name: settings for name, settings in found.items() if name not in unasked}
     found |= own
-    if not opened.has_model and (asking := [name for name, settings in found.items() if _asks(settings)]):
+    if not opened.has_model and (
+        asking := [name for name, settings in found.items() if _asks(settings)]
+    ):
         raise ConfigError(
             f"a language model is needed for {', '.join(asking)}: pass --recordings, or set OPENAI_API_KEY or"
             " QTM_LLM_BASE_URL",
@@ -309,9 +400,13 @@ def _select_systems(
         )
     if lost := [name for name, settings in found.items() if opened.lacks(settings)]:
         # Measured, they would be what is left without a model, at no price.
-        raise ConfigError(f"the recording has no replies for {', '.join(lost)}; leave it out", path="systems")
+        raise ConfigError(
+            f"the recording has no replies for {', '.join(lost)}; leave it out", path="systems"
+        )
     if unasked:
-        note(f"Skipped, because the recording has no replies for them: {', '.join(sorted(unasked))}.")
+        note(
+            f"Skipped, because the recording has no replies for them: {', '.join(sorted(unasked))}."
+        )
     for said in opened.notes:
         note(said)
     return found
@@ -322,7 +417,11 @@ def _asks(settings: System) -> bool:
 
 
 def _write_report(
-    comparison: Comparison, opened: OpenedBench, folder: Path | None, verdicts: Any, plain: Mapping[str, Any]
+    comparison: Comparison,
+    opened: OpenedBench,
+    folder: Path | None,
+    verdicts: Any,
+    plain: Mapping[str, Any],
 ) -> None:
     if folder is None:
         return
@@ -336,7 +435,9 @@ def _write_report(
     write_report(folder, dict(zip(_REPORTS, texts, strict=True)))
 
 
-def _to_dict(comparison: Comparison, opened: OpenedBench, verdicts: Any, gate: Gate | None) -> dict[str, Any]:
+def _to_dict(
+    comparison: Comparison, opened: OpenedBench, verdicts: Any, gate: Gate | None
+) -> dict[str, Any]:
     from qtmiddleware.kit.evaluation import reporting
 
     return {
@@ -344,12 +445,21 @@ def _to_dict(comparison: Comparison, opened: OpenedBench, verdicts: Any, gate: G
         "verdict": reporting.verdict(comparison),
         "model": opened.model_name,
         "judged": None if verdicts is None else verdicts.to_dict(),
-        "gate": None if gate is None else {**gate.to_dict(), "sentences": reporting.write_sentences(gate)},
+        "gate": None
+        if gate is None
+        else {**gate.to_dict(), "sentences": reporting.write_sentences(gate)},
     }
 
 
 def generate_test_set(
-    folder: Path, docs: Sequence[Path], settings: Settings, *, count: int, cache: Path, seed: int, update: ShowProgress
+    folder: Path,
+    docs: Sequence[Path],
+    settings: Settings,
+    *,
+    count: int,
+    cache: Path,
+    seed: int,
+    update: ShowProgress,
 ) -> None:
     """Let the model write *count* questions about the documents at *docs*, and make a data set of them in *folder*."""
     from qtmiddleware.kit.evaluation.testsets import check_free, generate, passages_of, write
@@ -375,20 +485,26 @@ def generate_test_set(
     write(made.dataset, folder)
     cost = "" if made.cost_usd is None else f", for ${made.cost_usd:.4f}"
     dropped = f"; dropped: {_count_dropped(made)}" if made.dropped else ""
-    note(f"{len(made.dataset.questions)} questions about {len(passages):,} passages are in {folder}{cost}{dropped}")
+    note(
+        f"{len(made.dataset.questions)} questions about {len(passages):,} passages are in {folder}{cost}{dropped}"
+    )
 
 
 def _count_dropped(made: Any) -> str:
     return ", ".join(f"{number} {why}" for why, number in made.dropped.items())
 
 
-def draw_judged_questions(opened: OpenedBench, systems: System, count: int, seed: int) -> tuple[Question, ...]:
+def draw_judged_questions(
+    opened: OpenedBench, systems: System, count: int, seed: int
+) -> tuple[Question, ...]:
     """The questions whose answers are judged: *count* of those with a reference answer, drawn by *seed*."""
     if len(systems) < 2:
         raise ConfigError("--judge needs a second system; name one with --systems", path="judge")
     if not opened.has_model:
         raise ConfigError(NO_MODEL, path="judge")
-    answered = {one.id for one in opened.data.questions if str(one.metadata.get("answer") or "").strip()}
+    answered = {
+        one.id for one in opened.data.questions if str(one.metadata.get("answer") or "").strip()
+    }
     if not answered:
         raise ConfigError(
             '--judge needs reference answers: in queries.jsonl, set "answer" in the metadata',
@@ -467,11 +583,15 @@ def show_comparison(comparison: Comparison, *, headline: str = "") -> None:
     for at in columns:
         # Where even that is too wide, names are cut, and numbers never.
         least = max(cell_len(row[at]) for row in (headings, *rows)) if at else None
-        table.add_column(headings[at], justify="right" if at else "left", no_wrap=True, min_width=least)
+        table.add_column(
+            headings[at], justify="right" if at else "left", no_wrap=True, min_width=least
+        )
     for row in rows:
         table.add_row(*(row[at] for at in columns))
     # A file or a pipe has no width.
-    console = out if out.is_terminal else PlainConsole(width=_measure_width(headings, rows, columns))
+    console = (
+        out if out.is_terminal else PlainConsole(width=_measure_width(headings, rows, columns))
+    )
     console.print(table, soft_wrap=False)
     for name, letter in key.items():
         out.print(f"{letter} is {name}")
@@ -484,6 +604,8 @@ def _name_by_letters(names: Sequence[str]) -> dict[str, str]:
     return dict(zip(long, ascii_uppercase, strict=False))
 
 
-def _measure_width(headings: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int]) -> int:
+def _measure_width(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int]
+) -> int:
     """The characters a table with these columns takes."""
     return sum(3 + max(cell_len(row[at]) for row in (headings, *rows)) for at in columns)

@@ -27,18 +27,24 @@ TARGET: Final = "MODULE:FUNCTION"
 _Target = Annotated[
     str,
     typer.Argument(
-        metavar=TARGET, help="Your function, such as app:search or app:index.search, in app.py in this folder."
+        metavar=TARGET,
+        help="Your function, such as app:search or app:index.search, in app.py in this folder.",
     ),
 ]
 _Question = Annotated[str | None, typer.Argument(help="A question that your users ask.")]
 InPlaceOfIndex = Annotated[
     str | None,
-    typer.Option("--function", "-f", metavar=TARGET, help="Search with your function instead of the index."),
+    typer.Option(
+        "--function", "-f", metavar=TARGET, help="Search with your function instead of the index."
+    ),
 ]
 Arguments = Annotated[
     list[str] | None,
     typer.Option(
-        "--arg", "-a", metavar="NAME=VALUE", help="Argument of the function; the value is JSON or text. Repeatable."
+        "--arg",
+        "-a",
+        metavar="NAME=VALUE",
+        help="Argument of the function; the value is JSON or text. Repeatable.",
     ),
 ]
 
@@ -49,16 +55,24 @@ def check_command(
     ask_file: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="File of questions, one per line: text, JSON or a query log. 3 to 10 are asked."
+            metavar="FILE",
+            help="File of questions, one per line: text, JSON or a query log. 3 to 10 are asked.",
         ),
     ] = None,
     config: ConfigFile = None,
     sets: Sets = None,
     arguments: Arguments = None,
-    query_arg: Annotated[str | None, typer.Option(help="Parameter that holds the question.")] = None,
-    top_k_arg: Annotated[str | None, typer.Option(help="Parameter that sets the number of passages.")] = None,
+    query_arg: Annotated[
+        str | None, typer.Option(help="Parameter that holds the question.")
+    ] = None,
+    top_k_arg: Annotated[
+        str | None, typer.Option(help="Parameter that sets the number of passages.")
+    ] = None,
     embed: Annotated[
-        str | None, typer.Option(metavar=TARGET, help="Function that embeds a text, if your function takes a vector.")
+        str | None,
+        typer.Option(
+            metavar=TARGET, help="Function that embeds a text, if your function takes a vector."
+        ),
     ] = None,
     json_output: AsJson = False,
 ) -> None:
@@ -87,9 +101,15 @@ def check_command(
             options["embed"] = find_function(embed)
         with wrap_function(fn, config, sets, options) as wrapped:
             if questions is None:
-                note("No question was given, so a generic one is used. A question of your users shows more.")
+                note(
+                    "No question was given, so a generic one is used. A question of your users shows more."
+                )
             asked = questions or _STAND_IN
-            found = asyncio.run(wrapped.acheck(asked, **given)) if wrapped.is_async else wrapped.check(asked, **given)
+            found = (
+                asyncio.run(wrapped.acheck(asked, **given))
+                if wrapped.is_async
+                else wrapped.check(asked, **given)
+            )
     if json_output:
         as_json(found.to_dict())
     else:
@@ -99,12 +119,15 @@ def check_command(
 
 
 @contextmanager
-def wrap_function(fn: Any, config: str | None, sets: list[str] | None, options: WrapOptions) -> Iterator[Any]:
+def wrap_function(
+    fn: Any, config: str | None, sets: list[str] | None, options: WrapOptions
+) -> Iterator[Any]:
     """*fn* wrapped by *config* and *options*, or as it is where it is wrapped already."""
     if isinstance(fn, Wrapped | Bound):
         if config is not None or sets or any(it is not None for it in options.values()):
             raise typer.BadParameter(
-                "the function is already wrapped; set the options where you wrap it", param_hint=TARGET
+                "the function is already wrapped; set the options where you wrap it",
+                param_hint=TARGET,
             )
         yield fn
         return
@@ -120,7 +143,8 @@ def find_function(target: str) -> Any:
     module = named.removesuffix(".py").replace("/", ".")
     if not (module and path):
         raise typer.BadParameter(
-            f"the function must be given as {TARGET}, such as app:search, not {target!r}", param_hint=TARGET
+            f"the function must be given as {TARGET}, such as app:search, not {target!r}",
+            param_hint=TARGET,
         )
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
@@ -129,12 +153,18 @@ def find_function(target: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise WrapError(f"{module} could not be imported: {error}") from error
-        raise typer.BadParameter(f"the module {error.name!r} was not found in {here}", param_hint=TARGET) from error
+        raise typer.BadParameter(
+            f"the module {error.name!r} was not found in {here}", param_hint=TARGET
+        ) from error
     except (Exception, SystemExit) as error:
-        raise WrapError(f"{module} could not be imported: {type(error).__name__}: {error}") from error
+        raise WrapError(
+            f"{module} could not be imported: {type(error).__name__}: {error}"
+        ) from error
     for name in path.split("."):
         if not hasattr(found, name):
-            raise typer.BadParameter(f"{module} has no {path!r}: {name!r} is missing", param_hint=TARGET)
+            raise typer.BadParameter(
+                f"{module} has no {path!r}: {name!r} is missing", param_hint=TARGET
+            )
         found = getattr(found, name)
     return found
 
@@ -143,7 +173,9 @@ def read_argument(text: str) -> tuple[str, Any]:
     """The name and the value that ``name=value`` gives, the value as JSON where it is that."""
     name, equals, value = text.partition("=")
     if not (equals and name.isidentifier()):
-        raise typer.BadParameter(f"the argument must have the form name=value, not {text!r}", param_hint="--arg")
+        raise typer.BadParameter(
+            f"the argument must have the form name=value, not {text!r}", param_hint="--arg"
+        )
     try:
         return name, json.loads(value)
     except (ValueError, RecursionError):

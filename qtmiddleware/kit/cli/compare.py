@@ -16,7 +16,13 @@ from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError, QtMiddlewareError, SetupWarning, WrapError
 from qtmiddleware.kit.cli.asking import Outcome
 from qtmiddleware.kit.cli.bench import split_names
-from qtmiddleware.kit.cli.check import Arguments, InPlaceOfIndex, find_function, read_argument, wrap_function
+from qtmiddleware.kit.cli.check import (
+    Arguments,
+    InPlaceOfIndex,
+    find_function,
+    read_argument,
+    wrap_function,
+)
 from qtmiddleware.kit.cli.comparison import show_question, show_ranked
 from qtmiddleware.kit.cli.console import (
     AsJson,
@@ -49,15 +55,28 @@ from qtmiddleware.types import Message
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 
 _DECIDING: Final = frozenset(
-    {"transformationType", "maxSubQueries", "preprocess", "keywordEvidence", "escalation", "fusion", "rerank", "scores"}
+    {
+        "transformationType",
+        "maxSubQueries",
+        "preprocess",
+        "keywordEvidence",
+        "escalation",
+        "fusion",
+        "rerank",
+        "scores",
+    }
 )
 
 
 def compare_command(
-    question: Annotated[str | None, typer.Argument(help="Question to ask; without it, use --questions.")] = None,
+    question: Annotated[
+        str | None, typer.Argument(help="Question to ask; without it, use --questions.")
+    ] = None,
     systems: Annotated[
         str | None,
-        typer.Option(help=f"Systems to compare (names as in bench), separated by commas. Default: {', '.join(SHOWN)}."),
+        typer.Option(
+            help=f"Systems to compare (names as in bench), separated by commas. Default: {', '.join(SHOWN)}."
+        ),
     ] = None,
     function: InPlaceOfIndex = None,
     arguments: Arguments = None,
@@ -66,23 +85,41 @@ def compare_command(
     top_k: TopK = None,
     history: History = None,
     condition: Filter = None,
-    answers: Annotated[bool, typer.Option("--answers", help="Let the model answer from each system's list.")] = False,
+    answers: Annotated[
+        bool, typer.Option("--answers", help="Let the model answer from each system's list.")
+    ] = False,
     reference: Annotated[
         str,
-        typer.Option(help="Ideal answer. The model answers from each system's passages, then ranks these answers."),
+        typer.Option(
+            help="Ideal answer. The model answers from each system's passages, then ranks these answers."
+        ),
     ] = "",
     questions: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="JSON file of questions and ideal answers, or the folder of a data set."),
+        typer.Option(
+            metavar="FILE",
+            help="JSON file of questions and ideal answers, or the folder of a data set.",
+        ),
     ] = None,
-    data: Annotated[Path | None, typer.Option(help="Same as --questions, which may then be a number.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Number of questions to ask. Default: all.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Same as --questions, which may then be a number.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Number of questions to ask. Default: all.")
+    ] = None,
     repeats: Annotated[
-        int, typer.Option(min=2, help="How often the judge ranks each question, half of the times in reverse order.")
+        int,
+        typer.Option(
+            min=2,
+            help="How often the judge ranks each question, half of the times in reverse order.",
+        ),
     ] = 2,
-    seed: Annotated[int, typer.Option(help="Seed for the order in which the judge sees the answers.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Seed for the order in which the judge sees the answers.")
+    ] = 0,
     report: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the judge's rankings to this HTML file.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the judge's rankings to this HTML file."),
     ] = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for each system.")] = 120,
     json_output: AsJson = False,
@@ -102,7 +139,9 @@ def compare_command(
     is_judged = any(one.reference for one in asked)
     if report is not None:
         if not is_judged:
-            raise ConfigError("--report needs ideal answers; pass --reference or --questions", path="--report")
+            raise ConfigError(
+                "--report needs ideal answers; pass --reference or --questions", path="--report"
+            )
         require_jinja()
         check_places(report.parent, [report.name], "--report")
     with _open(function, config, sets) as (base, loaded), redirect_stdout(sys.stderr):
@@ -135,7 +174,10 @@ def compare_command(
 
 
 def _read_questions(
-    question: str | None, reference: str, history: list[str] | None, file: tuple[Path | None, int | None]
+    question: str | None,
+    reference: str,
+    history: list[str] | None,
+    file: tuple[Path | None, int | None],
 ) -> list[Question]:
     """The one question that was given, or those of the file."""
     path, limit = file
@@ -143,20 +185,30 @@ def _read_questions(
         raise ConfigError("pass a question or --questions FILE", path="question")
     if path is None:
         turns = tuple(Message(turn["role"], turn["content"]) for turn in to_messages(history))
-        return [Question("question", question or "", turns, {"answer": reference} if reference else {})]
+        return [
+            Question("question", question or "", turns, {"answer": reference} if reference else {})
+        ]
     if reference or history:
-        raise ConfigError("--reference and --history cannot be used with --questions", path="--questions")
+        raise ConfigError(
+            "--reference and --history cannot be used with --questions", path="--questions"
+        )
     return list(load_questions(path))[:limit]
 
 
-def _read_arguments(function: str | None, arguments: list[str] | None, condition: str | None) -> dict[str, Any]:
+def _read_arguments(
+    function: str | None, arguments: list[str] | None, condition: str | None
+) -> dict[str, Any]:
     """What is passed on with every question: arguments of the user's own function, or the index's filter."""
     if function is None and arguments:
         raise ConfigError("--arg needs --function", path="--arg")
     if function is not None and condition is not None:
-        raise ConfigError("--filter cannot be used with --function; use --arg name=value", path="--filter")
+        raise ConfigError(
+            "--filter cannot be used with --function; use --arg name=value", path="--filter"
+        )
     wanted = parse_filter(condition)
-    return dict(map(read_argument, arguments or ())) | ({} if wanted is None else {"filter": wanted})
+    return dict(map(read_argument, arguments or ())) | (
+        {} if wanted is None else {"filter": wanted}
+    )
 
 
 def _tell(found: SideBySide, report: Path | None, *, json_output: bool) -> None:
@@ -183,20 +235,28 @@ def _tell(found: SideBySide, report: Path | None, *, json_output: bool) -> None:
 def _has_failed(one: SystemAnswer) -> bool:
     """Whether there is an error, or nothing that can be read."""
     degradations = () if one.retrieval is None else one.retrieval.degradations
-    return one.error is not None or any((it.stage, it.reason) == ("response", "unreadable") for it in degradations)
+    return one.error is not None or any(
+        (it.stage, it.reason) == ("response", "unreadable") for it in degradations
+    )
 
 
-def _find_file(questions: str | None, data: Path | None, limit: int | None) -> tuple[Path | None, int | None]:
+def _find_file(
+    questions: str | None, data: Path | None, limit: int | None
+) -> tuple[Path | None, int | None]:
     """The file of questions and how many of them; beside --data, which came first, --questions is the number."""
     if questions is None or data is None:
         return Path(questions) if questions is not None else data, limit
     if not questions.isdecimal() or not int(questions):
-        raise ConfigError("with --data, --questions must be a number, not a file", path="--questions")
+        raise ConfigError(
+            "with --data, --questions must be a number, not a file", path="--questions"
+        )
     return data, int(questions)
 
 
 @contextmanager
-def _open(function: str | None, config: str | None, sets: list[str] | None) -> Iterator[tuple[Any, Config]]:
+def _open(
+    function: str | None, config: str | None, sets: list[str] | None
+) -> Iterator[tuple[Any, Config]]:
     """What is asked, wrapped, and its config: the function of the user's own, or the index."""
     if function is None:
         loaded = load_config(config, sets)
@@ -217,7 +277,9 @@ def _open(function: str | None, config: str | None, sets: list[str] | None) -> I
         yield wrapped, loaded.overridden(own) if isinstance(fn, Wrapped | Bound) else loaded
 
 
-def _ask(function: str | None, base: Any, asked: list[Question], names: list[str], **options: Any) -> SideBySide:
+def _ask(
+    function: str | None, base: Any, asked: list[Question], names: list[str], **options: Any
+) -> SideBySide:
     """Ask; what a function of the user's own raises when it is called as it is, is told in a line."""
     try:
         return ask_systems(base, asked, names, **options)
@@ -239,7 +301,9 @@ def _limit_time(seconds: float, function: str | None) -> Iterator[Any]:
         return
 
     def give_up(*_: object) -> None:
-        raise TimeoutError(f"no answer from {function or 'the index'} within {seconds:g} seconds (--timeout)")
+        raise TimeoutError(
+            f"no answer from {function or 'the index'} within {seconds:g} seconds (--timeout)"
+        )
 
     before = signal.signal(signal.SIGALRM, give_up)
     try:
@@ -252,10 +316,15 @@ def _limit_time(seconds: float, function: str | None) -> Iterator[Any]:
 
 def sets_something(loaded: Config) -> bool:
     """Whether the config sets anything of its own that decides what is found."""
-    return any(origin != "default" and key.partition(".")[0] in _DECIDING for key, _, origin in loaded.rows())
+    return any(
+        origin != "default" and key.partition(".")[0] in _DECIDING
+        for key, _, origin in loaded.rows()
+    )
 
 
-def _choose_systems(named: str | None, loaded: Config, *, has_model: bool, is_judged: bool) -> list[str]:
+def _choose_systems(
+    named: str | None, loaded: Config, *, has_model: bool, is_judged: bool
+) -> list[str]:
     """The names of the systems; one that cannot be asked is refused where it was named."""
     if named is None:
         shown = [name for name in SHOWN if has_model or not asks_a_model(name)]
@@ -265,7 +334,9 @@ def _choose_systems(named: str | None, loaded: Config, *, has_model: bool, is_ju
     if not has_model and (asking := [name for name in names if name != OWN and asks_a_model(name)]):
         raise ConfigError(f"{', '.join(asking)} cannot be compared. {NO_MODEL}", path="systems")
     if is_judged and len({BASELINE, *names}) > MOST_SYSTEMS:
-        raise ConfigError(f"a judge ranks at most {MOST_SYSTEMS} systems, not {len(names)}", path="systems")
+        raise ConfigError(
+            f"a judge ranks at most {MOST_SYSTEMS} systems, not {len(names)}", path="systems"
+        )
     return names
 
 
@@ -289,6 +360,14 @@ def to_dict(found: SideBySide) -> dict[str, Any]:
 def _describe_system(row: AskedQuestion, name: str) -> Mapping[str, Any]:
     one, moved = row[name], row.explain(name)
     outcome = Outcome(
-        question=row.question.text, retrieval=one.retrieval, answer=one.answer, error=one.error, seconds=one.seconds
+        question=row.question.text,
+        retrieval=one.retrieval,
+        answer=one.answer,
+        error=one.error,
+        seconds=one.seconds,
     )
-    return {"system": name, **outcome.to_dict(), "movement": None if moved is None else moved.to_dict()}
+    return {
+        "system": name,
+        **outcome.to_dict(),
+        "movement": None if moved is None else moved.to_dict(),
+    }

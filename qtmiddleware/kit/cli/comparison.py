@@ -28,7 +28,9 @@ _SEPARATED: Final = 2
 _COLORS: Final = {"up": "green", "down": "red", "new": "green", "out": "red"}
 
 
-def show_question(row: AskedQuestion, ranking: RankedAnswers | None, *, is_one_of_many: bool) -> None:
+def show_question(
+    row: AskedQuestion, ranking: RankedAnswers | None, *, is_one_of_many: bool
+) -> None:
     """Show what every system made of a question: its costs, where it has each passage, and why it moved.
 
     Of one question of many that a judge ranked, only what the judge said.
@@ -81,7 +83,10 @@ def show_ranked(ranked: RankedSystems) -> None:
 
 def _show_systems(row: AskedQuestion, moved: dict[str, Movements]) -> None:
     """A line for each system: how many passages moved, and what that took."""
-    with_price = any(one.retrieval is not None and one.retrieval.trace.read_price is not None for one in row.systems)
+    with_price = any(
+        one.retrieval is not None and one.retrieval.trace.read_price is not None
+        for one in row.systems
+    )
     headings = ["", "new", "up", "down", "out", "searches", "calls", "seconds", "model $"]
     body = [
         [
@@ -101,7 +106,9 @@ def _show_systems(row: AskedQuestion, moved: dict[str, Movements]) -> None:
 
 
 def _has_trouble(one: SystemAnswer) -> bool:
-    return one.error is not None or (one.retrieval is not None and one.retrieval.status == "degraded")
+    return one.error is not None or (
+        one.retrieval is not None and one.retrieval.status == "degraded"
+    )
 
 
 def _count_movements(one: SystemAnswer, moved: Movements | None) -> list[Text]:
@@ -114,7 +121,9 @@ def _count_movements(one: SystemAnswer, moved: Movements | None) -> list[Text]:
         "down": sum(change is not None and change < 0 for change in changes),
         "out": len(moved.dropped),
     }
-    return [Text(str(count), style=_COLORS[name] if count else "") for name, count in counts.items()]
+    return [
+        Text(str(count), style=_COLORS[name] if count else "") for name, count in counts.items()
+    ]
 
 
 def _count(one: SystemAnswer, what: str) -> str:
@@ -145,17 +154,26 @@ def _name(match: Match, known: Iterable[Key]) -> Key:
     return with_text if "\0" in match.key[1] or with_text in known else plain
 
 
-def _show_places(row: AskedQuestion, moved: dict[str, Movements], numbers: dict[Key, tuple[int, Match]]) -> None:
+def _show_places(
+    row: AskedQuestion, moved: dict[str, Movements], numbers: dict[Key, tuple[int, Match]]
+) -> None:
     """At what place each system has each passage, and how far it moved; at narrow terminals some systems at a time."""
     cells: dict[str, dict[Key, Text]] = {}
     for one in row.systems:
         found = moved.get(one.system)
-        places = {} if found is None else {_name(it.match, numbers): it for it in found.passages[::-1]}
+        places = (
+            {} if found is None else {_name(it.match, numbers): it for it in found.passages[::-1]}
+        )
         cells[one.system] = {key: _format_place(it) for key, it in places.items()}
         gone = () if found is None else found.dropped
-        cells[one.system] |= {_name(it.match, numbers): Text("out   ", style=_COLORS["out"]) for it in gone}
+        cells[one.system] |= {
+            _name(it.match, numbers): Text("out   ", style=_COLORS["out"]) for it in gone
+        }
     others = [one.system for one in row.systems if one.system != BASELINE]
-    widths = {name: max(len(name), *(len(cell) for cell in (cells[name].values() or [Text()]))) for name in cells}
+    widths = {
+        name: max(len(name), *(len(cell) for cell in (cells[name].values() or [Text()])))
+        for name in cells
+    }
     width = _find_width()
     label = _LABEL_CHARS
     while True:
@@ -165,7 +183,9 @@ def _show_places(row: AskedQuestion, moved: dict[str, Movements], numbers: dict[
             left -= widths[others[0]] + _SEPARATED
             shown.append(others.pop(0))
         names = [BASELINE, *shown]
-        held = [(key, it) for key, it in numbers.items() if any(key in cells[name] for name in names)]
+        held = [
+            (key, it) for key, it in numbers.items() if any(key in cells[name] for name in names)
+        ]
         room = label + (label if width is None else min(label, max(0, int(left))))
         body = [
             [
@@ -189,7 +209,9 @@ def _format_place(moved: Movement) -> Text:
 def _cut(text: str, columns: int) -> str:
     while measure(text) > columns:
         text = (
-            text[: max(0, len(text) - 4)].rstrip() + "..." if not text.endswith("...") else text[:-4].rstrip() + "..."
+            text[: max(0, len(text) - 4)].rstrip() + "..."
+            if not text.endswith("...")
+            else text[:-4].rstrip() + "..."
         )
     return text
 
@@ -199,13 +221,17 @@ def _describe_searches(one: SystemAnswer) -> Iterator[str]:
     if one.retrieval is not None:
         yield from (f"  {row}" for row in list_texts(one.retrieval))
     degradations = () if one.retrieval is None else one.retrieval.degradations
-    for it in dict.fromkeys((*degradations, *(one.answer.degradations if one.answer is not None else ()))):
+    for it in dict.fromkeys(
+        (*degradations, *(one.answer.degradations if one.answer is not None else ()))
+    ):
         yield f"  degraded: {it.stage} {it.reason}" + (f" ({it.detail})" if it.detail else "")
     if one.error is not None:
         yield f"  {'no answer' if one.retrieval is not None else 'failed'}: {_describe_error(one.error)}"
 
 
-def _explain_places(one: SystemAnswer, moved: Movements | None, numbers: dict[Key, tuple[int, Match]]) -> Iterator[str]:
+def _explain_places(
+    one: SystemAnswer, moved: Movements | None, numbers: dict[Key, tuple[int, Match]]
+) -> Iterator[str]:
     """Which passages moved, and why."""
     if one.system != BASELINE and moved is not None:
         told = [it for it in moved.passages if it.change != 0]
@@ -241,11 +267,17 @@ def _list_ranking(ranking: RankedAnswers) -> Iterator[str]:
     if ranking.error == "length":
         yield "\nNot counted: the judge preferred an answer merely because it was repeated."
     elif not ranking.reasons:
-        yield "\nAll answers are the same." if ranking.error == "equal" else f"\nThe judge failed: {ranking.error}."
+        yield (
+            "\nAll answers are the same."
+            if ranking.error == "equal"
+            else f"\nThe judge failed: {ranking.error}."
+        )
         return
     else:
         yield "\nJudged against the ideal answer:"
-    for _, group in groupby(ranking.standings, key=lambda it: (it.rank, it.strengths, it.weaknesses, it.scores)):
+    for _, group in groupby(
+        ranking.standings, key=lambda it: (it.rank, it.strengths, it.weaknesses, it.scores)
+    ):
         yield from _list_judgement(list(group))
     for reason in ranking.reasons:
         yield f"  why: {reason.text} ({reason.legend})"
@@ -257,14 +289,20 @@ def _list_judgement(equals: Sequence[Standing]) -> Iterator[str]:
     """What was said of one answer, which several systems may have given."""
     first = equals[0]
     scores = ", ".join(f"{name} {score:g}" for name, score in first.scores.items())
-    yield f"  {first.rank}. {' = '.join(it.system for it in equals)}" + (f": {scores}" if scores else "")
+    yield f"  {first.rank}. {' = '.join(it.system for it in equals)}" + (
+        f": {scores}" if scores else ""
+    )
     for sign, texts in (("+", first.strengths), ("-", first.weaknesses)):
         for text in dict.fromkeys(filter(None, texts)):
             yield f"     {sign} {text}"
 
 
 def _format_standing(one: Standing) -> list[str]:
-    ahead = "" if one.lead is None else f"{one.lead:+.2f}{_format_interval(one.lead_interval, '{:+.2f}')}"
+    ahead = (
+        ""
+        if one.lead is None
+        else f"{one.lead:+.2f}{_format_interval(one.lead_interval, '{:+.2f}')}"
+    )
     return [
         f"{one.rank}. {one.system}",
         f"{one.place:.2f}{_format_interval(one.interval, '{:.2f}')}",
@@ -287,7 +325,9 @@ def _find_width() -> int | None:
 
 
 def _show_table(headings: Sequence[str], body: Sequence[Sequence[Text]]) -> None:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, _SEPARATED - 1, 0, 0), show_edge=False)
+    table = Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, _SEPARATED - 1, 0, 0), show_edge=False
+    )
     for at, heading in enumerate(headings):
         table.add_column(heading, justify="right" if at else "left", no_wrap=True)
     for row in body:

@@ -31,7 +31,8 @@ _SCHEMA: Final = "qtmiddleware.schema.json"
 _File = Annotated[
     str | None,
     typer.Argument(
-        help="Config file or preset. Default: the config that the other commands use.", callback=refuse_ambiguous
+        help="Config file or preset. Default: the config that the other commands use.",
+        callback=refuse_ambiguous,
     ),
 ]
 
@@ -53,10 +54,12 @@ def presets(json_output: AsJson = False) -> None:
 
 @app.command()
 def init(
-    path: Annotated[Path, typer.Argument(help="File to write, or an existing folder.", show_default=True)] = Path(
-        _USUAL + PRESET_ENDING
-    ),
-    preset: Annotated[str, typer.Option("--preset", "-p", help="Preset to copy; see qtm config presets.")] = _USUAL,
+    path: Annotated[
+        Path, typer.Argument(help="File to write, or an existing folder.", show_default=True)
+    ] = Path(_USUAL + PRESET_ENDING),
+    preset: Annotated[
+        str, typer.Option("--preset", "-p", help="Preset to copy; see qtm config presets.")
+    ] = _USUAL,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     json_output: AsJson = False,
 ) -> None:
@@ -72,7 +75,9 @@ def init(
     target = path / f"{name}{PRESET_ENDING}" if path.is_dir() else path
     schema_file = target.with_name(_SCHEMA)
     if target.name.lower().endswith((".toml", ".yaml", ".yml")):
-        raise ConfigError(f"the file must end in .json, not {target}", path="PATH", value=str(target))
+        raise ConfigError(
+            f"the file must end in .json, not {target}", path="PATH", value=str(target)
+        )
     if target.exists() and not force:
         message = f"{target} already exists; name another file, or overwrite it with --force"
         raise ConfigError(message, path="PATH", value=str(target))
@@ -99,9 +104,13 @@ def show(file: _File = None, sets: Sets = None, json_output: AsJson = False) -> 
     for warning in _find_warnings(config.settings):
         notes.print(f"warning: {warning}")
     if json_output:
-        as_json([{"key": key, "value": value, "origin": origin} for key, value, origin in config.rows()])
+        as_json(
+            [{"key": key, "value": value, "origin": origin} for key, value, origin in config.rows()]
+        )
         return
-    rows = [(key, json.dumps(value, ensure_ascii=False), origin) for key, value, origin in config.rows()]
+    rows = [
+        (key, json.dumps(value, ensure_ascii=False), origin) for key, value, origin in config.rows()
+    ]
     wide = max(len(key) for key, _, _ in rows)
     for key, value, origin in rows:
         out.print(f"{key:<{wide}}  {value}  ({origin})")
@@ -131,7 +140,10 @@ def schema() -> None:
 
 
 def _find_warnings(settings: Settings) -> list[str]:
-    return [*find_shutdown_warnings(settings, datetime.now(UTC).date()), *find_log_warnings(settings)]
+    return [
+        *find_shutdown_warnings(settings, datetime.now(UTC).date()),
+        *find_log_warnings(settings),
+    ]
 
 
 def find_log_warnings(settings: Settings) -> list[str]:
@@ -139,7 +151,9 @@ def find_log_warnings(settings: Settings) -> list[str]:
     folder = Path(settings.log.path or "").parent
     if settings.log.path is None or folder.is_dir():
         return []
-    return [f"log.path lies in {folder}, which does not exist; create the folder, or no query will be logged"]
+    return [
+        f"log.path lies in {folder}, which does not exist; create the folder, or no query will be logged"
+    ]
 
 
 def find_shutdown_warnings(settings: Settings, today: date) -> list[str]:
@@ -147,10 +161,15 @@ def find_shutdown_warnings(settings: Settings, today: date) -> list[str]:
     if not is_openai(Clients(None, settings.llm.base_url).host):
         return []
     warnings = []
-    for key, model in (("transformationModel", settings.transformation_model), ("chatModel", settings.chat_model)):
+    for key, model in (
+        ("transformationModel", settings.transformation_model),
+        ("chatModel", settings.chat_model),
+    ):
         shutdown = find_shutdown(model)
         if shutdown is not None:
             verb = "was" if shutdown.day <= today else "is"
             successor = shutdown.successor or "named at developers.openai.com/api/docs/deprecations"
-            warnings.append(f"{key} {model} {verb} shut down on {shutdown.day}; its successor is {successor}")
+            warnings.append(
+                f"{key} {model} {verb} shut down on {shutdown.day}; its successor is {successor}"
+            )
     return warnings

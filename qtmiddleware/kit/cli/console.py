@@ -33,7 +33,9 @@ class PlainConsole(Console):
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
 
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
         """The parts of what is written; those that control the terminal are the console's own."""
         for part in super().render(renderable, options):
             yield part if part.control else Segment(strip_control_characters(part.text), part.style)
@@ -43,7 +45,9 @@ class PlainConsole(Console):
         if soft_wrap is None:
             soft_wrap = not self.is_terminal
         # A word that is longer than a line, such as a path, is left to the terminal, so that it can be copied whole.
-        super().print(*objects, soft_wrap=soft_wrap, **{"overflow": "ignore", "crop": False, **options})
+        super().print(
+            *objects, soft_wrap=soft_wrap, **{"overflow": "ignore", "crop": False, **options}
+        )
 
 
 class _JobClock(ProgressColumn):
@@ -77,12 +81,19 @@ class _TimeLeft(ProgressColumn):
 out = PlainConsole()
 notes = PlainConsole(stderr=True)
 
-Queries = Annotated[list[str] | None, typer.Argument(help="Questions. Default: the lines of standard input.")]
+Queries = Annotated[
+    list[str] | None, typer.Argument(help="Questions. Default: the lines of standard input.")
+]
 
 
 def refuse_ambiguous(config: str | None) -> str | None:
     """Refuse a *config* that is the name of a preset and of a file here: whoever made the folder must not choose."""
-    if config is not None and config.isprintable() and config in list_presets() and Path(config).is_file():
+    if (
+        config is not None
+        and config.isprintable()
+        and config in list_presets()
+        and Path(config).is_file()
+    ):
         raise ConfigError(
             f"{config} is both a preset and a file in this folder; write ./{config} for the file",
             path="--config",
@@ -102,13 +113,23 @@ ConfigFile = Annotated[
 ]
 Sets = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override one setting, such as fusion.method=rrf. Repeatable."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override one setting, such as fusion.method=rrf. Repeatable.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON.")]
-Kind = Annotated[str | None, typer.Option("--type", "-t", help=f"Transformation type: {', '.join(TRANSFORMS)}.")]
+Kind = Annotated[
+    str | None, typer.Option("--type", "-t", help=f"Transformation type: {', '.join(TRANSFORMS)}.")
+]
 History = Annotated[
     list[str] | None,
-    typer.Option("--history", "-H", help="One earlier message, user and assistant in turn, oldest first. Repeatable."),
+    typer.Option(
+        "--history",
+        "-H",
+        help="One earlier message, user and assistant in turn, oldest first. Repeatable.",
+    ),
 ]
 
 
@@ -136,11 +157,16 @@ def format_question_heading(text: str) -> str:
 
 def to_messages(history: list[str] | None) -> list[dict[str, str]]:
     """The texts of ``--history`` as messages of user and assistant by turns."""
-    return [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(history or [])]
+    return [
+        {"role": ("user", "assistant")[at % 2], "content": text}
+        for at, text in enumerate(history or [])
+    ]
 
 
 @contextmanager
-def show_progress(console: Console = notes, clock: Callable[[], float] = monotonic) -> Iterator[ShowProgress]:
+def show_progress(
+    console: Console = notes, clock: Callable[[], float] = monotonic
+) -> Iterator[ShowProgress]:
     """A bar on stderr that shows what is done just now; none if that is no terminal.
 
     One bar for the whole job, with one clock; the count and the estimate are those of the part that is being done.
@@ -152,7 +178,9 @@ def show_progress(console: Console = notes, clock: Callable[[], float] = monoton
         _JobClock(clock),
         _TimeLeft(),
     )
-    bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal, get_time=clock)
+    bars = Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal, get_time=clock
+    )
     task = bars.add_task("", total=None)
     current: str | None = None
     with ExitStack() as shown:

@@ -42,24 +42,36 @@ _COLLECTIONS = {
     "data": "Handbook of an e-bike rental",
     "small": "Help centre of a parcel service",
 }
-_SMALL_COLLECTIONS = (
-    "A small collection (20 to 100 passages on one topic) gains most from one model call: see docs/choose-a-tier.md."
-)
+_SMALL_COLLECTIONS = "A small collection (20 to 100 passages on one topic) gains most from one model call: see docs/choose-a-tier.md."
 _THINKING = 0.4
 """Seconds a recorded reply takes on the page, so that what runs meanwhile can be seen."""
 
 
 def demo_command(
-    question: Annotated[str, typer.Option("--question", "-q", help="Question to show step by step.")] = _QUESTION,
-    questions: Annotated[int | None, typer.Option(min=1, help="Number of questions to ask. Default: all.")] = None,
-    model: Annotated[str, typer.Option(help="Language model, if a key or address is set.")] = "gpt-6-luna",
+    question: Annotated[
+        str, typer.Option("--question", "-q", help="Question to show step by step.")
+    ] = _QUESTION,
+    questions: Annotated[
+        int | None, typer.Option(min=1, help="Number of questions to ask. Default: all.")
+    ] = None,
+    model: Annotated[
+        str, typer.Option(help="Language model, if a key or address is set.")
+    ] = "gpt-6-luna",
     recorded: Annotated[
-        bool, typer.Option("--recorded", help="Replay the recorded replies even if a model is configured.")
+        bool,
+        typer.Option(
+            "--recorded", help="Replay the recorded replies even if a model is configured."
+        ),
     ] = False,
-    record: Annotated[Path | None, typer.Option(help="Write the model's replies to this file.")] = None,
+    record: Annotated[
+        Path | None, typer.Option(help="Write the model's replies to this file.")
+    ] = None,
     index: Annotated[Path, typer.Option(help="File of the demo's index.")] = _INDEX,
     playground: Annotated[
-        bool, typer.Option("--playground", help="Open a web page to ask questions and see what moves and why.")
+        bool,
+        typer.Option(
+            "--playground", help="Open a web page to ask questions and see what moves and why."
+        ),
     ] = False,
     port: Port = None,
     no_open: NoOpen = False,
@@ -71,7 +83,9 @@ def demo_command(
     search (raw), the rules and the transformations by a model.
     """
     if playground:
-        _open_playground(model, index, recorded=recorded, record=record, port=port, opens=not no_open)
+        _open_playground(
+            model, index, recorded=recorded, record=record, port=port, opens=not no_open
+        )
         return
     # Before anything is embedded.
     require_extras()
@@ -85,12 +99,20 @@ def demo_command(
     with show_progress() as update, build_index(data, index, embedder, progress=update) as store:
         bench = Bench(store, embedder, answers)
         comparison = bench.measure(
-            asked, chosen(USUAL), progress=lambda name, done, count: update(f"comparing: {name}", done, count)
+            asked,
+            chosen(USUAL),
+            progress=lambda name, done, count: update(f"comparing: {name}", done, count),
         )
         comparison = replace(comparison, counts_model_time=not isinstance(answers, RecordedModel))
         walked = bench.retrieve(chosen([_EXAMPLE])[_EXAMPLE], example)
     if json_output:
-        as_json({**comparison.to_dict(), "model": answers.name, "example": _example_to_dict(example, walked)})
+        as_json(
+            {
+                **comparison.to_dict(),
+                "model": answers.name,
+                "example": _example_to_dict(example, walked),
+            }
+        )
         return
     show_comparison(comparison)
     notes.print(_SMALL_COLLECTIONS)
@@ -113,12 +135,21 @@ def _open_playground(
         embedder = embedder_named("all-MiniLM-L6-v2")
         pages: dict[str, Page] = {}
         shipped = {folder: dataset(folder) for folder in EXAMPLES}
-        names = {folder: f"{_COLLECTIONS[folder]}, {len(data.passages)} passages" for folder, data in shipped.items()}
+        names = {
+            folder: f"{_COLLECTIONS[folder]}, {len(data.passages)} passages"
+            for folder, data in shipped.items()
+        }
         for folder, data in shipped.items():
             with show_progress() as update:
-                store = stack.enter_context(open_index(data, index.parent, embedder, progress=update))
+                store = stack.enter_context(
+                    open_index(data, index.parent, embedder, progress=update)
+                )
             recording = recorded_model(folder) if is_recorded else None
-            client = answers if recording is None else UnhurriedModel(EstimatedModel(recording, model), _THINKING)
+            client = (
+                answers
+                if recording is None
+                else UnhurriedModel(EstimatedModel(recording, model), _THINKING)
+            )
             config = Config.load({"topK": 5}, environ={})
             opened = QueryMiddleware(config, client=client, store=store, embedder=embedder)
             middleware = stack.enter_context(opened)
@@ -142,7 +173,10 @@ def _make_page(
     kinds = {id_: kind for kind, id_ in EXAMPLES[folder].items()}
     examples = [_find_question(data, id_) for id_ in kinds]
     tiers.warm_up(data.questions[:SEEDED], searches=True)
-    links = {"data": "" if folder == "data" else "../", "small": "small/" if folder == "data" else ""}
+    links = {
+        "data": "" if folder == "data" else "../",
+        "small": "small/" if folder == "data" else "",
+    }
     return Page(
         tiers,
         name=names[folder],
@@ -164,7 +198,8 @@ def _open_model(name: str, *, recorded: bool, record: Path | None) -> tuple[Lang
         why = "as asked" if recorded else "neither OPENAI_API_KEY nor QTM_LLM_BASE_URL is set"
         if record is not None:
             raise ConfigError(
-                f"--record needs a language model, but recorded replies are replayed ({why})", path="record"
+                f"--record needs a language model, but recorded replies are replayed ({why})",
+                path="record",
             )
         return recorded_model(), (
             f"Replaying recorded replies of a large language model ({why}): "
@@ -180,7 +215,9 @@ def _find_question(data: Dataset, wanted: str) -> Question:
     for question in data.questions:
         if question.id == wanted:
             return question
-    raise typer.BadParameter(f"the question must be one of q01 to q{len(data.questions):02d}, not {wanted!r}")
+    raise typer.BadParameter(
+        f"the question must be one of q01 to q{len(data.questions):02d}, not {wanted!r}"
+    )
 
 
 def _walk_through(data: Dataset, question: Question, found: Retrieval) -> None:
@@ -196,9 +233,13 @@ def _walk_through(data: Dataset, question: Question, found: Retrieval) -> None:
         out.print(
             f"   {ranking.variant.kind:<11} weight {ranking.variant.weight:.2f}  {shorten(ranking.variant.text, 90)}"
         )
-        out.print(f"   {'':<11} found        {_list_ids([key[1] for key in ranking.keys], relevant)}")
+        out.print(
+            f"   {'':<11} found        {_list_ids([key[1] for key in ranking.keys], relevant)}"
+        )
     out.print(f"3. Fused                    {_list_ids([key[1] for key in found.fused], relevant)}")
-    out.print(f"4. Reranked by keywords     {_list_ids([match.id or '' for match in found.matches], relevant)}")
+    out.print(
+        f"4. Reranked by keywords     {_list_ids([match.id or '' for match in found.matches], relevant)}"
+    )
     out.print("   * answers the question, + helps")
     out.print(
         f"5. To the generator         the question, byte for byte, and {len(found.matches)} passages ({found.status})"
@@ -214,7 +255,9 @@ def _example_to_dict(question: Question, found: Retrieval) -> dict[str, Any]:
     return {
         "question": question.id,
         "query": question.text,
-        "variants": [{"kind": it.kind, "text": it.text, "weight": it.weight} for it in found.variants],
+        "variants": [
+            {"kind": it.kind, "text": it.text, "weight": it.weight} for it in found.variants
+        ],
         "fused": [key[1] for key in found.fused[:TOP_K]],
         "final": [match.id for match in found.matches],
         "trace": found.trace.to_dict(),

@@ -26,10 +26,16 @@ class EngineName(StrEnum):
 
 EngineChoice = Annotated[
     EngineName,
-    typer.Option("--engine", help="Where the work runs: on this machine, or on the Ray cluster at RAY_ADDRESS."),
+    typer.Option(
+        "--engine",
+        help="Where the work runs: on this machine, or on the Ray cluster at RAY_ADDRESS.",
+    ),
 ]
 Workers = Annotated[
-    int, typer.Option(min=1, max=MOST_WORKERS, help="Number of worker processes, each with one processor.")
+    int,
+    typer.Option(
+        min=1, max=MOST_WORKERS, help="Number of worker processes, each with one processor."
+    ),
 ]
 
 

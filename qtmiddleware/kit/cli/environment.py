@@ -18,7 +18,13 @@ from qtmiddleware.kit.cli.terminal import escape_line, note
 from qtmiddleware.kit.index.ingestion.ledger import ledger_path
 from qtmiddleware.runtime.files import read_own_file
 
-CREDENTIALS: Final = ("OPENAI_API_KEY", "PINECONE_API_KEY", "REDIS_USERNAME", "REDIS_PASSWORD", "HF_TOKEN")
+CREDENTIALS: Final = (
+    "OPENAI_API_KEY",
+    "PINECONE_API_KEY",
+    "REDIS_USERNAME",
+    "REDIS_PASSWORD",
+    "HF_TOKEN",
+)
 """All that a ``.env`` file may set. Whoever hands a folder over must not decide where keys are sent or what is run, so
 no address, path, proxy, certificate or setting is ever added here."""
 
@@ -75,7 +81,9 @@ def load_config(
     loaded = Config.load(file if found is None else found).assigned(assignments or ())
     if found:
         _check_found(loaded, found)
-    return loaded if kind is None else loaded.overridden({"transformationType": kind}, origin="--type")
+    return (
+        loaded if kind is None else loaded.overridden({"transformationType": kind}, origin="--type")
+    )
 
 
 def _find_config() -> str | None:
@@ -85,7 +93,9 @@ def _find_config() -> str | None:
         try:
             read_own_file(Path(name), MOST_BYTES)
         except OSError as error:
-            _note(f"{name} was not used: {error.strerror or type(error).__name__}; --config {name} uses it anyway")
+            _note(
+                f"{name} was not used: {error.strerror or type(error).__name__}; --config {name} uses it anyway"
+            )
             continue
         if behind := there[there.index(name) + 1 :]:
             _note(f"{', '.join(behind)} exists too and was not used")
@@ -96,7 +106,9 @@ def _find_config() -> str | None:
 def _check_found(config: Config, name: str) -> None:
     """Raise `ConfigError` where the file *name*, which nobody named, sets what whoever made the folder must not."""
     origin = f"file {name}"
-    if keys := list(_find_forbidden(config, {key for key, found in config.origins.items() if found == origin})):
+    if keys := list(
+        _find_forbidden(config, {key for key, found in config.origins.items() if found == origin})
+    ):
         said = (
             f"{origin} was found in this folder and must not set {', '.join(keys)}: only a config that you name may "
             "decide where data and keys go and what is read, run, written, spent or told to a model; if the file is "
@@ -119,7 +131,9 @@ def _find_forbidden(config: Config, given: Collection[str]) -> Iterator[str]:
     budgets = [key for key in all_keys() if key.path[0] == "budget"]
     # A file goes before the environment, but this one must not undo what you allow to be spent.
     if any(key.environment in os.environ for key in budgets):
-        yield from (f"{key.name} in addition to the environment's" for key in budgets if key.name in given)
+        yield from (
+            f"{key.name} in addition to the environment's" for key in budgets if key.name in given
+        )
 
 
 def _lies_here(path: str) -> bool:
@@ -136,11 +150,16 @@ def _lies_here(path: str) -> bool:
 
 def _is_hidden(path: str) -> bool:
     whole = Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 - links stay links
-    return whole.is_relative_to(Path.cwd()) and any(it.startswith(".") for it in whole.relative_to(Path.cwd()).parts)
+    return whole.is_relative_to(Path.cwd()) and any(
+        it.startswith(".") for it in whole.relative_to(Path.cwd()).parts
+    )
 
 
 def note_files(
-    files: Mapping[str, str | Path | None], *, config: object = None, tell: Callable[[str], None] | None = None
+    files: Mapping[str, str | Path | None],
+    *,
+    config: object = None,
+    tell: Callable[[str], None] | None = None,
 ) -> None:
     """Say on stderr which files are used that the command line did not name: those of *files* that are there.
 
@@ -150,7 +169,11 @@ def note_files(
     settings = None if config else os.environ.get("QTM_CONFIG")
     found = {"settings (QTM_CONFIG)": settings, **files}
     places = {what: os.path.expanduser(place) for what, place in found.items() if place}  # noqa: PTH111 - needs no home
-    there = [f"{what} {Path(place).absolute()}" for what, place in places.items() if os.path.lexists(place)]
+    there = [
+        f"{what} {Path(place).absolute()}"
+        for what, place in places.items()
+        if os.path.lexists(place)
+    ]
     if there:
         (tell or _note)(f"used by default: {'; '.join(there)}")
 
@@ -159,7 +182,9 @@ def files_of(config: Config, *, ingests: bool = False) -> dict[str, str | Path |
     """The files that *config* means and the command line did not name, for `note_files`."""
     settings = config.settings
     is_named = config.origins["indexPath"] == "call"
-    index = settings.index_path if STORES[settings.store.kind].keeps_files and not is_named else None
+    index = (
+        settings.index_path if STORES[settings.store.kind].keeps_files and not is_named else None
+    )
     if ingests:
         return {"index": index, "ledger": None if is_named else ledger_path(settings)}
     return {"index": index, "query log": settings.log.path}
@@ -173,7 +198,11 @@ def _set_credentials(path: Path) -> None:
     # With or without the mark that some editors put before the first letter.
     text = read_own_file(path, _MOST_BYTES).decode("utf-8-sig")
     values = dotenv.dotenv_values(stream=io.StringIO(text), interpolate=False)
-    new = {name: value for name in CREDENTIALS if (value := values.get(name)) and name not in os.environ}
+    new = {
+        name: value
+        for name in CREDENTIALS
+        if (value := values.get(name)) and name not in os.environ
+    }
     os.environ.update(new)
     parts = [f"{_list_names(list(new))} read from {path}"] if new else []
     if ignored := [name for name in values if name not in CREDENTIALS]:

@@ -15,7 +15,16 @@ import typer
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.cli.console import AsJson, ConfigFile, Sets, as_json, notes, out, show_progress, show_warnings
+from qtmiddleware.kit.cli.console import (
+    AsJson,
+    ConfigFile,
+    Sets,
+    as_json,
+    notes,
+    out,
+    show_progress,
+    show_warnings,
+)
 from qtmiddleware.kit.cli.engines import EngineChoice, EngineName, Workers, open_engine
 from qtmiddleware.kit.cli.environment import files_of, load_config, note_files
 from qtmiddleware.kit.cli.terminal import FAILED, escape_json, escape_line, note
@@ -35,11 +44,14 @@ _LABELS: dict[Stage, str] = {
 
 def ingest_command(
     data_path: Annotated[
-        str | None, typer.Argument(help="File, folder or glob (in quotes). Default: dataPath of the config.")
+        str | None,
+        typer.Argument(help="File, folder or glob (in quotes). Default: dataPath of the config."),
     ] = None,
     config: ConfigFile = None,
     sets: Sets = None,
-    index: Annotated[str | None, typer.Option(help="Path of the index; overrides indexPath.")] = None,
+    index: Annotated[
+        str | None, typer.Option(help="Path of the index; overrides indexPath.")
+    ] = None,
     engine: EngineChoice = EngineName.LOCAL,
     workers: Workers = 1,
     log_json: Annotated[
@@ -64,21 +76,27 @@ def ingest_command(
         documents = loaded.settings.data_path if data_path is None else None
         # Where every line is an object, this one is too.
         tell = None if has_bars else _logger.info
-        note_files({**files_of(loaded, ingests=True), "documents": documents}, config=config, tell=tell)
+        note_files(
+            {**files_of(loaded, ingests=True), "documents": documents}, config=config, tell=tell
+        )
         with open_engine(engine, workers) as opened:
             report = ingest(data_path, config=loaded, progress=listener, engine=opened)
     for one in report.skipped:
         if not one.extra:
             note(escape_line(f"skipped: {one.path}: {one.reason}"))
     for extra in sorted({it.extra for it in report.skipped} - {""}):
-        missed = Counter(Path(it.path).suffix.casefold() for it in report.skipped if it.extra == extra)
+        missed = Counter(
+            Path(it.path).suffix.casefold() for it in report.skipped if it.extra == extra
+        )
         endings = ", ".join(f"{ending} ({count})" for ending, count in sorted(missed.items()))
         files = _count(missed.total(), "file")
         note(f'{files} not read: {endings}; run: pip install "qtmiddleware[{extra}]"')
     if report.left_out:
         advice = "save files that should be found in one of these formats"
         note(
-            escape_line(f"left out: {describe_left_out(report.left_out)}; supported: {' '.join(EXTENSIONS)}; {advice}")
+            escape_line(
+                f"left out: {describe_left_out(report.left_out)}; supported: {' '.join(EXTENSIONS)}; {advice}"
+            )
         )
     if json_output:
         as_json(report.to_dict())
@@ -89,12 +107,16 @@ def ingest_command(
 
 
 def _log_config(path: str) -> None:
-    _logger.info("Loading config: %s", path, extra={"event": "Loading config", "meta": {"path": path}})
+    _logger.info(
+        "Loading config: %s", path, extra={"event": "Loading config", "meta": {"path": path}}
+    )
 
 
 def _check_kept(settings: Settings) -> None:
     """Raise `ConfigError` for an index that would be gone when the command ends."""
-    if settings.store.kind == "memory" or (settings.store.kind == "sqlite" and settings.index_path == MEMORY):
+    if settings.store.kind == "memory" or (
+        settings.store.kind == "sqlite" and settings.index_path == MEMORY
+    ):
         message = "the index must be kept on disk, because memory is lost when qtm ends; set store.kind and indexPath"
         raise ConfigError(message, path="store.kind", value=settings.store.kind)
 
@@ -145,8 +167,12 @@ def _sum_up(report: IngestReport) -> str:
     ]
     if report.contexts or report.contexts_failed:
         without = _count(report.contexts_failed, "chunk")
-        lines.append(f"{_count(report.contexts, 'context')} written by the model, {without} without one")
-    rate = f" ({report.embedded / report.embed_seconds:.0f} texts a second)" if report.embedded else ""
+        lines.append(
+            f"{_count(report.contexts, 'context')} written by the model, {without} without one"
+        )
+    rate = (
+        f" ({report.embedded / report.embed_seconds:.0f} texts a second)" if report.embedded else ""
+    )
     lines.append(f"{report.seconds:.1f} s, {report.embed_seconds:.1f} s of it embedding{rate}")
     return "\n".join(lines)
 

@@ -25,16 +25,25 @@ _PRICE: Final = "To see the cost, set store.readPrice to the US dollars per mill
 
 Measured = Annotated[
     str | None,
-    typer.Option("--function", "-f", metavar=TARGET, help="Measure your function on its own index."),
+    typer.Option(
+        "--function", "-f", metavar=TARGET, help="Measure your function on its own index."
+    ),
 ]
 Embed = Annotated[
-    str | None, typer.Option(metavar=TARGET, help="Function that embeds a text, if your function takes a vector.")
+    str | None,
+    typer.Option(
+        metavar=TARGET, help="Function that embeds a text, if your function takes a vector."
+    ),
 ]
 AskedFor = Annotated[
-    int | None, typer.Option(min=1, max=1_000, help=f"Passages to ask the function for. Default: {TOP_K}.")
+    int | None,
+    typer.Option(min=1, max=1_000, help=f"Passages to ask the function for. Default: {TOP_K}."),
 ]
 Yes = Annotated[
-    bool, typer.Option("--yes", "-y", help=f"Make more than {MOST_UNASKED:,} searches without asking first.")
+    bool,
+    typer.Option(
+        "--yes", "-y", help=f"Make more than {MOST_UNASKED:,} searches without asking first."
+    ),
 ]
 
 
@@ -52,13 +61,17 @@ def read_source(
         return None
     fn = _find(function)
     if not callable(fn):
-        raise typer.BadParameter(f"{function} must be a function, not {type(fn).__name__}", param_hint="--function")
+        raise typer.BadParameter(
+            f"{function} must be a function, not {type(fn).__name__}", param_hint="--function"
+        )
     passed = dict(map(read_argument, arguments or ()))
     source = FunctionSource(fn, function, passed, top_k or TOP_K)
     if embed is None:
         return source
     if source.is_wrapped:
-        raise ConfigError("the function is already wrapped; pass embed= where you wrap it", path="--embed")
+        raise ConfigError(
+            "the function is already wrapped; pass embed= where you wrap it", path="--embed"
+        )
     return FunctionSource(fn, function, passed, top_k or TOP_K, {"embed": _find(embed)})
 
 
@@ -112,7 +125,9 @@ def _name_function_in_errors(source: FunctionSource | None) -> Iterator[None]:
     except WrapError as error:
         if source is None or "embed=" not in str(error):
             raise
-        raise WrapError(f"{error}. On the command line: --embed {source.name.partition(':')[0]}:embed") from error
+        raise WrapError(
+            f"{error}. On the command line: --embed {source.name.partition(':')[0]}:embed"
+        ) from error
     except (QtMiddlewareError, typer.Exit, typer.Abort):
         raise
     except Exception as error:

@@ -14,7 +14,13 @@ import typer
 
 from qtmiddleware.catalogue import STORES
 from qtmiddleware.kit.cli.browser import show_page
-from qtmiddleware.kit.cli.check import Arguments, InPlaceOfIndex, find_function, read_argument, wrap_function
+from qtmiddleware.kit.cli.check import (
+    Arguments,
+    InPlaceOfIndex,
+    find_function,
+    read_argument,
+    wrap_function,
+)
 from qtmiddleware.kit.cli.compare import sets_something
 from qtmiddleware.kit.cli.console import ConfigFile, Sets, show_warnings
 from qtmiddleware.kit.cli.environment import NO_MODEL, load_config
@@ -30,9 +36,12 @@ SEEDED = 24
 """Of so many questions the function is learned before the first one, so that a result has a confidence."""
 
 Port = Annotated[
-    int | None, typer.Option(min=0, max=65_535, help="Port on this machine. Default: 8765, or a free port.")
+    int | None,
+    typer.Option(min=0, max=65_535, help="Port on this machine. Default: 8765, or a free port."),
 ]
-NoOpen = Annotated[bool, typer.Option("--no-open", help="Do not open a browser; only print the address.")]
+NoOpen = Annotated[
+    bool, typer.Option("--no-open", help="Do not open a browser; only print the address.")
+]
 
 
 def playground_command(
@@ -41,7 +50,10 @@ def playground_command(
     config: ConfigFile = None,
     sets: Sets = None,
     questions: Annotated[
-        Path | None, typer.Option(help="Example questions: a JSON file as for compare, or the folder of a data set.")
+        Path | None,
+        typer.Option(
+            help="Example questions: a JSON file as for compare, or the folder of a data set."
+        ),
     ] = None,
     port: Port = None,
     no_open: NoOpen = False,
@@ -64,7 +76,14 @@ def playground_command(
                 name = f"{loaded.settings.store.kind} index"
                 tiers = Tiers(middleware.retriever, has_own=sets_something(loaded), given=given)
                 is_free = STORES[loaded.settings.store.kind].keeps_files
-                run(tiers, listening, name=name, examples=examples, opens=not no_open, searches=is_free)
+                run(
+                    tiers,
+                    listening,
+                    name=name,
+                    examples=examples,
+                    opens=not no_open,
+                    searches=is_free,
+                )
             return
         fn = find_function(function)
         is_wrapped = isinstance(fn, Wrapped | Bound)

@@ -38,10 +38,15 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 SHOWN_ANYWAY = ("retrieval degraded", "answer degraded", "nothing was improved")
 
 TopK = Annotated[int | None, typer.Option("--top-k", "-k", min=1, help="Passages per question.")]
-NoAnswer = Annotated[bool, typer.Option("--no-answer", help="Show only the passages, without an answer.")]
+NoAnswer = Annotated[
+    bool, typer.Option("--no-answer", help="Show only the passages, without an answer.")
+]
 Filter = Annotated[
     str | None,
-    typer.Option("--filter", help="""Filter on metadata, as JSON: '{"source": "a.txt", "page": {"$gte": 3}}'."""),
+    typer.Option(
+        "--filter",
+        help="""Filter on metadata, as JSON: '{"source": "a.txt", "page": {"$gte": 3}}'.""",
+    ),
 ]
 
 
@@ -54,7 +59,9 @@ def ask_command(
     history: History = None,
     condition: Filter = None,
     no_answer: NoAnswer = False,
-    explained: Annotated[bool, typer.Option("--explain", help="Show how the passages were found.")] = False,
+    explained: Annotated[
+        bool, typer.Option("--explain", help="Show how the passages were found.")
+    ] = False,
     json_output: AsJson = False,
 ) -> None:
     """Answer questions from the index.
@@ -110,11 +117,16 @@ def query_command(
     kind: Kind = None,
     top_k: TopK = None,
     no_answer: NoAnswer = False,
-    chat: Annotated[bool, typer.Option("--chat", help="Treat the lines of a pipe as one conversation.")] = False,
-    no_history: Annotated[
-        bool, typer.Option("--no-history", help="Do not save questions for the next session's up arrow.")
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Treat the lines of a pipe as one conversation.")
     ] = False,
-    json_output: Annotated[bool, typer.Option("--json", help="Write one JSON object per question.")] = False,
+    no_history: Annotated[
+        bool,
+        typer.Option("--no-history", help="Do not save questions for the next session's up arrow."),
+    ] = False,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Write one JSON object per question.")
+    ] = False,
 ) -> None:
     """Ask the index questions, one after another.
 
@@ -157,7 +169,11 @@ def query_command(
         asks_kind = kind is None and not json_output
         for line in (it.removeprefix("\ufeff") for it in sys.stdin):
             # The number a session at a terminal begins with.
-            if asks_kind and line.strip().isdecimal() and find_kind(line, session.own_kinds) is not None:
+            if (
+                asks_kind
+                and line.strip().isdecimal()
+                and find_kind(line, session.own_kinds) is not None
+            ):
                 session.await_kind()
             asks_kind = asks_kind and not line.strip()
             if not session.take(line):
@@ -186,7 +202,8 @@ def parse_filter(text: str | None) -> Mapping[str, Any] | None:
         condition = None
     if not isinstance(condition, dict):
         raise typer.BadParameter(
-            """the filter must be a JSON object, such as '{"source": "a.txt"}'""", param_hint="--filter"
+            """the filter must be a JSON object, such as '{"source": "a.txt"}'""",
+            param_hint="--filter",
         )
     return condition
 

@@ -24,7 +24,9 @@ from qtmiddleware.runtime.files import open_itself
 if TYPE_CHECKING:
     from prompt_toolkit.history import History
 
-KINDS: Final[Mapping[TransformationType, str]] = {name: row.label for name, row in TRANSFORMS.items()}
+KINDS: Final[Mapping[TransformationType, str]] = {
+    name: row.label for name, row in TRANSFORMS.items()
+}
 """Every transformation type with what it does, in the order they are numbered."""
 LEAVING: Final = frozenset({"exit", "quit", ":q", ":quit", ":exit"})
 HELP: Final = """\
@@ -102,7 +104,9 @@ class Session:
         if self._names:
             say(format_question_heading(question))
         with show_pieces() as write:
-            outcome = self._ask(question, kind=self.kind, history=history, write=write if self._streams else None)
+            outcome = self._ask(
+                question, kind=self.kind, history=history, write=write if self._streams else None
+            )
         self._last = outcome, self.kind
         self.failed += outcome.error is not None
         if outcome.answer is not None:
@@ -170,7 +174,9 @@ class Session:
                 note(f"There is no command :{name}; :help lists them.")
 
     def _show_config(self, *, everything: bool) -> None:
-        config = self._config.overridden({"transformationType": self.kind}, origin="this conversation")
+        config = self._config.overridden(
+            {"transformationType": self.kind}, origin="this conversation"
+        )
         for key, value, origin in config.rows():
             if everything or origin != "default":
                 self._write_line(f"{key}  {json.dumps(value, ensure_ascii=False)}  ({origin})")
@@ -216,7 +222,11 @@ def choose_kind(
             show_kinds(own)
         elif line.isdecimal():
             note(f"This is not a type: enter a number from 1 to {len(KINDS) + len(own)} or a name.")
-        elif line.isidentifier() and line not in LEAVING and (near := find_nearest(line, [*KINDS, *own])):
+        elif (
+            line.isidentifier()
+            and line not in LEAVING
+            and (near := find_nearest(line, [*KINDS, *own]))
+        ):
             note(f"There is no type {line}: did you mean {near}?")
         else:
             keyboard.keep(text)
@@ -300,7 +310,11 @@ def make_history_file() -> Path | None:
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
     try:
         # The specification has relative paths ignored.
-        path = (state if state.is_absolute() else Path("~/.local/state").expanduser()) / "qtmiddleware" / "history"
+        path = (
+            (state if state.is_absolute() else Path("~/.local/state").expanduser())
+            / "qtmiddleware"
+            / "history"
+        )
         is_new = not path.exists()
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(open_itself(path, os.O_RDWR | os.O_CREAT))

@@ -14,7 +14,13 @@ from qtmiddleware.kit.cli.console import AsJson, ConfigFile, Sets, as_json
 from qtmiddleware.kit.cli.environment import NO_MODEL, load_config, note_files
 from qtmiddleware.kit.cli.reports import check_places, require_jinja, write_report
 from qtmiddleware.kit.cli.terminal import FAILED, note, say
-from qtmiddleware.kit.evaluation.shadow import ShadowQuestion, ShadowReport, Shown, judge_lists, read_shadow_log
+from qtmiddleware.kit.evaluation.shadow import (
+    ShadowQuestion,
+    ShadowReport,
+    Shown,
+    judge_lists,
+    read_shadow_log,
+)
 from qtmiddleware.providers.llms import as_language_model, has_language_model
 
 app = typer.Typer(help="Read the shadow-mode log.", no_args_is_help=True)
@@ -38,12 +44,17 @@ def report_command(
         int, typer.Option(min=0, help="Number of questions to show, those whose lists differ most.")
     ] = 3,
     judge: Annotated[
-        int | None, typer.Option(min=1, help="Let the model judge which list answers better, for this many questions.")
+        int | None,
+        typer.Option(
+            min=1, help="Let the model judge which list answers better, for this many questions."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed for drawing the questions to judge.")] = 0,
     report: Annotated[
         Path | None,
-        typer.Option(help="Write shadow.md, .html and .json to this folder. They quote the shown questions."),
+        typer.Option(
+            help="Write shadow.md, .html and .json to this folder. They quote the shown questions."
+        ),
     ] = None,
     config: ConfigFile = None,
     sets: Sets = None,
@@ -63,7 +74,8 @@ def report_command(
     found = read_shadow_log(log)
     if not found.questions:
         raise ConfigError(
-            f'{log} has no records of shadow mode; set "shadow" to a share of the calls, such as 0.05', path=str(log)
+            f'{log} has no records of shadow mode; set "shadow" to a share of the calls, such as 0.05',
+            path=str(log),
         )
     if judge is not None:
         loaded = load_config(config, sets)
@@ -84,7 +96,9 @@ def report_command(
         raise typer.Exit(FAILED)
 
 
-def _write_report(folder: Path, found: ShadowReport, shown: list[ShadowQuestion], plain: dict[str, Any]) -> None:
+def _write_report(
+    folder: Path, found: ShadowReport, shown: list[ShadowQuestion], plain: dict[str, Any]
+) -> None:
     from qtmiddleware.kit.evaluation import reporting
 
     texts = (
@@ -111,7 +125,11 @@ def _show(found: ShadowReport, examples: list[ShadowQuestion]) -> None:
     changed, plain, ours = figures["changed"], figures["plainMs"], figures["ms"]
     if found.unreadable:
         note(f"{found.unreadable:,} lines of the log could not be read.")
-    dropped = f" ({found.dropped:,} more were dropped, because too many were running)" if found.dropped else ""
+    dropped = (
+        f" ({found.dropped:,} more were dropped, because too many were running)"
+        if found.dropped
+        else ""
+    )
     cost = figures["costUsd"]
     price = "price not known" if cost is None else f"${cost * 1e3:,.2f} per 1,000 questions"
     say(write_shadow_verdict(found)[0])
@@ -125,7 +143,9 @@ def _show(found: ShadowReport, examples: list[ShadowQuestion]) -> None:
     say(f"  {figures['otherFirst']:>6.1%}  would have another passage first")
     say()
     say(f"  searches      {figures['searches']:.2f} per question")
-    say(f"  model calls   {figures['llmCalls']:.2f} per question, {figures['tokens']:,.0f} tokens; {price}")
+    say(
+        f"  model calls   {figures['llmCalls']:.2f} per question, {figures['tokens']:,.0f} tokens; {price}"
+    )
     say(f"  time          {ours['median']:,.0f} ms instead of {plain['median']:,.0f} ms for half of the questions "
         f"(for 95%: {ours['p95']:,.0f} instead of {plain['p95']:,.0f})")  # fmt: skip
     say(f"  degraded      {figures['degraded']:.1%}")

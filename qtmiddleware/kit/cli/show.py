@@ -71,7 +71,10 @@ def present(outcome: Outcome) -> None:
     for row in (*rows, *_list_variants(retrieval)):
         say(row)
     if answer is not None and outcome.passages:
-        scores = [f"[{at}] {_format_score(_find_score(match))}" for at, match in enumerate(outcome.passages, start=1)]
+        scores = [
+            f"[{at}] {_format_score(_find_score(match))}"
+            for at, match in enumerate(outcome.passages, start=1)
+        ]
         say(f"Scores: {', '.join(scores)}")
     say(_sum_up(outcome, retrieval.trace))
 
@@ -103,9 +106,13 @@ def explain(outcome: Outcome, settings: Settings) -> Iterator[str]:
     yield "Stages"
     for stage in sorted(found.trace.stages, key=lambda stage: stage.started_ms):
         how = " ".join(filter(None, ("" if stage.status == "ok" else stage.status, stage.detail)))
-        yield f"  {stage.name:<24} {stage.ms:9.1f} ms from {stage.started_ms:.1f}" + (f"  {how}" if how else "")
+        yield f"  {stage.name:<24} {stage.ms:9.1f} ms from {stage.started_ms:.1f}" + (
+            f"  {how}" if how else ""
+        )
     trace = found.trace
-    all_of_it = f"{outcome.seconds * 1e3:9.1f} ms, {_format_searches(trace)}, {trace.llm_calls} LLM calls"
+    all_of_it = (
+        f"{outcome.seconds * 1e3:9.1f} ms, {_format_searches(trace)}, {trace.llm_calls} LLM calls"
+    )
     yield f"  {'total':<24} {all_of_it}"
 
 
@@ -148,10 +155,16 @@ def list_texts(retrieval: Retrieval) -> Iterator[str]:
     searched = [it for it in retrieval.variants if it.kind not in ("original", JOINED)]
     for variant in searched:
         yield f"{LABELS.get(variant.kind, variant.kind)}: {shorten(variant.text)}"
-    without = dict(it for it in retrieval.trace.notes if it[1] in (IN_ONE_TEXT, NOT_SEARCHED, PASSAGE_LEADS))
+    without = dict(
+        it for it in retrieval.trace.notes if it[1] in (IN_ONE_TEXT, NOT_SEARCHED, PASSAGE_LEADS)
+    )
     for name, row in TEXT_FIELDS.items():
         if row.variant in without:
-            texts = [text for text in retrieval.transformation.texts(name) if all(text != it.text for it in searched)]
+            texts = [
+                text
+                for text in retrieval.transformation.texts(name)
+                if all(text != it.text for it in searched)
+            ]
             for text in texts:
                 yield f"{row.label} ({without[row.variant]}): {shorten(text)}"
 
@@ -204,13 +217,17 @@ def _explain_evidence(found: Retrieval, settings: Settings) -> str:
     (words, _), *others = found.evidence.keywords
     more = f", and those of {len(others)} variants" if others else ""
     count = len(found.evidence.keys)
-    return f"weight {found.evidence.weight:.2f} over {count} candidates: {shorten(words, 160)}{more}"
+    return (
+        f"weight {found.evidence.weight:.2f} over {count} candidates: {shorten(words, 160)}{more}"
+    )
 
 
 def _explain_rerank(found: Retrieval, settings: Settings) -> str:
     if not settings.rerank.enabled:
         return "off"
-    return f"{settings.rerank.model}: {_list_ids(found.reranked) if found.reranked else 'order kept'}"
+    return (
+        f"{settings.rerank.model}: {_list_ids(found.reranked) if found.reranked else 'order kept'}"
+    )
 
 
 def _explain_result(found: Retrieval) -> Iterator[str]:
@@ -228,7 +245,9 @@ def _explain_result(found: Retrieval) -> Iterator[str]:
             ("keywords", it.evidence),
             ("reranked", it.rerank_score),
         ]
-        listed = ", ".join(f"{name} {_format_score(score)}" for name, score in scores if score is not None)
+        listed = ", ".join(
+            f"{name} {_format_score(score)}" for name, score in scores if score is not None
+        )
         yield f"  {mark} {match.id or shorten(match.text or '', 40)}  {listed}"
         yield f"     {it.why}"
 
@@ -255,7 +274,11 @@ def describe_match(match: Match) -> str:
     held = match.metadata
     source = str(held.get("source") or held.get("url") or match.id or "a passage without an id")
     title = held.get("title")
-    place = f"{title} ({source})" if isinstance(title, str) and title and title not in source else source
+    place = (
+        f"{title} ({source})"
+        if isinstance(title, str) and title and title not in source
+        else source
+    )
     if where := describe_place(held):
         place += f", {where}"
     return " ".join(place.split())

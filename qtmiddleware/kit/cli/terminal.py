@@ -22,9 +22,7 @@ INTERRUPTED: Final = 130
 
 # Control characters of both sets, escape among them, marks that turn the reading direction or end lines, and letters
 # that nobody sees.
-_OBEYED: Final = (
-    "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
-)
+_OBEYED: Final = "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
 _BREAKS: Final = "\n\r\t\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 _CONTROLS: Final = re.compile(f"[{_OBEYED}]")
 # Halves of characters too: no stream can hold them, and JSON has a form for them.
@@ -104,7 +102,11 @@ class LineWrapper:
             self._has_begun = True
         wide = measure(word)
         there = self._column + len(space)
-        fits = there + wide <= self._width or there <= self._indent or self._indent + wide > self._width
+        fits = (
+            there + wide <= self._width
+            or there <= self._indent
+            or self._indent + wide > self._width
+        )
         if fits or self._is_within_word:
             self._column = there + wide
             return space + word
@@ -137,7 +139,12 @@ def say(text: str = "", *, end: str = "\n", wraps: bool = True) -> None:
 
 def note(text: str = "") -> None:
     """Write a line to stderr at once, without control characters; at a terminal it breaks between words."""
-    print(_wrap(strip_control_characters(text + "\n"), sys.stderr), end="", file=sys.stderr, flush=True)
+    print(
+        _wrap(strip_control_characters(text + "\n"), sys.stderr),
+        end="",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def _escape(found: re.Match[str]) -> str:

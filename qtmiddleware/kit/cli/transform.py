@@ -28,7 +28,12 @@ from qtmiddleware.kit.cli.console import (
 )
 from qtmiddleware.kit.cli.engines import EngineChoice, EngineName, Workers, refuse_engine
 from qtmiddleware.kit.cli.environment import load_config, note_files
-from qtmiddleware.kit.cli.transform_file import CONCURRENCY, MOST_CONCURRENT, refuse_others, transform_many
+from qtmiddleware.kit.cli.transform_file import (
+    CONCURRENCY,
+    MOST_CONCURRENT,
+    refuse_others,
+    transform_many,
+)
 from qtmiddleware.preprocessing import prepare
 from qtmiddleware.retrieval.request import validate_query
 from qtmiddleware.transforms import NONE_NEEDED, SAME
@@ -73,7 +78,8 @@ def transform_command(
     sets: Sets = None,
     history: History = None,
     file: Annotated[
-        str | None, typer.Option("--file", help="File of questions; needs --out. Use - for standard input.")
+        str | None,
+        typer.Option("--file", help="File of questions; needs --out. Use - for standard input."),
     ] = None,
     output: Annotated[
         str | None,
@@ -83,9 +89,14 @@ def transform_command(
         ),
     ] = None,
     concurrency: Annotated[
-        int, typer.Option(min=1, max=MOST_CONCURRENT, help="Most model calls at the same time, with --file.")
+        int,
+        typer.Option(
+            min=1, max=MOST_CONCURRENT, help="Most model calls at the same time, with --file."
+        ),
     ] = CONCURRENCY,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start --out from scratch.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Start --out from scratch.")
+    ] = False,
     engine: EngineChoice = EngineName.LOCAL,
     workers: Workers = 1,
     batch: Batch = None,
@@ -151,10 +162,19 @@ def transform_command(
         as_json(rows)
     if asks and rows and not any(map(_is_answered, rows)):
         reasons = sorted({reason for row in rows for _, reason in row["notes"]})
-        advice = "; set OPENAI_API_KEY, or QTM_LLM_BASE_URL for your own service" if _NO_KEY in reasons else ""
-        raise ModelError("unavailable", f"the language model's reply was not usable ({', '.join(reasons)}){advice}")
+        advice = (
+            "; set OPENAI_API_KEY, or QTM_LLM_BASE_URL for your own service"
+            if _NO_KEY in reasons
+            else ""
+        )
+        raise ModelError(
+            "unavailable",
+            f"the language model's reply was not usable ({', '.join(reasons)}){advice}",
+        )
 
 
 def _is_answered(row: Mapping[str, Any]) -> bool:
     """Whether the model gave a text, or said that there is none to give: nothing to split, or nothing to improve."""
-    return any(row[name] for name in TEXT_FIELDS) or any(what in (NONE_NEEDED, SAME) for _, what in row["notes"])
+    return any(row[name] for name in TEXT_FIELDS) or any(
+        what in (NONE_NEEDED, SAME) for _, what in row["notes"]
+    )

@@ -29,19 +29,25 @@ _SECONDS_BETWEEN_LOOKS: Final = 0.1
 
 
 def refuse_others(
-    file: str | None, output: str | None, *, query: Sequence[str] | None, history: Sequence[str] | None
+    file: str | None,
+    output: str | None,
+    *,
+    query: Sequence[str] | None,
+    history: Sequence[str] | None,
 ) -> None:
     """Raise `ConfigError` where ``--file`` and ``--out`` do not stand together, or beside what is for one question."""
     if file is None or output is None:
         missing, there = ("--out", "--file") if output is None else ("--file", "--out")
         raise ConfigError(
-            f"{there} needs {missing}: the results of a file of questions are written to a file", path=missing
+            f"{there} needs {missing}: the results of a file of questions are written to a file",
+            path=missing,
         )
     if query:
         raise ConfigError("pass questions or --file, not both", path="--file")
     if history:
         raise ConfigError(
-            '--history cannot be used with --file; set "history" in the line of each question', path="--history"
+            '--history cannot be used with --file; set "history" in the line of each question',
+            path="--history",
         )
 
 
@@ -66,7 +72,11 @@ def transform_many(
 
     try:
         with show_bulk() as show, show_warnings(), open_engine(engine, workers) as opened:
-            options: dict[str, Any] = {"concurrency": concurrency, "overwrite": overwrite, "engine": opened}
+            options: dict[str, Any] = {
+                "concurrency": concurrency,
+                "overwrite": overwrite,
+                "engine": opened,
+            }
             transform_file(file, output, config=config, show=keep, **options)
     except KeyboardInterrupt:
         _note_how_to_go_on(file, output)
@@ -112,7 +122,9 @@ def show_bulk() -> Iterator[ShowBulk]:
         task = bars.add_task("reading", total=None)
 
         def update(report: BulkReport) -> None:
-            bars.update(task, completed=report.done, total=report.total, description=_describe(report))
+            bars.update(
+                task, completed=report.done, total=report.total, description=_describe(report)
+            )
 
         yield _every(_SECONDS_BETWEEN_LOOKS, update)
 
@@ -132,7 +144,11 @@ def _every(seconds: float, show: ShowBulk) -> Callable[[BulkReport], None]:
 
 def _describe(report: BulkReport) -> str:
     of = "" if report.total is None else f" of {report.total:,}"
-    parts = [f"{report.done:,}{of} questions", f"{_rate(report):.1f} per second", _describe_cost(report)]
+    parts = [
+        f"{report.done:,}{of} questions",
+        f"{_rate(report):.1f} per second",
+        _describe_cost(report),
+    ]
     if report.failed:
         parts.append(f"{report.failed.total():,} failed")
     if report.total is not None and report.made:
@@ -154,7 +170,13 @@ def _describe_cost(report: BulkReport) -> str:
 def _describe_time(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    return (
+        f"{hours} h {minutes} min"
+        if hours
+        else f"{minutes} min {rest} s"
+        if minutes
+        else f"{rest} s"
+    )
 
 
 def _describe_trouble(report: BulkReport, file: str) -> Iterator[str]:

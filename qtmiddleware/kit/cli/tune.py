@@ -36,7 +36,12 @@ from qtmiddleware.kit.cli.own_function import (
     measuring,
     read_source,
 )
-from qtmiddleware.kit.cli.reports import check_places, name_option_in_errors, require_jinja, write_report
+from qtmiddleware.kit.cli.reports import (
+    check_places,
+    name_option_in_errors,
+    require_jinja,
+    write_report,
+)
 from qtmiddleware.kit.cli.terminal import FAILED, note
 from qtmiddleware.kit.engines import LocalEngine
 from qtmiddleware.kit.evaluation import SYSTEMS, Dataset, load_judged, require_extras
@@ -50,7 +55,16 @@ from qtmiddleware.kit.evaluation.bench import (
     open_bench,
 )
 from qtmiddleware.kit.evaluation.own_function import OwnFunction
-from qtmiddleware.kit.evaluation.tuning import FREE_TIERS, TIERS, Budget, Tuned, flat, forecast_tuning, nested, tune
+from qtmiddleware.kit.evaluation.tuning import (
+    FREE_TIERS,
+    TIERS,
+    Budget,
+    Tuned,
+    flat,
+    forecast_tuning,
+    nested,
+    tune,
+)
 from qtmiddleware.kit.evaluation.tuning import split as divide
 from qtmiddleware.runtime.files import replace_file
 
@@ -63,7 +77,13 @@ _REPORTS: Final = ("tune.md", "tune.html", "tune.json")
 _EMBEDDER: Final = ("embeddingModel", "embeddingDimensions")
 _READING: Final = tuple(f"keywordEvidence.{name}" for name in READING)
 _MODEL: Final = (
-    *("llm.baseUrl", "llm.temperature", "llm.maxTokens", "llm.structuredOutput", "llm.reasoningEffort"),
+    *(
+        "llm.baseUrl",
+        "llm.temperature",
+        "llm.maxTokens",
+        "llm.structuredOutput",
+        "llm.reasoningEffort",
+    ),
     *(key for key in known_keys() if key.startswith("llm.temperatures.")),
 )
 
@@ -80,29 +100,41 @@ def tune_command(
     model_ms: ModelMs = 0.0,
     max_call_rate: Annotated[
         float | None,
-        typer.Option(min=0.0, max=1.0, help="Most questions that may call the model, as a share from 0 to 1."),
+        typer.Option(
+            min=0.0, max=1.0, help="Most questions that may call the model, as a share from 0 to 1."
+        ),
     ] = None,
     max_added_ms: Annotated[
         float | None, typer.Option(min=0.0, help="Most added milliseconds for 95 of 100 questions.")
     ] = None,
     max_usd_per_thousand: Annotated[
-        float | None, typer.Option(min=0.0, help="Most US dollars for the model per 1,000 questions.")
+        float | None,
+        typer.Option(min=0.0, help="Most US dollars for the model per 1,000 questions."),
     ] = None,
     max_searches: Annotated[
-        float | None, typer.Option(min=1.0, help="Most searches per question, including the question's own.")
+        float | None,
+        typer.Option(min=1.0, help="Most searches per question, including the question's own."),
     ] = None,
     max_hurt_rate: Annotated[
         float | None,
-        typer.Option(min=0.0, max=1.0, help="Most questions that may get worse than raw, as a share from 0 to 1."),
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            help="Most questions that may get worse than raw, as a share from 0 to 1.",
+        ),
     ] = None,
     questions: Questions = None,
     split: Split = "",
     seed: Annotated[int, typer.Option(min=0, help="Seed for choosing the held-out questions.")] = 0,
     cache: Cache = CACHE,
     workers: Workers = 1,
-    out_file: Annotated[Path, typer.Option("--out", "-o", help="JSON config file to write.")] = _OUT,
+    out_file: Annotated[
+        Path, typer.Option("--out", "-o", help="JSON config file to write.")
+    ] = _OUT,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
-    report: Annotated[Path | None, typer.Option(help="Folder for the Markdown and HTML reports.")] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Folder for the Markdown and HTML reports.")
+    ] = None,
     yes: Yes = False,
     json_output: AsJson = False,
 ) -> None:
@@ -161,7 +193,11 @@ def tune_command(
 
 
 def _read_source(
-    function: str | None, arguments: list[str] | None, embed: str | None, top_k: int | None, workers: int
+    function: str | None,
+    arguments: list[str] | None,
+    embed: str | None,
+    top_k: int | None,
+    workers: int,
 ) -> FunctionSource | None:
     """Return the function to tune, ``None`` without one; raises `ConfigError` if it is wrapped already."""
     source = read_source(function, arguments, embed, top_k)
@@ -169,23 +205,33 @@ def _read_source(
         message = f"{source.name} is already wrapped; name the plain function to tune it"
         raise ConfigError(message, path="--function")
     if source is not None and workers > 1:
-        raise ConfigError("--workers cannot be used with --function, which does not embed passages; leave it out")
+        raise ConfigError(
+            "--workers cannot be used with --function, which does not embed passages; leave it out"
+        )
     return source
 
 
 def _confirm(opened: OpenedBench, source: FunctionSource, seed: int, *, yes: bool) -> None:
     """Ask for leave to search as often as tuning may."""
     own = cast(OwnFunction, opened.bench)
-    forecast = forecast_tuning(own, opened.data, _choose_tiers(opened), has_model=opened.has_model, seed=seed)
+    forecast = forecast_tuning(
+        own, opened.data, _choose_tiers(opened), has_model=opened.has_model, seed=seed
+    )
     confirm_searches(forecast, source.name, yes=yes, fewer="--questions")
 
 
 def _check_outputs(out_file: Path, report: Path | None, *, force: bool) -> None:
     """Make sure that what comes of it can be written, before anything is asked."""
     if out_file.is_dir():
-        raise ConfigError(f"{out_file} is a folder; name a file in it with --out", path="--out", value=str(out_file))
+        raise ConfigError(
+            f"{out_file} is a folder; name a file in it with --out",
+            path="--out",
+            value=str(out_file),
+        )
     if out_file.exists() and not force:
-        message = f"{out_file} already exists; overwrite it with --force, or name another file with --out"
+        message = (
+            f"{out_file} already exists; overwrite it with --force, or name another file with --out"
+        )
         raise ConfigError(message, path="--out", value=str(out_file))
     if out_file.suffix.lower() == ".toml":
         raise ConfigError(f"--out must end in .json, not {out_file}", path="--out")
@@ -201,7 +247,9 @@ def _tune(opened: OpenedBench, budget: Budget, seed: int, update: ShowProgress) 
     if opened.has_model and opened.recorded is None and opened.bench.model is not None:
         train, _ = divide(opened.data, seed=seed)
         systems = {tier: SYSTEMS[tier] for tier in tiers}
-        ask_ahead(opened.bench.model, train, systems, concurrency=opened.concurrency, progress=update)
+        ask_ahead(
+            opened.bench.model, train, systems, concurrency=opened.concurrency, progress=update
+        )
     tuned = tune(opened.bench, opened.data, budget=budget, tiers=tiers, seed=seed, progress=update)
     notes = (*opened.notes, *tuned.comparison.notes)
     comparison = replace(tuned.comparison, notes=notes, counts_model_time=opened.counts_model_time)
@@ -227,7 +275,9 @@ def _build_config(tuned: Tuned, used: Config) -> dict[str, Any]:
     if asks:
         written["transformationModel"] = used.settings.transformation_model
     kept = (*_EMBEDDER, *_READING, *_MODEL) if asks else (*_EMBEDDER, *_READING)
-    models = {key: value for key, value, origin in used.rows() if key in kept and origin != "default"}
+    models = {
+        key: value for key, value, origin in used.rows() if key in kept and origin != "default"
+    }
     return {**written, **nested({**models, **flat(tuned.config)})}
 
 
@@ -262,7 +312,9 @@ def _describe_decision(tuned: Tuned, written: dict[str, Any] | None) -> Decision
     )
 
 
-def _write_report(folder: Path, tuned: Tuned, opened: OpenedBench, written: dict[str, Any] | None) -> None:
+def _write_report(
+    folder: Path, tuned: Tuned, opened: OpenedBench, written: dict[str, Any] | None
+) -> None:
     from qtmiddleware.kit.evaluation import reporting
 
     decision = _describe_decision(tuned, written)

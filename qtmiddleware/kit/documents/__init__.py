@@ -70,7 +70,9 @@ def read_document(
         with open_document(path, follow_link=follow_link) as file:
             yield from bound.limit(path, (read_pdf if ending == ".pdf" else read_text)(path, file))
     except (OSError, ValueError) as error:
-        raise UnreadableDocument(path, "cannot be opened", getattr(error, "strerror", None) or "") from error
+        raise UnreadableDocument(
+            path, "cannot be opened", getattr(error, "strerror", None) or ""
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +99,17 @@ def cut_document(
     A chunk of nothing but white space, which long runs of it make, has no place.
     Raises `ConfigError` at once, and `UnreadableDocument` or `MissingExtra` while reading, also behind the last chunk.
     """
-    pieces = read_document(path, follow_link=follow_link, reader=reader, converter=converter, bound=bound)
+    pieces = read_document(
+        path, follow_link=follow_link, reader=reader, converter=converter, bound=bound
+    )
     cut = partial(cut_into_chunks, size=size, overlap=overlap, boundary=boundary)
     cut(())  # raises for impossible sizes
     return _cut_texts(pieces, cut)
 
 
-def _cut_texts(pieces: Iterator[Piece], cut: Callable[[Iterable[str]], Iterator[Chunk]]) -> Iterator[DocumentChunk]:
+def _cut_texts(
+    pieces: Iterator[Piece], cut: Callable[[Iterable[str]], Iterator[Chunk]]
+) -> Iterator[DocumentChunk]:
     """The chunks of the texts that *pieces* make up: all of them one, but those that stand alone."""
     index = at = 0
     for _, text in groupby(pieces, lambda it: it.place if it.stands_alone else None):
@@ -141,7 +147,10 @@ class _Places:
         on = [place for begin, place in self._begins if begin <= last]
         later = [place for begin, place in self._begins if first < begin <= last]
         begins, ends = on[-len(later) - 1], on[-1]
-        return {**begins, **{f"last_{name}": value for name, value in ends.items() if begins.get(name) != value}}
+        return {
+            **begins,
+            **{f"last_{name}": value for name, value in ends.items() if begins.get(name) != value},
+        }
 
 
 __all__ = [

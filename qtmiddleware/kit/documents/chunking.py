@@ -75,14 +75,26 @@ def cut_into_chunks(
     Raises `ConfigError` when *overlap* is not less than *size*, or either is impossible.
     """
     if size < 1:
-        raise ConfigError(f"chunkSize must be 1 or more, not {size}", path="chunkSize", value=size, allowed="1 or more")
+        raise ConfigError(
+            f"chunkSize must be 1 or more, not {size}",
+            path="chunkSize",
+            value=size,
+            allowed="1 or more",
+        )
     if not 0 <= overlap < size:
         allowed = f"0 or more and less than chunkSize, which is {size}"
         raise ConfigError(
-            f"chunkOverlap must be {allowed}, not {overlap}", path="chunkOverlap", value=overlap, allowed=allowed
+            f"chunkOverlap must be {allowed}, not {overlap}",
+            path="chunkOverlap",
+            value=overlap,
+            allowed=allowed,
         )
     text = _Text(_drop_if_blank(pieces))
-    return _cut_windows(text, size, overlap) if boundary == "character" else _cut_at_boundaries(text, size, overlap)
+    return (
+        _cut_windows(text, size, overlap)
+        if boundary == "character"
+        else _cut_at_boundaries(text, size, overlap)
+    )
 
 
 class _Text:
@@ -145,7 +157,9 @@ def _compile_pattern(kind: str) -> Any:
 
     # Behind these a full stop ends no sentence: a name or a number follows.
     abbreviations = dict.fromkeys(word for one in load_all() for word in one.abbreviations)
-    sentence = _SENTENCE.replace("CLOSERS", _CLOSERS).replace("ABBREVIATIONS", "|".join(abbreviations))
+    sentence = _SENTENCE.replace("CLOSERS", _CLOSERS).replace(
+        "ABBREVIATIONS", "|".join(abbreviations)
+    )
     patterns = {
         "prose": rf"(?:{_PARAGRAPH})(?<=[\p{{Sentence_Terminal}}…:]{_CLOSERS}{{0,2}}[ \t]{{0,2}}(?:{_PARAGRAPH}))",
         "paragraph": _PARAGRAPH,
@@ -156,7 +170,9 @@ def _compile_pattern(kind: str) -> Any:
         "space": r"\s*+",
         "cluster": r"\X",
     }
-    return regex.compile(patterns[kind], regex.VERSION1 | (regex.VERBOSE if kind == "sentence" else 0))
+    return regex.compile(
+        patterns[kind], regex.VERSION1 | (regex.VERBOSE if kind == "sentence" else 0)
+    )
 
 
 def _find_chunk_end(window: str, size: int, shortest: int) -> int:
@@ -175,7 +191,9 @@ def _find_chunk_end(window: str, size: int, shortest: int) -> int:
                 return cut
     if _is_whole(window, longest):
         return longest
-    return max((it for it in _find_clusters(window, longest) if shortest < it <= longest), default=longest)
+    return max(
+        (it for it in _find_clusters(window, longest) if shortest < it <= longest), default=longest
+    )
 
 
 def _find_next_start(window: str, cut: int, overlap: int) -> int:
@@ -239,4 +257,7 @@ def _is_whole(window: str, place: int) -> bool:
 def _find_clusters(window: str, place: int) -> list[int]:
     """Where the grapheme clusters around *place* begin."""
     begin = max(0, place - _AROUND)
-    return [it.start() for it in _compile_pattern("cluster").finditer(window, begin, place + _LOOK_AHEAD)]
+    return [
+        it.start()
+        for it in _compile_pattern("cluster").finditer(window, begin, place + _LOOK_AHEAD)
+    ]

@@ -84,7 +84,12 @@ class Converter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self.close()
 
     def read(self, path: Path, *, follow_link: bool) -> Iterator[Piece]:
@@ -180,7 +185,9 @@ def serve() -> None:
     with open(os.devnull, "w") as nowhere:  # noqa: PTH123
         while True:
             path, follow_link = questions.get()
-            for answer in _answer(Path(path), follow_link, lambda more=0.0: _watch(seconds + more, nowhere)):
+            for answer in _answer(
+                Path(path), follow_link, lambda more=0.0: _watch(seconds + more, nowhere)
+            ):
                 faulthandler.cancel_dump_traceback_later()
                 _send(out, answer)
 
@@ -229,7 +236,10 @@ def _collect(pieces: Iterator[Piece], watch: Callable[..., None]) -> Iterator[di
     batch: list[Any] = []
     chars = 0
     for piece in pieces:
-        place = {name: it[:PLACE_CHARS] if isinstance(it, str) else it for name, it in piece.place.items()}
+        place = {
+            name: it[:PLACE_CHARS] if isinstance(it, str) else it
+            for name, it in piece.place.items()
+        }
         batch.append([piece.text, place, piece.stands_alone])
         chars += count_chars(Piece(piece.text, place))
         if chars > _BATCH_CHARS or len(batch) == _BATCH_PIECES:
@@ -271,12 +281,18 @@ def _check_zip(path: Path, file: BinaryIO) -> int:
     if not start:
         raise UnreadableDocument(path, "empty")
     if start == _OLE:
-        raise UnreadableDocument(path, "encrypted", "or an old Office format; save it again without a password")
+        raise UnreadableDocument(
+            path, "encrypted", "or an old Office format; save it again without a password"
+        )
     with ZipFile(file) as packed:
         parts = packed.infolist()
         if any(it.flag_bits & 1 for it in parts):
             raise UnreadableDocument(path, "encrypted")
-        held = [it.file_size for it in parts if it.filename.endswith(_HELD) and not it.filename.startswith(_STREAMED)]
+        held = [
+            it.file_size
+            for it in parts
+            if it.filename.endswith(_HELD) and not it.filename.startswith(_STREAMED)
+        ]
         if sum(it.file_size for it in parts) > MOST_INFLATED or max(held, default=0) > MOST_PART:
             most = f"more than {MOST_INFLATED >> 20} MB, or {MOST_PART >> 20} MB in one part, when it is unpacked"
             raise UnreadableDocument(path, "too large", most)

@@ -17,7 +17,9 @@ EXTENSIONS: Final = (".txt", ".md", ".markdown", ".rst", ".pdf", *READERS)
 """The files that are taken from folders and by patterns, in capitals too."""
 _MOST_ENDINGS: Final = 8
 _WILD: Final = frozenset("*?[")
-_ALLOWED: Final = f"a file, or a folder or pattern (docs/**/*.md) with files of {' '.join(EXTENSIONS)}"
+_ALLOWED: Final = (
+    f"a file, or a folder or pattern (docs/**/*.md) with files of {' '.join(EXTENSIONS)}"
+)
 
 
 def find_documents(data_path: str | Path, *, every: bool = False) -> list[Path]:
@@ -104,7 +106,11 @@ def _match_pattern(path: Path) -> Iterator[Path]:
     shows_hidden = any(part.startswith(".") for part in rest)
     for found in base.glob(str(Path(*rest))):
         hidden = any(part.startswith(".") for part in found.relative_to(base).parts)
-        if any(above.is_symlink() for above in found.parents if above != base and above.is_relative_to(base)):
+        if any(
+            above.is_symlink()
+            for above in found.parents
+            if above != base and above.is_relative_to(base)
+        ):
             continue
         if (shows_hidden or not hidden) and not found.is_dir():
             yield found
@@ -127,4 +133,6 @@ def has_own_reader(path: Path) -> bool:
 
 
 def _build_error(data_path: str | Path, message: str) -> ConfigError:
-    return ConfigError(f"{message}; it must be {_ALLOWED}", path="dataPath", value=str(data_path), allowed=_ALLOWED)
+    return ConfigError(
+        f"{message}; it must be {_ALLOWED}", path="dataPath", value=str(data_path), allowed=_ALLOWED
+    )

@@ -19,19 +19,63 @@ MOST_BYTES: Final = 1 << 26
 """A larger page is a dump; it is held as a whole."""
 
 _SKIPPED: Final = frozenset(
-    ("script", "style", "noscript", "template", "nav", "footer", "svg", "iframe", "button", "select", "textarea")
+    (
+        "script",
+        "style",
+        "noscript",
+        "template",
+        "nav",
+        "footer",
+        "svg",
+        "iframe",
+        "button",
+        "select",
+        "textarea",
+    )
 )
 _HEADINGS: Final = frozenset(("h1", "h2", "h3", "h4", "h5", "h6"))
 _BLOCKS: Final = _HEADINGS.union(
-    ("address", "article", "aside", "blockquote", "body", "br", "caption", "dd", "details", "div", "dl", "dt"),
-    ("fieldset", "figcaption", "figure", "form", "header", "hr", "li", "main", "ol", "p", "pre", "section", "summary"),
+    (
+        "address",
+        "article",
+        "aside",
+        "blockquote",
+        "body",
+        "br",
+        "caption",
+        "dd",
+        "details",
+        "div",
+        "dl",
+        "dt",
+    ),
+    (
+        "fieldset",
+        "figcaption",
+        "figure",
+        "form",
+        "header",
+        "hr",
+        "li",
+        "main",
+        "ol",
+        "p",
+        "pre",
+        "section",
+        "summary",
+    ),
     ("table", "tbody", "tfoot", "thead", "title", "tr", "ul"),
 )
 _CELLS: Final = frozenset(("td", "th"))
 _CHARSET: Final = re.compile(
-    rb"""<(?:meta|\?xml)[^>]{1,200}?(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]{1,40})""", re.IGNORECASE
+    rb"""<(?:meta|\?xml)[^>]{1,200}?(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]{1,40})""",
+    re.IGNORECASE,
 )
-_MARKS: Final = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+_MARKS: Final = {
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
 
 
 _ENDS: Final = (">", "-->", "]]>")
@@ -42,7 +86,9 @@ _TAG: Final = re.compile(
     (?: [^>=]++ | = [\t\n\f\r ]*+ (?: "[^"]*+" | '[^']*+' | (?P<bare>[^\t\n\f\r >]*+) ) )*+ >?""",
     re.VERBOSE,
 )
-_RAW_ENDS: Final = {name: re.compile(rf"</{name}(?=[\t\n\f\r />])", re.IGNORECASE) for name in ("script", "style")}
+_RAW_ENDS: Final = {
+    name: re.compile(rf"</{name}(?=[\t\n\f\r />])", re.IGNORECASE) for name in ("script", "style")
+}
 """Where the content of these elements ends, in which nothing else is a tag."""
 # Python refuses to read longer numbers, and no character has one.
 _LONG_NUMBER: Final = re.compile(r"&#[0-9]{4000,}+;?")
@@ -133,7 +179,13 @@ def _parse(text: str, page: _Page) -> None:
 
 def _find_comment_end(text: str, begin: int, lasts: Mapping[str, int]) -> int:
     """Where the comment, declaration or instruction at *begin* ends: what nothing closes ends at the next ``>``."""
-    kind = "-->" if text.startswith("<!--", begin) else "]]>" if text.startswith("<![CDATA[", begin) else ">"
+    kind = (
+        "-->"
+        if text.startswith("<!--", begin)
+        else "]]>"
+        if text.startswith("<![CDATA[", begin)
+        else ">"
+    )
     end = kind if begin + 2 <= lasts[kind] else ">"
     return text.index(end, begin + 2) + len(end)
 
@@ -170,7 +222,9 @@ def decode_page(content: bytes) -> str:
     for encoding in (named.group(1).decode() if named else "utf-8", "utf-8"):
         try:
             # Latin-1 is another name of it on the web.
-            return content.decode("cp1252" if encoding.lower() in ("iso-8859-1", "latin-1", "latin1") else encoding)
+            return content.decode(
+                "cp1252" if encoding.lower() in ("iso-8859-1", "latin-1", "latin1") else encoding
+            )
         except (LookupError, ValueError):
             continue
     return content.decode("cp1252", "replace")
@@ -185,8 +239,14 @@ def read_epub(path: Path, file: BinaryIO) -> Iterator[Piece]:
         where = next(it.attrib["full-path"] for it in root.iterfind(".//{*}rootfile"))
         package = ET.fromstring(book.read(where))
         title = " ".join((package.findtext(".//{*}title") or "").split())
-        files = {it.get("id"): it.get("href", "") for it in package.iterfind(".//{*}manifest/{*}item")}
-        hrefs = dict.fromkeys(files[it.get("idref")] for it in package.iterfind(".//{*}spine/{*}itemref"))
+        files = {
+            it.get("id"): it.get("href", "") for it in package.iterfind(".//{*}manifest/{*}item")
+        }
+        hrefs = dict.fromkeys(
+            files[it.get("idref")] for it in package.iterfind(".//{*}spine/{*}itemref")
+        )
         # A page is read once, however often and in whichever ways the book names it.
-        for name in dict.fromkeys(str(PurePosixPath(where).parent / unquote(href)) for href in hrefs):
+        for name in dict.fromkeys(
+            str(PurePosixPath(where).parent / unquote(href)) for href in hrefs
+        ):
             yield from _read_page(decode_page(book.read(name)), title)

@@ -29,23 +29,38 @@ def read_docx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
     document = docx.Document(file)
     paragraph, row, cell, text = qn("w:p"), qn("w:tr"), qn("w:tc"), qn("w:t")
     breaks = {qn("w:tab"): " ", qn("w:br"): "\n", qn("w:cr"): "\n", qn("w:noBreakHyphen"): "-"}
-    headings = {it.style_id for it in document.styles if it.name and it.name.startswith(("Heading ", "Title"))}
+    headings = {
+        it.style_id
+        for it in document.styles
+        if it.name and it.name.startswith(("Heading ", "Title"))
+    }
 
     def read(element: Any) -> str:
-        return "".join(breaks.get(it.tag) or it.text or "" for it in element.iter(text, *breaks)).strip()
+        return "".join(
+            breaks.get(it.tag) or it.text or "" for it in element.iter(text, *breaks)
+        ).strip()
 
     # What is inside of content controls, insertions and text boxes counts as well, which `paragraphs` leaves out.
-    inner = (it for it in document.element.body.iter(paragraph, row) if next(it.iterancestors(row), None) is None)
+    inner = (
+        it
+        for it in document.element.body.iter(paragraph, row)
+        if next(it.iterancestors(row), None) is None
+    )
     heading: dict[str, str | int] = {}
     for table, found in groupby(inner, key=lambda it: it.getparent() if it.tag == row else None):
         if table is not None:
-            cells = ([" ".join(map(read, it.iter(paragraph))) for it in each.iterchildren(cell)] for each in found)
+            cells = (
+                [" ".join(map(read, it.iter(paragraph))) for it in each.iterchildren(cell)]
+                for each in found
+            )
             yield from describe_rows(enumerate(cells, 1), **heading)
             yield Piece("\n", heading)
             continue
         for each in found:
             if written := read(each):
-                heading = {"heading": " ".join(written.split())} if each.style in headings else heading
+                heading = (
+                    {"heading": " ".join(written.split())} if each.style in headings else heading
+                )
                 yield Piece(written + "\n\n", heading)
 
 
@@ -62,7 +77,11 @@ def read_pptx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
             continue
         known.add(slide.part.partname)
         yield from _read_shapes(slide.shapes, number)
-        if slide.has_notes_slide and (notes := slide.notes_slide.notes_text_frame) is not None and notes.text.strip():
+        if (
+            slide.has_notes_slide
+            and (notes := slide.notes_slide.notes_text_frame) is not None
+            and notes.text.strip()
+        ):
             yield Piece(f"Notes: {notes.text.strip()}\n\n", {"slide": number})
 
 
@@ -73,8 +92,12 @@ def _read_shapes(shapes: Iterable[Any], number: int) -> Iterator[Piece]:
         elif getattr(shape, "has_table", False):
             # Each step through `table.rows` would go through all rows again.
             rows = shape.element.iter(f"{_DRAWING}tr")
-            cells = ([_read_cell(cell) for cell in row.iterchildren(f"{_DRAWING}tc")] for row in rows)
-            yield from (Piece(it.text, {"slide": number}) for it in describe_rows(enumerate(cells, 1)))
+            cells = (
+                [_read_cell(cell) for cell in row.iterchildren(f"{_DRAWING}tc")] for row in rows
+            )
+            yield from (
+                Piece(it.text, {"slide": number}) for it in describe_rows(enumerate(cells, 1))
+            )
             yield Piece("\n", {"slide": number})
         elif shape.has_text_frame and (text := shape.text_frame.text.replace("\v", "\n").strip()):
             yield Piece(text + "\n\n", {"slide": number})
@@ -116,9 +139,21 @@ def _write(cell: Any) -> str:
         return str(value).upper()
     if isinstance(value, int | float):
         percent = "%" in cell.number_format
-        return f"{value * 100:.10g}%" if percent else str(value) if isinstance(value, int) else f"{value:.15g}"
+        return (
+            f"{value * 100:.10g}%"
+            if percent
+            else str(value)
+            if isinstance(value, int)
+            else f"{value:.15g}"
+        )
     if isinstance(value, datetime) and value.time() == time.min:
         return value.date().isoformat()
     if isinstance(value, datetime):
         return value.isoformat(" ", "minutes" if not value.second else "seconds")
-    return value.isoformat() if isinstance(value, date | time) else str(value) if isinstance(value, timedelta) else ""
+    return (
+        value.isoformat()
+        if isinstance(value, date | time)
+        else str(value)
+        if isinstance(value, timedelta)
+        else ""
+    )

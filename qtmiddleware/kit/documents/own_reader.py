@@ -29,7 +29,9 @@ def ask_reader(reader: Reader, path: Path) -> Iterator[Piece] | None:
         if inspect.iscoroutine(found):
             found.close()
             raise _NoText("the reader must be a plain function that returns text, not async")
-        if found is not None and (isinstance(found, bytes | Mapping) or not isinstance(found, Iterable)):
+        if found is not None and (
+            isinstance(found, bytes | Mapping) or not isinstance(found, Iterable)
+        ):
             raise _NoText(f"the reader must return text, not {type(found).__name__}")
     return None if found is None else _take_pieces(found, path)
 
@@ -43,7 +45,11 @@ def _take_pieces(found: Any, path: Path) -> Iterator[Piece]:
                 raise _NoText(f"the reader must yield text, not {type(text).__name__}")
             place = {name: value for name, value in dict(place).items() if value is not None}
             for name, value in place.items():
-                if not isinstance(name, str) or name in OWN or not isinstance(value, str | int | float):
+                if (
+                    not isinstance(name, str)
+                    or name in OWN
+                    or not isinstance(value, str | int | float)
+                ):
                     raise _NoText(f"{name!r} is no place")
             blank = blank and not text.strip()
             yield Piece(text, place)

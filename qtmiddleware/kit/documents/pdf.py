@@ -23,7 +23,9 @@ PAGE_SECONDS: Final = 20.0
 SLOW_PAGES: Final = 3
 """After so many pages that took longer the document is given up."""
 
-_LIGATURES: Final = {0xFB00 + at: text for at, text in enumerate(("ff", "fi", "fl", "ffi", "ffl", "st", "st"))}
+_LIGATURES: Final = {
+    0xFB00 + at: text for at, text in enumerate(("ff", "fi", "fl", "ffi", "ffl", "st", "st"))
+}
 # A soft hyphen is no letter: at a line's end it joins two halves of a word, elsewhere it is not seen.
 _SOFT_HYPHEN: Final = re.compile(r"\xad(?:[ \t]*\n)?")
 _LINE_END: Final = re.compile(r"(?<![ \t])[ \t]++(?=\n)")
@@ -61,16 +63,29 @@ def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
             raise
         except _TooSlow as error:
             slow += 1
-            _log.warning("page %d of %s takes too long to read and was skipped", number, path, event="page_left_out")
+            _log.warning(
+                "page %d of %s takes too long to read and was skipped",
+                number,
+                path,
+                event="page_left_out",
+            )
             if slow == SLOW_PAGES:
-                raise UnreadableDocument(path, "damaged", f"page {number} takes too long to read") from error
+                raise UnreadableDocument(
+                    path, "damaged", f"page {number} takes too long to read"
+                ) from error
         # What a broken file makes pypdf stumble over is an error of any kind.
         except Exception as error:
             if _lacks_aes(error):
                 raise _build_error(path, error) from error
             broken += 1
             about: dict[str, Any] = {"event": "page_left_out", "error": type(error).__name__}
-            _log.warning("page %d of %s is damaged and was skipped: %s", number, path, type(error).__name__, **about)
+            _log.warning(
+                "page %d of %s is damaged and was skipped: %s",
+                number,
+                path,
+                type(error).__name__,
+                **about,
+            )
         used += thread_time() - began
         if used > most:
             raise build_late_error(path, most)
@@ -78,7 +93,9 @@ def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
             found += 1
             yield Piece(text, {"page": number})
     if not found:
-        raise UnreadableDocument(path, "damaged" if broken or slow or repeated else "no text in it (scanned?)")
+        raise UnreadableDocument(
+            path, "damaged" if broken or slow or repeated else "no text in it (scanned?)"
+        )
 
 
 def _open_reader(path: Path, file: BinaryIO) -> Any:
@@ -155,5 +172,7 @@ def _extract_text(page: Any) -> str:
         raise _TooSlow
     if _LONE.search(text):
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    text = _SOFT_HYPHEN.sub("", text.replace("\r\n", "\n").replace("\r", "\n")).translate(_LIGATURES)
+    text = _SOFT_HYPHEN.sub("", text.replace("\r\n", "\n").replace("\r", "\n")).translate(
+        _LIGATURES
+    )
     return _CONTROLS.sub("", _LINE_END.sub("", text)).rstrip() + "\n"

@@ -20,7 +20,10 @@ def describe_place(metadata: Mapping[str, Any]) -> str:
     changed = [name for name in names if firsts[name] != lasts[name]]
     if len(changed) == 1 and isinstance(metadata[changed[0]], int | float):
         name = changed[0]
-        return ", ".join(f"{it}s {firsts[it]}-{lasts[it]}" if it == name else f"{it} {firsts[it]}" for it in names)
+        return ", ".join(
+            f"{it}s {firsts[it]}-{lasts[it]}" if it == name else f"{it} {firsts[it]}"
+            for it in names
+        )
     first, last = (", ".join(f"{it} {values[it]}" for it in names) for values in (firsts, lasts))
     return first if first == last else f"{first} to {last}"
 

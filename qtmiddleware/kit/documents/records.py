@@ -53,10 +53,16 @@ def describe_rows(rows: Iterable[tuple[int, Sequence[str]]], **place: str | int)
         parts = [row[at] for at in filled]
         if names is None:
             if len(filled) > 1:
-                names = [] if any(map(_NUMBER.fullmatch, parts)) else [cell[:_NAME_CHARS] for cell in row]
+                names = (
+                    []
+                    if any(map(_NUMBER.fullmatch, parts))
+                    else [cell[:_NAME_CHARS] for cell in row]
+                )
         else:
             named = (names[at] if at < len(names) else "" for at in filled)
-            parts = [f"{name}: {part}" if name else part for name, part in zip(named, parts, strict=True)]
+            parts = [
+                f"{name}: {part}" if name else part for name, part in zip(named, parts, strict=True)
+            ]
         yield Piece(" | ".join(parts) + "\n", {**place, "row": number})
 
 
@@ -73,7 +79,9 @@ def read_csv(path: Path, file: BinaryIO) -> Iterator[Piece]:
         yield from describe_rows(enumerate(rows, 1))
     except csv.Error as error:
         line = 1 if rows is None else rows.line_num
-        raise UnreadableDocument(path, "damaged", f"near line {line}: is a quotation mark missing?") from error
+        raise UnreadableDocument(
+            path, "damaged", f"near line {line}: is a quotation mark missing?"
+        ) from error
 
 
 def _count_cells(line: str, mark: str) -> tuple[bool, int]:
@@ -99,7 +107,9 @@ def _split_lines(path: Path, pieces: Iterable[Piece]) -> Iterator[str]:
         *lines, held = (held + piece.text).split("\n")
         yield from (line + "\n" for line in lines)
         if len(held) > _MOST_LINE:
-            raise UnreadableDocument(path, "too large", f"a line of more than {_MOST_LINE:,} characters")
+            raise UnreadableDocument(
+                path, "too large", f"a line of more than {_MOST_LINE:,} characters"
+            )
     yield held
 
 
@@ -135,7 +145,11 @@ def read_parquet(path: Path, file: BinaryIO) -> Iterator[Piece]:
     if not file.read(1):
         raise UnreadableDocument(path, "empty")
     parquet = pq.ParquetFile(file, buffer_size=1 << 20)
-    columns = [it.name for it in parquet.schema_arrow if it.name == "metadata" or not pa.types.is_nested(it.type)]
+    columns = [
+        it.name
+        for it in parquet.schema_arrow
+        if it.name == "metadata" or not pa.types.is_nested(it.type)
+    ]
     batches = parquet.iter_batches(_ROWS, columns=columns, use_threads=False)
     rows = chain.from_iterable(batch.to_pylist() for batch in batches)
     for number, row in enumerate(rows, 1):
@@ -156,10 +170,17 @@ def _read_record(record: Any, number: int) -> Iterator[Piece]:
     inner = fields.get("metadata")
     found = {**(inner if isinstance(inner, Mapping) else {}), **fields}
     title = fields.get("title")
-    named = {"title": title.strip() if isinstance(title, str) else "", "record_id": read_id(fields) or ""}
+    named = {
+        "title": title.strip() if isinstance(title, str) else "",
+        "record_id": read_id(fields) or "",
+    }
     place = {"record": number, **named, **_read_metadata(found)}
     whole = f"{named['title']}\n{text}" if named["title"] else text
-    yield Piece(whole, {name: value for name, value in place.items() if value not in (None, "")}, stands_alone=True)
+    yield Piece(
+        whole,
+        {name: value for name, value in place.items() if value not in (None, "")},
+        stands_alone=True,
+    )
 
 
 def _read_metadata(found: Mapping[str, Any]) -> dict[str, str | int | float]:
@@ -203,7 +224,9 @@ def _describe(value: Any, name: str = "") -> Iterator[str]:
     if isinstance(value, dict):
         for key, inner in value.items():
             # A long name at each of its values would make a large text of a small one.
-            yield from _describe(inner, f"{name}.{key}"[-_NAME_CHARS:] if name else str(key)[:_NAME_CHARS])
+            yield from _describe(
+                inner, f"{name}.{key}"[-_NAME_CHARS:] if name else str(key)[:_NAME_CHARS]
+            )
     elif isinstance(value, list) and any(isinstance(inner, dict | list) for inner in value):
         for at, inner in enumerate(value, 1):
             yield from _describe(inner, f"{name} {at}".strip())
@@ -244,7 +267,9 @@ def _decode_records(path: Path, pieces: Iterator[Piece]) -> Iterator[Any]:
                 raise UnreadableDocument(path, "damaged", f"not JSON near character {place}")
             return
         if len(held) - at > _MOST_RECORD:
-            raise UnreadableDocument(path, "too large", f"a record of more than {_MOST_RECORD:,} characters")
+            raise UnreadableDocument(
+                path, "too large", f"a record of more than {_MOST_RECORD:,} characters"
+            )
         # Twice as much each time, or a long record would be tried again for every piece of it.
         wanted, parts = max(1, len(held) - at), []
         while wanted > 0 and (piece := next(pieces, None)) is not None:

@@ -24,7 +24,10 @@ def embedder_named(name: str, *, dimensions: int | None = None) -> Embedder:
     """
     if not name.strip():
         raise ConfigError(
-            "embeddingModel must be a name, not empty", path="embeddingModel", value=name, allowed="a name"
+            "embeddingModel must be a name, not empty",
+            path="embeddingModel",
+            value=name,
+            allowed="a name",
         )
     if name in _MINILM:
         embedder = MiniLMEmbedder()

@@ -59,7 +59,9 @@ class LocalEngine:
     def __init__(self, *, workers: int = 1) -> None:
         if workers < 0:
             allowed = "a whole number (0 means one per processor)"
-            raise ConfigError(f"workers must be {allowed}", path="workers", value=workers, allowed=allowed)
+            raise ConfigError(
+                f"workers must be {allowed}", path="workers", value=workers, allowed=allowed
+            )
         self.workers: Final = workers or count_processors()
         self._crews: list[_Crew] = []
 
@@ -79,7 +81,9 @@ class LocalEngine:
         for crew in list(self._crews):
             crew.end()
 
-    def _share(self, build: bytes, environment: Mapping[str, str], batches: Iterable[Any]) -> Iterator[Any]:
+    def _share(
+        self, build: bytes, environment: Mapping[str, str], batches: Iterable[Any]
+    ) -> Iterator[Any]:
         crew = _Crew(build, environment, self.workers)
         self._crews.append(crew)
         rest, waiting = iter(batches), 0
@@ -170,7 +174,9 @@ class _Crew:
         except OSError as error:
             raise EngineError(f"no worker can be started: {error}") from error
         # Threads of a pool would keep the interpreter from ending while a run is left half done.
-        thread = threading.Thread(target=self._drive, args=(process,), name="qtmiddleware-worker", daemon=True)
+        thread = threading.Thread(
+            target=self._drive, args=(process,), name="qtmiddleware-worker", daemon=True
+        )
         self._members.append((process, thread))
         thread.start()
 
@@ -198,7 +204,9 @@ class _Crew:
         how = f"ended with code {code}; its output is on standard error"
         if code < 0:
             how = f"was ended by signal {-code}, which happens if memory runs out: use fewer workers or more memory"
-        return EngineError(f"one of {self._size} workers {how}. Finished work is kept; run the same command again")
+        return EngineError(
+            f"one of {self._size} workers {how}. Finished work is kept; run the same command again"
+        )
 
 
 def _open(done: bytes | EngineError) -> Any:

@@ -24,5 +24,7 @@ class Outcome:
             pickle.loads(written)
         except Exception as error:
             failed = type(self.error or error).__name__
-            written = pickle.dumps(Outcome(self.number, error=EngineError(f"a batch failed with {failed}")))
+            written = pickle.dumps(
+                Outcome(self.number, error=EngineError(f"a batch failed with {failed}"))
+            )
         return written

@@ -37,12 +37,14 @@ AHEAD: Final = 3
 """Batches for each worker that are taken and not done: one it is at, one that waits beside it, one on the way."""
 RETRIES: Final = 3
 """How often a batch whose worker died is done again."""
-_ADVICE: Final = (
-    "check the memory, and that this package is on every machine. Finished work is kept; run the same command again"
-)
+_ADVICE: Final = "check the memory, and that this package is on every machine. Finished work is kept; run the same command again"
 _STORE_BYTES: Final = 256 << 20
 """What a cluster of our own shares among its processes; only the batches on the way lie there."""
-_QUIET: Final = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_DATA_LOG_LEVEL": "CRITICAL"}
+_QUIET: Final = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_BACKEND_LOG_LEVEL": "fatal",
+    "RAY_DATA_LOG_LEVEL": "CRITICAL",
+}
 
 
 class RayEngine:
@@ -111,7 +113,9 @@ class RayEngine:
                 # What is forked here is another program at once, so what LanceDB warns of cannot come about.
                 with warnings.catch_warnings():
                     warnings.filterwarnings("ignore", "lancedb fork", RuntimeWarning)
-                    ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
+                    ray.init(
+                        address=address, log_to_driver=False, logging_level=logging.ERROR, **options
+                    )
             except Exception as error:
                 self.close()
                 doing = "started on this machine" if address == "local" else f"reached at {address}"
@@ -150,7 +154,9 @@ class RayEngine:
 
         try:
             # Nothing is fetched ahead: the next batch may only be given once this one is seen.
-            for table in dataset.iter_batches(batch_size=1, batch_format="pyarrow", prefetch_batches=0):
+            for table in dataset.iter_batches(
+                batch_size=1, batch_format="pyarrow", prefetch_batches=0
+            ):
                 yield pickle.loads(table["outcome"][0].as_py())
         except RayError as error:
             raise EngineError(f"Ray ended the run ({type(error).__name__}): {_ADVICE}") from error
@@ -239,7 +245,9 @@ class _Worker:
         payload, deaths = ray.get(self._feed.take.remote(number))
         outcome: Outcome = Outcome(number)
         if deaths > RETRIES:
-            outcome = Outcome(number, error=EngineError(f"{deaths} workers crashed on the same batch: {_ADVICE}"))
+            outcome = Outcome(
+                number, error=EngineError(f"{deaths} workers crashed on the same batch: {_ADVICE}")
+            )
         elif payload:
             outcome = self._perform(number, payload)
         return pa.table({"outcome": pa.array([outcome.dump()], pa.large_binary())})
@@ -276,7 +284,9 @@ def _build_dataset(build: Callable[[], Callable[[Any], Any]], feed: Any, workers
         )
 
 
-def _exchange(feed: Any, batches: Iterable[Any], outcomes: Iterator[Outcome], ahead: int) -> Iterator[Any]:
+def _exchange(
+    feed: Any, batches: Iterable[Any], outcomes: Iterator[Outcome], ahead: int
+) -> Iterator[Any]:
     """The results; gives *batches* as they come, at most *ahead* of them."""
     waiting: set[int] = set()
     given = 0

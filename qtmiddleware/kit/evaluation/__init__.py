@@ -10,7 +10,13 @@ passage where it stood at each stage, and why it moved.
 
 from __future__ import annotations
 
-from qtmiddleware.kit.evaluation.compare import Progress, compare, measure, require_extras, require_measurable
+from qtmiddleware.kit.evaluation.compare import (
+    Progress,
+    compare,
+    measure,
+    require_extras,
+    require_measurable,
+)
 from qtmiddleware.kit.evaluation.dataset import Dataset, Question, load_questions
 from qtmiddleware.kit.evaluation.judged_questions import load_judged
 from qtmiddleware.kit.evaluation.measures import (
@@ -30,7 +36,12 @@ from qtmiddleware.kit.evaluation.measures import (
     holm,
 )
 from qtmiddleware.kit.evaluation.movement import Hit, Movement, Movements, explain_movement
-from qtmiddleware.kit.evaluation.side_by_side import AskedQuestion, SideBySide, SystemAnswer, ask_systems
+from qtmiddleware.kit.evaluation.side_by_side import (
+    AskedQuestion,
+    SideBySide,
+    SystemAnswer,
+    ask_systems,
+)
 from qtmiddleware.kit.evaluation.systems import (
     BASELINE,
     FREE,

@@ -44,7 +44,9 @@ class Reason:
     @property
     def legend(self) -> str:
         """Which system each letter stands for."""
-        return ", ".join(f"{letter} is {name}" for letter, name in zip(LETTERS, self.order, strict=False))
+        return ", ".join(
+            f"{letter} is {name}" for letter, name in zip(LETTERS, self.order, strict=False)
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The words and the letters."""
@@ -121,7 +123,14 @@ class Judge:
     """
 
     def __init__(
-        self, task: Task, model: LanguageModel, *, repeats: int = 2, seed: int, timeout: float, concurrency: int
+        self,
+        task: Task,
+        model: LanguageModel,
+        *,
+        repeats: int = 2,
+        seed: int,
+        timeout: float,
+        concurrency: int,
     ) -> None:
         self.random = Random(seed)
         self._task = task
@@ -185,7 +194,9 @@ class Judge:
         return ballots
 
     def _collect_opinions(self, ballots: Sequence[Ballot]) -> None:
-        asked = [(ballot, order) for ballot in ballots if ballot.error is None for order in ballot.orders]
+        asked = [
+            (ballot, order) for ballot in ballots if ballot.error is None for order in ballot.orders
+        ]
         prompts = [
             build_ranking_prompt(self._task, ballot.question, [ballot.shown[at] for at in order])
             for ballot, order in asked
@@ -207,10 +218,14 @@ def _give_up(error: ModelError, ballots: list[Ballot], questions: Sequence[Quest
     left = questions[len(ballots) :]
     ballots += [Ballot(question, error=ModelError("cancelled")) for question in left]
     about: dict[str, Any] = {"event": "judging_given_up", "reason": error.reason, "left": len(left)}
-    logger.warning("judging stopped with %d questions left (%s: %s)", len(left), error.reason, error, **about)
+    logger.warning(
+        "judging stopped with %d questions left (%s: %s)", len(left), error.reason, error, **about
+    )
 
 
-def parse_opinion(reply: Reply | ModelError, order: Sequence[int], criteria: Sequence[str] = CRITERIA) -> Opinion:
+def parse_opinion(
+    reply: Reply | ModelError, order: Sequence[int], criteria: Sequence[str] = CRITERIA
+) -> Opinion:
     """Return what *reply* says of each text, which the judge saw in *order*.
 
     Raises `ModelError` (``unparsable``) if a part is missing or impossible, or *reply* itself if it is one.
@@ -223,7 +238,10 @@ def parse_opinion(reply: Reply | ModelError, order: Sequence[int], criteria: Seq
     places = parse_places(given.get("ranking"), letters)
     scores = {name: parse_score(given.get(name)) for name in wanted}
     if not places or not all(scores.values()):
-        raise ModelError("unparsable", "the judge's reply is not a ranking of all answers with scores from 1 to 10")
+        raise ModelError(
+            "unparsable",
+            "the judge's reply is not a ranking of all answers with scores from 1 to 10",
+        )
     marks = {}
     for letter, at in zip(letters, order, strict=True):
         name = letter.lower()

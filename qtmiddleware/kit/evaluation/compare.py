@@ -23,7 +23,12 @@ from qtmiddleware.kit.evaluation.measures import (
     evaluate,
     holm,
 )
-from qtmiddleware.kit.evaluation.own_function import IdCheck, OwnFunction, hash_settings, open_runner
+from qtmiddleware.kit.evaluation.own_function import (
+    IdCheck,
+    OwnFunction,
+    hash_settings,
+    open_runner,
+)
 from qtmiddleware.kit.evaluation.systems import BASELINE, FREE, SYSTEMS, USUAL, Run, System, chosen
 from qtmiddleware.wrapping.options import check_options
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
@@ -76,9 +81,13 @@ def compare(
     check_options(compare, options, WrapOptions.__optional_keys__)
     is_wrapped = isinstance(fn, Wrapped | Bound)
     if is_wrapped and (client is not None or options):
-        raise ConfigError("fn is already wrapped; set the client and the options where you wrap it", path="fn")
+        raise ConfigError(
+            "fn is already wrapped; set the client and the options where you wrap it", path="fn"
+        )
     base: Any = fn if is_wrapped else QueryMiddleware({}, client=client).wrap(fn, **options)
-    settings = choose_systems(systems, has_model=client is not None or is_wrapped, is_wrapped=is_wrapped)
+    settings = choose_systems(
+        systems, has_model=client is not None or is_wrapped, is_wrapped=is_wrapped
+    )
     with open_runner(base, "compare") as runner:
         own = OwnFunction(base, dict(arguments or {}), top_k, runner, IdCheck.of(data.qrels))
         return measure_systems(own, data, settings, deep=deep, seed=seed, progress=progress)
@@ -111,12 +120,16 @@ def measure_systems(
         data,
         baseline=BASELINE,
         # These are systems of their own, so a gate learns nothing here that changes the measured ones.
-        deep={name: bench.system(settings, DEPTH) for name, settings in systems.items()} if deep else None,
+        deep={name: bench.system(settings, DEPTH) for name, settings in systems.items()}
+        if deep
+        else None,
         notes=notes,
         seed=seed,
         progress=progress,
     )
-    return replace(comparison, settings={name: hash_settings(settings) for name, settings in systems.items()})
+    return replace(
+        comparison, settings={name: hash_settings(settings) for name, settings in systems.items()}
+    )
 
 
 def measure(
@@ -164,16 +177,25 @@ def measure(
     runs = {name: {asked: found[asked] for asked in left} for name, found in runs.items()}
     measured = {name: evaluate(dataset.qrels, _list_ids(found)) for name, found in runs.items()}
     for name, found in deep_runs.items():
-        measured[name] = PerQuery({**measured[name].values, **evaluate(dataset.qrels, _list_ids(found), DEEP).values})
+        measured[name] = PerQuery(
+            {**measured[name].values, **evaluate(dataset.qrels, _list_ids(found), DEEP).values}
+        )
     scores = {}
     for name, found in runs.items():
         # What a system does not say itself is its time beyond the baseline's on the same question.
         beyond = {asked: seconds[name][asked] - seconds[baseline][asked] for asked in found}
-        added = [beyond[asked] if run.seconds_added is None else run.seconds_added for asked, run in found.items()]
+        added = [
+            beyond[asked] if run.seconds_added is None else run.seconds_added
+            for asked, run in found.items()
+        ]
         added_ms = Percentiles.of([1e3 * took for took in added])
-        score = _score(name, found, measured[name], measured[baseline], added_ms=added_ms, seed=seed)
+        score = _score(
+            name, found, measured[name], measured[baseline], added_ms=added_ms, seed=seed
+        )
         scores[name] = replace(score, failed=len(failures.get(name, ())))
-    corrected = holm({name: score.difference.p for name, score in scores.items() if name != baseline})
+    corrected = holm(
+        {name: score.difference.p for name, score in scores.items() if name != baseline}
+    )
     return Comparison(
         dataset=dataset.name,
         passages=len(dataset.passages) or None,
@@ -193,11 +215,19 @@ def measure(
 def require_measurable(dataset: Dataset) -> None:
     """Raise `ConfigError` where *dataset* has no judged questions, a blank one, or no relevant passage at all."""
     if not dataset.questions:
-        raise ConfigError(f"the data set {dataset.name} has no judged questions", path="dataset", value=dataset.name)
+        raise ConfigError(
+            f"the data set {dataset.name} has no judged questions",
+            path="dataset",
+            value=dataset.name,
+        )
     if blank := [question.id for question in dataset.questions if not question.text.strip()]:
-        raise ConfigError(f"the question {blank[0]!r} of the data set {dataset.name} is blank", path="queries")
+        raise ConfigError(
+            f"the question {blank[0]!r} of the data set {dataset.name} is blank", path="queries"
+        )
     if not any(map(_is_answerable, dataset.qrels.values())):
-        raise ConfigError(f"the data set {dataset.name} must have a passage with a grade above 0", path="qrels")
+        raise ConfigError(
+            f"the data set {dataset.name} must have a passage with a grade above 0", path="qrels"
+        )
 
 
 def require_extras() -> None:
@@ -210,13 +240,20 @@ def require_extras() -> None:
 
 
 def choose_systems(
-    systems: Mapping[str, Mapping[str, Any]] | Sequence[str] | None, *, has_model: bool, is_wrapped: bool
+    systems: Mapping[str, Mapping[str, Any]] | Sequence[str] | None,
+    *,
+    has_model: bool,
+    is_wrapped: bool,
 ) -> dict[str, Mapping[str, Any]]:
     """Return the systems to compare, the baseline first."""
     if isinstance(systems, Mapping):
         reserved = {BASELINE, OWN} if is_wrapped else {BASELINE}
-        if taken := [name for name in systems if name in reserved and systems[name] != SYSTEMS.get(name)]:
-            raise ConfigError(f"the name {taken[0]!r} is reserved; rename the system", path="systems")
+        if taken := [
+            name for name in systems if name in reserved and systems[name] != SYSTEMS.get(name)
+        ]:
+            raise ConfigError(
+                f"the name {taken[0]!r} is reserved; rename the system", path="systems"
+            )
         found = {**chosen(()), **systems}
     elif isinstance(systems, str):
         found = chosen([systems])
@@ -225,20 +262,30 @@ def choose_systems(
     return {**found, OWN: {}} if is_wrapped else found
 
 
-def _build_dataset(name: str, queries: Mapping[str, str] | Iterable[Question], qrels: Qrels) -> Dataset:
+def _build_dataset(
+    name: str, queries: Mapping[str, str] | Iterable[Question], qrels: Qrels
+) -> Dataset:
     """Return the judged questions; raises `ConfigError` where a judgement is about none of them, or is none."""
     questions: list[Any] = (
-        [Question(*one) for one in queries.items()] if isinstance(queries, Mapping) else list(queries)
+        [Question(*one) for one in queries.items()]
+        if isinstance(queries, Mapping)
+        else list(queries)
     )
     for number, one in enumerate(questions, 1):
-        if not (isinstance(one, Question) and all(isinstance(it, str) for it in (one.id, one.text))):
-            raise ConfigError(f"query {number} must be a Question, or text under an id that is text", path="queries")
+        if not (
+            isinstance(one, Question) and all(isinstance(it, str) for it in (one.id, one.text))
+        ):
+            raise ConfigError(
+                f"query {number} must be a Question, or text under an id that is text",
+                path="queries",
+            )
     known = {question.id for question in questions}
     if len(known) < len(questions):
         raise ConfigError("two of the queries have the same id", path="queries")
     if unknown := [id_ for id_ in qrels if id_ not in known]:
         raise ConfigError(
-            f"{len(unknown)} judged questions are not among the queries, the first is {unknown[0]!r}", path="qrels"
+            f"{len(unknown)} judged questions are not among the queries, the first is {unknown[0]!r}",
+            path="qrels",
         )
     judged = tuple(question for question in questions if question.id in qrels)
     grades = {question.id: _check_grades(question.id, qrels[question.id]) for question in judged}
@@ -248,7 +295,8 @@ def _build_dataset(name: str, queries: Mapping[str, str] | Iterable[Question], q
 def _check_grades(question: str, grades: Any) -> dict[str, int]:
     """Return the judgements of one *question*; raises `ConfigError` for what is none."""
     if not isinstance(grades, Mapping) or not all(
-        isinstance(id_, str) and isinstance(grade, int) and abs(grade) <= HIGHEST_GRADE for id_, grade in grades.items()
+        isinstance(id_, str) and isinstance(grade, int) and abs(grade) <= HIGHEST_GRADE
+        for id_, grade in grades.items()
     ):
         raise ConfigError(
             f"the judgements of {question!r} must be a mapping of passage ids to whole numbers of at most "
@@ -279,7 +327,9 @@ def _run(
         found = answer if isinstance(answer, Run) else Run(tuple(id_ for id_, _ in answer))
         runs[question.id] = found
         failed = 0 if found.error is None else failed + 1
-        if found.error is not None and (failed == min(MOST_FAILED, total) == done or failed == MOST_IN_A_ROW):
+        if found.error is not None and (
+            failed == min(MOST_FAILED, total) == done or failed == MOST_IN_A_ROW
+        ):
             found.error.add_note(f"The system {name!r} failed on {failed} questions in a row.")
             raise found.error
         if progress is not None:
@@ -302,7 +352,9 @@ def _leave_failed_out(
     return dataset.only(dataset.qrels.keys() - failed.keys())
 
 
-def _describe_failures(failures: Mapping[str, Mapping[str, Exception]], dataset: Dataset) -> Iterator[str]:
+def _describe_failures(
+    failures: Mapping[str, Mapping[str, Exception]], dataset: Dataset
+) -> Iterator[str]:
     """Yield a sentence on the questions that no figure is about."""
     if not failures:
         return
@@ -331,10 +383,19 @@ def _list_ids(runs: Mapping[str, Run]) -> dict[str, Sequence[str]]:
 
 
 def _score(
-    name: str, runs: Mapping[str, Run], found: PerQuery, base: PerQuery, *, added_ms: Percentiles, seed: int
+    name: str,
+    runs: Mapping[str, Run],
+    found: PerQuery,
+    base: PerQuery,
+    *,
+    added_ms: Percentiles,
+    seed: int,
 ) -> SystemScore:
     """Return one system's figures against the baseline's; they are not yet corrected for many systems."""
-    gains = {question: found.values[PRIMARY][question] - base.values[PRIMARY][question] for question in runs}
+    gains = {
+        question: found.values[PRIMARY][question] - base.values[PRIMARY][question]
+        for question in runs
+    }
     costs = [run.cost_usd for run in runs.values()]
     degraded = sum(run.degraded for run in runs.values())
     return SystemScore(
@@ -349,7 +410,9 @@ def _score(
         input_tokens=sum(run.input_tokens for run in runs.values()),
         output_tokens=sum(run.output_tokens for run in runs.values()),
         # What a model would have cost that never replied is not known.
-        cost_usd=None if None in costs or degraded == len(runs) else sum(cost for cost in costs if cost is not None),
+        cost_usd=None
+        if None in costs or degraded == len(runs)
+        else sum(cost for cost in costs if cost is not None),
         degraded=degraded,
         gains=gains,
         per_query=found,
@@ -374,7 +437,9 @@ def _find_doubts(dataset: Dataset, runs: Mapping[str, Mapping[str, Run]]) -> Ite
             "they count as 0 for every system."
         )
     if not any(
-        not dataset.qrels[asked].keys().isdisjoint(run.ids) for found in runs.values() for asked, run in found.items()
+        not dataset.qrels[asked].keys().isdisjoint(run.ids)
+        for found in runs.values()
+        for asked, run in found.items()
     ):
         yield "No passage that a system found is judged; check that the judgements use the ids that the search returns."
     for name, found in runs.items():

@@ -48,7 +48,11 @@ class Question:
     def to_record(self) -> dict[str, Any]:
         """Return the question as a line of ``queries.jsonl`` has it."""
         history = [{"role": turn.role, "content": turn.content} for turn in self.history]
-        return {"_id": self.id, "text": self.text, "metadata": {**self.metadata, "history": history}}
+        return {
+            "_id": self.id,
+            "text": self.text,
+            "metadata": {**self.metadata, "history": history},
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +87,15 @@ class Dataset:
             )
         passages = _read_records(root / "corpus.jsonl", _build_passage)
         questions = _read_records(root / "queries.jsonl", _build_question)
-        qrels = _read_qrels(root, split, {question.id for question in questions}, {passage.id for passage in passages})
-        return cls(root.resolve().name, passages, tuple(one for one in questions if one.id in qrels), qrels)
+        qrels = _read_qrels(
+            root,
+            split,
+            {question.id for question in questions},
+            {passage.id for passage in passages},
+        )
+        return cls(
+            root.resolve().name, passages, tuple(one for one in questions if one.id in qrels), qrels
+        )
 
     def first(self, count: int) -> Dataset:
         """Return the same passages with the first *count* questions and their judgements."""
@@ -98,7 +109,12 @@ class Dataset:
     def only(self, ids: Collection[str]) -> Dataset:
         """Return the same passages with the questions of these *ids* and their judgements."""
         kept = tuple(question for question in self.questions if question.id in ids)
-        return Dataset(self.name, self.passages, kept, {question.id: self.qrels[question.id] for question in kept})
+        return Dataset(
+            self.name,
+            self.passages,
+            kept,
+            {question.id: self.qrels[question.id] for question in kept},
+        )
 
     @property
     def is_synthetic(self) -> bool:
@@ -128,7 +144,9 @@ class Dataset:
         return {
             "questions": replace(self, passages=(), questions=questions, qrels={}).data_hash,
             "judgements": replace(self, passages=(), questions=()).data_hash,
-            "passages": replace(self, passages=passages, questions=(), qrels={}).data_hash if passages else "",
+            "passages": replace(self, passages=passages, questions=(), qrels={}).data_hash
+            if passages
+            else "",
         }
 
 
@@ -195,11 +213,15 @@ def build_asked(record: Any, number: str) -> Question:
     metadata = record.get("metadata") or {}
     if not isinstance(metadata, dict):
         raise ValueError(f'"metadata" must be an object, not {type(metadata).__name__}')
-    reference = next((record[name] for name in _REFERENCE if isinstance(record.get(name), str)), None)
+    reference = next(
+        (record[name] for name in _REFERENCE if isinstance(record.get(name), str)), None
+    )
     if reference is not None:
         metadata = {**metadata, "answer": reference}
     id_ = record.get("_id", record.get("id"))
-    return _build_question({"_id": number if id_ is None else str(id_), "text": text, "metadata": dict(metadata)})
+    return _build_question(
+        {"_id": number if id_ is None else str(id_), "text": text, "metadata": dict(metadata)}
+    )
 
 
 def _update_hash(found: hashlib._Hash, *parts: Any) -> None:
@@ -223,7 +245,9 @@ def _parse_record(text: str) -> dict[str, Any]:
     record = parse_object(text)
     id_ = record.get("_id")
     # Ids are often written as numbers, and are taken as such.
-    record["_id"] = str(id_) if isinstance(id_, int) and not isinstance(id_, bool) else _get_text(record, "_id")
+    record["_id"] = (
+        str(id_) if isinstance(id_, int) and not isinstance(id_, bool) else _get_text(record, "_id")
+    )
     if not record["_id"]:
         raise ValueError('no "_id"')
     record["metadata"] = record.get("metadata") or {}
@@ -265,10 +289,14 @@ def load_judged_folder(root: Path, split: str) -> Dataset:
     """Load the questions and judgements of the data set in *root* without its passages, which may be missing."""
     questions = _read_records(root / "queries.jsonl", _build_question)
     qrels = _read_qrels(root, split, {question.id for question in questions}, None)
-    return Dataset(root.resolve().name, (), tuple(one for one in questions if one.id in qrels), qrels)
+    return Dataset(
+        root.resolve().name, (), tuple(one for one in questions if one.id in qrels), qrels
+    )
 
 
-def _read_qrels(root: Path, split: str, questions: set[str], passages: set[str] | None) -> dict[str, dict[str, int]]:
+def _read_qrels(
+    root: Path, split: str, questions: set[str], passages: set[str] | None
+) -> dict[str, dict[str, int]]:
     """Return the judgements of all files, or of the one of *split*.
 
     Without *passages* every passage may be judged.
@@ -285,11 +313,16 @@ def _read_qrels(root: Path, split: str, questions: set[str], passages: set[str] 
                 continue
             with name_line_in_errors(file, number):
                 question, passage, grade = _parse_judgement(columns)
-                for id_, known, name in ((question, questions, "queries"), (passage, passages, "corpus")):
+                for id_, known, name in (
+                    (question, questions, "queries"),
+                    (passage, passages, "corpus"),
+                ):
                     if known is not None and id_ not in known:
                         raise ValueError(f"judges {id_!r}, which is not in {name}.jsonl")
                 if qrels.setdefault(question, {}).setdefault(passage, grade) != grade:
-                    raise ValueError(f"judges {passage!r} for {question!r} a second time, with another grade")
+                    raise ValueError(
+                        f"judges {passage!r} for {question!r} a second time, with another grade"
+                    )
     return qrels
 
 

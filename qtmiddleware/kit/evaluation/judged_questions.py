@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.evaluation.dataset import Dataset, Question, build_asked, load_judged_folder, read_records
+from qtmiddleware.kit.evaluation.dataset import (
+    Dataset,
+    Question,
+    build_asked,
+    load_judged_folder,
+    read_records,
+)
 
 _ID: Final = "id"
 _IDS: Final = ("ids", "relevant")
@@ -34,7 +40,9 @@ def load_judged(path: str | Path, *, split: str = "") -> Dataset:
     if root.is_dir():
         return load_judged_folder(root, split)
     if split:
-        raise ConfigError(f"{root} is a file, which has no splits; leave --split out", path="split", value=split)
+        raise ConfigError(
+            f"{root} is a file, which has no splits; leave --split out", path="split", value=split
+        )
     questions: dict[str, Question] = {}
     qrels: dict[str, dict[str, int]] = {}
     by_text: dict[str, str] = {}
@@ -53,7 +61,10 @@ def load_judged(path: str | Path, *, split: str = "") -> Dataset:
                 by_text[question.text] = known
         qrels.setdefault(known, {}).update(dict.fromkeys(ids, 1))
     if not questions:
-        raise ConfigError(f"{root} must hold questions with the ids of their passages; it holds none", path=str(root))
+        raise ConfigError(
+            f"{root} must hold questions with the ids of their passages; it holds none",
+            path=str(root),
+        )
     return Dataset(root.stem, (), tuple(questions.values()), qrels)
 
 
@@ -68,7 +79,9 @@ def _read_record(record: Any, number: str) -> tuple[Question, list[str], bool]:
     rest = dict(record)
     found = rest.pop(several if several is not None else _ID, None)
     if several is None and _ID not in record:
-        raise ValueError(f'must have the id of a passage, under "{_ID}", or several ids under "{_IDS[0]}"')
+        raise ValueError(
+            f'must have the id of a passage, under "{_ID}", or several ids under "{_IDS[0]}"'
+        )
     for name in ("_id", _ID):
         if name in rest and not str(rest[name]).strip():
             del rest[name]
@@ -89,14 +102,19 @@ def _split_ids(value: Any) -> list[str]:
             try:
                 value = json.loads(value)
             except (ValueError, RecursionError):
-                raise ValueError('must have ids with commas between them, or a JSON list such as ["a", "b"]') from None
+                raise ValueError(
+                    'must have ids with commas between them, or a JSON list such as ["a", "b"]'
+                ) from None
         else:
             value = value.translate(_BETWEEN_IDS).split(",")
     return _list_ids(value if isinstance(value, list) else [value])
 
 
 def _list_ids(values: list[Any]) -> list[str]:
-    if not all(value is None or (isinstance(value, str | int) and not isinstance(value, bool)) for value in values):
+    if not all(
+        value is None or (isinstance(value, str | int) and not isinstance(value, bool))
+        for value in values
+    ):
         raise ValueError('must have texts or numbers as passage ids, such as ["a", "b"]')
     ids = (str(value).strip() for value in values if value is not None)
     return list(dict.fromkeys(id_ for id_ in ids if id_))

@@ -142,7 +142,11 @@ class Judged:
 
     def describe(self, verdict: Verdict) -> str:
         """Return which of the two is better by *verdict*, in a few words."""
-        outcomes = {"win": f"{self.challenger} is better", "loss": f"{self.baseline} is better", "tie": "neither"}
+        outcomes = {
+            "win": f"{self.challenger} is better",
+            "loss": f"{self.baseline} is better",
+            "tie": "neither",
+        }
         return outcomes.get(verdict.outcome, f"no verdict ({verdict.reason})")
 
     def summary(self) -> str:
@@ -241,7 +245,9 @@ def judge(
         baseline=baseline_name,
         challenger=challenger_name,
         judge=model.name,
-        verdicts=tuple(_build_verdict(ballot, (baseline_name, challenger_name)) for ballot in ballots),
+        verdicts=tuple(
+            _build_verdict(ballot, (baseline_name, challenger_name)) for ballot in ballots
+        ),
         skipped=len(questions) - len(judged),
         cost_usd=panel.cost_usd,
     )

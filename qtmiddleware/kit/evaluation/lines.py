@@ -31,7 +31,9 @@ def read_lines(path: Path, advice: str = "") -> Iterator[tuple[int, str]]:
                 if text.strip():
                     yield number, text
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}{advice}", path=str(path)) from error
+        raise ConfigError(
+            f"{path} cannot be read: {error.strerror}{advice}", path=str(path)
+        ) from error
 
 
 @contextmanager

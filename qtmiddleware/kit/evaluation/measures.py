@@ -46,10 +46,15 @@ class PerQuery:
     @property
     def means(self) -> dict[str, float]:
         """The mean of each measure over all judged questions; 0 where there are none."""
-        return {name: sum(found.values()) / len(found) if found else 0.0 for name, found in self.values.items()}
+        return {
+            name: sum(found.values()) / len(found) if found else 0.0
+            for name, found in self.values.items()
+        }
 
 
-def evaluate(qrels: Qrels, run: Mapping[str, Sequence[str]], measures: Sequence[str] = MEASURES) -> PerQuery:
+def evaluate(
+    qrels: Qrels, run: Mapping[str, Sequence[str]], measures: Sequence[str] = MEASURES
+) -> PerQuery:
     """Measure *run*, the ids each question found, best first, against the judgements.
 
     A judged question that found nothing, or is not in *run*, counts 0; an unjudged one is not counted. An id that comes
@@ -104,7 +109,13 @@ class Difference:
 
     def to_dict(self) -> dict[str, float]:
         """Return all of it as plain data."""
-        return {"gain": self.gain, "low": self.low, "high": self.high, "p": self.p, "pHolm": self.p_holm}
+        return {
+            "gain": self.gain,
+            "low": self.low,
+            "high": self.high,
+            "p": self.p,
+            "pHolm": self.p_holm,
+        }
 
 
 def difference(gains: Sequence[float], *, seed: int = 0) -> Difference:
@@ -130,7 +141,12 @@ def difference(gains: Sequence[float], *, seed: int = 0) -> Difference:
         "vectorized": True,
     }
     interval = stats.bootstrap(
-        (sample,), np.mean, method="percentile", confidence_level=CONFIDENCE, rng=np.random.default_rng(seed), **drawn
+        (sample,),
+        np.mean,
+        method="percentile",
+        confidence_level=CONFIDENCE,
+        rng=np.random.default_rng(seed),
+        **drawn,
     ).confidence_interval
     test = stats.permutation_test(
         (sample,), np.mean, permutation_type="samples", rng=np.random.default_rng(seed), **drawn
@@ -239,7 +255,11 @@ class SystemScore:
     def read_usd_per_thousand(self) -> float | None:
         """US dollars that the searches of a thousand questions cost, ``None`` where that is not known."""
         costs = [run.read_cost_usd for run in self.runs.values()]
-        return None if None in costs else 1_000 * sum(cost for cost in costs if cost is not None) / len(costs)
+        return (
+            None
+            if None in costs
+            else 1_000 * sum(cost for cost in costs if cost is not None) / len(costs)
+        )
 
     @property
     def usd_per_point(self) -> float | None:

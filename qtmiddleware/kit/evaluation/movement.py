@@ -153,13 +153,19 @@ def label_searches(variants: Iterable[Variant]) -> list[str]:
     for kind in kinds:
         seen[kind] += 1
         label = _SAID.get(kind, f"the {kind}")
-        labels.append(f"{label.removeprefix('the ')} {seen[kind]}" if kinds.count(kind) > 1 else label)
+        labels.append(
+            f"{label.removeprefix('the ')} {seen[kind]}" if kinds.count(kind) > 1 else label
+        )
     return labels
 
 
 def format_place(place: int) -> str:
     """Return *place* as an ordinal number: 1st, 2nd, 3rd, 4th, 11th, 21st."""
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(place % 10, "th") if place % 100 not in (11, 12, 13) else "th"
+    ending = (
+        {1: "st", 2: "nd", 3: "rd"}.get(place % 10, "th")
+        if place % 100 not in (11, 12, 13)
+        else "th"
+    )
     return f"{place}{ending}"
 
 
@@ -203,8 +209,12 @@ class _Account:
         found = self._found
         gone = dict(zip(self._keys_before, self._before, strict=True))
         return Movements(
-            passages=tuple(self._follow(it.key, it, place) for place, it in enumerate(found.matches, start=1)),
-            dropped=tuple(self._follow(key, it, None) for key, it in gone.items() if key not in self._final),
+            passages=tuple(
+                self._follow(it.key, it, place) for place, it in enumerate(found.matches, start=1)
+            ),
+            dropped=tuple(
+                self._follow(key, it, None) for key, it in gone.items() if key not in self._final
+            ),
             depth=len(self._before),
             evidence_weight=None if found.evidence is None else found.evidence.weight,
         )
@@ -219,7 +229,11 @@ class _Account:
         moved = Movement(
             match=match,
             place=place,
-            score=None if place is None else match.score if match.fused_score is None else match.fused_score,
+            score=None
+            if place is None
+            else match.score
+            if match.fused_score is None
+            else match.fused_score,
             before=self._plain.get(key),
             hits=tuple(self._list_hits(key)),
             fused_place=fused,
@@ -232,7 +246,10 @@ class _Account:
             rerank_score=self._rerank_scores.get(key),
             passed_by=tuple(self._find_passing(key, place)),
         )
-        return replace(moved, why=": ".join(filter(None, (self._say_where(moved), "; ".join(self._say_why(moved))))))
+        return replace(
+            moved,
+            why=": ".join(filter(None, (self._say_where(moved), "; ".join(self._say_why(moved))))),
+        )
 
     def _list_hits(self, key: Key) -> Iterator[Hit]:
         gains = self._found.gains
@@ -246,7 +263,9 @@ class _Account:
         evidence = self._found.evidence
         if evidence is None:
             return ()
-        return find_held_words(" ".join(words for words, _ in evidence.keywords), text, evidence.language)
+        return find_held_words(
+            " ".join(words for words, _ in evidence.keywords), text, evidence.language
+        )
 
     def _find_passing(self, key: Key, place: int | None) -> Iterator[int]:
         """The places of those that are before it now, and were behind it, or nowhere, in the plain list."""
@@ -269,7 +288,11 @@ class _Account:
         if before is not None:
             return f"stays {now}" if before == place else f"from {format_place(before)} to {now}"
         start = self._find_start(moved)
-        own = f", from {format_place(start)} in the question's own search" if start is not None else ""
+        own = (
+            f", from {format_place(start)} in the question's own search"
+            if start is not None
+            else ""
+        )
         return f"new at {now}{own}"
 
     def _say_why(self, moved: Movement) -> Iterator[str]:
@@ -284,9 +307,16 @@ class _Account:
             others = [hit for hit in moved.hits if hit.kind != "original"]
             is_own = len(others) < len(moved.hits)
             if others and (by_fusion is not False or not is_own):
-                named = [f"{self._labels[hit.search]} ({format_place(hit.place)})" for hit in others]
-                alone = not is_own and any(it.variant.kind == "original" for it in self._found.rankings)
-                also, apart = "also " if is_own else "", ", not by the question's own search" if alone else ""
+                named = [
+                    f"{self._labels[hit.search]} ({format_place(hit.place)})" for hit in others
+                ]
+                alone = not is_own and any(
+                    it.variant.kind == "original" for it in self._found.rankings
+                )
+                also, apart = (
+                    "also " if is_own else "",
+                    ", not by the question's own search" if alone else "",
+                )
                 yield f"{also}found by {_join(named)}{apart}"
             if (words := self._drop_function_words(moved.keywords)) and by_words is not False:
                 yield f"holds {_join([repr(word) for word in words])}"
@@ -299,10 +329,19 @@ class _Account:
             yield "its keywords add less"
         if moved.evidence is not None and not moved.keywords and (is_down or by_words is False):
             yield "holds no keyword"
-        if by_reranker is not None and by_reranker is not is_down and moved.rerank_score is not None:
+        if (
+            by_reranker is not None
+            and by_reranker is not is_down
+            and moved.rerank_score is not None
+        ):
             yield f"the reranker puts it {format_place(moved.reranked_place or 0)}"
         last = moved.reranked_place or moved.weighed_place or moved.fused_place
-        if place is not None and last is not None and last > len(self._found.matches) and moved.before is not None:
+        if (
+            place is not None
+            and last is not None
+            and last > len(self._found.matches)
+            and moved.before is not None
+        ):
             yield "kept, because the plain search returned it"
 
     def _drop_function_words(self, words: Sequence[str]) -> list[str]:

@@ -57,7 +57,11 @@ class Standing:
     @property
     def is_ahead(self) -> bool:
         """Whether it stands before ``raw`` by more than chance."""
-        return self.lead_interval is not None and self.lead_interval[0] > 0 and self.questions >= FEWEST
+        return (
+            self.lead_interval is not None
+            and self.lead_interval[0] > 0
+            and self.questions >= FEWEST
+        )
 
     @property
     def score(self) -> float:
@@ -172,7 +176,10 @@ class RankedSystems:
         """The result in a few sentences; one question says nothing of the next."""
         standings, judged = self.standings, len(self.questions) - self.failed - self.set_aside
         aside = (
-            ("Another answer was best when their order was reversed", sum(one.is_flip for one in self.questions)),
+            (
+                "Another answer was best when their order was reversed",
+                sum(one.is_flip for one in self.questions),
+            ),
             ("not counted, because the judge preferred a repeated answer", self.set_aside),
             ("failed", self.failed),
             ("without a reference answer or a second answer", self.skipped),
@@ -231,22 +238,36 @@ def rank(
     that was asked about, or as `Judge.ask` does, and `ConfigError` for more than twelve systems, or impossible numbers.
     """
     if len(answers) > MOST_SYSTEMS:
-        raise ConfigError(f"at most {MOST_SYSTEMS} systems can be ranked, not {len(answers)}", path="answers")
+        raise ConfigError(
+            f"at most {MOST_SYSTEMS} systems can be ranked, not {len(answers)}", path="answers"
+        )
     if repeats < 2 or repeats % 2:
         message = f"repeats must be an even number, because each order is also shown in reverse, not {repeats}"
         raise ConfigError(message, path="repeats", value=repeats)
-    judge = Judge(ANSWERS, model, repeats=repeats, seed=seed, timeout=timeout, concurrency=concurrency)
+    judge = Judge(
+        ANSWERS, model, repeats=repeats, seed=seed, timeout=timeout, concurrency=concurrency
+    )
     judged = [one for one in questions if one.reference and len(_collect_answers(one, answers)) > 1]
-    ballots = judge.ask(judged, lambda one: _fill_ballot(one, _collect_answers(one, answers), judge), progress)
+    ballots = judge.ask(
+        judged, lambda one: _fill_ballot(one, _collect_answers(one, answers), judge), progress
+    )
     errors = [ballot.error for ballot in ballots if ballot.error is not None]
     if errors and not any(ballot.opinions for ballot in ballots):
         raise errors[0]
     ranked = tuple(_count(ballot, _collect_answers(ballot.question, answers)) for ballot in ballots)
-    return RankedSystems(model.name, ranked, len(questions) - len(judged), judge.cost_usd, repeats, seed)
+    return RankedSystems(
+        model.name, ranked, len(questions) - len(judged), judge.cost_usd, repeats, seed
+    )
 
 
-def _collect_answers(question: Question, answers: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    return {name: given[question.id].strip() for name, given in answers.items() if given.get(question.id, "").strip()}
+def _collect_answers(
+    question: Question, answers: Mapping[str, Mapping[str, str]]
+) -> dict[str, str]:
+    return {
+        name: given[question.id].strip()
+        for name, given in answers.items()
+        if given.get(question.id, "").strip()
+    }
 
 
 def _fill_ballot(question: Question, answers: Mapping[str, str], judge: Judge) -> Ballot:
@@ -269,21 +290,31 @@ def _count(ballot: Ballot, answers: Mapping[str, str]) -> RankedAnswers:
         standings = tuple(Standing(name, 1, 1.0) for name in answers)
         return RankedAnswers(ballot.question.id, standings, error="equal")
     texts = list(dict.fromkeys(answers.values()))
-    systems = [" = ".join(name for name, given in answers.items() if given == text) for text in texts]
+    systems = [
+        " = ".join(name for name, given in answers.items() if given == text) for text in texts
+    ]
     control = len(texts)
-    repeated = next((at for at, text in enumerate(texts) if [_say_twice(text)] == list(ballot.shown[control:])), None)
+    repeated = next(
+        (at for at, text in enumerate(texts) if [_say_twice(text)] == list(ballot.shown[control:])),
+        None,
+    )
     if repeated is not None:
         systems.append(f"{systems[repeated]}, said twice")
     reasons = ballot.list_reasons(systems)
     marks = [_place_anew(opinion.marks[:control]) for opinion in ballot.opinions]
     agreement = _measure_agreement(marks)
     if repeated is not None and _is_swayed(ballot.opinions, control, repeated):
-        return RankedAnswers(ballot.question.id, reasons=reasons, error=_SWAYED, agreement=agreement)
+        return RankedAnswers(
+            ballot.question.id, reasons=reasons, error=_SWAYED, agreement=agreement
+        )
     standings = _order(
-        _build_standing(name, [one[texts.index(text)] for one in marks]) for name, text in answers.items()
+        _build_standing(name, [one[texts.index(text)] for one in marks])
+        for name, text in answers.items()
     )
     is_flip = not frozenset.intersection(*map(_find_best, marks))
-    return RankedAnswers(ballot.question.id, standings, reasons, is_flip=is_flip, agreement=agreement)
+    return RankedAnswers(
+        ballot.question.id, standings, reasons, is_flip=is_flip, agreement=agreement
+    )
 
 
 def _build_standing(system: str, marks: Sequence[Mark]) -> Standing:
@@ -309,15 +340,23 @@ def _place_anew(marks: Sequence[Mark]) -> list[Mark]:
     """Return *marks* with the places they take among themselves alone."""
     places = [mark.place for mark in marks]
     return [
-        replace(mark, place=sum(place < mark.place for place in places) + (places.count(mark.place) + 1) / 2)
+        replace(
+            mark,
+            place=sum(place < mark.place for place in places) + (places.count(mark.place) + 1) / 2,
+        )
         for mark in marks
     ]
 
 
 def _measure_agreement(opinions: Sequence[Sequence[Mark]]) -> float:
     """The share of pairs of answers that two of the *opinions* put in the same order, or both on one place."""
-    said = [[_compare(one.place, other.place) for one, other in combinations(marks, 2)] for marks in opinions]
-    return fmean(x == y for one, other in combinations(said, 2) for x, y in zip(one, other, strict=True))
+    said = [
+        [_compare(one.place, other.place) for one, other in combinations(marks, 2)]
+        for marks in opinions
+    ]
+    return fmean(
+        x == y for one, other in combinations(said, 2) for x, y in zip(one, other, strict=True)
+    )
 
 
 def _compare(place: float, other: float) -> int:

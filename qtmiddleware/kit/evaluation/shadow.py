@@ -93,7 +93,11 @@ class ShadowReport:
     def to_dict(self) -> dict[str, Any]:
         """The figures as plain data: shares from 0 to 1, times in milliseconds, means a question."""
         asked = self.questions
-        figures: dict[str, Any] = {"questions": len(asked), "dropped": self.dropped, "unreadable": self.unreadable}
+        figures: dict[str, Any] = {
+            "questions": len(asked),
+            "dropped": self.dropped,
+            "unreadable": self.unreadable,
+        }
         if asked:
             costs = [it.cost_usd for it in asked]
             known = [it for it in costs if it is not None]
@@ -112,7 +116,11 @@ class ShadowReport:
                 "ms": _describe_times([it.ms for it in asked]),
             }
         if self.judge:
-            figures["judged"] = {"judge": self.judge, "costUsd": self.judge_cost_usd, **self.count_better()}
+            figures["judged"] = {
+                "judge": self.judge,
+                "costUsd": self.judge_cost_usd,
+                **self.count_better(),
+            }
         return figures
 
     def pick_examples(self, count: int) -> list[ShadowQuestion]:
@@ -183,7 +191,10 @@ def _build_question(record: Mapping[str, Any]) -> ShadowQuestion:
 def _build_list(rows: Iterable[Mapping[str, Any]]) -> tuple[Shown, ...]:
     names = ("title", "id", "url", "source")
     return tuple(
-        Shown(next((str(row[it]) for it in names if row.get(it)), "(no id)"), str(row.get("text", ""))) for row in rows
+        Shown(
+            next((str(row[it]) for it in names if row.get(it)), "(no id)"), str(row.get("text", ""))
+        )
+        for row in rows
     )
 
 
@@ -199,7 +210,11 @@ def judge_lists(
     """
     places = [at for at, it in enumerate(report.questions) if it.change != "same"]
     judged = Random(seed).sample(places, min(count, len(places)))
-    if any(not shown.text for at in judged for shown in (*report.questions[at].plain, *report.questions[at].ours)):
+    if any(
+        not shown.text
+        for at in judged
+        for shown in (*report.questions[at].plain, *report.questions[at].ours)
+    ):
         raise ConfigError(
             "the log must hold the texts of passages; set log.passageText, keep log.queryText on, and log again",
             path="log.passageText",
@@ -213,10 +228,16 @@ def judge_lists(
 
     ballots = panel.ask([Question(str(at), report.questions[at].query) for at in judged], show)
     errors = [ballot.error for ballot in ballots if ballot.error is not None]
-    if errors and len(errors) == len(ballots) and any(error.reason != "unparsable" for error in errors):
+    if (
+        errors
+        and len(errors) == len(ballots)
+        and any(error.reason != "unparsable" for error in errors)
+    ):
         raise errors[0]
     questions = list(report.questions)
     for at, ballot in zip(judged, ballots, strict=True):
         better = "failed" if ballot.error is not None else _BETTER[ballot.find_winner()]
         questions[at] = replace(questions[at], better=better)
-    return replace(report, questions=tuple(questions), judge=model.name, judge_cost_usd=panel.cost_usd)
+    return replace(
+        report, questions=tuple(questions), judge=model.name, judge_cost_usd=panel.cost_usd
+    )

@@ -129,7 +129,9 @@ def ask_systems(
     check_options(ask_systems, options, WrapOptions.__optional_keys__)
     is_wrapped = isinstance(fn, Wrapped | Bound)
     if is_wrapped and (client is not None or options):
-        raise ConfigError("fn is already wrapped; set the client and the options where you wrap it", path="fn")
+        raise ConfigError(
+            "fn is already wrapped; set the client and the options where you wrap it", path="fn"
+        )
     base: Any = fn if is_wrapped else QueryMiddleware({}, client=client).wrap(fn, **options)
     asked = _list_questions(questions, reference)
     for question in asked:
@@ -138,14 +140,18 @@ def ask_systems(
     if top_k is not None and base.top_k_argument is not None:
         given[base.top_k_argument] = top_k
     chosen_systems = _choose_systems(systems, has_model=client is not None or is_wrapped)
-    functions = {name: configure(configure(base, MEASURED), laid) for name, laid in chosen_systems.items()}
+    functions = {
+        name: configure(configure(base, MEASURED), laid) for name, laid in chosen_systems.items()
+    }
     found: list[list[SystemAnswer]] = [[] for _ in asked]
     with open_runner(base, "ask_systems") as runner:
         if asked:
             # What the first call of all has to load is no part of the time of the first system.
             base.middleware.warm_up()
             for function in functions.values():
-                _load_models(function._context, answers=answers or any(one.reference for one in asked))
+                _load_models(
+                    function._context, answers=answers or any(one.reference for one in asked)
+                )
             plain = configure(functions[BASELINE], {})
             first = _ask(BASELINE, plain, asked[0], runner, wants_answer=False, arguments=given)
             if first.error is not None:
@@ -153,10 +159,16 @@ def ask_systems(
         for name, function in functions.items():
             for done, (question, row) in enumerate(zip(asked, found, strict=True), start=1):
                 wants_answer = answers or bool(question.reference)
-                row.append(_ask(name, function, question, runner, wants_answer=wants_answer, arguments=given))
+                row.append(
+                    _ask(
+                        name, function, question, runner, wants_answer=wants_answer, arguments=given
+                    )
+                )
                 if progress is not None:
                     progress(name, done, len(asked))
-    rows = tuple(AskedQuestion(question, tuple(row)) for question, row in zip(asked, found, strict=True))
+    rows = tuple(
+        AskedQuestion(question, tuple(row)) for question, row in zip(asked, found, strict=True)
+    )
     if not any(question.reference for question in asked):
         return SideBySide(rows)
     model = judge if judge is not None else configure(base, _JUDGING)._context.chat
@@ -172,12 +184,16 @@ def _load_models(runtime: Any, *, answers: bool) -> None:
                 model.inner.warm_up()
 
 
-def _list_questions(questions: str | Question | Iterable[Question], reference: str) -> list[Question]:
+def _list_questions(
+    questions: str | Question | Iterable[Question], reference: str
+) -> list[Question]:
     if isinstance(questions, str):
         return [Question(_ONE, questions, metadata={"answer": reference} if reference else {})]
     listed = [questions] if isinstance(questions, Question) else list(questions)
     if reference:
-        raise ConfigError('set the reference of a Question as "answer" in its metadata', path="reference")
+        raise ConfigError(
+            'set the reference of a Question as "answer" in its metadata', path="reference"
+        )
     if len({question.id for question in listed}) < len(listed):
         raise ConfigError("two of the questions have the same id", path="questions")
     return listed
@@ -192,7 +208,10 @@ def _choose_systems(
         systems = SHOWN if has_model else SHOWN[:2]
     names = [systems] if isinstance(systems, str) else list(systems)
     known = chosen([name for name in names if name != OWN])
-    return {name: {} if name == OWN else {**known[name], **_PLAIN} for name in dict.fromkeys((BASELINE, *names))}
+    return {
+        name: {} if name == OWN else {**known[name], **_PLAIN}
+        for name in dict.fromkeys((BASELINE, *names))
+    }
 
 
 def _ask(
@@ -229,7 +248,11 @@ def _ask(
 
 
 def _rank(
-    rows: Sequence[AskedQuestion], model: LanguageModel, repeats: int, seed: int, progress: Progress | None
+    rows: Sequence[AskedQuestion],
+    model: LanguageModel,
+    repeats: int,
+    seed: int,
+    progress: Progress | None,
 ) -> RankedSystems:
     answers: dict[str, dict[str, str]] = {}
     for row in rows:
@@ -245,7 +268,9 @@ def _rank(
             repeats=repeats,
             seed=seed,
             timeout=120.0,
-            progress=None if progress is None else lambda done, total: progress(JUDGING, done, total),
+            progress=None
+            if progress is None
+            else lambda done, total: progress(JUDGING, done, total),
         )
     except ModelError as error:
         judged = [question for question in questions if question.reference]

@@ -15,7 +15,10 @@ from qtmiddleware.types import Retrieval, Variant
 
 BASELINE: Final = "raw"
 
-_NO_RULES: Final[Mapping[str, Any]] = {"preprocess": {"enabled": False}, "keywordEvidence": {"enabled": False}}
+_NO_RULES: Final[Mapping[str, Any]] = {
+    "preprocess": {"enabled": False},
+    "keywordEvidence": {"enabled": False},
+}
 
 # Also around a function whose own settings ask the model now and then.
 _ALWAYS: Final[Mapping[str, Any]] = {"escalation": {"mode": "always"}}
@@ -28,7 +31,11 @@ SEEDS: Final = "seed-parity"
 def read_tier(preset: str) -> Mapping[str, Any]:
     """Return the settings of a *preset* without the model: all systems of a comparison ask the same one."""
     _, settings = read_preset(preset)
-    return {key: value for key, value in settings.items() if key[0] != "$" and key != "transformationModel"}
+    return {
+        key: value
+        for key, value in settings.items()
+        if key[0] != "$" and key != "transformationModel"
+    }
 
 
 class _Systems(Mapping[str, Mapping[str, Any]]):
@@ -48,7 +55,9 @@ class _Systems(Mapping[str, Mapping[str, Any]]):
         return len(self._settings)
 
 
-_TRANSFORMS: Final = {name: {"transformationType": name, **_ALWAYS} for name in TRANSFORMS if name != "none"}
+_TRANSFORMS: Final = {
+    name: {"transformationType": name, **_ALWAYS} for name in TRANSFORMS if name != "none"
+}
 
 SYSTEMS: Final[Mapping[str, Mapping[str, Any]]] = _Systems(
     {
@@ -62,10 +71,18 @@ SYSTEMS: Final[Mapping[str, Mapping[str, Any]]] = _Systems(
         **_TRANSFORMS,
         "combined, auto": {"transformationType": "combined", "escalation": {"mode": "auto"}},
         SEEDS: None,
-        "combined, no hyde": {"transformationType": "combined", **_ALWAYS, "llm": {"hydeInCombined": False}},
+        "combined, no hyde": {
+            "transformationType": "combined",
+            **_ALWAYS,
+            "llm": {"hydeInCombined": False},
+        },
         "combined, no rules": {"transformationType": "combined", **_ALWAYS, **_NO_RULES},
         "hybrid": {"transformationType": "none", "hybrid": {"enabled": True}},
-        "hybrid, combined": {"transformationType": "combined", **_ALWAYS, "hybrid": {"enabled": True}},
+        "hybrid, combined": {
+            "transformationType": "combined",
+            **_ALWAYS,
+            "hybrid": {"enabled": True},
+        },
     }
 )
 """By name, all with the defaults they do not speak of; ``combined, no rules`` is the anchored fusion alone."""
@@ -101,7 +118,10 @@ def chosen(names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
         if name not in SYSTEMS:
             known = "; ".join(SYSTEMS)
             raise ConfigError(
-                f"there is no system {name!r}; the systems are: {known}", path="systems", value=name, allowed=known
+                f"there is no system {name!r}; the systems are: {known}",
+                path="systems",
+                value=name,
+                allowed=known,
             )
     return {name: SYSTEMS[name] for name in dict.fromkeys((BASELINE, *names))}
 
@@ -138,7 +158,10 @@ System = Callable[[Question], Run | Sequence[tuple[str, float]]]
 
 def run_of(found: Retrieval) -> Run:
     """Return *found* as a run; raises `ConfigError` for results that cannot be read, or have no ids to judge by."""
-    if unread := next((it for it in found.degradations if (it.stage, it.reason) == ("response", "unreadable")), None):
+    if unread := next(
+        (it for it in found.degradations if (it.stage, it.reason) == ("response", "unreadable")),
+        None,
+    ):
         raise ConfigError(
             f"the function's results cannot be read as passages ({unread.detail}); return a list of passages, "
             'each with an "id" that the judgements use',

@@ -52,7 +52,9 @@ def read_table(file: Path, needs: Collection[str] = ()) -> Iterator[tuple[str, d
         yield place, _name_cells(place, file, cells, names, separator)
 
 
-def _name_cells(place: str, file: Path, cells: list[str], names: list[str], separator: str) -> dict[str, str]:
+def _name_cells(
+    place: str, file: Path, cells: list[str], names: list[str], separator: str
+) -> dict[str, str]:
     """Return the *cells* by column; a row that is too long or too short is refused, as its cells may be shifted."""
     if len(cells) > len(names) and any(cell.strip() for cell in cells[len(names) :]):
         raise ConfigError(
@@ -75,7 +77,9 @@ def _read_header(file: Path, text: str, needs: Collection[str]) -> tuple[list[st
         except csv.Error:
             continue
         names = [_fold(cell) for cell in first]
-        if not set(names).isdisjoint(QUESTION_NAMES) and (not needs or not set(names).isdisjoint(needs)):
+        if not set(names).isdisjoint(QUESTION_NAMES) and (
+            not needs or not set(names).isdisjoint(needs)
+        ):
             return names, separator
         headers[separator] = [cell.strip() for cell in first]
     if not text.strip():

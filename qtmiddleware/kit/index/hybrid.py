@@ -124,12 +124,19 @@ class Hybrid:
         # So that whoever reads the signature sees how many passages a call without top_k gives.
         own = inspect.signature(self.__call__)
         top_k = own.parameters["top_k"].replace(default=options.search_top_k)
-        self.__signature__ = own.replace(parameters=list(({**own.parameters, "top_k": top_k}).values()))
+        self.__signature__ = own.replace(
+            parameters=list(({**own.parameters, "top_k": top_k}).values())
+        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(options={self._options!r})"
 
-    def __call__(self, query: str, top_k: int | None = None, filter: Filter | None = None) -> list[Record]:  # noqa: A002
+    def __call__(
+        self,
+        query: str,
+        top_k: int | None = None,
+        filter: Filter | None = None,  # noqa: A002
+    ) -> list[Record]:
         """The best *top_k* passages for *query* that meet *filter*."""
         top_k = self._options.search_top_k if top_k is None else top_k
         if top_k < 1:
@@ -139,11 +146,15 @@ class Hybrid:
         vector_weight, bm25_weight = self._weights
 
         def search_vectors() -> _Results:
-            return _read_results(query, vector_weight, self._vector_search(query, width, **condition))
+            return _read_results(
+                query, vector_weight, self._vector_search(query, width, **condition)
+            )
 
         def search_words() -> _Results:
             keywords = self._keywords(query)
-            return _read_results(keywords, bm25_weight, self._keyword_search(keywords, width, **condition))
+            return _read_results(
+                keywords, bm25_weight, self._keyword_search(keywords, width, **condition)
+            )
 
         if not bm25_weight:
             return self._merge(search_vectors(), None, top_k)
@@ -165,7 +176,12 @@ class Hybrid:
         rules = self._preprocess
         if not rules.enabled:
             return query
-        return to_keywords(query, language=rules.language, keep_words=rules.keep_words, extra_words=rules.extra_words)
+        return to_keywords(
+            query,
+            language=rules.language,
+            keep_words=rules.keep_words,
+            extra_words=rules.extra_words,
+        )
 
     def _wait_for(self, words: Future[_Results], bulkhead: Bulkhead) -> _Results | None:
         """Returns what the word search found, ``None`` where it failed or is late; a foreign error is named by kind."""
@@ -177,7 +193,12 @@ class Hybrid:
             kind = type(error).__name__
             why = error if isinstance(error, StoreError) and error.__cause__ is None else kind
             about: dict[str, Any] = {"event": "word_search_failed", "error": kind}
-            logger.log(level, "the keyword search failed (%s); only the vector search was used", why, **about)
+            logger.log(
+                level,
+                "the keyword search failed (%s); only the vector search was used",
+                why,
+                **about,
+            )
             return None
 
 
@@ -199,7 +220,9 @@ def _start(search: Callable[[], _Results], bulkhead: Bulkhead) -> Future[_Result
     return future
 
 
-def _merge(vectors: _Results | None, words: _Results | None, options: HybridSettings, top_k: int) -> list[Record]:
+def _merge(
+    vectors: _Results | None, words: _Results | None, options: HybridSettings, top_k: int
+) -> list[Record]:
     """Returns the best *top_k* records of both searches."""
     searches = [results for results in (vectors, words) if results is not None]
     ranked = sum_weighted([it.ranking for it in searches], options.method, rrf_k=options.rrf_k)
@@ -245,7 +268,9 @@ class HybridSearch(Hybrid):
                 "pinecone with store.sparseIndex, or set hybrid.bm25Weight to 0"
             )
         if options.vector_weight and not store.embeds and embedder is None:
-            raise ConfigError(f"{type(store).__name__} needs vectors; pass an embedder", path="embedder")
+            raise ConfigError(
+                f"{type(store).__name__} needs vectors; pass an embedder", path="embedder"
+            )
 
         def nearest(query: str, top_k: int, **condition: Any) -> list[Record]:
             if store.embeds or embedder is None:

@@ -61,13 +61,20 @@ def open_retriever(
     cannot be opened or holds vectors of another model, `ConfigError` for impossible settings, `MissingExtra`.
     """
     embeds_itself = (
-        store.embeds if store is not None else settings.store.kind == "pinecone" and settings.store.integrated
+        store.embeds
+        if store is not None
+        else settings.store.kind == "pinecone" and settings.store.integrated
     )
     chosen = None if embeds_itself else _open_embedder(embedder, settings)
     opened = store if store is not None else _open_store(settings, chosen, must_exist=must_exist)
     search, query_embedder = _build_search(opened, chosen, settings)
     return StoreRetriever(
-        opened, chosen, search, query_embedder, owns_store=store is None, owns_embedder=embedder is None
+        opened,
+        chosen,
+        search,
+        query_embedder,
+        owns_store=store is None,
+        owns_embedder=embedder is None,
     )
 
 
@@ -79,19 +86,25 @@ def _open_embedder(given: Any, settings: Settings) -> Embedder:
     try:
         return CallableEmbedder(given)
     except WrapError as error:
-        raise ConfigError(f"embedder: {error}", path="embedder", allowed="a function or object that embeds") from None
+        raise ConfigError(
+            f"embedder: {error}", path="embedder", allowed="a function or object that embeds"
+        ) from None
 
 
 def _open_store(settings: Settings, embedder: Embedder | None, *, must_exist: bool) -> Store:
     name, dimension = ("", 0) if embedder is None else (embedder.name, embedder.dimension)
     row, path = STORES[settings.store.kind], settings.index_path
     if row.keeps_files and must_exist and not Path(path).expanduser().exists():
-        raise StoreError(f"the index {path} does not exist yet; create it with qtm ingest and the same config")
+        raise StoreError(
+            f"the index {path} does not exist yet; create it with qtm ingest and the same config"
+        )
     module = import_module(f"qtmiddleware.kit.stores.{row.name}")
     opened: Store = module.open_store(settings, embedding_model=name, dimension=dimension)
     # Whoever ingests fills it; a service in the cloud is not asked for this alone.
     if must_exist and row.keeps_files and not opened.count():
-        logger.warning("the index at %s is empty; add documents with qtm ingest", path, event="index_empty")
+        logger.warning(
+            "the index at %s is empty; add documents with qtm ingest", path, event="index_empty"
+        )
     return opened
 
 
@@ -102,9 +115,15 @@ def _build_search(
     if isinstance(embedder, CallableEmbedder):
         embedder = embedder.queries
     if settings.hybrid.enabled:
-        return HybridSearch(store, embedder, options=settings.hybrid, preprocess=settings.preprocess), None
+        return HybridSearch(
+            store, embedder, options=settings.hybrid, preprocess=settings.preprocess
+        ), None
 
-    def search(query: Any, top_k: int = settings.top_k, filter: Filter | None = None) -> list[Record]:  # noqa: A002
+    def search(
+        query: Any,
+        top_k: int = settings.top_k,
+        filter: Filter | None = None,  # noqa: A002
+    ) -> list[Record]:
         return store.search(query, top_k, filter=filter)
 
     return search, embedder

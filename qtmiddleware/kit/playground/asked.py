@@ -40,7 +40,15 @@ _WEIGHTS: Final = "fusion.weights."
 KNOBS: Final[Mapping[str, Knob]] = {
     knob.key: knob
     for knob in (
-        Knob(key=TOP_K, label="passages", meaning="Number of passages.", usual="", low=1, high=50, step=1),
+        Knob(
+            key=TOP_K,
+            label="passages",
+            meaning="Number of passages.",
+            usual="",
+            low=1,
+            high=50,
+            step=1,
+        ),
         Knob(
             key="keywordEvidence.weight",
             label="words’ weight",
@@ -55,7 +63,11 @@ KNOBS: Final[Mapping[str, Knob]] = {
             choices=tuple(name for name, row in FUSION_METHODS.items() if row.merges),
         ),
         Knob(
-            key=f"{_WEIGHTS}original", label="question’s weight", meaning="The user's own question.", usual="1", high=5
+            key=f"{_WEIGHTS}original",
+            label="question’s weight",
+            meaning="The user's own question.",
+            usual="1",
+            high=5,
         ),
         *(
             Knob(
@@ -87,9 +99,17 @@ class Asked:
     problems: tuple[str, ...] = ()
 
     @classmethod
-    def read(cls, pairs: Iterable[tuple[str, str]], known: Sequence[str], shown: Sequence[str]) -> Asked:
+    def read(
+        cls, pairs: Iterable[tuple[str, str]], known: Sequence[str], shown: Sequence[str]
+    ) -> Asked:
         """Read what the *pairs* of an address mean; *known* are the tiers that can be asked, *shown* the usual ones."""
-        question, history, wanted, settings, problems = "", list[Message](), set[str](), dict[str, Any](), list[str]()
+        question, history, wanted, settings, problems = (
+            "",
+            list[Message](),
+            set[str](),
+            dict[str, Any](),
+            list[str](),
+        )
         for name, value in pairs:
             if name == "q":
                 question = value
@@ -105,7 +125,9 @@ class Asked:
                 try:
                     settings[name] = _read_value(KNOBS[name], value.strip())
                 except ValueError:
-                    problems.append(f"{name} must be {_describe_limits(KNOBS[name])}; it was ignored.")
+                    problems.append(
+                        f"{name} must be {_describe_limits(KNOBS[name])}; it was ignored."
+                    )
         if len(history) > MOST_TURNS:
             problems.append(f"Only the last {MOST_TURNS} earlier turns are used.")
         # The plain list is what all others are held against.
@@ -124,8 +146,12 @@ class Asked:
         pairs += [(turn.role, turn.content) for turn in self.history]
         # The plain list is always there, and stands in the address where it stands alone.
         chosen = self.tiers[1:] or self.tiers
-        pairs += [("tier", name) for name in chosen] if set(self.tiers[1:]) != set(shown[1:]) else []
-        return pairs + [(key, it if isinstance(it, str) else f"{it:g}") for key, it in self.settings.items()]
+        pairs += (
+            [("tier", name) for name in chosen] if set(self.tiers[1:]) != set(shown[1:]) else []
+        )
+        return pairs + [
+            (key, it if isinstance(it, str) else f"{it:g}") for key, it in self.settings.items()
+        ]
 
     def write(self, shown: Sequence[str] = ()) -> str:
         """The query of that address, with the ``?`` before it."""

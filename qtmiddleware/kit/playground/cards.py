@@ -107,7 +107,11 @@ class Card:
 
 
 def describe(
-    answer: TierAnswer, asked: Asked, baseline: Retrieval | None, answers: Collection[str] | None, config: str
+    answer: TierAnswer,
+    asked: Asked,
+    baseline: Retrieval | None,
+    answers: Collection[str] | None,
+    config: str,
 ) -> Card:
     """Return what *answer* has to show beside the plain list of *baseline*.
 
@@ -126,7 +130,9 @@ def describe(
         tier=answer.tier,
         answers=None if answers is None else len(answers),
         answer=_find_first(moved.place for moved in moves.passages if moved.match.id in judged),
-        lost=_find_first(drawing.find_place(moved) for moved in moves.dropped if moved.match.id in judged),
+        lost=_find_first(
+            drawing.find_place(moved) for moved in moves.dropped if moved.match.id in judged
+        ),
         took=figures.format_duration(answer.seconds * 1e3)
         if is_baseline
         else f"+{figures.format_duration(trace.added_ms)}",
@@ -158,7 +164,13 @@ class _RowWriter:
     """
 
     def __init__(
-        self, moves: Movements, found: Retrieval, asked: Asked, answers: Collection[str], *, is_baseline: bool
+        self,
+        moves: Movements,
+        found: Retrieval,
+        asked: Asked,
+        answers: Collection[str],
+        *,
+        is_baseline: bool,
     ) -> None:
         self._moves = moves
         self._found = found
@@ -191,7 +203,9 @@ class _RowWriter:
             way="same" if is_baseline else way,
             badge="" if is_baseline else badge,
             spoken="" if is_baseline else spoken,
-            why="" if is_baseline else reasons.explain_move(moved, self._found, has_words=bool(words)),
+            why=""
+            if is_baseline
+            else reasons.explain_move(moved, self._found, has_words=bool(words)),
             words=words,
             snippet=self._mark(snippet),
             text=self._mark(hide_unseen(shown)),
@@ -201,7 +215,9 @@ class _RowWriter:
     def _list_words(self, moved: Movement) -> tuple[Segment, ...]:
         if not reasons.is_raised_by_words(moved, self._found):
             return ()
-        return tuple(reasons.list_words(moved, self._moves, self._own, self._models, self._language))
+        return tuple(
+            reasons.list_words(moved, self._moves, self._own, self._models, self._language)
+        )
 
     def _mark(self, text: str) -> tuple[Segment, ...]:
         return tuple(drawing.mark_words(text, self._own, self._models, self._language))
@@ -216,21 +232,34 @@ def _name_passage(match: Match) -> tuple[str, str]:
     names = [held.get("title"), held.get("source"), held.get("url"), match.id]
     known = [name for name in (clean(str(it)) for it in names if isinstance(it, str | int)) if name]
     title = known[0] if known else clean(match.text or "") or "a passage without an id"
-    where = [it for it in known[1:] if it != title][:1] + [it for it in [describe_place(held)] if it]
+    where = [it for it in known[1:] if it != title][:1] + [
+        it for it in [describe_place(held)] if it
+    ]
     return shorten(title, _TITLE), shorten(", ".join(where), _TITLE)
 
 
 def _find_keywords(asked: Asked, found: Retrieval) -> tuple[str, str]:
     """The keywords of the question, and those that the model brought, both without function words."""
     texts = [*found.transformation.keywords]
-    texts += [text for name, row in TEXT_FIELDS.items() if row.is_evidence for text in found.transformation.texts(name)]
+    texts += [
+        text
+        for name, row in TEXT_FIELDS.items()
+        if row.is_evidence
+        for text in found.transformation.texts(name)
+    ]
     # A question full of slips is in no known language, and what the model made of it is.
-    language = find_language(found) or next(filter(None, (prepare(text).language for text in texts)), "")
-    return _join_telling([preprocess(asked.question)], language), _join_telling(map(preprocess, texts), language)
+    language = find_language(found) or next(
+        filter(None, (prepare(text).language for text in texts)), ""
+    )
+    return _join_telling([preprocess(asked.question)], language), _join_telling(
+        map(preprocess, texts), language
+    )
 
 
 def _join_telling(keywords: Iterable[str], language: str) -> str:
-    parts = [part for words in keywords for word in words.split() for part in drawing.split_word(word)]
+    parts = [
+        part for words in keywords for word in words.split() for part in drawing.split_word(word)
+    ]
     return " ".join(drop_function_words(parts, language))
 
 
@@ -246,8 +275,13 @@ def _sum_up(moves: Movements) -> str:
 def _describe_searches(found: Retrieval, moves: Movements) -> Iterator[Search]:
     labels = label_searches(ranking.variant for ranking in found.rankings)
     for at, (ranking, label) in enumerate(zip(found.rankings, labels, strict=True)):
-        places = {it.place: hit.place for it in moves.passages for hit in it.hits if hit.search == at}
-        spoken = "; ".join(f"result {place} was at {was}" for place, was in places.items()) or "not in the result"
+        places = {
+            it.place: hit.place for it in moves.passages for hit in it.hits if hit.search == at
+        }
+        spoken = (
+            "; ".join(f"result {place} was at {was}" for place, was in places.items())
+            or "not in the result"
+        )
         yield Search(
             label="joined text" if ranking.variant.kind == JOINED else label.removeprefix("the "),
             text=shorten(ranking.variant.text, 400),
@@ -281,10 +315,16 @@ def _list_figures(found: Retrieval, seconds: float) -> Iterator[tuple[str, str]]
         yield "units read", f"{trace.read_units:g}"
     if trace.read_cost_usd is not None:
         yield "reads", figures.format_dollars(trace.read_cost_usd)
-    yield "calls", "0, remembered" if trace.cache_hits and not trace.llm_calls else str(trace.llm_calls)
+    yield (
+        "calls",
+        "0, remembered" if trace.cache_hits and not trace.llm_calls else str(trace.llm_calls),
+    )
     if trace.llm_calls:
         yield "tokens", f"{trace.input_tokens:,} + {trace.output_tokens:,}"
-        yield "model", "unknown" if trace.cost_usd is None else figures.format_dollars(trace.cost_usd)
+        yield (
+            "model",
+            "unknown" if trace.cost_usd is None else figures.format_dollars(trace.cost_usd),
+        )
 
 
 def _format_cost(found: Retrieval) -> str:
@@ -304,7 +344,11 @@ def _describe_decision(found: Retrieval) -> str:
     decision = found.trace.decision
     if decision is None:
         return ""
-    return ("The model was called: " if decision.call else "The model was not called: ") + decision.reason + "."
+    return (
+        ("The model was called: " if decision.call else "The model was not called: ")
+        + decision.reason
+        + "."
+    )
 
 
 def _find_first(places: Iterable[int | None]) -> int | None:

@@ -75,7 +75,10 @@ def name_key(match: Match) -> str:
 def draw_moves(moves: Movements, step: float = 40.0) -> Moves:
     """The way of every passage from the plain list to the result."""
     tracked = (*moves.passages, *moves.dropped)
-    columns = [("raw", [_find_start(moved) for moved in tracked]), ("result", [find_place(moved) for moved in tracked])]
+    columns = [
+        ("raw", [_find_start(moved) for moved in tracked]),
+        ("result", [find_place(moved) for moved in tracked]),
+    ]
     ways = [(name_key(moved.match), find_way(moved)) for moved in tracked]
     return _draw(columns, ways, _count_rows(moves), step=step, row=ROW, slot=_SLOT)
 
@@ -84,7 +87,10 @@ def draw_search(moves: Movements, search: int) -> Moves:
     """The way of the passages of the result from the list of one *search*, by its place among them, to the result."""
     shown = moves.passages
     places = [next((hit.place for hit in it.hits if hit.search == search), None) for it in shown]
-    columns: list[tuple[str, list[int | None]]] = [("here", places), ("result", [it.place for it in shown])]
+    columns: list[tuple[str, list[int | None]]] = [
+        ("here", places),
+        ("result", [it.place for it in shown]),
+    ]
     # Of a list that counts for the result what matters is who was high in it.
     ways: list[tuple[str, Way]] = [
         (name_key(it.match), "hit" if place is not None and place <= len(shown) else "same")
@@ -200,18 +206,35 @@ class Bar:
 
 def draw_trace(trace: Trace) -> tuple[Bar, ...]:
     """Every stage of *trace* in the order they began."""
-    whole = max([trace.total_ms, *(it.started_ms + it.ms for it in trace.stages)], default=0.0) or 1.0
-    return tuple(_draw_stage(it, whole) for it in sorted(trace.stages, key=lambda it: (it.started_ms, -it.ms)))
+    whole = (
+        max([trace.total_ms, *(it.started_ms + it.ms for it in trace.stages)], default=0.0) or 1.0
+    )
+    return tuple(
+        _draw_stage(it, whole)
+        for it in sorted(trace.stages, key=lambda it: (it.started_ms, -it.ms))
+    )
 
 
 def _draw_stage(stage: Stage, whole: float) -> Bar:
     kind, _, what = stage.name.partition(".")
-    name, who = _STAGES.get(stage.name, (f"model, {what}" if kind == "transform" else stage.name, "model"))
+    name, who = _STAGES.get(
+        stage.name, (f"model, {what}" if kind == "transform" else stage.name, "model")
+    )
     if stage.name == "embed":
-        name, who = "embed question" if stage.detail == "original" else f"embed {stage.detail}", "own"
+        name, who = (
+            "embed question" if stage.detail == "original" else f"embed {stage.detail}",
+            "own",
+        )
     start = min(99.0, 100 * stage.started_ms / whole)
     wide = min(100 - start, max(0.7, 100 * stage.ms / whole))
-    return Bar(name, who, round(start, 2), round(wide, 2), stage.ms, "" if stage.status == "ok" else stage.status)
+    return Bar(
+        name,
+        who,
+        round(start, 2),
+        round(wide, 2),
+        stage.ms,
+        "" if stage.status == "ok" else stage.status,
+    )
 
 
 def measure_overlap(trace: Trace) -> float:
@@ -220,7 +243,8 @@ def measure_overlap(trace: Trace) -> float:
     models = [it for it in trace.stages if it.name.startswith("transform.")]
     return max(
         (
-            min(one.started_ms + one.ms, other.started_ms + other.ms) - max(one.started_ms, other.started_ms)
+            min(one.started_ms + one.ms, other.started_ms + other.ms)
+            - max(one.started_ms, other.started_ms)
             for one in searches
             for other in models
         ),
@@ -258,12 +282,17 @@ def mark_words(text: str, own: str, models: str, language: str = "") -> list[Seg
     return [(piece, whose) for piece, whose in (*pieces, (text[last:], "")) if piece]
 
 
-def cut_snippet(text: str, own: str, models: str, length: int = _SNIPPET, language: str = "") -> str:
+def cut_snippet(
+    text: str, own: str, models: str, length: int = _SNIPPET, language: str = ""
+) -> str:
     """The part of *text*, on one line, that holds most of the keywords; the question's count double."""
     whole = clean(text)
     if len(whole) <= length:
         return whole
-    hits = [(start, 2 if whose == "question" else 1) for start, _, whose in _find_owners(whole, own, models, language)]
+    hits = [
+        (start, 2 if whose == "question" else 1)
+        for start, _, whose in _find_owners(whole, own, models, language)
+    ]
     start = _find_densest(hits, max(1, length - 30))
     # Begun at a word, a little before the first one that counts.
     start = whole.rfind(" ", 0, max(0, start - 12)) + 1 if start > 20 else 0
@@ -288,7 +317,11 @@ def _find_owners(text: str, own: str, models: str, language: str) -> Iterator[tu
     """Yield where each keyword stands in *text* and whose it is; one that is of both is the question's."""
     theirs = [(start, end, "question") for start, end in _locate(own, text, language)]
     last, taken = 0, {at for start, end, _ in theirs for at in range(start, end)}
-    brought = [(start, end, "model") for start, end in _locate(models, text, language) if start not in taken]
+    brought = [
+        (start, end, "model")
+        for start, end in _locate(models, text, language)
+        if start not in taken
+    ]
     for start, end, whose in sorted(theirs + brought):
         if start >= last:
             yield start, end, whose
@@ -301,7 +334,11 @@ def _locate(words: str, text: str, language: str) -> list[tuple[int, int]]:
     others = " ".join(word for word in words.split() if word not in codes)
     spans = locate_words(others, text, language) if others else []
     # The s of "dog's" is no word.
-    spans = [(start, end) for start, end in spans if end - start > 1 or not _LETTER.fullmatch(text[start:end])]
+    spans = [
+        (start, end)
+        for start, end in spans
+        if end - start > 1 or not _LETTER.fullmatch(text[start:end])
+    ]
     for code in codes:
         pattern = rf"(?<!\w){re.escape(code)}(?!\w)"
         spans += [found.span() for found in re.finditer(pattern, text, re.IGNORECASE)]

@@ -78,7 +78,9 @@ class Page:
         """Return the beginning of the page: the form, and a place for each answer that is to come."""
         shown = self.tiers.shown
         folded = self.tiers.list_folded(asked) if is_running else ()
-        chosen = [tier for tier in self.tiers.all if tier.name in asked.tiers and tier.name not in folded]
+        chosen = [
+            tier for tier in self.tiers.all if tier.name in asked.tiers and tier.name not in folded
+        ]
         examples = [self._link(question, asked) for question in self.examples]
         return self._write(
             "head",
@@ -98,7 +100,9 @@ class Page:
         )
 
     def _link(self, question: Question, asked: Asked) -> Example:
-        link = replace(asked, question=question.text, history=question.history).write(self.tiers.shown)
+        link = replace(asked, question=question.text, history=question.history).write(
+            self.tiers.shown
+        )
         return Example(question, self._kinds.get(question.id, ""), link)
 
     def write_card(self, card: Card) -> str:
@@ -131,7 +135,9 @@ class Page:
 
     def describe(self, answer: TierAnswer, asked: Asked, baseline: Retrieval | None) -> Card:
         """Return what *answer* has to show beside the plain list of *baseline*."""
-        config = json.dumps(self.tiers.build_config(answer.tier, asked), indent=2, ensure_ascii=False)
+        config = json.dumps(
+            self.tiers.build_config(answer.tier, asked), indent=2, ensure_ascii=False
+        )
         answers = self._answers.get((asked.question.strip(), asked.history))
         return describe(answer, asked, baseline, answers, config)
 
@@ -176,7 +182,10 @@ def _compare(cards: Sequence[Card]) -> Iterator[ComparedRow]:
     answers = {key for rows in shown for key, row in rows.items() if row.is_answer}
     titles = {key: row.title for rows in shown for key, row in reversed(rows.items())}
     for key in dict.fromkeys(key for rows in shown for key in rows):
-        cells = [(str(rows[key].place), rows[key].way) if key in rows else ("–", "none") for rows in shown]
+        cells = [
+            (str(rows[key].place), rows[key].way) if key in rows else ("–", "none")
+            for rows in shown
+        ]
         yield ComparedRow(key, titles[key], tuple(cells), key in answers)
 
 

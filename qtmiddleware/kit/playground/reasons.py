@@ -22,13 +22,17 @@ def explain_move(moved: Movement, found: Retrieval, *, has_words: bool) -> str:
     """
     if moved.place is None:
         last = moved.reranked_place or moved.weighed_place or moved.fused_place
-        fell = "No search of this tier finds it" if last is None else f"Falls to {format_place(last)}"
+        fell = (
+            "No search of this tier finds it" if last is None else f"Falls to {format_place(last)}"
+        )
         return f"{fell}, so it is not among the {len(found.matches)} shown."
     if moved.before == moved.place:
         return ""
     if moved.before is not None and moved.place > moved.before:
         return _explain_fall(moved, found)
-    if moved.rerank_score is not None and _is_up(moved.weighed_place or moved.fused_place, moved.reranked_place):
+    if moved.rerank_score is not None and _is_up(
+        moved.weighed_place or moved.fused_place, moved.reranked_place
+    ):
         return f"The reranker puts it {format_place(moved.reranked_place or 0)}."
     others = [hit for hit in moved.hits if hit.kind != "original"]
     if others and (_find_start(moved) is None or _is_up(_find_start(moved), moved.fused_place)):
@@ -42,13 +46,20 @@ def explain_move(moved: Movement, found: Retrieval, *, has_words: bool) -> str:
 
 def is_raised_by_words(moved: Movement, found: Retrieval) -> bool:
     """Whether a passage stands higher than in the plain list, and words are what raised it from the merged one."""
-    if found.evidence is None or not found.evidence.weight or not moved.evidence or moved.evidence <= 0.0:
+    if (
+        found.evidence is None
+        or not found.evidence.weight
+        or not moved.evidence
+        or moved.evidence <= 0.0
+    ):
         return False
     is_higher = moved.place is not None and (moved.before is None or moved.place < moved.before)
     return is_higher and _is_up(moved.fused_place, moved.weighed_place)
 
 
-def list_words(moved: Movement, moves: Movements, own: str, models: str, language: str = "") -> list[Segment]:
+def list_words(
+    moved: Movement, moves: Movements, own: str, models: str, language: str = ""
+) -> list[Segment]:
     """Return the rarest few of the words in a passage, each in one form and with whose word it is.
 
     A word of every passage tells none apart, so it is left out if there are others.
@@ -61,7 +72,9 @@ def list_words(moved: Movement, moves: Movements, own: str, models: str, languag
             words.setdefault(find_stem(piece.casefold(), endings), (piece, whose))
     counts = {key: sum(key in text for text in texts) for key in words}
     telling = [key for key in words if counts[key] < len(texts)] or list(words)
-    chosen = sorted(telling, key=lambda key: (words[key][1] != "question", counts[key]))[:MOST_WORDS]
+    chosen = sorted(telling, key=lambda key: (words[key][1] != "question", counts[key]))[
+        :MOST_WORDS
+    ]
     return [words[key] for key in chosen]
 
 
@@ -70,7 +83,11 @@ def _explain_fall(moved: Movement, found: Retrieval) -> str:
     if moved.passed_by:
         count = len(moved.passed_by)
         places = " and ".join(map(format_place, moved.passed_by))
-        which = f"{count} passages" if count > 2 else f"the {'passages' if count == 2 else 'passage'} now {places}"
+        which = (
+            f"{count} passages"
+            if count > 2
+            else f"the {'passages' if count == 2 else 'passage'} now {places}"
+        )
         passing = f"Passed by {which}"
     return f"{passing}{''.join(_find_causes(moved, found))}."
 
@@ -80,7 +97,11 @@ def _find_causes(moved: Movement, found: Retrieval) -> Iterator[str]:
     start = _find_start(moved)
     if _is_up(moved.reranked_place, moved.weighed_place or moved.fused_place):
         yield ", by the reranker"
-    elif found.evidence is not None and found.evidence.weight and _is_up(moved.weighed_place, moved.fused_place):
+    elif (
+        found.evidence is not None
+        and found.evidence.weight
+        and _is_up(moved.weighed_place, moved.fused_place)
+    ):
         yield f", which {verb} more of {_name_words(found)}"
     elif _is_up(moved.fused_place, start):
         yield ", which the model’s search raises"

@@ -112,7 +112,11 @@ class Guard:
         if len(hosts) != 1 or hosts[0] not in self._hosts:
             return "This server answers only at 127.0.0.1."
         if any(value not in self._origins for name, value in headers if name == b"origin") or (
-            any(value not in (b"none", b"same-origin") for name, value in headers if name == b"sec-fetch-site")
+            any(
+                value not in (b"none", b"same-origin")
+                for name, value in headers
+                if name == b"sec-fetch-site"
+            )
             and not _only_opens(scope)
         ):
             return "Another site requested this page, so it is not shown. Copy the address to the address bar."
@@ -129,12 +133,18 @@ class Guard:
 def _only_opens(scope: Scope) -> bool:
     """Whether a tab is led to the page before anything is asked, as by the file that `qtm playground` opens."""
     headers = dict(scope["headers"])
-    leads = (headers.get(b"sec-fetch-mode"), headers.get(b"sec-fetch-dest")) == (b"navigate", b"document")
+    leads = (headers.get(b"sec-fetch-mode"), headers.get(b"sec-fetch-dest")) == (
+        b"navigate",
+        b"document",
+    )
     return leads and scope["method"] == "GET" and not scope["query_string"]
 
 
 async def _refuse(why: str, send: Callable[[Any], Awaitable[None]]) -> None:
-    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-security-policy", b"default-src 'none'")]
+    headers = [
+        (b"content-type", b"text/plain; charset=utf-8"),
+        (b"content-security-policy", b"default-src 'none'"),
+    ]
     await send({"type": "http.response.start", "status": 403, "headers": headers})
     await send({"type": "http.response.body", "body": f"{why}\n".encode()})
 
@@ -165,8 +175,13 @@ class Server:
                 await closing()
 
         self._room = asyncio.Semaphore(RUNS)
-        pages = {f"/{token}/": page} | {f"/{token}/{name}/": other for name, other in (others or {}).items()}
-        routes = [Route(path, partial(self._answer, shown), methods=["GET"]) for path, shown in pages.items()]
+        pages = {f"/{token}/": page} | {
+            f"/{token}/{name}/": other for name, other in (others or {}).items()
+        }
+        routes = [
+            Route(path, partial(self._answer, shown), methods=["GET"])
+            for path, shown in pages.items()
+        ]
         self.app = Guard(Starlette(routes=routes, lifespan=live), token=token, port=port)
 
     async def _answer(self, page: Page, request: Request) -> Response:
@@ -201,9 +216,13 @@ class Server:
                         yield page.write_card(cards[-1])
                 except ConfigError as error:
                     problem = str(error)
-                except Exception as error:  # the page says so and is closed: half a page says nothing
+                except (
+                    Exception
+                ) as error:  # the page says so and is closed: half a page says nothing
                     problem = f"The page could not be made: {type(error).__name__}"
-                    logger.debug("the page could not be made: %s", format_error(error), event="page_failed")
+                    logger.debug(
+                        "the page could not be made: %s", format_error(error), event="page_failed"
+                    )
             yield page.write_tail(asked, cards, problem)
         yield page.write_foot(is_running=is_running)
 
@@ -245,8 +264,16 @@ def _make_protocol() -> Any:
             self.number = next(numbers)
             super().connection_made(transport)
             # The server's own set keeps no order, and holds those that are being closed.
-            others = [it for it in self.connections if isinstance(it, Connection) and not it.transport.is_closing()]
-            idle = [it for it in others if it is not self and getattr(it.cycle, "response_complete", True)]
+            others = [
+                it
+                for it in self.connections
+                if isinstance(it, Connection) and not it.transport.is_closing()
+            ]
+            idle = [
+                it
+                for it in others
+                if it is not self and getattr(it.cycle, "response_complete", True)
+            ]
             if len(others) > MOST_CONNECTIONS and idle:
                 min(idle, key=attrgetter("number")).transport.abort()
 
@@ -267,7 +294,9 @@ async def serve(
     require_web()
     import uvicorn
 
-    server = Server(page, token=token, port=listening.getsockname()[1], closing=closing, others=others)
+    server = Server(
+        page, token=token, port=listening.getsockname()[1], closing=closing, others=others
+    )
     config = uvicorn.Config(
         server.app,
         http=_make_protocol(),

@@ -73,7 +73,9 @@ class TierAnswer:
     @property
     def is_readable(self) -> bool:
         """Whether there is a result, and passages could be read in it."""
-        return self.retrieval is not None and all(it.stage != "response" for it in self.retrieval.degradations)
+        return self.retrieval is not None and all(
+            it.stage != "response" for it in self.retrieval.degradations
+        )
 
 
 class Tiers:
@@ -119,11 +121,15 @@ class Tiers:
         return tuple(dict.fromkeys((BASELINE, "rules", "combined", *own, *_PRESETS, *transforms)))
 
     def _open(self, name: str, base: Any) -> Tier:
-        settings: Mapping[str, Any] = {} if name == OWN else read_tier(name) if name in _PRESETS else SYSTEMS[name]
+        settings: Mapping[str, Any] = (
+            {} if name == OWN else read_tier(name) if name in _PRESETS else SYSTEMS[name]
+        )
         kind = settings.get("transformationType", base._context.settings.transformation_type)
         asks = kind != "none"
         label = _LABELS.get(name) or f"{TRANSFORMS[name].label}."
-        return Tier(name, label, asks, self.has_model or not asks, settings, configure(base, settings))
+        return Tier(
+            name, label, asks, self.has_model or not asks, settings, configure(base, settings)
+        )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -152,7 +158,9 @@ class Tiers:
 
     def list_folded(self, asked: Asked) -> tuple[str, ...]:
         """Return the names of the tiers that no model can answer for what is *asked*."""
-        has_reply = self.has_model and (self._is_covered is None or self._is_covered(asked.question, asked.history))
+        has_reply = self.has_model and (
+            self._is_covered is None or self._is_covered(asked.question, asked.history)
+        )
         return () if has_reply else tuple(tier.name for tier in self.all if tier.asks_model)
 
     def warm_up(self, examples: Sequence[Question] = (), *, searches: bool) -> None:
@@ -182,7 +190,11 @@ class Tiers:
         laid = nested(flat)
         # All of it is refused here, and not by each tier.
         self.middleware.config.overridden(laid)
-        arguments: dict[str, Any] = {**self._given, "history": list(asked.history), "qtm_config": laid or None}
+        arguments: dict[str, Any] = {
+            **self._given,
+            "history": list(asked.history),
+            "qtm_config": laid or None,
+        }
         if TOP_K in asked.settings and self.takes_top_k:
             arguments[self._base.top_k_argument] = asked.settings[TOP_K]
         folded = self.list_folded(asked)
@@ -213,7 +225,9 @@ class Tiers:
         retrieval, problem = None, ""
         try:
             async with asyncio.timeout(self.seconds) as limit:
-                retrieval = await _branch(tier.function, self._learned).aretrieve(question, **arguments)
+                retrieval = await _branch(tier.function, self._learned).aretrieve(
+                    question, **arguments
+                )
         except Exception as error:
             problem = self._describe(error, is_late=limit.expired())
         return TierAnswer(tier, retrieval, problem, perf_counter() - began)

@@ -50,9 +50,17 @@ def find_headline(cards: Sequence[Card]) -> str:
     """Return what happened to the list, in two or three short sentences."""
     moved = [card for card in cards if not card.is_baseline and not card.problem]
     if not moved:
-        return "There is no plain list, so no tier ran." if cards and not cards[0].rows else "The plain list."
-    unheard = sum(any(reason.startswith("transform") for reason in card.degradations) for card in moved)
-    failed = f" The model gave nothing usable to {count_things(unheard, 'tier')}." if unheard else ""
+        return (
+            "There is no plain list, so no tier ran."
+            if cards and not cards[0].rows
+            else "The plain list."
+        )
+    unheard = sum(
+        any(reason.startswith("transform") for reason in card.degradations) for card in moved
+    )
+    failed = (
+        f" The model gave nothing usable to {count_things(unheard, 'tier')}." if unheard else ""
+    )
     plain = cards[0]
     if plain.answers:
         return f"{_describe_places(plain, moved)}{failed}"
@@ -74,18 +82,27 @@ def _describe_places(plain: Card, moved: Sequence[Card]) -> str:
         return f"{what} is {'' if plain.answer is None else f'{format_place(plain.answer)} '}in {where}."
     # A loss is said before a gain: it is what a reader must not miss.
     changes = [f"{way} with {_join(ways[way])}" for way in ("worse", "better") if way in ways]
-    place = "not in the plain list" if plain.answer is None else f"{_name_place(plain)} in the plain list"
+    place = (
+        "not in the plain list"
+        if plain.answer is None
+        else f"{_name_place(plain)} in the plain list"
+    )
     return f"{what} is {': '.join(filter(None, (place, ', '.join(changes))))}."
 
 
 def _describe_changes(moved: Sequence[Card]) -> Iterator[str]:
     changes: dict[tuple[str, str], list[str]] = {}
     for card in moved:
-        change = ("give", "the plain list") if card.headline == SAME else ("reorder", "the plain list")
+        change = (
+            ("give", "the plain list") if card.headline == SAME else ("reorder", "the plain list")
+        )
         if new := sum(row.way == "new" for row in card.rows):
             change = ("replace", f"{new} of the {count_things(len(card.rows), 'passage')}")
         changes.setdefault(change, []).append(card.tier.name)
-    said = (f"{_join(names)} {verb}{'s' if len(names) == 1 else ''} {what}" for (verb, what), names in changes.items())
+    said = (
+        f"{_join(names)} {verb}{'s' if len(names) == 1 else ''} {what}"
+        for (verb, what), names in changes.items()
+    )
     yield f"{'; '.join(said)}."
     if any(card.is_unsure for card in moved):
         yield "The passages probably do not hold the answer: the best one fits far worse than usual."
@@ -118,7 +135,9 @@ def _count_moves(card: Card, plain: Card) -> TierVerdict:  # noqa: ARG001  (as i
 
 
 def _build(card: Card, outcome: str, way: str, change: str) -> TierVerdict:
-    return TierVerdict(card.tier.name, outcome, way, _SIGNS[way], change, card.took, card.calls, card.cost)
+    return TierVerdict(
+        card.tier.name, outcome, way, _SIGNS[way], change, card.took, card.calls, card.cost
+    )
 
 
 def _join(names: Sequence[str]) -> str:

@@ -41,7 +41,9 @@ def build_matcher(filter: Mapping[str, Any]) -> Matcher:  # noqa: A002
 
 def _conditions(given: Any, depth: int) -> Matcher:
     if not isinstance(given, Mapping):
-        raise _make_error(f"a condition must be a mapping from fields, $and or $or, not {_kind_of(given)}")
+        raise _make_error(
+            f"a condition must be a mapping from fields, $and or $or, not {_kind_of(given)}"
+        )
     if depth > DEEPEST:
         raise _make_error(f"conditions must be nested at most {DEEPEST} deep")
     return _all([_condition(key, value, depth) for key, value in given.items()])
@@ -52,15 +54,21 @@ def _condition(key: Any, value: Any, depth: int) -> Matcher:
         raise _make_error(f"the name of a field must be text, not {_kind_of(key)}")
     if key in _JUNCTIONS:
         if not isinstance(value, list | tuple) or not value:
-            raise _make_error(f"{key} must be a list of one or more conditions, not {_kind_of(value)}")
+            raise _make_error(
+                f"{key} must be a list of one or more conditions, not {_kind_of(value)}"
+            )
         parts = [_conditions(part, depth + 1) for part in value]
         return _all(parts) if key == "$and" else _any(parts)
     if key.startswith("$"):
-        raise _make_error(f"{key} cannot be used as a field name; only {' and '.join(_JUNCTIONS)} can")
+        raise _make_error(
+            f"{key} cannot be used as a field name; only {' and '.join(_JUNCTIONS)} can"
+        )
     if not isinstance(value, Mapping):
         return _equal(key, [_operand("$eq", value)])
     if not value:
-        raise _make_error(f"the field {key!r} must have an operator; the operators are {', '.join(_OPERATORS)}")
+        raise _make_error(
+            f"the field {key!r} must have an operator; the operators are {', '.join(_OPERATORS)}"
+        )
     return _all([_operation(key, name, operand) for name, operand in value.items()])
 
 
@@ -71,7 +79,9 @@ def _operation(field: str, name: Any, operand: Any) -> Matcher:
         return equal if name == "$eq" else _not(equal)
     if name in ("$in", "$nin"):
         if not isinstance(operand, list | tuple | set | frozenset):
-            raise _make_error(f"{name} must be a list of texts, numbers and booleans, not {_kind_of(operand)}")
+            raise _make_error(
+                f"{name} must be a list of texts, numbers and booleans, not {_kind_of(operand)}"
+            )
         equal = _equal(field, [_operand(name, one) for one in operand])
         return equal if name == "$in" else _not(equal)
     if name in _ORDERS:
@@ -89,7 +99,10 @@ def _operation(field: str, name: Any, operand: Any) -> Matcher:
 def _equal(field: str, operands: Iterable[Any]) -> Matcher:
     # Beside the value goes whether it is a boolean, as Python takes True for 1.
     wanted = frozenset((isinstance(one, bool), one) for one in operands)
-    return _any_value(field, lambda one: isinstance(one, str | int | float) and (isinstance(one, bool), one) in wanted)
+    return _any_value(
+        field,
+        lambda one: isinstance(one, str | int | float) and (isinstance(one, bool), one) in wanted,
+    )
 
 
 def _any_value(field: str, holds: Callable[[Any], bool]) -> Matcher:

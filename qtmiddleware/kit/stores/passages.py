@@ -55,7 +55,9 @@ class LocalStore(ClosingStore):
         """The name the file or folder was given when it was made; a copy of it has it too."""
         return self._identity
 
-    def write(self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()) -> None:
+    def write(
+        self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
+    ) -> None:
         """Write *passages*, replacing those of the same id, and remove those of the ids *delete*, as one change."""
         raise NotImplementedError
 
@@ -71,7 +73,9 @@ class LocalStore(ClosingStore):
         self.write((), delete=ids)
 
 
-def check_model(path: object, model: object, length: object, embedding_model: str, dimension: int) -> None:
+def check_model(
+    path: object, model: object, length: object, embedding_model: str, dimension: int
+) -> None:
     """Raise `StoreError` unless the store at *path*, of vectors of *length* numbers of *model*, was made with these."""
     if (model, length) != (embedding_model, dimension):
         raise StoreError(
@@ -88,7 +92,10 @@ def check_slices(
     source = iter(passages)
     while part := list(islice(source, SLICE)):
         rows = [check_row(passage) for passage, _ in part]
-        yield rows, check_vectors([vector for _, vector in part], dimension, of=[row[0] for row in rows])
+        yield (
+            rows,
+            check_vectors([vector for _, vector in part], dimension, of=[row[0] for row in rows]),
+        )
 
 
 def pair_vectors(
@@ -96,7 +103,9 @@ def pair_vectors(
 ) -> Iterator[tuple[Passage, Sequence[float]]]:
     """Each of *passages* with its vector; raises `StoreError` unless there are as many of both."""
     if len(passages) != len(vectors):
-        raise StoreError(f"{len(passages)} passages came with {len(vectors)} vectors; each passage needs one vector")
+        raise StoreError(
+            f"{len(passages)} passages came with {len(vectors)} vectors; each passage needs one vector"
+        )
     return zip(passages, vectors, strict=True)
 
 
@@ -108,7 +117,9 @@ def filter_ids(ids: Iterable[str]) -> list[str]:
 def check_row(passage: Passage) -> Row:
     """*passage* as it is stored; raises `StoreError` for an id that is no text and metadata that is no JSON."""
     if not _is_storable(passage.id):
-        raise StoreError(f"the id {passage.id!r} must be text that can be stored; nothing was written")
+        raise StoreError(
+            f"the id {passage.id!r} must be text that can be stored; nothing was written"
+        )
     try:
         metadata = json.dumps(dict(passage.metadata))
     except (TypeError, ValueError) as error:
@@ -134,7 +145,9 @@ def check_query(query: Sequence[float] | str, dimension: int) -> Floats:
     return found
 
 
-def check_vectors(vectors: Sequence[Sequence[float]], dimension: int, *, of: Sequence[str] = ()) -> Floats:
+def check_vectors(
+    vectors: Sequence[Sequence[float]], dimension: int, *, of: Sequence[str] = ()
+) -> Floats:
     """*vectors* as an array of float32, each of *dimension* finite numbers; raises `StoreError` otherwise.
 
     *of* are the ids they belong to; without them they are a query's.
@@ -150,9 +163,13 @@ def check_vectors(vectors: Sequence[Sequence[float]], dimension: int, *, of: Seq
             array = np.asarray(vectors, dtype=np.float32)
     except (TypeError, ValueError) as error:
         # What stands there in place of numbers may be the very text that was to be embedded, and numpy quotes it.
-        raise StoreError(f"vectors must all be {dimension} numbers ({type(error).__name__})") from None
+        raise StoreError(
+            f"vectors must all be {dimension} numbers ({type(error).__name__})"
+        ) from None
     if array.ndim != 2 or array.shape[1] != dimension:
-        raise StoreError(f"vectors must all be {dimension} numbers; these are of the shape {array.shape}")
+        raise StoreError(
+            f"vectors must all be {dimension} numbers; these are of the shape {array.shape}"
+        )
     if not np.isfinite(array).all():
         at = int(np.flatnonzero(~np.isfinite(array).all(axis=1))[0])
         whose = f"of the passage {of[at]!r}" if of else "of the query"

@@ -18,4 +18,8 @@ __all__ = [
 
 def query_embedder(given: Any) -> CallableEmbedder:
     """The embedder of questions for whatever makes vectors of texts; raises `WrapError` where *given* cannot."""
-    return given.queries if isinstance(given, CallableEmbedder) else CallableEmbedder(given, for_queries=True)
+    return (
+        given.queries
+        if isinstance(given, CallableEmbedder)
+        else CallableEmbedder(given, for_queries=True)
+    )

@@ -10,7 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Set,
+)
 from enum import Enum
 from functools import partial
 from math import isclose
@@ -19,7 +29,12 @@ from typing import Any, Final, NamedTuple, Union, get_args, get_origin
 
 from qtmiddleware.errors import EmbeddingError, WrapError, is_outage
 from qtmiddleware.providers import name_of
-from qtmiddleware.providers.embedders.vectors import Vectors, check_vectors, count_tokens, read_vectors
+from qtmiddleware.providers.embedders.vectors import (
+    Vectors,
+    check_vectors,
+    count_tokens,
+    read_vectors,
+)
 from qtmiddleware.runtime.background_loop import is_async, run_in_background_loop
 from qtmiddleware.runtime.drivers import in_thread
 from qtmiddleware.runtime.steps import aconverse, converse
@@ -33,7 +48,13 @@ class Contract(Enum):
 
 
 QUERY_METHODS: Final = ("embed_query", "get_query_embedding", "embed", "encode_query", "encode")
-PASSAGE_METHODS: Final = ("embed_documents", "get_text_embedding_batch", "embed", "encode_document", "encode")
+PASSAGE_METHODS: Final = (
+    "embed_documents",
+    "get_text_embedding_batch",
+    "embed",
+    "encode_document",
+    "encode",
+)
 """The methods of LangChain, LlamaIndex, our own `Embedder` and sentence-transformers; with an ``a`` before the name
 those that are awaited."""
 CONCURRENCY: Final = 8
@@ -42,7 +63,14 @@ CONCURRENCY: Final = 8
 _LISTS: Final = (list, Sequence, Iterable, Collection)
 _PROBES: Final = ("How are invoices paid?", "How does a cat sleep on the sofa?")
 """Different texts of one first letter: a function of lists that looks at the first item alone makes them equal."""
-_MISUSE: Final = (TypeError, AttributeError, LookupError, ValueError, AssertionError, NotImplementedError)
+_MISUSE: Final = (
+    TypeError,
+    AttributeError,
+    LookupError,
+    ValueError,
+    AssertionError,
+    NotImplementedError,
+)
 """What functions raise about what they were given; anything else is about their service."""
 _DRAIN_SECONDS: Final = 0.02
 """How long calls that were cancelled may take to clean up."""
@@ -74,9 +102,13 @@ class CallableEmbedder:
     raise `EmbeddingError`.
     """
 
-    def __init__(self, given: Any, *, name: str = "", dimension: int | None = None, for_queries: bool = False) -> None:
+    def __init__(
+        self, given: Any, *, name: str = "", dimension: int | None = None, for_queries: bool = False
+    ) -> None:
         self._given = given
-        self._plain, self._awaited = _find_methods(given, QUERY_METHODS if for_queries else PASSAGE_METHODS)
+        self._plain, self._awaited = _find_methods(
+            given, QUERY_METHODS if for_queries else PASSAGE_METHODS
+        )
         self._keyword, self._contract = _read_signature(self._plain)
         self._name = name or _name_of(given, self._plain)
         self.model_name = "" if self._name == name_of(given) else self._name
@@ -110,7 +142,9 @@ class CallableEmbedder:
         """The embedder of questions for an index made with this one; itself where they are embedded like passages."""
         if _find_methods(self._given, QUERY_METHODS)[0] == self._plain:
             return self
-        return CallableEmbedder(self._given, name=self._name, dimension=self._dimension, for_queries=True)
+        return CallableEmbedder(
+            self._given, name=self._name, dimension=self._dimension, for_queries=True
+        )
 
     def embed(self, texts: Sequence[str], limit: int = CONCURRENCY) -> list[list[float]]:
         """One vector a text, in the texts' order.
@@ -127,14 +161,20 @@ class CallableEmbedder:
         if not texts:
             return []
         fn = self._awaited or self._plain
-        return await aconverse(self._embed(list(texts)), partial(self._gather_calls, fn, limit=limit))
+        return await aconverse(
+            self._embed(list(texts)), partial(self._gather_calls, fn, limit=limit)
+        )
 
     def _call_each(self, calls: _Calls, limit: int) -> list[Any]:
         """What the function returns for each of *calls*; a single call is made in this thread."""
         if len(calls) > 1:
             return run_in_background_loop(lambda: self._gather_calls(self._plain, calls, limit))
         made = self._call(self._plain, calls[0])
-        return [run_in_background_loop(lambda: _await_result(made)) if inspect.isawaitable(made) else made]
+        return [
+            run_in_background_loop(lambda: _await_result(made))
+            if inspect.isawaitable(made)
+            else made
+        ]
 
     async def _gather_calls(self, fn: Callable[..., Any], calls: _Calls, limit: int) -> list[Any]:
         """`_call_each` for the running loop: at most *limit* calls at a time, none left running."""
@@ -189,7 +229,9 @@ class CallableEmbedder:
         Two texts may well have one vector (to some models "Fees" and "fees" are the same), so equal vectors of a list
         decide nothing yet.
         """
-        asked = texts if len(set(texts)) > 1 else [*texts, next(it for it in _PROBES if it != texts[0])]
+        asked = (
+            texts if len(set(texts)) > 1 else [*texts, next(it for it in _PROBES if it != texts[0])]
+        )
         many = yield from self._attempt(asked, len(asked))
         if many.vectors and not _are_alike(many.vectors):
             self._contract = Contract.MANY
@@ -222,12 +264,21 @@ class CallableEmbedder:
 
     def _keeps_texts_apart(self) -> Generator[_Calls, Any, bool]:
         """Whether a text has the same vector in a list as alone, though different texts had equal ones."""
-        pair, alone = (yield from self._probe(list(_PROBES))), (yield from self._probe([_PROBES[1]]))
-        return _are_alike([*pair.vectors[1:], *alone.vectors]) if pair.vectors and alone.vectors else False
+        pair, alone = (
+            (yield from self._probe(list(_PROBES))),
+            (yield from self._probe([_PROBES[1]])),
+        )
+        return (
+            _are_alike([*pair.vectors[1:], *alone.vectors])
+            if pair.vectors and alone.vectors
+            else False
+        )
 
     def _probe(self, argument: str | list[str]) -> Generator[_Calls, Any, _Attempt]:
         """`_attempt`, raising the outage of a service that cannot say."""
-        attempt = yield from self._attempt(argument, 1 if isinstance(argument, str) else len(argument))
+        attempt = yield from self._attempt(
+            argument, 1 if isinstance(argument, str) else len(argument)
+        )
         if attempt.error is not None and is_outage(attempt.error):
             raise attempt.error
         return attempt
@@ -243,7 +294,9 @@ class CallableEmbedder:
         except EmbeddingError as error:
             why = str(error).removeprefix(f"{self._name} returned ")
             return _Attempt(came=f"returned {type(made).__name__} ({why})")
-        return _Attempt(vectors, came="returned the same vector for each" if count > 1 else "returned one")
+        return _Attempt(
+            vectors, came="returned the same vector for each" if count > 1 else "returned one"
+        )
 
     def _read(self, made: Any, count: int, dimension: int | None) -> Vectors:
         """The *count* vectors in what the function returned; raises `EmbeddingError`."""
@@ -251,7 +304,11 @@ class CallableEmbedder:
         # A whole response, of Pinecone's client or of OpenAI's; the data of arrays is no list.
         if isinstance(data, list):
             values = [it.values for it in data if isinstance(getattr(it, "values", None), list)]
-            made = Vectors(values, count_tokens(made)) if values else read_vectors(made, count, self._name)
+            made = (
+                Vectors(values, count_tokens(made))
+                if values
+                else read_vectors(made, count, self._name)
+            )
         elif isinstance(made, Mapping | Set):
             made = None
         elif _is_flat(made):
@@ -278,16 +335,25 @@ def _read_iterator(made: Any) -> Any:
     return list(made) if isinstance(made, Iterator) else made
 
 
-def _find_methods(given: Any, names: Sequence[str]) -> tuple[Callable[..., Any], Callable[..., Any] | None]:
+def _find_methods(
+    given: Any, names: Sequence[str]
+) -> tuple[Callable[..., Any], Callable[..., Any] | None]:
     """What embeds of *given*, and what of it is awaited where that is another method; raises `WrapError`."""
     if not isinstance(given, str | bytes | type):
         for name in names:
-            plain, awaited = (it if callable(it := getattr(given, f"{a}{name}", None)) else None for a in ("", "a"))
+            plain, awaited = (
+                it if callable(it := getattr(given, f"{a}{name}", None)) else None
+                for a in ("", "a")
+            )
             if (either := plain or awaited) is not None:
                 return either, awaited
         if callable(given):
             return given, None
-    what = f"the class {given.__name__}; make an object of it" if isinstance(given, type) else type(given).__name__
+    what = (
+        f"the class {given.__name__}; make an object of it"
+        if isinstance(given, type)
+        else type(given).__name__
+    )
     raise WrapError(
         f"embed must be {Contract.ONE.value}, {Contract.MANY.value}, or an object that embeds "
         f"(LangChain, LlamaIndex, sentence-transformers or an Embedder), not {what}"
@@ -299,7 +365,9 @@ def _name_of(given: Any, fn: Any) -> str:
     if fn is given:
         return getattr(fn, "__qualname__", "") or type(fn).__qualname__
     names = (getattr(given, name, None) for name in ("name", "model_name", "model"))
-    return next((name for name in names if isinstance(name, str) and name), type(given).__qualname__)
+    return next(
+        (name for name in names if isinstance(name, str) and name), type(given).__qualname__
+    )
 
 
 def _read_signature(fn: Callable[..., Any]) -> tuple[str, Contract | None]:
@@ -308,7 +376,9 @@ def _read_signature(fn: Callable[..., Any]) -> tuple[str, Contract | None]:
         parameters = list(inspect.signature(fn, eval_str=True).parameters.values())
     except Exception:  # Annotations are run: what they name may be there for type checkers only.
         return "", None
-    first = next((it for it in parameters if it.kind in (it.POSITIONAL_ONLY, it.POSITIONAL_OR_KEYWORD)), None)
+    first = next(
+        (it for it in parameters if it.kind in (it.POSITIONAL_ONLY, it.POSITIONAL_OR_KEYWORD)), None
+    )
     if first is None and not any(it.kind is it.VAR_POSITIONAL for it in parameters):
         needed = [it for it in parameters if it.kind is it.KEYWORD_ONLY and it.default is it.empty]
         first = needed[0] if len(needed) == 1 else None
@@ -325,7 +395,9 @@ def _contract_of(annotation: Any) -> Contract | None:
     if origin in (Union, UnionType):
         contracts = {_contract_of(it) for it in arguments if it is not NoneType}
         return contracts.pop() if len(contracts) == 1 else None
-    return Contract.MANY if annotation is list or (origin in _LISTS and arguments == (str,)) else None
+    return (
+        Contract.MANY if annotation is list or (origin in _LISTS and arguments == (str,)) else None
+    )
 
 
 def _is_flat(made: Any) -> bool:
@@ -344,7 +416,9 @@ def _are_alike(vectors: _Vectors) -> bool:
     first, *others = vectors
     return all(
         len(first) == len(other)
-        and all(isclose(a, b, rel_tol=1e-4, abs_tol=1e-6) for a, b in zip(first, other, strict=True))
+        and all(
+            isclose(a, b, rel_tol=1e-4, abs_tol=1e-6) for a, b in zip(first, other, strict=True)
+        )
         for other in others
     )
 
@@ -355,5 +429,7 @@ def _own_error(*errors: Exception | None) -> Exception | None:
     A service's outage or, where both failed, its refusal; not what a function says about the type of what it was given.
     """
     raised = [error for error in errors if error is not None]
-    own = (it for it in raised if is_outage(it) or (len(raised) == 2 and not isinstance(it, _MISUSE)))
+    own = (
+        it for it in raised if is_outage(it) or (len(raised) == 2 and not isinstance(it, _MISUSE))
+    )
     return next(own, None)

@@ -157,7 +157,11 @@ class OpenAIEmbedder:
         return host_of(self._find_address())
 
     def _find_address(self) -> str:
-        return str(getattr(self._given, "base_url", "")) if self._given is not None else self._address() or ""
+        return (
+            str(getattr(self._given, "base_url", ""))
+            if self._given is not None
+            else self._address() or ""
+        )
 
     def _address(self) -> str | None:
         return self._base_url or os.environ.get(SDK_ADDRESS_VARIABLE, "").strip() or None
@@ -167,7 +171,9 @@ class OpenAIEmbedder:
         if self._given is None:
             return self._own.get(self._make_client)
         if is_async_client(self._given):
-            raise EmbeddingError("the client must be synchronous for a synchronous call; pass openai.OpenAI()")
+            raise EmbeddingError(
+                "the client must be synchronous for a synchronous call; pass openai.OpenAI()"
+            )
         return self._given
 
     def _make_client(self) -> Any:
@@ -190,7 +196,9 @@ class OpenAIEmbedder:
             parts = _halve(texts) if _is_too_long(error) else []
             if not parts:
                 where = f"{self._model} at {self._host}"
-                known = read_client_error(error, where, address="the base URL", timeout="the embedder's timeout")
+                known = read_client_error(
+                    error, where, address="the base URL", timeout="the embedder's timeout"
+                )
                 raise EmbeddingError(str(known)) from None
         else:
             found = read_vectors(answer, len(texts), self._model)
@@ -240,7 +248,11 @@ def _check_dimensions(model: str, dimensions: int | None) -> None:
     longest = DIMENSIONS.get(model)
     if dimensions is None or longest is None or (1 <= dimensions <= longest and model not in FIXED):
         return
-    allowed = f"null, because its vectors always have {longest} numbers" if model in FIXED else f"1 to {longest}"
+    allowed = (
+        f"null, because its vectors always have {longest} numbers"
+        if model in FIXED
+        else f"1 to {longest}"
+    )
     raise ConfigError(
         f"embeddingDimensions must be {allowed} for {model}, not {dimensions}",
         path="embeddingDimensions",
@@ -257,7 +269,11 @@ def group_texts(texts: Sequence[str], most_texts: int) -> list[list[str]]:
         # An empty one is refused.
         sent = cut_to_bytes(replace_surrogates(text[:LONGEST]), LONGEST) or " "
         length = len(sent.encode())
-        if not groups or len(groups[-1]) >= min(most_texts, MOST_TEXTS) or size + length > MOST_REQUEST_BYTES:
+        if (
+            not groups
+            or len(groups[-1]) >= min(most_texts, MOST_TEXTS)
+            or size + length > MOST_REQUEST_BYTES
+        ):
             groups.append([])
             size = 0
         groups[-1].append(sent)

@@ -84,7 +84,9 @@ class SentenceTransformersEmbedder:
                     normalize_embeddings=True,
                 )
             except Exception as error:
-                raise EmbeddingError(f"{self._name} failed on these texts: {type(error).__name__}") from error
+                raise EmbeddingError(
+                    f"{self._name} failed on these texts: {type(error).__name__}"
+                ) from error
         vectors = check_vectors(made, len(texts), dimension=self._dimension, name=self._name)
         self._dimension = len(vectors[0])
         return vectors

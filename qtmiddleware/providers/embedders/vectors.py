@@ -41,12 +41,16 @@ def check_vectors(made: Any, count: int, *, dimension: int | None, name: str) ->
     except (TypeError, ValueError, OverflowError) as error:
         # What stands there in place of numbers may be the very text that was to be embedded, and Python quotes it.
         kind = type(error).__name__
-        raise EmbeddingError(f"{name} returned something other than lists of numbers ({kind})") from None
+        raise EmbeddingError(
+            f"{name} returned something other than lists of numbers ({kind})"
+        ) from None
     if len(vectors) != count:
         raise EmbeddingError(f"{name} returned {len(vectors)} vectors for {count} texts")
     lengths = {len(vector) for vector in vectors}
     if len(lengths) != 1 or lengths == {0}:
-        raise EmbeddingError(f"{name} returned vectors of several lengths or none: {sorted(lengths)}")
+        raise EmbeddingError(
+            f"{name} returned vectors of several lengths or none: {sorted(lengths)}"
+        )
     if dimension is not None and lengths != {dimension}:
         raise EmbeddingError(f"{name} returned vectors of {lengths.pop()} numbers, not {dimension}")
     if not all(all(map(isfinite, vector)) for vector in vectors):
@@ -71,14 +75,19 @@ def read_vectors(answer: Any, count: int, name: str) -> Vectors:
     try:
         held = json.loads(answer) if isinstance(answer, bytes) else answer
         items = list(read_field(held, "data"))
-        by_index = {_index(item, at): _vector(read_field(item, "embedding")) for at, item in enumerate(items)}
+        by_index = {
+            _index(item, at): _vector(read_field(item, "embedding"))
+            for at, item in enumerate(items)
+        }
     except (TypeError, ValueError, RecursionError):
         # What was read may quote a text, so it does not become the cause.
         raise EmbeddingError(
             f"{name} sent a response that cannot be read; check that the address is that of an API"
         ) from None
     if len(items) != count or by_index.keys() != set(range(count)):
-        raise EmbeddingError(f"{name} must send one vector per text, not {len(items)} for {count} texts")
+        raise EmbeddingError(
+            f"{name} must send one vector per text, not {len(items)} for {count} texts"
+        )
     return Vectors((by_index[at] for at in range(count)), count_tokens(held))
 
 

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["as_language_model", "clients_of", "has_language_model"]
 
-_ALLOWED = ", ".join((*(row.clients for row in MODEL_PROVIDERS), "or an object with name, complete and acomplete"))
+_ALLOWED = ", ".join(
+    (*(row.clients for row in MODEL_PROVIDERS), "or an object with name, complete and acomplete")
+)
 
 
 def as_language_model(client_or_model: Any, settings: Settings) -> LanguageModel:
@@ -41,7 +43,11 @@ def as_language_model(client_or_model: Any, settings: Settings) -> LanguageModel
     hint = "; pass an instance, not the class" if isinstance(given, type) else ""
     if isinstance(given, str):
         hint = "; to name a model, set transformationModel"
-    raise ConfigError(f"client must be {_ALLOWED}, not {type(given).__name__}{hint}", path="client", allowed=_ALLOWED)
+    raise ConfigError(
+        f"client must be {_ALLOWED}, not {type(given).__name__}{hint}",
+        path="client",
+        allowed=_ALLOWED,
+    )
 
 
 def clients_of(client_or_model: Any, settings: Settings) -> Clients | None:
@@ -49,7 +55,9 @@ def clients_of(client_or_model: Any, settings: Settings) -> Clients | None:
     from qtmiddleware.providers.llms.openai import accepts
     from qtmiddleware.providers.llms.openai.clients import Clients
 
-    if isinstance(client_or_model, LanguageModel) or not (client_or_model is None or accepts(client_or_model)):
+    if isinstance(client_or_model, LanguageModel) or not (
+        client_or_model is None or accepts(client_or_model)
+    ):
         return None
     return Clients(client_or_model, settings.llm.base_url)
 

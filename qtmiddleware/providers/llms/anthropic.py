@@ -21,10 +21,16 @@ from qtmiddleware.providers.llms.vendors import (
 from qtmiddleware.runtime.fields import read_field
 
 # Up to Claude 4.6 a model thinks only if it is told to, and takes a temperature; later ones refuse that.
-_OLDER: Final = re.compile(r"claude-(?:v?[1-3]\b|instant|[a-z]+-4(?:-[0-6])?(?:-\d{8}|-v\d|[@:]|$))")
+_OLDER: Final = re.compile(
+    r"claude-(?:v?[1-3]\b|instant|[a-z]+-4(?:-[0-6])?(?:-\d{8}|-v\d|[@:]|$))"
+)
 _DEFAULT_LIMIT: Final = 4_096
 """The tokens asked for where ``llm.maxTokens`` is null: Anthropic wants a number."""
-_ENDS: Final = {"max_tokens": "length", "model_context_window_exceeded": "length", "end_turn": "stop"}
+_ENDS: Final = {
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "end_turn": "stop",
+}
 # All that was read, whatever of it was kept on their side.
 _READ: Final = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 
@@ -67,7 +73,9 @@ class _Anthropic(Vendor):
             config["effort"] = "low" if effort == "minimal" else effort
         if config:
             body["output_config"] = config
-        if (temperature := request.get("temperature")) is not None and _OLDER.search(request["model"]):
+        if (temperature := request.get("temperature")) is not None and _OLDER.search(
+            request["model"]
+        ):
             body["temperature"] = min(temperature, 1.0)
         options: dict[str, Any] = {"stream": True} if "stream" in request else {}
         return resource.create(
@@ -118,7 +126,9 @@ class _Usage:
         self._counts |= {name: count for name, count in counts.items() if isinstance(count, int)}
 
     def total(self) -> Chunk:
-        return count_tokens(sum(self._counts.get(name, 0) for name in _READ), self._counts.get("output_tokens"))
+        return count_tokens(
+            sum(self._counts.get(name, 0) for name in _READ), self._counts.get("output_tokens")
+        )
 
 
 def _read_end(holder: Any) -> str | None:

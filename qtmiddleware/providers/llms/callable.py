@@ -105,7 +105,9 @@ class CallableModel:
         """The reply to *prompt*; raises `ModelError`."""
         return await self._await_reply(partial(self._awaited, prompt), prompt, deadline)
 
-    async def _await_reply(self, begin: Callable[[], Any], prompt: Prompt, deadline: Deadline) -> Reply:
+    async def _await_reply(
+        self, begin: Callable[[], Any], prompt: Prompt, deadline: Deadline
+    ) -> Reply:
         left = time_left(deadline)
         try:
             async with asyncio.timeout(None if left == NEVER else left) as scope:
@@ -148,14 +150,22 @@ def _messages(prompt: Prompt) -> list[dict[str, str]]:
 def _find_calls(fn: Any, model: str) -> tuple[Call | None, Call | None, bool]:
     """How *fn* is called blocking and how awaiting, ``None`` where it is not, and whether it is given *model*."""
     if _has(fn, "invoke", "ainvoke"):
-        return lambda prompt: fn.invoke(_messages(prompt)), lambda prompt: fn.ainvoke(_messages(prompt)), False
+        return (
+            lambda prompt: fn.invoke(_messages(prompt)),
+            lambda prompt: fn.ainvoke(_messages(prompt)),
+            False,
+        )
     if is_chat_model(fn):
 
         def messages(prompt: Prompt) -> list[Any]:
             message = import_module("llama_index.core.llms").ChatMessage
             return [message(**it) for it in _messages(prompt)]
 
-        return lambda prompt: fn.chat(messages(prompt)), lambda prompt: fn.achat(messages(prompt)), False
+        return (
+            lambda prompt: fn.chat(messages(prompt)),
+            lambda prompt: fn.achat(messages(prompt)),
+            False,
+        )
     call, takes_model = _function_call(fn, model)
     return (None, call, takes_model) if is_async(fn) else (call, None, takes_model)
 
@@ -166,7 +176,11 @@ def _function_call(fn: Callable[..., Any], model: str) -> tuple[Call, bool]:
         parameters = list(read_parameters(fn).values())
     except (ValueError, TypeError):  # Some builtins tell nothing.
         parameters = []
-    fixed = {it.name: model for it in parameters if it.name == "model" and it.default is it.empty and model}
+    fixed = {
+        it.name: model
+        for it in parameters
+        if it.name == "model" and it.default is it.empty and model
+    }
     free = [it for it in parameters if it.name not in fixed]
     chosen = next((it for it in free if it.name in _TAKES), free[0] if free else None)
     if chosen is None:
@@ -209,7 +223,10 @@ def make_model(given: Any, settings: Settings) -> CallableModel:
     """*given* as a model that is called as `CallableModel` says, with the prices out of *settings*."""
     llm = settings.llm
     return CallableModel(
-        given, model=settings.transformation_model, input_price=llm.input_price, output_price=llm.output_price
+        given,
+        model=settings.transformation_model,
+        input_price=llm.input_price,
+        output_price=llm.output_price,
     )
 
 
@@ -220,11 +237,14 @@ _ENDS: Final = ("finish_reason", "stop_reason", "stopReason", "done_reason", "re
 
 ACCEPTED: Final = (
     "text, a chat completion (an object or a dict, of OpenAI, LiteLLM or alike), a message of LangChain, Anthropic or"
-    " LlamaIndex, a response of the Responses API, or a dict with its text under one of: " + ", ".join(_TEXTS)
+    " LlamaIndex, a response of the Responses API, or a dict with its text under one of: "
+    + ", ".join(_TEXTS)
 )
 
 
-def read_returned(answer: Any, prompt: Prompt, label: str, prices: Callable[[str], Prices]) -> Reply:
+def read_returned(
+    answer: Any, prompt: Prompt, label: str, prices: Callable[[str], Prices]
+) -> Reply:
     """The reply that *answer* of the function *label* holds, with tokens, cost and truncation where it tells them.
 
     It may be what `ACCEPTED` says, or a dict that has the fields *prompt* asks for themselves. *prices* are those of a
@@ -249,12 +269,24 @@ def _read_message(answer: Any, label: str) -> Reply:
     raise_wrapped_error(answer)
     choices = read_field(answer, "choices")
     inner = choices[0] if isinstance(choices, list | tuple) and choices else None
-    holders = (answer, read_field(answer, "message"), read_field(read_field(answer, "output"), "message"), inner)
+    holders = (
+        answer,
+        read_field(answer, "message"),
+        read_field(read_field(answer, "output"), "message"),
+        inner,
+    )
     found = next(((it, text) for it in holders if (text := _text_in(it)) is not None), None)
     if found is None:
-        raise ModelError("unparsable", f"{label} returned {_kind_of(answer)}; it must return {ACCEPTED}")
+        raise ModelError(
+            "unparsable", f"{label} returned {_kind_of(answer)}; it must return {ACCEPTED}"
+        )
     message, text = found
-    holders = (answer, inner, read_field(answer, "response_metadata"), read_field(answer, "incomplete_details"))
+    holders = (
+        answer,
+        inner,
+        read_field(answer, "response_metadata"),
+        read_field(answer, "incomplete_details"),
+    )
     ends = (read_field(holder, name) for holder in holders for name in _ENDS)
     finish = next((end.lower() for end in ends if isinstance(end, str) and end), "")
     raise_refusal(message, finish)
@@ -267,7 +299,9 @@ def _text_in(holder: Any) -> str | None:
         return None
     if isinstance(read_field(holder, "content"), list | tuple):
         return read_text(holder)
-    return next((text for name in _TEXTS if isinstance(text := read_field(holder, name), str)), None)
+    return next(
+        (text for name in _TEXTS if isinstance(text := read_field(holder, name), str)), None
+    )
 
 
 def _kind_of(answer: Any) -> str:
@@ -281,6 +315,9 @@ def _find_cost(answer: Any, reply: Reply, prices: Callable[[str], Prices]) -> fl
     known = read_field(read_field(answer, "_hidden_params"), "response_cost")
     if isinstance(known, int | float) and not isinstance(known, bool):
         return float(known)
-    names = (read_field(answer, "model"), read_field(read_field(answer, "response_metadata"), "model_name"))
+    names = (
+        read_field(answer, "model"),
+        read_field(read_field(answer, "response_metadata"), "model_name"),
+    )
     model = next((name for name in names if isinstance(name, str)), "")
     return prices(model).cost(reply.input_tokens, reply.output_tokens)

@@ -13,7 +13,9 @@ from qtmiddleware.runtime.background_loop import run_in_background_loop
 from qtmiddleware.types import Deadline
 
 
-def time_left(deadline: Deadline, otherwise: str = "no time was left to call the language model") -> float:
+def time_left(
+    deadline: Deadline, otherwise: str = "no time was left to call the language model"
+) -> float:
     """The seconds until *deadline*, infinite where there is none.
 
     Raises `ModelError` with the message *otherwise* where none are left: ``cancelled`` where nobody waits any more,
@@ -51,7 +53,9 @@ _GRACE: Final = 0.25
 
 
 def complete_in_background(
-    acomplete: Callable[[Prompt, Deadline], Coroutine[Any, Any, Reply]], prompt: Prompt, deadline: Deadline
+    acomplete: Callable[[Prompt, Deadline], Coroutine[Any, Any, Reply]],
+    prompt: Prompt,
+    deadline: Deadline,
 ) -> Reply:
     """What *acomplete* answers in the private event loop; raises `ModelError`."""
     left = time_left(deadline)

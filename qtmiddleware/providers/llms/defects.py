@@ -30,7 +30,19 @@ _DEFECTS: Final = (
 _OUTSIDE: Final = (UnicodeError, OSError)
 
 _TRANSPORT: Final = frozenset(
-    {"aiohttp", "anyio", "asyncio", "grpc", "h11", "h2", "http", "httpcore", "httpcore2", "httpx", "httpx2"}
+    {
+        "aiohttp",
+        "anyio",
+        "asyncio",
+        "grpc",
+        "h11",
+        "h2",
+        "http",
+        "httpcore",
+        "httpcore2",
+        "httpx",
+        "httpx2",
+    }
     | {"requests", "socket", "ssl", "urllib", "urllib3"}
 )
 """Libraries of connections."""
@@ -53,10 +65,21 @@ def find_defect(error: BaseException, label: str, fn: Any) -> ModelError | None:
     """
     kind, this_call = type(error).__name__, object()
     if _log.isEnabledFor(logging.DEBUG):
-        _log.debug("%s failed\n%s", label, format_error(error), event="model_failed", model=label, error=kind)
+        _log.debug(
+            "%s failed\n%s",
+            label,
+            format_error(error),
+            event="model_failed",
+            model=label,
+            error=kind,
+        )
     if not _is_defect(error):
         return None
-    frames = [it for it in extract_tb(error.__traceback__, limit=_MOST_FRAMES) if not it.filename.startswith(_OURS)]
+    frames = [
+        it
+        for it in extract_tb(error.__traceback__, limit=_MOST_FRAMES)
+        if not it.filename.startswith(_OURS)
+    ]
     what = "a bug in the function"
     if not frames and isinstance(error, TypeError):
         taken = "one argument, the messages" if callable(fn) else "a prompt and a deadline"
@@ -65,14 +88,25 @@ def find_defect(error: BaseException, label: str, fn: Any) -> ModelError | None:
     if _reported.setdefault((getattr(fn, "__code__", label), kind), this_call) is this_call:
         stack = _format_stack(frames, kind, fn)
         _log.error(
-            "%s raised %s: %s (logged once)\n%s", label, kind, what, stack, event="model_bug", model=label, error=kind
+            "%s raised %s: %s (logged once)\n%s",
+            label,
+            kind,
+            what,
+            stack,
+            event="model_bug",
+            model=label,
+            error=kind,
         )
     return ModelError("failed", f"{label} raised {kind}: {what}; the traceback is in the log")
 
 
 def _is_defect(error: BaseException) -> bool:
     # Subclasses of others (a client's own errors, a JSON decoder's) say that something came back, and what.
-    if type(error).__module__ != "builtins" or isinstance(error, _OUTSIDE) or not isinstance(error, _DEFECTS):
+    if (
+        type(error).__module__ != "builtins"
+        or isinstance(error, _OUTSIDE)
+        or not isinstance(error, _DEFECTS)
+    ):
         return False
     return not (isinstance(error, _TAKEN_AWAY) and _library_of(error.__traceback__) in _TRANSPORT)
 
@@ -99,5 +133,7 @@ def _format_stack(frames: Sequence[FrameSummary], kind: str, fn: Any) -> str:
     code = getattr(fn, "__code__", None)
     if not shown and code is not None:
         # It could not be called with what it is given.
-        shown = [f'  File "{code.co_filename}", line {code.co_firstlineno}, called with one argument, the messages\n']
+        shown = [
+            f'  File "{code.co_filename}", line {code.co_firstlineno}, called with one argument, the messages\n'
+        ]
     return f"Traceback (most recent call last):\n{''.join(shown)}{kind} (its message is logged at DEBUG)"

@@ -84,7 +84,9 @@ class _Google(Vendor):
             config["thinking_config"] = {"thinking_budget": 0}
         elif effort is not None:
             config["thinking_config"] = {"thinking_level": "high" if effort == "max" else effort}
-        call = resource.generate_content_stream if "stream" in request else resource.generate_content
+        call = (
+            resource.generate_content_stream if "stream" in request else resource.generate_content
+        )
         given = {name: value for name, value in config.items() if value is not None}
         return call(model=request["model"], contents=user, config=given)
 
@@ -104,7 +106,11 @@ def _read(answer: Any, part: str) -> Chunk:
     usage = read_field(answer, "usage_metadata")
     written = [read_field(usage, f"{kind}_token_count") or 0 for kind in ("candidates", "thoughts")]
     # What was kept on their side counts as read.
-    counted = None if usage is None else count_tokens(read_field(usage, "prompt_token_count"), sum(written))
+    counted = (
+        None
+        if usage is None
+        else count_tokens(read_field(usage, "prompt_token_count"), sum(written))
+    )
     candidates = read_field(answer, "candidates")
     if read_field(read_field(answer, "prompt_feedback"), "block_reason"):
         return make_chunk("", "content_filter", counted, part=part)

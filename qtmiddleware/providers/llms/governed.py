@@ -45,7 +45,9 @@ class GovernedModel:
     *inner* has no known price.
     """
 
-    def __init__(self, inner: LanguageModel, settings: Settings, breaker: Breaker, *, meter: Meter = METER) -> None:
+    def __init__(
+        self, inner: LanguageModel, settings: Settings, breaker: Breaker, *, meter: Meter = METER
+    ) -> None:
         self.inner = inner
         self.can_async: bool = getattr(inner, "can_async", True)
         self.is_ours = is_ours(inner)
@@ -56,7 +58,9 @@ class GovernedModel:
         # One caller in a hurry, or after a slow search, must not close the model to all others.
         self._enough = settings.limits.model_seconds / 2
         known = getattr(inner, "prices", None)
-        self.prices = known or Prices(inner.name, settings.llm.input_price, settings.llm.output_price)
+        self.prices = known or Prices(
+            inner.name, settings.llm.input_price, settings.llm.output_price
+        )
         if self._budget.max_usd is not None and self.prices.cost(1, 1) is None:
             raise ConfigError(
                 f"budget.maxUsd needs the price of {inner.name}, which is not known; set llm.inputPrice and"
@@ -87,7 +91,9 @@ class GovernedModel:
             until = "being tested with one call"
             if rest > PROBE_REST:
                 until = f"not called for {ceil(rest)} more second{'' if rest <= 1 else 's'}"
-            return ModelError("circuit_open", f"{self.name} failed and is {until}", retry_after=rest)
+            return ModelError(
+                "circuit_open", f"{self.name} failed and is {until}", retry_after=rest
+            )
         lacking = self.meter.find_shortage(self._budget)
         return ModelError("over_budget", lacking) if lacking else None
 
@@ -118,7 +124,9 @@ class GovernedModel:
             for piece in pieces:
                 yield call.receive(piece)
 
-    async def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncGenerator[str | Reply, None]:
+    async def astream(
+        self, prompt: Prompt, deadline: Deadline
+    ) -> AsyncGenerator[str | Reply, None]:
         """`stream`, to be awaited."""
         inner: Any = self.inner
         if not hasattr(inner, "astream"):
@@ -160,7 +168,9 @@ class GovernedModel:
 class _Call:
     """One call under way, which tells breaker and meter how it ended."""
 
-    def __init__(self, model: GovernedModel, attempt: Attempt, reserved: Reservation, until: float) -> None:
+    def __init__(
+        self, model: GovernedModel, attempt: Attempt, reserved: Reservation, until: float
+    ) -> None:
         self._model = model
         self._attempt = attempt
         self._reserved = reserved
@@ -170,7 +180,9 @@ class _Call:
     def settle(self, reply: object) -> Reply:
         """*reply*, which ends the call; raises `ModelError` where the model gave something else."""
         if not isinstance(reply, Reply):
-            raise _NoReply("unparsable", f"{self._model.name} must return a Reply, not {type(reply).__name__}")
+            raise _NoReply(
+                "unparsable", f"{self._model.name} must return a Reply, not {type(reply).__name__}"
+            )
         self._has_output = True
         # What it still takes to end says nothing of the model: some services never close what they have sent.
         self._attempt.succeed()
@@ -191,7 +203,9 @@ class _Call:
     def __enter__(self) -> _Call:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
         if isinstance(error, ModelError):
             self._record_error(error)
             is_ours = self._model.is_ours and error.reason in REASONS

@@ -41,7 +41,9 @@ class _Mistral(Vendor):
             options["max_tokens"] = limit
         call = ("stream" if "stream" in request else "complete") + ("_async" if is_async else "")
         # `None` for the retries is none at all; what is left out is those of the client.
-        return getattr(resource, call)(**options, retries=None, timeout_ms=max(1, int(seconds * 1_000)))
+        return getattr(resource, call)(
+            **options, retries=None, timeout_ms=max(1, int(seconds * 1_000))
+        )
 
     def read_whole(self, answer: Any) -> Any:
         return _read(answer)
@@ -53,7 +55,11 @@ class _Mistral(Vendor):
 def _read(answer: Any) -> Any:
     """*answer*, which is a completion already but for the name of one end."""
     choices = read_field(answer, "choices")
-    if isinstance(choices, list) and choices and read_field(choices[0], "finish_reason") == "model_length":
+    if (
+        isinstance(choices, list)
+        and choices
+        and read_field(choices[0], "finish_reason") == "model_length"
+    ):
         kept = {name: read_field(choices[0], name) for name in ("delta", "message")}
         named = {name: read_field(answer, name) for name in ("usage", "model", "id")}
         return {"choices": [{**kept, "finish_reason": "length"}], **named}

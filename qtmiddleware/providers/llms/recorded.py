@@ -48,7 +48,8 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
         ) from None
     except OSError as error:
         raise ConfigError(
-            f"the recording {path} cannot be read: {error.strerror or type(error).__name__}", path="recording"
+            f"the recording {path} cannot be read: {error.strerror or type(error).__name__}",
+            path="recording",
         ) from error
 
 
@@ -58,9 +59,13 @@ def _read_record(line: str, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         record = None
     if not isinstance(record, dict):
-        raise ConfigError(f"{where} must be a JSON object; fix or delete that line", path="recording")
+        raise ConfigError(
+            f"{where} must be a JSON object; fix or delete that line", path="recording"
+        )
     if not isinstance(record.get("history") or [], list):
-        raise ConfigError(f"{where} must have a list as its history; fix or delete that line", path="recording")
+        raise ConfigError(
+            f"{where} must have a list as its history; fix or delete that line", path="recording"
+        )
     return record
 
 
@@ -68,7 +73,11 @@ def fit_shape(value: Any, wanted: ReplyField) -> Any:
     """*value* where it has the shape of the field *wanted*, else ``None``."""
     if wanted.shape != "list":
         return value if isinstance(value, str) and value.strip() else None
-    items = [item for item in value if isinstance(item, str) and item.strip()] if isinstance(value, list) else []
+    items = (
+        [item for item in value if isinstance(item, str) and item.strip()]
+        if isinstance(value, list)
+        else []
+    )
     return items[: wanted.max_items or None]
 
 
@@ -142,10 +151,14 @@ class RecordedModel:
         for total, record in enumerate(records, 1):  # noqa: B007
             self._index(record, known)
         if total and not self._by_text and not self._by_standalone:
-            raise ConfigError(f"none of the {total} recorded replies names its query; pass queries=")
+            raise ConfigError(
+                f"none of the {total} recorded replies names its query; pass queries="
+            )
 
     @classmethod
-    def from_file(cls, path: str | Path, queries: Iterable[Mapping[str, Any]] = ()) -> RecordedModel:
+    def from_file(
+        cls, path: str | Path, queries: Iterable[Mapping[str, Any]] = ()
+    ) -> RecordedModel:
         """The recording at *path*; raises `ConfigError` where it cannot be read."""
         where = Path(path)
         return cls(read_lines(where), queries, name=f"recorded:{where.stem}")
@@ -163,18 +176,27 @@ class RecordedModel:
         entry = self._find(prompt)
         if entry is None:
             raise ModelError("unrecorded", "no recorded reply for this query")
-        asked = [wanted for wanted in prompt.fields if wanted.name != "standalone" or prompt.history]
-        values = {wanted.name: fit_shape(entry.value(wanted.name, prompt.mode), wanted) for wanted in asked}
+        asked = [
+            wanted for wanted in prompt.fields if wanted.name != "standalone" or prompt.history
+        ]
+        values = {
+            wanted.name: fit_shape(entry.value(wanted.name, prompt.mode), wanted)
+            for wanted in asked
+        }
         answer = {name: value for name, value in values.items() if value}
         if not answer:
-            raise ModelError("empty", "the recorded reply for this query has none of the requested fields")
+            raise ModelError(
+                "empty", "the recorded reply for this query has none of the requested fields"
+            )
         return Reply(json.dumps(answer, ensure_ascii=False), cost_usd=0.0)
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """The recorded reply to *prompt*; raises `ModelError` as `complete` does."""
         return self.complete(prompt, deadline)
 
-    def _index(self, record: Mapping[str, Any], known: Mapping[str, tuple[str, tuple[str, ...]]]) -> None:
+    def _index(
+        self, record: Mapping[str, Any], known: Mapping[str, tuple[str, tuple[str, ...]]]
+    ) -> None:
         key = str(record.get("_id", ""))
         given, history = known.get(key, ("", None))
         text = normalise(record.get("query") or given)
@@ -197,12 +219,20 @@ class RecordedModel:
         if not (asked := read_contents(prompt.history, text)):
             plain = (entry for entry in entries if not entry.in_conversation)
             return next(plain, None) or self._by_standalone.get(text)
-        ranked = [(_count_common_end(entry.history or (), asked), entry) for entry in entries if entry.in_conversation]
+        ranked = [
+            (_count_common_end(entry.history or (), asked), entry)
+            for entry in entries
+            if entry.in_conversation
+        ]
         # An entry whose history is known and ends otherwise belongs to another conversation.
-        ranked = [(rank, entry) for rank, entry in ranked if rank > (0, False) or entry.history is None]
+        ranked = [
+            (rank, entry) for rank, entry in ranked if rank > (0, False) or entry.history is None
+        ]
         best = max((rank for rank, _ in ranked), default=None)
         fitting = [entry for rank, entry in ranked if rank == best]
-        return fitting[0] if len(fitting) == 1 else None if fitting else self._by_standalone.get(text)
+        return (
+            fitting[0] if len(fitting) == 1 else None if fitting else self._by_standalone.get(text)
+        )
 
 
 def _read_query(query: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
@@ -263,7 +293,11 @@ class RecordingModel:
         return self._record(prompt, await self._inner.acomplete(prompt, deadline))
 
     def _record(self, prompt: Prompt, reply: Reply) -> Reply:
-        objects = (it.value for it in find_json(reply.text) if isinstance(it.value, Members) and not it.is_cut)
+        objects = (
+            it.value
+            for it in find_json(reply.text)
+            if isinstance(it.value, Members) and not it.is_cut
+        )
         said = dict(next(objects, ()))
         values = {wanted.name: fit_shape(said.get(wanted.name), wanted) for wanted in prompt.fields}
         answer = {name: value for name, value in values.items() if value}
@@ -277,7 +311,13 @@ class RecordingModel:
             return reply
         history = [{"role": message.role, "content": message.content} for message in prompt.history]
         key = _identity(prompt)
-        record = {"_id": key, "query": prompt.query, "history": history, "mode": prompt.mode, **answer}
+        record = {
+            "_id": key,
+            "query": prompt.query,
+            "history": history,
+            "mode": prompt.mode,
+            **answer,
+        }
         try:
             with self._lock.free:
                 self._append(key, prompt.mode, record)
@@ -285,7 +325,12 @@ class RecordingModel:
             _log.warning("a reply could not be recorded: %s", error, event="reply_not_recorded")
         except OSError as error:
             why = error.strerror or type(error).__name__
-            _log.warning("a reply could not be recorded in %s: %s", self._path, why, event="reply_not_recorded")
+            _log.warning(
+                "a reply could not be recorded in %s: %s",
+                self._path,
+                why,
+                event="reply_not_recorded",
+            )
         return reply
 
     def _append(self, key: str, mode: str, record: Mapping[str, Any]) -> None:
@@ -296,10 +341,15 @@ class RecordingModel:
             return
         make_private_folders(self._path.parent)
         # Surrogates that stand alone cannot be encoded, but escaped, as JSON does it.
-        append_line(self._path, json.dumps(record, ensure_ascii=False).encode(errors="backslashreplace"))
+        append_line(
+            self._path, json.dumps(record, ensure_ascii=False).encode(errors="backslashreplace")
+        )
         self._written.add((key, mode))
 
 
 def _identity(prompt: Prompt) -> str:
-    parts = [normalise(prompt.query), *(f"{message.role}: {message.content}" for message in prompt.history)]
+    parts = [
+        normalise(prompt.query),
+        *(f"{message.role}: {message.content}" for message in prompt.history),
+    ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

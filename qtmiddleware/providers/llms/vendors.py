@@ -23,7 +23,11 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.providers.llms.calls import request_timeout
 from qtmiddleware.providers.llms.openai import OpenAIModel, read_options
-from qtmiddleware.providers.llms.openai.clients import Clients, copy_with_empty_pools, has_known_pools
+from qtmiddleware.providers.llms.openai.clients import (
+    Clients,
+    copy_with_empty_pools,
+    has_known_pools,
+)
 from qtmiddleware.providers.llms.openai.prices import find_prices
 from qtmiddleware.providers.llms.openai.requests import Received
 from qtmiddleware.providers.openai_client import (
@@ -64,7 +68,9 @@ class Vendor(ABC):
 
     def _is_client(self, given: Any) -> bool:
         kinds = type(given).__mro__
-        if isinstance(given, type) or not any(it.__module__.startswith(f"{self.package}.") for it in kinds):
+        if isinstance(given, type) or not any(
+            it.__module__.startswith(f"{self.package}.") for it in kinds
+        ):
             return False
         try:
             return hasattr(self.find_resource(given, is_async=False), self.calls[0])
@@ -126,7 +132,13 @@ def find_schema(request: Chunk) -> dict[str, Any] | None:
 
 
 def make_chunk(
-    text: Any, finish: str | None, usage: Chunk | None, *, part: str = "delta", model: Any = None, id_: Any = None
+    text: Any,
+    finish: str | None,
+    usage: Chunk | None,
+    *,
+    part: str = "delta",
+    model: Any = None,
+    id_: Any = None,
 ) -> Chunk:
     """A chunk, or with *part* ``message`` a completion, that says *text*, by *model* under the service's *id_*."""
     choices = [{part: {"content": text}, "finish_reason": finish}]
@@ -189,12 +201,18 @@ class VendorClients(Clients):
             return self._vendor.find_resource(given, is_async=False)
         if os.getpid() != self._process and has_known_pools(http):
             return self._of_process.get(self._make_sync).resource
-        return self._vendor.copy_resource(given, copy_with_bounded_error_bodies(http), is_async=False)
+        return self._vendor.copy_resource(
+            given, copy_with_bounded_error_bodies(http), is_async=False
+        )
 
     async def asynchronous(self) -> Any:
         """The resource for a call in the running event loop."""
         held = await super().asynchronous()
-        return held.resource if isinstance(held, _Held) else self._vendor.find_resource(held, is_async=True)
+        return (
+            held.resource
+            if isinstance(held, _Held)
+            else self._vendor.find_resource(held, is_async=True)
+        )
 
     def _find_http(self, given: Any, *, is_async: bool) -> Any:
         resource = self._vendor.find_resource(given, is_async=is_async)
@@ -269,7 +287,9 @@ class VendorModel(OpenAIModel):
                     yield chunk
                 event = next(events, None)
 
-    async def _aopen(self, request: dict[str, Any], deadline: Deadline, stack: AsyncExitStack) -> Received:
+    async def _aopen(
+        self, request: dict[str, Any], deadline: Deadline, stack: AsyncExitStack
+    ) -> Received:
         resource = await self._clients.asynchronous()
         seconds = request_timeout(deadline)
         with _service_errors():
@@ -371,10 +391,19 @@ def _service_errors() -> Iterator[None]:
 
 def read_vendor_error(error: Exception) -> Exception:
     """*error* of a vendor's client as a `ServiceError`; itself where it has no HTTP status."""
-    status = next((it for name in ("status_code", "code") if isinstance(it := getattr(error, name, None), int)), None)
+    status = next(
+        (
+            it
+            for name in ("status_code", "code")
+            if isinstance(it := getattr(error, name, None), int)
+        ),
+        None,
+    )
     if status is None:
         return error
-    body: Any = next((it for name in ("body", "details") if (it := getattr(error, name, None)) is not None), None)
+    body: Any = next(
+        (it for name in ("body", "details") if (it := getattr(error, name, None)) is not None), None
+    )
     if isinstance(body, str):
         try:
             body = json.loads(body)

@@ -35,12 +35,15 @@ def as_reranker(given: Any, settings: Settings) -> Reranker:
     `ConfigError` for all else, async functions among it.
     """
     if given is None:
-        return _find_reranker(settings.rerank.model, trust_remote_code=settings.rerank.trust_remote_code)
+        return _find_reranker(
+            settings.rerank.model, trust_remote_code=settings.rerank.trust_remote_code
+        )
     if not isinstance(given, type):
         if isinstance(given, Reranker):
             if inspect.iscoroutinefunction(given.rerank):
                 raise ConfigError(
-                    "rerank must be a plain method, not async, because it is called in a thread", path="reranker"
+                    "rerank must be a plain method, not async, because it is called in a thread",
+                    path="reranker",
                 )
             return given
         # First of all callables: a model of torch can be called too, but with tensors.
@@ -52,7 +55,9 @@ def as_reranker(given: Any, settings: Settings) -> Reranker:
             return CallableReranker(given)
     hint = "; pass an instance, not the class" if isinstance(given, type) else ""
     raise ConfigError(
-        f"reranker must be {_ALLOWED}, not {type(given).__name__}{hint}", path="reranker", allowed=_ALLOWED
+        f"reranker must be {_ALLOWED}, not {type(given).__name__}{hint}",
+        path="reranker",
+        allowed=_ALLOWED,
     )
 
 
@@ -105,7 +110,10 @@ class CallableReranker:
         if inspect.isawaitable(made):
             if inspect.iscoroutine(made):
                 made.close()
-            raise ModelError("unparsable", f"the reranker {self._name} returned an awaitable; pass a plain function")
+            raise ModelError(
+                "unparsable",
+                f"the reranker {self._name} returned an awaitable; pass a plain function",
+            )
         return check_scores(_sort_by_index(made), len(texts))
 
 

@@ -102,7 +102,9 @@ class CrossEncoderReranker:
             try:
                 scores = model.predict(pairs, batch_size=self._batch_size, show_progress_bar=False)
             except Exception as error:
-                raise ModelError("unavailable", f"the reranker {self._name} failed: {type(error).__name__}") from error
+                raise ModelError(
+                    "unavailable", f"the reranker {self._name} failed: {type(error).__name__}"
+                ) from error
         return check_scores(scores, len(texts))
 
     def _load_once(self) -> Any:

@@ -82,7 +82,9 @@ class PineconeReranker:
         ranked = list(answer.data)
         places = [it.index for it in ranked if type(it.index) is int]
         if len(ranked) != len(texts) or set(places) != set(range(len(texts))):
-            raise ModelError("unparsable", f"Pinecone's {self._name} must return one score per text")
+            raise ModelError(
+                "unparsable", f"Pinecone's {self._name} must return one score per text"
+            )
         return dict(zip(places, check_scores([it.score for it in ranked], len(texts)), strict=True))
 
     def _client(self) -> Any:
@@ -97,7 +99,10 @@ class PineconeReranker:
 def _make_client() -> Any:
     key = os.environ.get(KEY_VARIABLE, "").strip()
     if not key:
-        raise ModelError("unauthorized", f"the key for Pinecone is missing: set {KEY_VARIABLE} in the environment")
+        raise ModelError(
+            "unauthorized",
+            f"the key for Pinecone is missing: set {KEY_VARIABLE} in the environment",
+        )
     from pinecone import Pinecone
 
     return Pinecone(api_key=key)

@@ -98,14 +98,26 @@ _FIELDS: Final = {  # of the columns whose items are named in the plural
     "embeddings": "embedding",
     "uris": "uri",
 }
-_LEADING: Final = ("ids", "metadatas")  # beside these, "documents" is one column of several and no list of items
+_LEADING: Final = (
+    "ids",
+    "metadatas",
+)  # beside these, "documents" is one column of several and no list of items
 _NO_COLUMN: Final = "included"  # Chroma's list of the columns that were asked for
 _NUMBERS: Final = ("scores", "distances", "similarities")
 _KNOWN_ENVELOPES: Final = (
     *("matches", "result.hits", "documents", "results", "hits.hits", "hits", "points", "objects"),
 )
 _GENERAL_ENVELOPES: Final = (
-    *("docs", "response.docs", "chunks", "passages", "source_documents", "nodes", "records", "rows"),
+    *(
+        "docs",
+        "response.docs",
+        "chunks",
+        "passages",
+        "source_documents",
+        "nodes",
+        "records",
+        "rows",
+    ),
     *("items", "value", "data", "result"),
 )
 """Names that other things have too, such as the other columns of Chroma's results."""
@@ -170,7 +182,11 @@ def read_keys_and_scores(
     names the document is followed by NUL and the text, so that two chunks of one document stay two. Raises
     `ResponseShapeError` for an item that is no passage.
     """
-    outer = DEFAULT_NAMESPACE if type(response) is list else to_namespace(get_field(response, "namespace"))
+    outer = (
+        DEFAULT_NAMESPACE
+        if type(response) is list
+        else to_namespace(get_field(response, "namespace"))
+    )
     ids, namespaces, scores = read_columns(items, options, outer)
     if None not in ids and PlainRow not in set(map(type, items)):
         return list(zip(namespaces, ids, strict=True)), scores  # type: ignore[arg-type]
@@ -206,12 +222,18 @@ def find_shape(response: Any, options: KeywordEvidenceSettings = _USUAL) -> Shap
         _split_columns(response)
         return Shape(_read_columns, _write_columns, "columns, as Chroma's")
     if _is_data_frame(response):
-        return Shape(_read_frame, partial(_write_frame, options.score_field), "the rows of a data frame")
+        return Shape(
+            _read_frame, partial(_write_frame, options.score_field), "the rows of a data frame"
+        )
     if isinstance(response, str):
         mend = f"return the list of passages and join it later, or {ADVICE}"
-        raise ResponseShapeError(f"the response must be a list of passages, not one str; {mend}", shape="str")
+        raise ResponseShapeError(
+            f"the response must be a list of passages, not one str; {mend}", shape="str"
+        )
     if isinstance(response, Coroutine):
-        raise ResponseShapeError("the response must be awaited; wrap the function with kind='async'", shape="coroutine")
+        raise ResponseShapeError(
+            "the response must be awaited; wrap the function with kind='async'", shape="coroutine"
+        )
     if not is_list(response) or _is_record(response):
         raise shape_error(response, "no list of matches was found in a response of type")
     return _find_list_shape(response)
@@ -254,11 +276,15 @@ def _check_other_columns(response: Any, path: tuple[str, ...]) -> None:
     items = get_path(response, path)
     if len(path) > 1 or not items:
         return
-    for name, value in (response if isinstance(response, Mapping) else list_fields(response)).items():
+    for name, value in (
+        response if isinstance(response, Mapping) else list_fields(response)
+    ).items():
         if name == path[0] or name in _NUMBERS or not is_list(value) or len(value) != len(items):
             continue
         if isinstance(items[0], str) or all(map(is_number, value)):
-            raise shape_error(response, f"another list may run parallel to {path[0]!r} in a response of type")
+            raise shape_error(
+                response, f"another list may run parallel to {path[0]!r} in a response of type"
+            )
 
 
 def _probe(response: Any, path: tuple[str, ...]) -> Any:
@@ -272,7 +298,9 @@ def _probe(response: Any, path: tuple[str, ...]) -> Any:
 def _holds_passages(items: Sequence[Any], options: KeywordEvidenceSettings) -> bool:
     """Whether *items* are passages, by the first of them; an empty list holds nothing else."""
     if not len(items) or isinstance(items[0], str):
-        return not len(items) or any(isinstance(item, str) and reads_like_text(item) for item in items)
+        return not len(items) or any(
+            isinstance(item, str) and reads_like_text(item) for item in items
+        )
     try:
         return may_be_passage(name_places(items)[0], options.text_field, options.id_field)
     except Exception:  # an item may raise at whatever is read of it
@@ -285,7 +313,11 @@ def _is_record(response: Any) -> bool:
 
 
 def _find_list_shape(response: Sequence[Any]) -> Shape:
-    if len(response) == 2 and isinstance(response, (list, tuple)) and (shape := _find_parallel_shape(response, 0)):
+    if (
+        len(response) == 2
+        and isinstance(response, (list, tuple))
+        and (shape := _find_parallel_shape(response, 0))
+    ):
         return shape
     return _build_envelope_shape(())
 
@@ -313,7 +345,9 @@ def _build_envelope_shape(path: tuple[str, ...]) -> Shape:
 def _find_parallel_shape(response: Any, name: str | int) -> Shape | None:
     """Returns the shape of a *response* whose field *name* holds passages and another one their scores, or ``None``."""
     for scores in (1,) if name == 0 else _NUMBERS:
-        if (numbers := get_field(response, scores)) is not ABSENT and _are_parallel(get_field(response, name), numbers):
+        if (numbers := get_field(response, scores)) is not ABSENT and _are_parallel(
+            get_field(response, name), numbers
+        ):
             read, write = partial(_read_pairs, name, scores), partial(_write_pairs, name, scores)
             return Shape(read, write, "passages and their scores side by side")
     return None
@@ -329,7 +363,13 @@ def _are_parallel(passages: Any, numbers: Any) -> bool:
 
 def _read_pairs(name: str | int, scores: str | int, response: Any) -> Sequence[Any]:
     numbers = get_field(response, scores)
-    return list(zip(get_field(response, name), numbers.tolist() if is_array(numbers) else numbers, strict=True))
+    return list(
+        zip(
+            get_field(response, name),
+            numbers.tolist() if is_array(numbers) else numbers,
+            strict=True,
+        )
+    )
 
 
 def _write_pairs(name: str | int, scores: str | int, response: Any, items: Sequence[Any]) -> Any:
@@ -357,7 +397,9 @@ def _write_columns(response: Any, items: Sequence[Any]) -> Any:
     columns, is_nested = _split_columns(response)
     for name, column in columns.items():
         values = build_like(column, [item.get(_FIELDS.get(name, name)) for item in items])
-        response = replace_path(response, (name,), build_like(response[name], [values]) if is_nested else values)
+        response = replace_path(
+            response, (name,), build_like(response[name], [values]) if is_nested else values
+        )
     return response
 
 
@@ -366,7 +408,9 @@ def _split_columns(response: Any) -> tuple[dict[str, Any], bool]:
     first = next(it for name in _LEADING if is_list(it := response.get(name)))
     is_nested = len(first) > 0 and is_list(first[0])
     if is_nested and len(first) > 1:
-        raise shape_error(response, "the results of several queries were found in a response of type")
+        raise shape_error(
+            response, "the results of several queries were found in a response of type"
+        )
     count = len(first[0] if is_nested else first)
     columns = {}
     for name, outer in response.items():
@@ -376,7 +420,9 @@ def _split_columns(response: Any) -> tuple[dict[str, Any], bool]:
         if (is_list(column) or is_array(column)) and len(column) == count and name != _NO_COLUMN:
             columns[name] = column
         elif name in _FIELDS and outer is not None:
-            raise shape_error(response, f"{name!r} must be as long as the other columns in a response of type")
+            raise shape_error(
+                response, f"{name!r} must be as long as the other columns in a response of type"
+            )
     return columns, is_nested
 
 
@@ -397,7 +443,9 @@ def _is_data_frame(response: Any) -> bool:
     kind = type(response)
     if not (hasattr(kind, "iloc") and hasattr(kind, "columns") and response.columns.is_unique):
         return False
-    if not len(response) or any(name in NAMES for name in (*response.columns, *response.index.names)):
+    if not len(response) or any(
+        name in NAMES for name in (*response.columns, *response.index.names)
+    ):
         return True
     return any(isinstance(value, str) for value in response.iloc[0])
 
@@ -406,7 +454,9 @@ def _read_frame(response: Any) -> Sequence[Any]:
     """The rows; a level of the index is a column for the reading where it is named like an id."""
     known = response.astype(object).where(response.notna(), None)
     rows = [_Row(fields) for fields in known.to_dict("records")]
-    levels = [name for name in response.index.names if name in NAMES and name not in response.columns]
+    levels = [
+        name for name in response.index.names if name in NAMES and name not in response.columns
+    ]
     for level in levels:
         for row, label in zip(rows, response.index.get_level_values(level).tolist(), strict=True):
             row[level] = label
@@ -436,9 +486,15 @@ def _join_rows(response: Any, rows: Sequence[_Row]) -> Any:
     frames = {id(row.frame): row.frame for row in rows}
     columns = {}
     for name in names:
-        known = {key: frame[name].tolist() for key, frame in frames.items() if name in frame.columns}
-        values = [known[id(row.frame)][row.place] if id(row.frame) in known else None for row in rows]
-        columns[name] = _build_column(values, like_this[name].dtype if name in like_this.columns else object)
+        known = {
+            key: frame[name].tolist() for key, frame in frames.items() if name in frame.columns
+        }
+        values = [
+            known[id(row.frame)][row.place] if id(row.frame) in known else None for row in rows
+        ]
+        columns[name] = _build_column(
+            values, like_this[name].dtype if name in like_this.columns else object
+        )
     labels = [row.frame.index[[row.place]] for row in rows]
     frame = type(response)(columns, index=labels[0].append(labels[1:]))
     frame.columns = names
@@ -467,9 +523,13 @@ def read_usage(response: Any) -> float | None:
         if usage is ABSENT or usage is None:
             return None
         units = [to_number(get_field(usage, name)) for name in ("read_units", "readUnits")]
-    except Exception:  # a response may raise at whatever is read of it, and this is no reason to lose it
+    except (
+        Exception
+    ):  # a response may raise at whatever is read of it, and this is no reason to lose it
         return None
-    return next((int(it) if it.is_integer() else it for it in units if it is not None and it >= 0), None)
+    return next(
+        (int(it) if it.is_integer() else it for it in units if it is not None and it >= 0), None
+    )
 
 
 # --- results that are still to come -----------------------------------------------------------------------------------
@@ -485,7 +545,9 @@ def wait_for_response(response: Any) -> Any:
         return response
     if _has_methods(kind, ("result", "done", "add_done_callback")):
         return response.result()
-    return response.get() if _has_methods(kind, ("get", "ready", "wait", "successful")) else response
+    return (
+        response.get() if _has_methods(kind, ("get", "ready", "wait", "successful")) else response
+    )
 
 
 def _has_methods(kind: type, names: tuple[str, ...]) -> bool:

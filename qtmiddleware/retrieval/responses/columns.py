@@ -13,7 +13,14 @@ from operator import getitem
 from typing import Any
 
 from qtmiddleware.config.settings import KeywordEvidenceSettings
-from qtmiddleware.retrieval.responses.fields import OBJECT, Names, find_kind, is_number, list_own, to_number
+from qtmiddleware.retrieval.responses.fields import (
+    OBJECT,
+    Names,
+    find_kind,
+    is_number,
+    list_own,
+    to_number,
+)
 from qtmiddleware.retrieval.responses.items import (
     IDS,
     METADATA,
@@ -88,7 +95,10 @@ def _describe_objects(kind: type, own: tuple[str, ...]) -> _Likeness | None:
 
 
 def _describe(
-    kind: type, own: tuple[Any, ...], get: Callable[[Any, str], Any], pick: Callable[[Names], Sequence[str]]
+    kind: type,
+    own: tuple[Any, ...],
+    get: Callable[[Any, str], Any],
+    pick: Callable[[Names], Sequence[str]],
 ) -> _Likeness:
     names = pick(IDS), pick(SCORES), pick(TEXTS), pick(METADATA)
     return _Likeness(kind, own, get, *names, bool(pick(_NAMESPACE)), bool(pick(_NODE_CONTENT)))
@@ -101,7 +111,9 @@ def read_columns(
 
     *namespace* is that of items without one. Raises `ResponseShapeError` for an item that is no passage.
     """
-    likeness = _find_likeness(items) if options.id_field is None and options.score_field is None else None
+    likeness = (
+        _find_likeness(items) if options.id_field is None and options.score_field is None else None
+    )
     if likeness is None:
         for item in items:
             check_item(item, options.text_field, options.id_field)
@@ -132,7 +144,9 @@ def _read_ids(items: Sequence[Any], alike: Sequence[bool], likeness: _Likeness) 
     return ids
 
 
-def _read_scores(items: Sequence[Any], alike: Sequence[bool], likeness: _Likeness) -> list[float | None]:
+def _read_scores(
+    items: Sequence[Any], alike: Sequence[bool], likeness: _Likeness
+) -> list[float | None]:
     get, names = likeness.get, likeness.scores
     scores: list[float | None] = []
     for item, is_alike in zip(items, alike, strict=True):
@@ -160,7 +174,11 @@ def read_texts(items: Sequence[Any], text_field: str | None) -> list[str | None]
         # Most databases keep it in the metadata.
         metadata = _read_metadata([items[place] for place in missing], likeness)
         inner = _find_likeness(metadata)
-        found = list(map(find_text, metadata)) if inner is None else _find_texts(metadata, inner, find_text)
+        found = (
+            list(map(find_text, metadata))
+            if inner is None
+            else _find_texts(metadata, inner, find_text)
+        )
         for place, text in zip(missing, found, strict=True):
             texts[place] = text
     return texts
@@ -170,7 +188,9 @@ def read_all_metadata(items: Sequence[Any]) -> list[Mapping[str, Any]]:
     """Return the metadata of each of *items*, as `read_metadata` does; empty for one that cannot be read."""
     likeness = _find_likeness(items)
     try:
-        return list(map(read_metadata, items)) if likeness is None else _read_metadata(items, likeness)
+        return (
+            list(map(read_metadata, items)) if likeness is None else _read_metadata(items, likeness)
+        )
     except Exception:
         # An item may raise at whatever is read of it.
         return list(map(_read_safely, items))

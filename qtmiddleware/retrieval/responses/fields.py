@@ -28,7 +28,14 @@ ROW: Final = "row"
 OBJECT: Final = "object"
 
 # These may have keys() too: models, structs, arrays and what pandas makes.
-_NO_ROWS: Final = ("__dataclass_fields__", "__struct_fields__", "model_fields", "attribute_map", "dtype", "iloc")
+_NO_ROWS: Final = (
+    "__dataclass_fields__",
+    "__struct_fields__",
+    "model_fields",
+    "attribute_map",
+    "dtype",
+    "iloc",
+)
 
 
 def _find_kind(kind: type) -> str:
@@ -148,7 +155,9 @@ def list_fields(holder: Any) -> Mapping[str, Any]:
     if find_kind(kind) is ROW:
         return {name: _get_column(holder, name) for name in _list_columns(holder)}
     names = getattr(kind, "__struct_fields__", None) or getattr(kind, "_fields", None)
-    names = names or getattr(kind, "__dataclass_fields__", None) or getattr(holder, "__dict__", None)
+    names = (
+        names or getattr(kind, "__dataclass_fields__", None) or getattr(holder, "__dict__", None)
+    )
     if names is None:
         return holder.to_dict() if callable(getattr(kind, "to_dict", None)) else {}
     return {name: getattr(holder, name, None) for name in names}
@@ -158,7 +167,10 @@ def is_list(value: Any) -> bool:
     """Whether *value* is a sequence of items and not a text; an array is one where it holds objects or texts."""
     return (
         isinstance(value, (list, tuple))
-        or (isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray, memoryview)))
+        or (
+            isinstance(value, Sequence)
+            and not isinstance(value, (str, bytes, bytearray, memoryview))
+        )
         or (is_array(value) and value.ndim == 1 and value.dtype.kind in "OUT")
     )
 
@@ -203,7 +215,9 @@ def build_like(container: Any, values: Sequence[Any]) -> Any:
         return array
     # Texts may be longer than the given ones, and numbers no longer whole.
     free = kind == "U" or (kind in "iu" and any(isinstance(value, float) for value in values))
-    return np.array(values, dtype=(str if kind == "U" else None) if free else container.dtype).reshape(shape)
+    return np.array(
+        values, dtype=(str if kind == "U" else None) if free else container.dtype
+    ).reshape(shape)
 
 
 def replace_path(holder: Any, path: Path, value: Any) -> Any:
@@ -234,7 +248,11 @@ def remove_field(holder: Any, name: str) -> Any:
 def shape_error(value: Any, what: str) -> ResponseShapeError:
     """Returns the error for a *value* that cannot be read; names its type and never its content."""
     kind = type(value)
-    shape = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    shape = (
+        kind.__qualname__
+        if kind.__module__ == "builtins"
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )
     return ResponseShapeError(f"{what} {shape}; {ADVICE}", shape=shape)
 
 
@@ -243,7 +261,11 @@ def _copy_with(holder: Any, name: str | int, value: Any) -> Any:
     try:
         if isinstance(holder, Mapping):
             return _copy_mapping(holder, name, value)
-        return _copy_sequence(holder, name, value) if isinstance(name, int) else _copy_object(holder, name, value)
+        return (
+            _copy_sequence(holder, name, value)
+            if isinstance(name, int)
+            else _copy_object(holder, name, value)
+        )
     except ResponseShapeError:
         raise
     except Exception as error:
@@ -266,7 +288,12 @@ def _copy_mapping(holder: Mapping[Any, Any], name: str | int, value: Any) -> Map
 def _copy_object(holder: Any, name: str, value: Any) -> Any:
     kind = type(holder)
     if hasattr(kind, "__struct_fields__"):
-        return kind(**{field: value if field == name else getattr(holder, field) for field in kind.__struct_fields__})
+        return kind(
+            **{
+                field: value if field == name else getattr(holder, field)
+                for field in kind.__struct_fields__
+            }
+        )
     if hasattr(kind, "model_copy"):
         return holder.model_copy(update={name: value})
     if isinstance(holder, tuple):

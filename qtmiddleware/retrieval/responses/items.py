@@ -31,28 +31,72 @@ from qtmiddleware.retrieval.responses.fields import (
     shape_error,
     to_number,
 )
-from qtmiddleware.retrieval.responses.rows import PlainRow, is_id, is_pair, may_be_scores, reads_like_text
+from qtmiddleware.retrieval.responses.rows import (
+    PlainRow,
+    is_id,
+    is_pair,
+    may_be_scores,
+    reads_like_text,
+)
 from qtmiddleware.types import DEFAULT_NAMESPACE
 
 IDS: Final = Names(("id", "_id", "id_", "chunk_id", "node_id", "uuid", "pk"))
-_DOCUMENT_IDS: Final = Names(("document_id", "doc_id"))  # often shared by all chunks of one document
+_DOCUMENT_IDS: Final = Names(
+    ("document_id", "doc_id")
+)  # often shared by all chunks of one document
 _ALL_IDS: Final = Names((*IDS, *_DOCUMENT_IDS))
 SCORES: Final = Names(
     (
-        *("score", "_score", "score_", "similarity", "relevance_score", "certainty", "distance", "_distance"),
-        *("relevance", "rrf_score", "search_score", "@search.score", "cosine_similarity", "cosine_distance"),
+        *(
+            "score",
+            "_score",
+            "score_",
+            "similarity",
+            "relevance_score",
+            "certainty",
+            "distance",
+            "_distance",
+        ),
+        *(
+            "relevance",
+            "rrf_score",
+            "search_score",
+            "@search.score",
+            "cosine_similarity",
+            "cosine_distance",
+        ),
         *("vector_score", "sim", "dist"),
     )
 )
 METADATA: Final = Names(("metadata", "fields", "payload", "meta", "_source", "properties"))
 TEXTS: Final = Names(
     (
-        *("text", "content", "page_content", "chunk_text", "chunk", "passage", "body", "document", "snippet"),
-        *("raw_text", "page_text", "passage_text", "document_text", "node_text", "text_content", "chunk_content"),
+        *(
+            "text",
+            "content",
+            "page_content",
+            "chunk_text",
+            "chunk",
+            "passage",
+            "body",
+            "document",
+            "snippet",
+        ),
+        *(
+            "raw_text",
+            "page_text",
+            "passage_text",
+            "document_text",
+            "node_text",
+            "text_content",
+            "chunk_content",
+        ),
         *("contents", "context", "abstract", "description", "answer"),
     )
 )
-_NOT_METADATA: Final = frozenset((*IDS[:3], *SCORES[:3], "namespace", "values", "sparse_values", "vector", "embedding"))
+_NOT_METADATA: Final = frozenset(
+    (*IDS[:3], *SCORES[:3], "namespace", "values", "sparse_values", "vector", "embedding")
+)
 NAMES: Final = Names((*_ALL_IDS, *TEXTS))
 _NODE: Final = "node"  # what LlamaIndex's wrapper has, with the item's own fields
 _TELLING: Final = Names((_NODE, *NAMES))
@@ -75,7 +119,11 @@ def check_item(item: Any, text_field: str | None = None, id_field: str | None = 
     holder = _find_holder(item)
     if find_kind(type(holder)) is MAPPING or pick_fields(holder, NAMES):
         return
-    if read_text(item, text_field) is None and read_id(item, id_field) is None and not _measure_item(item):
+    if (
+        read_text(item, text_field) is None
+        and read_id(item, id_field) is None
+        and not _measure_item(item)
+    ):
         raise shape_error(item, "neither an id nor a text was found in an item of type")
 
 
@@ -168,7 +216,10 @@ def read_text(item: Any, text_field: str | None) -> str | None:
     nested fields. Without it the usual names are tried, in the item first, and LlamaIndex's ``_node_content`` last.
     """
     if text_field is not None:
-        return next((text for text in map(_to_text, _read_named(item, text_field)) if text is not None), None)
+        return next(
+            (text for text in map(_to_text, _read_named(item, text_field)) if text is not None),
+            None,
+        )
     holder = _find_holder(item)
     if isinstance(holder, (str, int)):
         return find_text(read_metadata(item)) if _is_id(item) else _to_text(holder)
@@ -233,8 +284,13 @@ def describe_missing_text(items: Sequence[Any], text_field: str | None) -> tuple
     Fields are named whose value reads like a text, and no content.
     """
     if all(isinstance(_find_holder(item), str | int) and not read_metadata(item) for item in items):
-        return "the passages are ids without texts", "return the texts too, for example as {'id', 'score', 'text'}"
-    where = "a common field name" if text_field is None else f"keywordEvidence.textField {text_field!r}"
+        return (
+            "the passages are ids without texts",
+            "return the texts too, for example as {'id', 'score', 'text'}",
+        )
+    where = (
+        "a common field name" if text_field is None else f"keywordEvidence.textField {text_field!r}"
+    )
     lengths: Counter[str] = Counter()
     for item in items:
         lengths.update(_measure_item(item))
@@ -280,7 +336,9 @@ def rescore(item: Any, score: float, score_field: str | None = None) -> Any:
         return item
     if type(item) is PlainRow:
         return item.rescore(score, score_field or "score")
-    for path in _find_score_paths(item) if score_field is None else _find_named_paths(item, score_field):
+    for path in (
+        _find_score_paths(item) if score_field is None else _find_named_paths(item, score_field)
+    ):
         if _runs_code(type(item), str(path[-1])) or not is_number(get_path(item, path)):
             continue
         try:
@@ -300,7 +358,9 @@ def to_namespace(value: Any) -> str:
 
 def _is_id(item: Any) -> bool:
     """Whether *item* is a pair with an id in front: what reads like a text is one."""
-    return find_kind(type(item)) is PLAIN and not (isinstance(item[0], str) and reads_like_text(item[0]))
+    return find_kind(type(item)) is PLAIN and not (
+        isinstance(item[0], str) and reads_like_text(item[0])
+    )
 
 
 def _find_holder(item: Any) -> Any:
@@ -366,7 +426,9 @@ def _read_named(item: Any, name: str) -> Iterator[Any]:
 
 def _find_named_paths(item: Any, name: str) -> Iterator[Path]:
     """The paths of what `_read_named` reads."""
-    starts: Sequence[Path] = [(0,), (2,)][: len(item) - 1] if find_kind(type(item)) is PLAIN else [(_NODE,), ()]
+    starts: Sequence[Path] = (
+        [(0,), (2,)][: len(item) - 1] if find_kind(type(item)) is PLAIN else [(_NODE,), ()]
+    )
     for start in starts:
         for between in (*METADATA, None):
             for inner in ((name,), name.split(".")):
@@ -380,7 +442,9 @@ def find_text(holder: Any) -> str | None:
     for value in _list_values(holder, TEXTS):
         if isinstance(value, str) and value and not value.isspace():
             return value
-    packed = holder.get("_node_content") if type(holder) is dict else get_field(holder, "_node_content")
+    packed = (
+        holder.get("_node_content") if type(holder) is dict else get_field(holder, "_node_content")
+    )
     if not isinstance(packed, str):
         return None
     try:
@@ -418,7 +482,11 @@ def _list_all(item: Any) -> Mapping[str, Any]:
 def _measure_item(item: Any) -> dict[str, int]:
     """How long those fields of the item are that read like a text, by name."""
     leaves = _flatten_item(item).items()
-    return {name: len(value) for name, value in leaves if isinstance(value, str) and len(value.split()) > 1}
+    return {
+        name: len(value)
+        for name, value in leaves
+        if isinstance(value, str) and len(value.split()) > 1
+    }
 
 
 def _flatten_item(item: Any) -> dict[str, Any]:
@@ -434,7 +502,9 @@ def _flatten(fields: Mapping[Any, Any], depth: int = 2) -> dict[str, Any]:
         if not isinstance(value, Mapping):
             leaves[name] = value
         elif depth > 1 and name not in METADATA:
-            leaves.update({f"{name}.{inner}": leaf for inner, leaf in _flatten(value, depth - 1).items()})
+            leaves.update(
+                {f"{name}.{inner}": leaf for inner, leaf in _flatten(value, depth - 1).items()}
+            )
     return leaves
 
 
@@ -443,7 +513,11 @@ def _collect_columns(items: Sequence[Any]) -> dict[str, list[Any]] | None:
     leaves = list(map(_flatten_item, items))
     if not any(leaves):
         return None
-    return {name: [row[name] for row in leaves] for name in leaves[0] if all(name in row for row in leaves)}
+    return {
+        name: [row[name] for row in leaves]
+        for name in leaves[0]
+        if all(name in row for row in leaves)
+    }
 
 
 def _are_different_words(column: Sequence[Any]) -> bool:

@@ -9,7 +9,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from qtmiddleware.retrieval.responses.fields import PLAIN, find_kind, is_number, replace_path, to_number
+from qtmiddleware.retrieval.responses.fields import (
+    PLAIN,
+    find_kind,
+    is_number,
+    replace_path,
+    to_number,
+)
 
 _READS_LIKE_A_TEXT: Final = re.compile(r"[\s。、，！？]")  # some scripts put no space between words
 
@@ -75,7 +81,9 @@ def name_places(items: Sequence[Any], fields: Sequence[str | None] = ()) -> Sequ
 def _build_key(row: Sequence[Any]) -> str:
     """The id, if the row begins with one, and NUL and the texts, whichever of them is the passage."""
     id_ = str(row[0]) if is_id(row[0]) else ""
-    texts = [value for place, value in enumerate(row) if isinstance(value, str) and (place or not id_)]
+    texts = [
+        value for place, value in enumerate(row) if isinstance(value, str) and (place or not id_)
+    ]
     return "\0".join([id_, *texts]) if texts else id_ or "\0"
 
 
@@ -106,7 +114,9 @@ def _choose_names(columns: Sequence[Sequence[Any]], *, needs_number: bool) -> li
     if needs_number and not any(is_number(value) for column in columns for value in column):
         return names
     found = {
-        "metadata": [place for place, column in enumerate(columns) if _are_all(column, Mapping)][:1],
+        "metadata": [place for place, column in enumerate(columns) if _are_all(column, Mapping)][
+            :1
+        ],
         "score": [place for place, column in enumerate(columns) if may_be_scores(column)][-1:],
         "text": _choose_text(columns),
     }
@@ -128,4 +138,6 @@ def _choose_text(columns: Sequence[Sequence[Any]]) -> list[int]:
 
 
 def _are_all(column: Sequence[Any], kind: type) -> bool:
-    return any(value is not None for value in column) and all(isinstance(it, kind) for it in column if it is not None)
+    return any(value is not None for value in column) and all(
+        isinstance(it, kind) for it in column if it is not None
+    )

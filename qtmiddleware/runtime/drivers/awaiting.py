@@ -44,7 +44,11 @@ DRAIN_SECONDS: Final = 0.02
 def _start(step: Leaf, performer: Performer) -> Awaitable[Any]:
     """Start one step; its answer is to be awaited."""
     if isinstance(step, Search):
-        return performer.asearch(step) if performer.native_async else in_thread(partial(performer.search, step))
+        return (
+            performer.asearch(step)
+            if performer.native_async
+            else in_thread(partial(performer.search, step))
+        )
     if isinstance(step, Ask):
         model = model_of(step, performer)
         if getattr(model, "can_async", True):
@@ -58,7 +62,11 @@ def _start(step: Leaf, performer: Performer) -> Awaitable[Any]:
         return asyncio.wrap_future(step.flight.result)
     if isinstance(step, Recall):
         return in_thread(step.call)
-    return performer.aembed(step.texts) if performer.native_async else in_thread(partial(performer.embed, step.texts))
+    return (
+        performer.aembed(step.texts)
+        if performer.native_async
+        else in_thread(partial(performer.embed, step.texts))
+    )
 
 
 async def _perform(step: Leaf, performer: Performer) -> Any:
@@ -70,7 +78,11 @@ async def _perform(step: Leaf, performer: Performer) -> Any:
 async def _attempt(step: Leaf, performer: Performer, began: float) -> Outcome:
     try:
         # Of most steps nobody hears.
-        value = await (_start(step, performer) if step.observation is NOT_OBSERVED else _perform(step, performer))
+        value = await (
+            _start(step, performer)
+            if step.observation is NOT_OBSERVED
+            else _perform(step, performer)
+        )
     except Exception as error:
         return Outcome(error=error, seconds=perf_counter() - began, began=began)
     return Outcome(value, seconds=perf_counter() - began, began=began)
@@ -95,7 +107,11 @@ class _Batch:
     )
 
     def __init__(
-        self, together: Together, performer: Performer, context: Context, tell: Callable[[list[Outcome]], None]
+        self,
+        together: Together,
+        performer: Performer,
+        context: Context,
+        tell: Callable[[list[Outcome]], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._steps = together.steps
@@ -215,7 +231,9 @@ def _settle(future: asyncio.Future[T], value: T) -> None:
         future.set_result(value)
 
 
-async def _perform_together(together: Together, performer: Performer, context: Context) -> list[Outcome]:
+async def _perform_together(
+    together: Together, performer: Performer, context: Context
+) -> list[Outcome]:
     outcomes: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
     batch = _Batch(together, performer, context, partial(_settle, outcomes))
     try:
@@ -253,7 +271,9 @@ class _Branch:
             if not isinstance(error, Exception):
                 raise
         else:
-            together = step if isinstance(step, Together) else Together(leaves_of(step), Deadline(), 1)
+            together = (
+                step if isinstance(step, Together) else Together(leaves_of(step), Deadline(), 1)
+            )
             self._batch = batch = _Batch(together, self._performer, self._context, self.advance)
             batch.launch(min(self._places, together.limit))
 

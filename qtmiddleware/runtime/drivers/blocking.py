@@ -112,7 +112,9 @@ class _Batch:
         return self._done.qsize() == len(self.steps)
 
     def _land(self, position: int, began: float, result: Future[Any]) -> None:
-        self._done.put((position, Outcome(result.result(), seconds=perf_counter() - began, began=began)))
+        self._done.put(
+            (position, Outcome(result.result(), seconds=perf_counter() - began, began=began))
+        )
         if self._go_on is not None and self.is_complete:
             # This is the thread of another question's leader, which must not do this question's work.
             with suppress(ModelError):
@@ -150,7 +152,9 @@ class _Batch:
             # Each step sees what the caller has set, and nothing of what another step sets. In a thread of ours nobody
             # else would hear of an interrupt or exit.
             self._running[position] = perf_counter()
-            outcome = self._context.copy().run(_attempt, self.steps[position], self._performer, BaseException)
+            outcome = self._context.copy().run(
+                _attempt, self.steps[position], self._performer, BaseException
+            )
             self._running.pop(position, None)
             self._done.put((position, outcome))
             # The traceback of an error holds this frame, which must not hold the error.
@@ -263,7 +267,9 @@ class _Branch:
             except Exception as error:
                 self._outcome = Outcome(error=error)
                 return
-            together = step if isinstance(step, Together) else Together(leaves_of(step), Deadline(), 1)
+            together = (
+                step if isinstance(step, Together) else Together(leaves_of(step), Deadline(), 1)
+            )
             batch = _Batch(together, self._performer, self._context, self._go_on)
             batch.launch(min(self._places, together.limit), has_thread=has_thread)
             self._batch = batch

@@ -156,7 +156,9 @@ def _read(model: Any, prompt: Prompt, deadline: Deadline, put: Callable[[_Item],
         put(_END)
 
 
-async def _aread(model: Any, prompt: Prompt, deadline: Deadline, put: Callable[[_Item], None]) -> None:
+async def _aread(
+    model: Any, prompt: Prompt, deadline: Deadline, put: Callable[[_Item], None]
+) -> None:
     try:
         async with aclosing(model.astream(prompt, deadline)) as pieces:
             async for piece in pieces:

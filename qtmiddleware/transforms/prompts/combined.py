@@ -11,9 +11,7 @@ from qtmiddleware.transforms.prompt import Transform
 from qtmiddleware.transforms.prompts.decompose import name_style
 from qtmiddleware.transforms.prompts.hyde import ASSUMED, UNKNOWN
 
-INSTRUCTION: Final = (
-    "You prepare a user's query for a semantic search in documents by writing several texts to be searched beside it."
-)
+INSTRUCTION: Final = "You prepare a user's query for a semantic search in documents by writing several texts to be searched beside it."
 
 RULES: Final = (
     "Write in the language of the query.",
@@ -62,7 +60,9 @@ ASPECTS: Final = (
 
 def fields(settings: Settings) -> tuple[ReplyField, ...]:
     """Rewrite, step-back and sub-queries, and the passage where the settings ask for it."""
-    sub_queries = ReplyField("sub_queries", "list", SUB_QUERIES, min_items=0, max_items=settings.max_sub_queries)
+    sub_queries = ReplyField(
+        "sub_queries", "list", SUB_QUERIES, min_items=0, max_items=settings.max_sub_queries
+    )
     if settings.llm.sub_query_style == "aspects":
         sub_queries = replace(sub_queries, description=ASPECTS)
     elif settings.llm.sub_query_style == "research":

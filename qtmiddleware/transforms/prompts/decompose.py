@@ -39,8 +39,24 @@ RULES: Final = (
 def fields(settings: Settings) -> tuple[ReplyField, ...]:
     """The one field: five sub-queries in research style, else at most *max_sub_queries*."""
     if settings.llm.sub_query_style == "research":
-        return (ReplyField("sub_queries", "list", "the five sub-queries in their order", min_items=5, max_items=5),)
-    return (ReplyField("sub_queries", "list", "the sub-queries, each a full question", 0, settings.max_sub_queries),)
+        return (
+            ReplyField(
+                "sub_queries",
+                "list",
+                "the five sub-queries in their order",
+                min_items=5,
+                max_items=5,
+            ),
+        )
+    return (
+        ReplyField(
+            "sub_queries",
+            "list",
+            "the sub-queries, each a full question",
+            0,
+            settings.max_sub_queries,
+        ),
+    )
 
 
 def name_style(settings: Settings) -> str:
@@ -50,7 +66,9 @@ def name_style(settings: Settings) -> str:
 
 
 def _instruction(settings: Settings) -> str:
-    return {"research": RESEARCH_INSTRUCTION, "aspects": ASPECTS_INSTRUCTION}.get(name_style(settings), INSTRUCTION)
+    return {"research": RESEARCH_INSTRUCTION, "aspects": ASPECTS_INSTRUCTION}.get(
+        name_style(settings), INSTRUCTION
+    )
 
 
 TRANSFORM: Final = Transform(
@@ -61,7 +79,12 @@ TRANSFORM: Final = Transform(
     rules=RULES,
     example=(
         "Which has the longer warranty, the Brio 3 or the Tavo S?",
-        {"sub_queries": ["How long is the warranty of the Brio 3?", "How long is the warranty of the Tavo S?"]},
+        {
+            "sub_queries": [
+                "How long is the warranty of the Brio 3?",
+                "How long is the warranty of the Tavo S?",
+            ]
+        },
     ),
     flavour=name_style,
 )

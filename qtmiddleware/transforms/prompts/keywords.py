@@ -16,13 +16,27 @@ TRANSFORM: Final = Transform(
         "Single words or phrases of up to three words, as documents write them; no question words, no filler, no "
         "guessed answers."
     ),
-    fields=(ReplyField("keywords", "list", "the terms, most important first", min_items=1, max_items=12),),
+    fields=(
+        ReplyField(
+            "keywords", "list", "the terms, most important first", min_items=1, max_items=12
+        ),
+    ),
     rules=(
         "Write in the language of the query; terms that documents in it use in another language stay as they are.",
         "Copy names, numbers and identifiers as they are written.",
     ),
     example=(
         "how do I get my deposit back when I move out",
-        {"keywords": ["deposit", "move out", "security deposit", "refund", "tenancy", "lease end", "landlord"]},
+        {
+            "keywords": [
+                "deposit",
+                "move out",
+                "security deposit",
+                "refund",
+                "tenancy",
+                "lease end",
+                "landlord",
+            ]
+        },
     ),
 )

@@ -29,10 +29,14 @@ def run(step: str, folder: Path, config: Config) -> tuple[BatchStatus, BulkRepor
 
 
 @pytest.mark.parametrize("kind", ["combined", "all"])
-def test_however_many_are_refused_the_others_are_answered(httpserver: HTTPServer, tmp_path: Path, kind: str) -> None:
+def test_however_many_are_refused_the_others_are_answered(
+    httpserver: HTTPServer, tmp_path: Path, kind: str
+) -> None:
     def answer(body: dict[str, Any]) -> Any:
         at = QUERIES.index(json.loads(body["messages"][-1]["content"])["query"])
-        return reply(body) if at >= 5 else (400, error("no", code="invalid_prompt", param="messages"))
+        return (
+            reply(body) if at >= 5 else (400, error("no", code="invalid_prompt", param="messages"))
+        )
 
     service = BatchServer(httpserver, answer)
     config = Config.load({"transformationType": kind, "llm": {"baseUrl": service.url}}, environ={})

@@ -28,12 +28,17 @@ from tests.support.model_server import failure
 
 pytestmark = pytest.mark.thorough
 
-HISTORY = [{"role": "user", "content": "Who built Arlo Bridge?"}, {"role": "assistant", "content": "Ada Lane."}]
+HISTORY = [
+    {"role": "user", "content": "Who built Arlo Bridge?"},
+    {"role": "assistant", "content": "Ada Lane."},
+]
 BUSY = {"Retry-After": "0.01"}
 
 
 @pytest.fixture
-def make(httpserver: HTTPServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., BatchWorld]:
+def make(
+    httpserver: HTTPServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., BatchWorld]:
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     monkeypatch.setattr(service_module, "WAITS", (0.01, 0.02, 0.04))
     return lambda **given: BatchWorld(httpserver, tmp_path, **given)
@@ -56,7 +61,9 @@ def test_what_comes_by_batch_is_what_comes_one_by_one(world: BatchWorld) -> None
     assert (submitted.open, submitted.underway, world.done) == (14, 14, {})
     collected = world.finish()
     assert (collected.answered, collected.open, collected.tally.replies) == (14, 0, 14)
-    assert {query: asdict(it) for query, it in world.done.items()} == {query: asdict(it) for query, it in live.items()}
+    assert {query: asdict(it) for query, it in world.done.items()} == {
+        query: asdict(it) for query, it in live.items()
+    }
     # The very bodies that are sent one by one.
     assert world.service.sent == world.service.live
 
@@ -68,7 +75,9 @@ def test_equal_questions_are_asked_once(world: BatchWorld) -> None:
     assert set(world.service.sent.values()) == {1}
 
 
-def test_what_depends_on_a_reply_is_asked_when_that_is_there(make: Callable[..., BatchWorld]) -> None:
+def test_what_depends_on_a_reply_is_asked_when_that_is_there(
+    make: Callable[..., BatchWorld],
+) -> None:
     def answer(body: dict[str, Any]) -> Any:
         return {**reply(body), "standalone": "Who inspects Arlo Bridge today?"}
 
@@ -111,11 +120,18 @@ def test_no_more_is_queued_than_the_service_queues(world: BatchWorld) -> None:
 
 
 @pytest.mark.parametrize("ending", ["expired", "cancelled"])
-def test_of_a_batch_that_stops_early_only_the_rest_is_sent_again(world: BatchWorld, ending: str) -> None:
+def test_of_a_batch_that_stops_early_only_the_rest_is_sent_again(
+    world: BatchWorld, ending: str
+) -> None:
     world.service.endings.append((ending, 7))
     world.submit()
     collected = world.finish()
-    assert (collected.answered, collected.open, collected.missing, collected.underway) == (7, 5, 5, 0)
+    assert (collected.answered, collected.open, collected.missing, collected.underway) == (
+        7,
+        5,
+        5,
+        0,
+    )
     assert collected.tally.failures == {f"batch_{ending}": 5}
     again = world.submit()
     assert [part.requests for part in again.sent] == [5]
@@ -145,12 +161,19 @@ def test_batches_are_collected_while_others_run(world: BatchWorld) -> None:
     while batch.body["status"] != "completed":
         world.service._go_on(batch)
     collected = world.run("collect")
-    assert (collected.answered, collected.open, collected.underway, collected.missing) == (6, 6, 6, 0)
+    assert (collected.answered, collected.open, collected.underway, collected.missing) == (
+        6,
+        6,
+        6,
+        0,
+    )
     assert world.finish().open == 0
 
 
 def test_a_batch_that_is_not_taken_says_why_and_all_of_it_is_open(world: BatchWorld) -> None:
-    world.service.errors.append({"code": "token_limit_exceeded", "message": "Limit: 10 enqueued tokens.", "line": None})
+    world.service.errors.append(
+        {"code": "token_limit_exceeded", "message": "Limit: 10 enqueued tokens.", "line": None}
+    )
     world.submit()
     collected = world.finish()
     assert collected.parts[0].errors == ["token_limit_exceeded: Limit: 10 enqueued tokens."]
@@ -205,10 +228,14 @@ def test_replies_that_are_none_are_told_as_they_are_one_by_one(world: BatchWorld
     assert len({it.notes for it in live.values()}) > 4
 
 
-def test_a_service_that_refuses_json_schemas_is_asked_with_less_in_the_next_batch(world: BatchWorld) -> None:
+def test_a_service_that_refuses_json_schemas_is_asked_with_less_in_the_next_batch(
+    world: BatchWorld,
+) -> None:
     def answer(body: dict[str, Any]) -> Any:
         if "response_format" in body and body["response_format"]["type"] == "json_schema":
-            return 400, error("response_format json_schema is not supported", param="response_format")
+            return 400, error(
+                "response_format json_schema is not supported", param="response_format"
+            )
         return reply(body)
 
     world.service.reply = answer
@@ -222,7 +249,9 @@ def test_a_service_that_refuses_json_schemas_is_asked_with_less_in_the_next_batc
 
 
 def test_lines_that_are_none_are_named_and_foreign_ones_passed_over(world: BatchWorld) -> None:
-    foreign = json.dumps({"custom_id": "of-somebody-else", "response": {"status_code": 200, "body": completion("x")}})
+    foreign = json.dumps(
+        {"custom_id": "of-somebody-else", "response": {"status_code": 200, "body": completion("x")}}
+    )
 
     def spoil(lines: list[str]) -> list[str]:
         return [lines[0], lines[0], "{", "[]", "", foreign, *lines[2:]]
@@ -268,10 +297,17 @@ def test_a_download_that_always_breaks_off_is_told_and_taken_up_later(world: Bat
     ("call", "command"),
     [
         *(("POST files", "submit"), ("POST batches", "submit")),
-        *(("GET batches", "status"), ("GET batches", "finish"), ("GET files", "finish"), ("GET batches", "cancel")),
+        *(
+            ("GET batches", "status"),
+            ("GET batches", "finish"),
+            ("GET files", "finish"),
+            ("GET batches", "cancel"),
+        ),
     ],
 )
-def test_a_busy_service_is_asked_again(world: BatchWorld, call: str, command: str, status: int) -> None:
+def test_a_busy_service_is_asked_again(
+    world: BatchWorld, call: str, command: str, status: int
+) -> None:
     if command != "submit":
         world.submit()
     world.service.faults.calls[call] = [failure(status, headers=BUSY) for _ in range(2)]
@@ -282,8 +318,12 @@ def test_a_busy_service_is_asked_again(world: BatchWorld, call: str, command: st
     assert set(world.service.sent.values()) == {1}
 
 
-@pytest.mark.parametrize("late", [failure(500), failure(504), Response("{", 200, content_type="application/json")])
-def test_a_batch_that_was_made_though_nobody_heard_of_it_is_not_made_again(world: BatchWorld, late: Response) -> None:
+@pytest.mark.parametrize(
+    "late", [failure(500), failure(504), Response("{", 200, content_type="application/json")]
+)
+def test_a_batch_that_was_made_though_nobody_heard_of_it_is_not_made_again(
+    world: BatchWorld, late: Response
+) -> None:
     world.service.faults.late["POST batches"] = [late]
     try:
         world.submit()
@@ -295,8 +335,12 @@ def test_a_batch_that_was_made_though_nobody_heard_of_it_is_not_made_again(world
 
 def test_a_refused_upload_or_batch_is_told_and_does_not_stand_in_the_way(world: BatchWorld) -> None:
     for call in ("POST files", "POST batches"):
-        world.service.faults.calls[call] = [failure(400, "no such model here", code="model_not_found")]
-        with pytest.raises(ModelError, match=r"127.0.0.1 rejected the request \(HTTP 400, code model_not_found\)"):
+        world.service.faults.calls[call] = [
+            failure(400, "no such model here", code="model_not_found")
+        ]
+        with pytest.raises(
+            ModelError, match=r"127.0.0.1 rejected the request \(HTTP 400, code model_not_found\)"
+        ):
             world.submit()
     world.submit()
     assert world.finish().open == 0
@@ -308,7 +352,9 @@ def test_a_service_without_batches_is_told(world: BatchWorld) -> None:
         world.submit()
     world.submit()
     world.service.batches.clear()
-    with pytest.raises(ModelError, match=r"127.0.0.1 knows no batch_1: is this its key and project\?"):
+    with pytest.raises(
+        ModelError, match=r"127.0.0.1 knows no batch_1: is this its key and project\?"
+    ):
         world.run("collect")
 
 
@@ -320,7 +366,9 @@ def test_a_wrong_key_is_told(world: BatchWorld) -> None:
 
 def test_other_clients_and_functions_are_refused() -> None:
     for client in (openai.AsyncOpenAI(api_key="k"), lambda messages: "x", object()):
-        with pytest.raises(ConfigError, match=r"cannot be used with --batch; use an openai\.OpenAI client"):
+        with pytest.raises(
+            ConfigError, match=r"cannot be used with --batch; use an openai\.OpenAI client"
+        ):
             BatchService(Settings(), client)
 
 
@@ -337,22 +385,30 @@ def test_a_budget_is_asked_before_anything_is_sent(make: Callable[..., BatchWorl
     prices = {"inputPrice": 1.0, "outputPrice": 10.0}
     world = make(budget={"maxUsd": 0.05}, llm=prices)
     with pytest.raises(
-        ModelError, match=r"budget\.maxUsd allows 0\.05 US dollars; with the next batch the total may be"
+        ModelError,
+        match=r"budget\.maxUsd allows 0\.05 US dollars; with the next batch the total may be",
     ):
         world.submit()
     assert not world.service.files
     world.config = world.config.overridden({"budget": {"maxUsd": None, "maxTokens": 10_000}})
     with pytest.raises(ModelError, match=r"budget\.maxTokens allows 10,000 tokens"):
         world.submit()
-    world.config = world.config.overridden({"budget": {"maxTokens": None, "maxUsd": 0.2, "maxLlmCallsPerMinute": 1}})
+    world.config = world.config.overridden(
+        {"budget": {"maxTokens": None, "maxUsd": 0.2, "maxLlmCallsPerMinute": 1}}
+    )
     world.submit()
     assert world.finish().open == 0
 
 
 @pytest.mark.parametrize("count", [-1_000_000_000, float("inf"), float("nan"), "9e999"])
-def test_no_budget_forgets_for_what_a_service_says_of_its_tokens(make: Callable[..., BatchWorld], count: Any) -> None:
+def test_no_budget_forgets_for_what_a_service_says_of_its_tokens(
+    make: Callable[..., BatchWorld], count: Any
+) -> None:
     def answer(body: dict[str, Any]) -> Any:
-        usage = {"prompt_tokens": count if said(body) == QUERIES[0] else 100, "completion_tokens": 20}
+        usage = {
+            "prompt_tokens": count if said(body) == QUERIES[0] else 100,
+            "completion_tokens": 20,
+        }
         return {**completion(json.dumps(reply(body))), "usage": usage}
 
     world = make(budget={"maxTokens": 100_000}, answer=answer)
@@ -388,13 +444,18 @@ def test_what_a_service_says_of_a_batch_need_not_be_what_is_documented(world: Ba
 def test_a_batch_without_an_id_is_told(world: BatchWorld) -> None:
     world.submit()
     world.service.batches["batch_1"].body["id"] = None
-    with pytest.raises(ModelError, match=r"the Batch API of 127\.0\.0\.1 sent a batch without an id"):
+    with pytest.raises(
+        ModelError, match=r"the Batch API of 127\.0\.0\.1 sent a batch without an id"
+    ):
         world.run("status")
 
 
 @pytest.mark.parametrize(
     ("endless", "why"),
-    [(b"{}\n" * 1_000, "it has more than 1,036 lines"), (b"x" * 100_000, "it is larger than 1,786,432 bytes")],
+    [
+        (b"{}\n" * 1_000, "it has more than 1,036 lines"),
+        (b"x" * 100_000, "it is larger than 1,786,432 bytes"),
+    ],
     ids=["lines", "a line"],
 )
 def test_a_file_without_an_end_is_given_up_and_what_came_is_kept(
@@ -407,7 +468,10 @@ def test_a_file_without_an_end_is_given_up_and_what_came_is_kept(
     first, content = world.service.files[file][1].split(b"\n")[:5], chain([b""], repeat(endless))
     world.service.faults.calls["GET files"] = [Response(chain([b"\n".join(first), b"\n"], content))]
     collected = world.run("collect")
-    assert collected.tally.broken[-1] == f"the rest of the output file of part 1: {why}, and the rest was not read"
+    assert (
+        collected.tally.broken[-1]
+        == f"the rest of the output file of part 1: {why}, and the rest was not read"
+    )
     assert (collected.answered, collected.missing) == (5, 7)
     world.submit()
     assert world.finish().open == 0
@@ -428,7 +492,9 @@ def test_a_link_in_place_of_a_file_that_was_to_be_sent_is_not_uploaded(world: Ba
     assert world.finish().open == 0
 
 
-def test_openai_itself_charges_half_by_batch_and_of_others_it_is_not_known(world: BatchWorld) -> None:
+def test_openai_itself_charges_half_by_batch_and_of_others_it_is_not_known(
+    world: BatchWorld,
+) -> None:
     world.submit()
     others = world.finish().spent
     assert (others.read, others.written, others.batch) == (1_200, 240, None)
@@ -438,7 +504,10 @@ def test_openai_itself_charges_half_by_batch_and_of_others_it_is_not_known(world
 
 
 def test_two_commands_at_once_are_refused(world: BatchWorld) -> None:
-    with BatchState(world.path), pytest.raises(StoreError, match="another command is working with these batches"):
+    with (
+        BatchState(world.path),
+        pytest.raises(StoreError, match="another command is working with these batches"),
+    ):
         world.submit()
 
 

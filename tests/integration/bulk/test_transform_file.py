@@ -48,14 +48,20 @@ def test_every_question_is_transformed_once_and_a_second_run_asks_nothing(
     write_questions(tmp_path / "queries.jsonl", questions)
     ended = transform()
     assert ended.code == 0, ended.err
-    assert ended.out.startswith("30 lines: 30 asked, 0 without a call\n30 calls, 3,000 tokens read, 600 written, $")
+    assert ended.out.startswith(
+        "30 lines: 30 asked, 0 without a call\n30 calls, 3,000 tokens read, 600 written, $"
+    )
     records = sorted(read_records(tmp_path / "out.jsonl"), key=lambda it: it["line"])
     assert [it["line"] for it in records] == list(range(1, 31))
     assert [(it["id"], it["query"], it["rewrite"]) for it in records] == [
         (f"q{number}", it, rewrite(it)) for number, it in enumerate(questions, 1)
     ]
     assert records[0]["preprocessed"] == "company 1 sell in europe"
-    assert (records[0]["calls"], records[0]["input_tokens"], records[0]["output_tokens"]) == (1, 100, 20)
+    assert (records[0]["calls"], records[0]["input_tokens"], records[0]["output_tokens"]) == (
+        1,
+        100,
+        20,
+    )
     ended = transform("--json")
     report = json.loads(ended.out)
     assert (report["total"], report["before"], report["asked"], report["calls"]) == (30, 30, 0, 0)
@@ -69,7 +75,10 @@ def test_lines_that_are_no_questions_are_named_and_the_others_done(
     (tmp_path / "queries.jsonl").write_bytes(b"\n".join(lines))
     ended = transform()
     assert ended.code == 1
-    assert "2 of 4 lines of queries.jsonl could not be read: line 2: not JSON; line 4: not UTF-8" in ended.err
+    assert (
+        "2 of 4 lines of queries.jsonl could not be read: line 2: not JSON; line 4: not UTF-8"
+        in ended.err
+    )
     assert "secret" not in ended.out + ended.err
     assert {it["line"]: it.get("error") for it in read_records(tmp_path / "out.jsonl")} == {
         1: None,
@@ -84,7 +93,9 @@ def test_lines_that_are_no_questions_are_named_and_the_others_done(
     assert sorted(service.questions) == ["And when?", "What?", "Who?", "Why?"]
 
 
-def test_equal_questions_are_asked_once(transform: Run, service: RewritingService, tmp_path: Path) -> None:
+def test_equal_questions_are_asked_once(
+    transform: Run, service: RewritingService, tmp_path: Path
+) -> None:
     write_questions(tmp_path / "queries.jsonl", ["Why?", "Who?"] * 20)
     ended = transform()
     assert ended.code == 0, ended.err
@@ -96,7 +107,9 @@ def test_equal_questions_are_asked_once(transform: Run, service: RewritingServic
     }
 
 
-def test_standard_input_is_read_and_gone_on_with(qtm: Run, service: RewritingService, tmp_path: Path) -> None:
+def test_standard_input_is_read_and_gone_on_with(
+    qtm: Run, service: RewritingService, tmp_path: Path
+) -> None:
     command = ("transform", "-t", "rewrite", "--file", "-", "--out", "out.jsonl")
     assert qtm(*command, text=b"Why?\nWho?\n", QTM_LLM_BASE_URL=service.url).code == 0
     ended = qtm(*command, text=b"Why?\nWho?\nWhen?\n", QTM_LLM_BASE_URL=service.url)
@@ -137,7 +150,9 @@ def test_an_outage_is_waited_for(transform: Run, service: RewritingService, tmp_
     assert len(read_records(tmp_path / "out.jsonl")) == 10
 
 
-def test_a_refused_key_ends_the_run_at_once(transform: Run, service: RewritingService, tmp_path: Path) -> None:
+def test_a_refused_key_ends_the_run_at_once(
+    transform: Run, service: RewritingService, tmp_path: Path
+) -> None:
     rewriting, service.reply = service.reply, failure(401)
     write_questions(tmp_path / "queries.jsonl", make_questions(200))
     ended = transform("--concurrency", "4")
@@ -151,7 +166,9 @@ def test_a_refused_key_ends_the_run_at_once(transform: Run, service: RewritingSe
     assert len(read_records(tmp_path / "out.jsonl")) == 200
 
 
-def test_a_model_that_is_not_there_ends_the_run(transform: Run, service: RewritingService, tmp_path: Path) -> None:
+def test_a_model_that_is_not_there_ends_the_run(
+    transform: Run, service: RewritingService, tmp_path: Path
+) -> None:
     service.reply = failure(404, code="model_not_found")
     write_questions(tmp_path / "queries.jsonl", make_questions(200))
     ended = transform("--concurrency", "2")
@@ -161,7 +178,9 @@ def test_a_model_that_is_not_there_ends_the_run(transform: Run, service: Rewriti
     assert len(service.bodies) <= 60
 
 
-def test_a_spent_budget_ends_the_run_with_what_to_do(transform: Run, service: RewritingService, tmp_path: Path) -> None:
+def test_a_spent_budget_ends_the_run_with_what_to_do(
+    transform: Run, service: RewritingService, tmp_path: Path
+) -> None:
     write_questions(tmp_path / "queries.jsonl", make_questions(60))
     ended = transform("--set", "budget.maxTokens=4000")
     assert ended.code == 1
@@ -234,7 +253,9 @@ def test_ctrl_c_counts_the_lines_of_the_file_and_not_those_it_came_by(
     assert f"{len(done)} lines in out.jsonl; run the same command to continue" in err.decode()
 
 
-def test_a_second_run_on_one_output_is_refused(transform: Run, service: RewritingService, tmp_path: Path) -> None:
+def test_a_second_run_on_one_output_is_refused(
+    transform: Run, service: RewritingService, tmp_path: Path
+) -> None:
     service.holds = True
     write_questions(tmp_path / "queries.jsonl", make_questions(3))
     running = start(tmp_path, service.url)
@@ -271,7 +292,12 @@ def test_a_full_disk_ends_the_run_and_costs_nothing_that_is_done(
     # The system refuses what goes beyond so many kilobytes a file, as it does beyond the end of a disk.
     limited = ["bash", "-c", 'ulimit -f 64; exec "$@"', "-", *build_command()]
     ended = subprocess.run(
-        limited, cwd=tmp_path, env=build_environment(service.url), capture_output=True, timeout=200, check=False
+        limited,
+        cwd=tmp_path,
+        env=build_environment(service.url),
+        capture_output=True,
+        timeout=200,
+        check=False,
     )
     assert ended.returncode == 1, ended.stderr
     assert b"out.jsonl cannot be written: File too large; its lines are complete" in ended.stderr
@@ -296,12 +322,17 @@ def test_without_a_model_the_keywords_are_written(qtm: Run, tmp_path: Path) -> N
         (("--out", "o.jsonl"), "--out needs --file"),
         (("Why?", "--file", "q.txt", "--out", "o.jsonl"), "not both"),
         (("--file", "q.txt", "--out", "o.jsonl", "-H", "Who?"), 'set "history" in the line'),
-        (("--file", "no.txt", "--out", "o.jsonl"), "no.txt cannot be read: No such file or directory"),
+        (
+            ("--file", "no.txt", "--out", "o.jsonl"),
+            "no.txt cannot be read: No such file or directory",
+        ),
         (("--file", "q.txt", "--out", "q.txt"), "must not be the input"),
         (("--file", "q.txt", "--out", "."), "is not a file"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(qtm: Run, tmp_path: Path, options: tuple[str, ...], said: str) -> None:
+def test_what_cannot_be_meant_is_refused(
+    qtm: Run, tmp_path: Path, options: tuple[str, ...], said: str
+) -> None:
     (tmp_path / "q.txt").write_text("Why?\n", "utf-8")
     ended = qtm("transform", *options, OPENAI_API_KEY="sk-none")
     assert ended.code == 2, ended.err

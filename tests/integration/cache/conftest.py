@@ -31,7 +31,9 @@ def opened() -> Iterator[Open]:
     """Makes caches as each process has one, and closes them."""
     made: list[RedisCache] = []
 
-    def open_(url: str, *, timeout: float = 5.0, ttl_seconds: int = 600, breaker: Breaker | None = None) -> RedisCache:
+    def open_(
+        url: str, *, timeout: float = 5.0, ttl_seconds: int = 600, breaker: Breaker | None = None
+    ) -> RedisCache:
         breaker = breaker or Breaker(1, 60.0)
         made.append(RedisCache(url, timeout=timeout, ttl_seconds=ttl_seconds, breaker=breaker))
         return made[-1]

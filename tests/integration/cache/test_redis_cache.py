@@ -28,7 +28,9 @@ from tests.support.waiting import wait_until
 
 KEY = "c0ffee" * 10
 NAME = f"qtm:{FORMAT}:{KEY}"
-MADE = Transformation(rewrite="whose text this is", sub_queries=("one", "two"), notes=(("hyde", "dropped"),))
+MADE = Transformation(
+    rewrite="whose text this is", sub_queries=("one", "two"), notes=(("hyde", "dropped"),)
+)
 Open = Callable[..., RedisCache]
 Pose = Callable[[bytes | None], Impostor]
 
@@ -84,14 +86,18 @@ def test_what_is_too_large_to_be_shared_is_not_put(server: RedisServer, opened: 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_a_forked_process_has_connections_of_its_own(server: RedisServer) -> None:
-    done = subprocess.run([sys.executable, redis_worker.__file__, server.url], timeout=200, check=False)
+    done = subprocess.run(
+        [sys.executable, redis_worker.__file__, server.url], timeout=200, check=False
+    )
     assert done.returncode == 0
 
 
 # What cannot be read
 
 
-@pytest.mark.parametrize("damaged", [b"junk", b'{"v":2}', b"\xff\xfe", b"a" * (MAX_BYTES + 1), b"a" * 20 * MAX_BYTES])
+@pytest.mark.parametrize(
+    "damaged", [b"junk", b'{"v":2}', b"\xff\xfe", b"a" * (MAX_BYTES + 1), b"a" * 20 * MAX_BYTES]
+)
 def test_a_value_that_cannot_be_read_is_none_and_is_overwritten(
     server: RedisServer, opened: Open, caplog: pytest.LogCaptureFixture, damaged: bytes
 ) -> None:
@@ -103,11 +109,15 @@ def test_a_value_that_cannot_be_read_is_none_and_is_overwritten(
     cache.put(KEY, MADE)
     assert look(cache) == MADE
     assert kept(server) == {NAME}
-    assert caplog.messages == [f"{NAME} in the shared cache at {server.socket} cannot be read and will be overwritten"]
+    assert caplog.messages == [
+        f"{NAME} in the shared cache at {server.socket} cannot be read and will be overwritten"
+    ]
     assert not cache.rest
 
 
-def test_a_value_of_another_type_is_none_and_is_overwritten(server: RedisServer, opened: Open) -> None:
+def test_a_value_of_another_type_is_none_and_is_overwritten(
+    server: RedisServer, opened: Open
+) -> None:
     server.admin.rpush(NAME, "not ours")
     cache = opened(server.url)
     assert look(cache) is None
@@ -142,7 +152,9 @@ def test_a_redis_that_is_down_is_tried_once_an_interval(
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda _: look(cache), range(8))) == [None] * 8
     assert silent.counted(4) == 4
-    assert caplog.messages == [f"the shared cache at {silent.url[8:]} is not used for 30 s: TimeoutError"]
+    assert caplog.messages == [
+        f"the shared cache at {silent.url[8:]} is not used for 30 s: TimeoutError"
+    ]
 
 
 def test_a_redis_that_is_back_is_used_again(
@@ -174,7 +186,9 @@ def test_a_redis_that_is_back_is_used_again(
     )
 
 
-def test_a_redis_that_was_restarted_is_not_taken_for_down(server: RedisServer, opened: Open) -> None:
+def test_a_redis_that_was_restarted_is_not_taken_for_down(
+    server: RedisServer, opened: Open
+) -> None:
     cache = opened(server.url)
     assert look(cache) is None
     server.kill()
@@ -183,9 +197,14 @@ def test_a_redis_that_was_restarted_is_not_taken_for_down(server: RedisServer, o
     assert look(cache) == MADE
 
 
-def test_a_redis_that_hangs_is_left_alone_until_it_answers(server: RedisServer, opened: Open) -> None:
+def test_a_redis_that_hangs_is_left_alone_until_it_answers(
+    server: RedisServer, opened: Open
+) -> None:
     clock = Clock()
-    cache, hanging = opened(server.url), opened(server.url, timeout=0.2, breaker=Breaker(1, 30.0, clock=clock))
+    cache, hanging = (
+        opened(server.url),
+        opened(server.url, timeout=0.2, breaker=Breaker(1, 30.0, clock=clock)),
+    )
     cache.put(KEY, MADE)
 
     def reaches() -> bool:
@@ -229,8 +248,20 @@ def test_a_replica_that_only_reads_still_reads(server: RedisServer, opened: Open
             b"-%b this is the text\r\n" % code
             for code in (b"LOADING", b"OOM", b"READONLY", b"NOPERM", b"ERR", b"MOVED")
         ),
-        *(b":1\r\n", b"$-1\r\n", b"*0\r\n", b"*3\r\n:1\r\n:0\r\n:0\r\n", b"*3\r\n*0\r\n*0\r\n*0\r\n"),
-        *(b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"$999999999999\r\n", b"*3\r\n$5\r\nab", b"\0" * 100),
+        *(
+            b":1\r\n",
+            b"$-1\r\n",
+            b"*0\r\n",
+            b"*3\r\n:1\r\n:0\r\n:0\r\n",
+            b"*3\r\n*0\r\n*0\r\n*0\r\n",
+        ),
+        *(
+            b"",
+            b"HTTP/1.1 400 Bad Request\r\n\r\n",
+            b"$999999999999\r\n",
+            b"*3\r\n$5\r\nab",
+            b"\0" * 100,
+        ),
     ],
 )
 def test_what_answers_otherwise_than_redis_is_left_alone(
@@ -246,7 +277,9 @@ def test_what_answers_otherwise_than_redis_is_left_alone(
 
 @given(st.binary() | st.binary().map(lambda it: b"$%d\r\n%b\r\n" % (len(it), it)))
 @example(b"*3\r\n$4\r\njunk\r\n:0\r\n:0\r\n")
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 def test_no_answer_makes_it_raise(impostor: Pose, opened: Open, answer: bytes) -> None:
     server = impostor(answer)
     cache = opened(server.url, breaker=Breaker(0, 1.0))
@@ -260,7 +293,9 @@ def test_it_speaks_of_nothing_but_the_question(impostor: Pose, opened: Open) -> 
     assert server.heard.startswith(b"*4\r\n$8\r\nGETRANGE\r\n")
 
 
-@pytest.mark.parametrize("url", ["redis://127.0.0.1:1", "redis://a..b:6379", "unix:///nowhere/redis.sock"])
+@pytest.mark.parametrize(
+    "url", ["redis://127.0.0.1:1", "redis://a..b:6379", "unix:///nowhere/redis.sock"]
+)
 def test_an_address_where_nobody_is_costs_nothing_but_the_sharing(opened: Open, url: str) -> None:
     cache = opened(url)
     assert look(cache) is None
@@ -323,10 +358,22 @@ def test_a_user_needs_these_rights_alone(
 
 
 def test_an_encrypted_connection_is_made_where_the_certificate_is_known(
-    stopped_server: RedisServer, opened: Open, certificate: tuple[Path, Path], caplog: pytest.LogCaptureFixture
+    stopped_server: RedisServer,
+    opened: Open,
+    certificate: tuple[Path, Path],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     pem, key = map(str, certificate)
-    with_tls = ("--tls-cert-file", pem, "--tls-key-file", key, "--tls-ca-cert-file", pem, "--tls-auth-clients", "no")
+    with_tls = (
+        "--tls-cert-file",
+        pem,
+        "--tls-key-file",
+        key,
+        "--tls-ca-cert-file",
+        pem,
+        "--tls-auth-clients",
+        "no",
+    )
     stopped_server.start("--port", "0", "--tls-port", str(stopped_server.port), *with_tls)
     url = f"rediss://127.0.0.1:{stopped_server.port}/0"
     known = opened(f"{url}?ssl_ca_certs={pem}")
@@ -358,21 +405,34 @@ def test_a_certificate_of_another_name_is_refused(
     stopped_server: RedisServer, opened: Open, certificate: tuple[Path, Path]
 ) -> None:
     pem, key = map(str, certificate)
-    with_tls = ("--tls-cert-file", pem, "--tls-key-file", key, "--tls-ca-cert-file", pem, "--tls-auth-clients", "no")
+    with_tls = (
+        "--tls-cert-file",
+        pem,
+        "--tls-key-file",
+        key,
+        "--tls-ca-cert-file",
+        pem,
+        "--tls-auth-clients",
+        "no",
+    )
     stopped_server.start("--port", "0", "--tls-port", str(stopped_server.port), *with_tls)
     cache = opened(f"rediss://127.0.0.2:{stopped_server.port}/0?ssl_ca_certs={pem}")
     assert look(cache) is None
     assert cache.rest
 
 
-@pytest.mark.parametrize("option", ["ssl_cert_reqs=perhaps", "ssl_cert_reqs=None", "ssl_check_hostname=perhaps"])
+@pytest.mark.parametrize(
+    "option", ["ssl_cert_reqs=perhaps", "ssl_cert_reqs=None", "ssl_check_hostname=perhaps"]
+)
 def test_a_wrong_option_of_tls_fails_the_check_of_the_config(option: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Config.load({"cache": {"redisUrl": f"rediss://host?{option}"}}, environ={})
     assert caught.value.path == "cache.redisUrl"
 
 
-def test_no_plain_word_is_said_where_an_encrypted_connection_is_asked_for(server: RedisServer, opened: Open) -> None:
+def test_no_plain_word_is_said_where_an_encrypted_connection_is_asked_for(
+    server: RedisServer, opened: Open
+) -> None:
     cache = opened(f"rediss://127.0.0.1:{server.port}", timeout=0.1)
     assert look(cache) is None
     assert cache.rest
@@ -389,8 +449,16 @@ def test_nothing_secret_is_logged_or_shown(
     monkeypatch.setenv("REDIS_USERNAME", "sesame")
     monkeypatch.setenv("REDIS_PASSWORD", "sesame")
     stopped_server.start("--requirepass", "other")
-    urls = [stopped_server.url, f"redis://127.0.0.1:{stopped_server.port}", "redis://127.0.0.1:1", "redis://a..b"]
-    urls += [impostor(answer).url for answer in (b"junk sesame\r\n", b"-ERR sesame\r\n", b"+OK\r\n-ERR sesame\r\n")]
+    urls = [
+        stopped_server.url,
+        f"redis://127.0.0.1:{stopped_server.port}",
+        "redis://127.0.0.1:1",
+        "redis://a..b",
+    ]
+    urls += [
+        impostor(answer).url
+        for answer in (b"junk sesame\r\n", b"-ERR sesame\r\n", b"+OK\r\n-ERR sesame\r\n")
+    ]
     shown = ""
     for url in urls:
         cache = opened(url, breaker=Breaker(1, 0.001))
@@ -417,10 +485,33 @@ def test_nothing_secret_is_logged_or_shown(
             "redis:///0",
             "REDIS://localhost",
         ),
-        *("redis://host:0", "redis://host:70000", "redis://host:port", "redis://host/name", "redis://host/0/1"),
-        *("redis://host?db=a", "redis://host?timeout=5", "redis://host?protocol=3", "redis://host#0", " redis://host"),
-        *("redis://[::1", "redis://host?ssl_ca_certs=a.pem", "rediss://host?ssl_unknown=1", "redis://host?db"),
-        *("rediss://host?ssl_cert_reqs=perhaps", "unix://", "unix:///", "unix://relative/redis.sock", "redis://ho st"),
+        *(
+            "redis://host:0",
+            "redis://host:70000",
+            "redis://host:port",
+            "redis://host/name",
+            "redis://host/0/1",
+        ),
+        *(
+            "redis://host?db=a",
+            "redis://host?timeout=5",
+            "redis://host?protocol=3",
+            "redis://host#0",
+            " redis://host",
+        ),
+        *(
+            "redis://[::1",
+            "redis://host?ssl_ca_certs=a.pem",
+            "rediss://host?ssl_unknown=1",
+            "redis://host?db",
+        ),
+        *(
+            "rediss://host?ssl_cert_reqs=perhaps",
+            "unix://",
+            "unix:///",
+            "unix://relative/redis.sock",
+            "redis://ho st",
+        ),
     ],
 )
 def test_an_address_that_cannot_be_used_is_told(opened: Open, url: str) -> None:
@@ -432,9 +523,23 @@ def test_an_address_that_cannot_be_used_is_told(opened: Open, url: str) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        *("redis://:sesame@host", "redis://sesame@host", "redis://sesame:@host/0", "redis://host?password=sesame"),
-        *("redis://u:se/sesame@host", "redis://u:sesame?a@host", "redis://u:sesame#a@host", "redis://u:12/sesame@host"),
-        *("unix://sesame@/a.sock", "unix:///a.sock?username=sesame", "rediss://host?ssl_password=sesame"),
+        *(
+            "redis://:sesame@host",
+            "redis://sesame@host",
+            "redis://sesame:@host/0",
+            "redis://host?password=sesame",
+        ),
+        *(
+            "redis://u:se/sesame@host",
+            "redis://u:sesame?a@host",
+            "redis://u:sesame#a@host",
+            "redis://u:12/sesame@host",
+        ),
+        *(
+            "unix://sesame@/a.sock",
+            "unix:///a.sock?username=sesame",
+            "rediss://host?ssl_password=sesame",
+        ),
         *("redis://u:sesame[@host", "redis://u:\nsesame@host", "redis://u:a:sesame@host:12"),
     ],
 )
@@ -444,7 +549,9 @@ def test_an_address_with_a_secret_is_refused_without_showing_it(opened: Open, ur
     assert "sesame" not in f"{caught.value} {caught.value!r} {vars(caught.value)}"
 
 
-def test_without_the_client_of_redis_the_extra_is_named(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_client_of_redis_the_extra_is_named(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "redis", None)
     with pytest.raises(MissingExtra, match=r"qtmiddleware\[redis\]"):
         opened("redis://localhost")
@@ -453,7 +560,9 @@ def test_without_the_client_of_redis_the_extra_is_named(opened: Open, monkeypatc
 # What it takes
 
 
-def test_no_more_connections_are_held_than_it_may_and_none_when_closed(server: RedisServer, opened: Open) -> None:
+def test_no_more_connections_are_held_than_it_may_and_none_when_closed(
+    server: RedisServer, opened: Open
+) -> None:
     cache = opened(server.url, timeout=20.0)
     threads = set(threading.enumerate())
     with ThreadPoolExecutor(100) as pool:

@@ -63,11 +63,18 @@ def key_of(middleware: Any, model: Any) -> str:
 
 def test_what_one_process_asked_another_one_knows(server: RedisServer) -> None:
     model = Model()
-    first, second = wrapped(server.url, model).retrieve(QUERY), wrapped(server.url, model).retrieve(QUERY)
+    first, second = (
+        wrapped(server.url, model).retrieve(QUERY),
+        wrapped(server.url, model).retrieve(QUERY),
+    )
     assert model.asked == 1
     assert second.transformation == first.transformation
     assert [it.text for it in second.variants] == [QUERY, REWRITE]
-    assert (second.trace.cache_hits, second.trace.decision.reason, second.status) == (1, "cached", "full")
+    assert (second.trace.cache_hits, second.trace.decision.reason, second.status) == (
+        1,
+        "cached",
+        "full",
+    )
 
 
 def test_tenants_are_kept_apart(server: RedisServer) -> None:
@@ -96,7 +103,9 @@ TAMPERED = [
 
 
 @pytest.mark.parametrize("made", TAMPERED, ids=["long", "blank", "many", "not asked for", "notes"])
-def test_what_no_reply_could_have_given_is_not_taken_from_redis(server: RedisServer, made: Transformation) -> None:
+def test_what_no_reply_could_have_given_is_not_taken_from_redis(
+    server: RedisServer, made: Transformation
+) -> None:
     model = Model()
     ours = wrapped(server.url, model)
     theirs = RedisCache(server.url, timeout=10.0, ttl_seconds=60, breaker=Breaker(1, 30))
@@ -154,7 +163,10 @@ def test_each_of_four_processes_asks_once_at_most_and_later_ones_not_at_all(
     model_server.reply = {"rewrite": REWRITE}
     model_server.holds = True
     command = [sys.executable, "-c", PROCESS, server.url, model_server.url, QUERY]
-    processes = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    processes = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
     for it in processes:
         assert it.stdout is not None
         assert it.stdout.readline() == "ready\n"
@@ -170,7 +182,9 @@ def test_each_of_four_processes_asks_once_at_most_and_later_ones_not_at_all(
     assert [json.loads(it) for it in told] == [[[[QUERY, REWRITE], "full"]] * 25] * 4
     assert 1 <= len(model_server.bodies) <= 4
     model_server.bodies.clear()
-    later = subprocess.run(command, input="go\n", capture_output=True, text=True, timeout=200, check=True)
+    later = subprocess.run(
+        command, input="go\n", capture_output=True, text=True, timeout=200, check=True
+    )
     assert json.loads(later.stdout.splitlines()[-1]) == [[[QUERY, REWRITE], "full"]] * 25
     assert not model_server.bodies
 
@@ -189,7 +203,9 @@ def test_without_redis_questions_are_answered_as_if_alone(stopped_server: RedisS
     assert model.asked == 5
 
 
-def test_a_redis_that_hangs_is_tried_once_and_then_left_alone(impostor: Callable[..., Impostor]) -> None:
+def test_a_redis_that_hangs_is_tried_once_and_then_left_alone(
+    impostor: Callable[..., Impostor],
+) -> None:
     silent = impostor(None)
     model = Model()
     alone = wrapped(silent.url, model, cache={"redisTimeoutMs": 50}, breaker={"seconds": 600})
@@ -216,7 +232,9 @@ def test_what_redis_knows_is_used_while_the_model_is_left_alone(server: RedisSer
 
     down.__qualname__ = "Model"
     ours = wrapped(server.url, down, breaker={"failures": 1})
-    assert [it.reason for it in ours.retrieve("What does Jaco eat?").degradations] == ["unavailable"]
+    assert [it.reason for it in ours.retrieve("What does Jaco eat?").degradations] == [
+        "unavailable"
+    ]
     found = ours.retrieve(QUERY)
     assert (found.status, found.trace.cache_hits) == ("full", 1)
 
@@ -246,7 +264,9 @@ def test_awaited_questions_share_too_without_blocking_the_loop(server: RedisServ
     assert asyncio.run(ask()) == (1, ["full", "full"])
 
 
-@pytest.mark.parametrize("address", ["redis://user:secret@host/0", "redis://:secret@host", "http://host", "host"])
+@pytest.mark.parametrize(
+    "address", ["redis://user:secret@host/0", "redis://:secret@host", "http://host", "host"]
+)
 def test_an_address_that_will_not_do_is_refused_at_once(address: str) -> None:
     with pytest.raises(qtm.ConfigError) as caught:
         qtm.QueryMiddleware({"cache": {"redisUrl": address}})
@@ -258,7 +278,10 @@ def test_a_question_takes_two_trips_to_redis(server: RedisServer) -> None:
     server.admin.config_resetstat()
     wrapped(server.url, Model()).retrieve(QUERY)
     commands = server.admin.info("commandstats")
-    assert {name: commands[f"cmdstat_{name}"]["calls"] for name in ("getrange", "set")} == {"getrange": 1, "set": 1}
+    assert {name: commands[f"cmdstat_{name}"]["calls"] for name in ("getrange", "set")} == {
+        "getrange": 1,
+        "set": 1,
+    }
 
 
 # --- health and reload ------------------------------------------------------------------------------------------------
@@ -273,7 +296,11 @@ def test_health_tells_what_was_last_seen_of_redis_and_asks_it_nothing(
     assert ours.middleware.health().redis.state is RedisState.NOT_ASKED_YET
     ours.retrieve(QUERY)
     health = ours.middleware.health().redis
-    assert (health.state, health.where, health.rest) == (RedisState.REACHED, str(stopped_server.socket), 0.0)
+    assert (health.state, health.where, health.rest) == (
+        RedisState.REACHED,
+        str(stopped_server.socket),
+        0.0,
+    )
     stopped_server.kill()
     assert ours.middleware.health().redis.state is RedisState.REACHED
     ours.retrieve(f"{QUERY} (2)")

@@ -18,7 +18,9 @@ pytestmark = pytest.mark.thorough
 Run = Callable[..., Ended]
 
 
-def test_questions_are_answered_with_their_sources(qtm: Run, folder: Path, service: AnsweringService) -> None:
+def test_questions_are_answered_with_their_sources(
+    qtm: Run, folder: Path, service: AnsweringService
+) -> None:
     ended = qtm(
         *("ask", QUESTION, "What does he eat?", "--type", "rewrite", "--explain", "--top-k", "2"),
         *("-H", "Who is Jaco?", "-H", "A dog."),
@@ -32,11 +34,15 @@ def test_questions_are_answered_with_their_sources(qtm: Run, folder: Path, servi
     assert "\nQuestion: What does he eat?\n" in second
     assert "Question   What does he eat?" in second
     assert [len(it["passages"]) for it in service.answered] == [2, 2]
-    assert [[turn["content"] for turn in it["history"]] for it in service.requests] == [["Who is Jaco?", "A dog."]] * 4
+    assert [[turn["content"] for turn in it["history"]] for it in service.requests] == [
+        ["Who is Jaco?", "A dog."]
+    ] * 4
     assert ended.err == f"qtm: note: used by default: index {folder / INDEX}\n"
 
 
-def test_json_says_what_the_passages_do_not_hold(qtm: Run, folder: Path, service: AnsweringService) -> None:
+def test_json_says_what_the_passages_do_not_hold(
+    qtm: Run, folder: Path, service: AnsweringService
+) -> None:
     service.text = "NO_ANSWER The passages say nothing about cats."
     ended = qtm("ask", "--json", text=b"Is there a cat?\nWhere?\n", QTM_LLM_BASE_URL=service.url)
     assert ended.code == 0, ended.err
@@ -55,9 +61,15 @@ def test_an_answer_appears_while_it_is_written(folder: Path, service: AnsweringS
         assert terminal.ended() == 0
 
 
-def test_where_the_model_fails_the_passages_are_shown(qtm: Run, folder: Path, service: AnsweringService) -> None:
+def test_where_the_model_fails_the_passages_are_shown(
+    qtm: Run, folder: Path, service: AnsweringService
+) -> None:
     service.refused = {QUESTION}
-    at = {"QTM_LLM_BASE_URL": service.url, "QTM_ESCALATION_MODE": "auto", "QTM_STORE_READ_PRICE": "16"}
+    at = {
+        "QTM_LLM_BASE_URL": service.url,
+        "QTM_ESCALATION_MODE": "auto",
+        "QTM_STORE_READ_PRICE": "16",
+    }
     ended = qtm("ask", QUESTION, "--type", "hyde", "--explain", **at)
     assert ended.code == 1
     assert "Gate       did not call the model: clear_first_result (lead 0." in ended.out
@@ -71,11 +83,15 @@ def test_where_the_model_fails_the_passages_are_shown(qtm: Run, folder: Path, se
 def test_without_a_key_the_passages_that_meet_the_filter_are_shown(
     qtm: Run, folder: Path, more: tuple[str, ...], code: int
 ) -> None:
-    ended = qtm("ask", QUESTION, "--json", "--type", "all", "--filter", '{"page": {"$gte": 2}}', *more)
+    ended = qtm(
+        "ask", QUESTION, "--json", "--type", "all", "--filter", '{"page": {"$gte": 2}}', *more
+    )
     assert ended.code == code
     assert "No language model is configured" in ended.err
     (row,) = json.loads(ended.out)
-    assert [it["id"] for it in row["passages"]] == [it.id for it in PASSAGES if it.metadata.get("page")]
+    assert [it["id"] for it in row["passages"]] == [
+        it.id for it in PASSAGES if it.metadata.get("page")
+    ]
     assert (row["answer"], row["error"], row["trace"]["llm_calls"]) == (None, None, 0)
 
 
@@ -87,7 +103,9 @@ def test_without_a_key_the_passages_that_meet_the_filter_are_shown(
         ((" ",), "blank"),
     ],
 )
-def test_what_cannot_be_asked_is_a_usage_error(qtm: Run, folder: Path, arguments: tuple[str, ...], words: str) -> None:
+def test_what_cannot_be_asked_is_a_usage_error(
+    qtm: Run, folder: Path, arguments: tuple[str, ...], words: str
+) -> None:
     ended = qtm("ask", QUESTION, *arguments)
     assert ended.code == 2
     assert words in ended.err

@@ -56,8 +56,20 @@ def names(plain: dict[str, Any]) -> list[str]:
     return [system["name"] for system in plain["systems"]]
 
 
-def test_recorded_replies_are_compared_and_reported(qtm: Run, data: str, recording: str, tmp_path: Path) -> None:
-    ended = qtm("bench", "--data", data, "--recordings", recording, "--report", "out/report", "--model-ms", "300")
+def test_recorded_replies_are_compared_and_reported(
+    qtm: Run, data: str, recording: str, tmp_path: Path
+) -> None:
+    ended = qtm(
+        "bench",
+        "--data",
+        data,
+        "--recordings",
+        recording,
+        "--report",
+        "out/report",
+        "--model-ms",
+        "300",
+    )
     assert ended.code == 0, ended.err
     assert ended.out.startswith("set: 6 questions, 12 passages\n")
     table = [line.split("  ")[0].strip() for line in ended.out.splitlines()]
@@ -81,7 +93,9 @@ def test_systems_are_chosen_by_name_and_a_program_may_read_what_came_of_them(
     plain = json.loads(qtm("bench", "--data", data, "--recordings", recording, *chosen).out)
     assert names(plain) == ["raw", "rules", "combined, auto"]
     assert "R@100" not in plain["systems"][0]["means"]
-    assert set(plain["systems"][2]["perQuery"]["nDCG@10"]) == {question.id for question in DATA.questions}
+    assert set(plain["systems"][2]["perQuery"]["nDCG@10"]) == {
+        question.id for question in DATA.questions
+    }
     assert (len(plain["dataHash"]), plain["model"]) == (64, "recorded:r")
     raw, _, gated = plain["systems"]
     assert raw["searchesPerQuestion"] == 1.0 <= gated["searchesPerQuestion"]
@@ -89,10 +103,13 @@ def test_systems_are_chosen_by_name_and_a_program_may_read_what_came_of_them(
 
 
 def test_searches_cost_what_is_said_of_them(qtm: Run, data: str) -> None:
-    ended = qtm("bench", "--data", data, "--systems", "rules", "--no-deep", "--set", "store.readPrice=16")
+    ended = qtm(
+        "bench", "--data", data, "--systems", "rules", "--no-deep", "--set", "store.readPrice=16"
+    )
     assert ended.code == 0, ended.err
     heading, rules = (
-        next(it for it in ended.out.splitlines() if it.startswith(name)) for name in (" system", " rules")
+        next(it for it in ended.out.splitlines() if it.startswith(name))
+        for name in (" system", " rules")
     )
     assert "reads $/1k" in heading
     assert "$0.016" in rules
@@ -102,10 +119,16 @@ def test_a_system_of_which_nothing_was_recorded_is_refused_and_not_told_to_be_fr
     qtm: Run, data: str, recording: str, tmp_path: Path
 ) -> None:
     (tmp_path / "mine.json").write_text('{"transformationType": "keywords"}')
-    for named, asked in (("multi_query", ("--systems", "rules,multi_query")), ("mine", ("-c", "mine.json"))):
+    for named, asked in (
+        ("multi_query", ("--systems", "rules,multi_query")),
+        ("mine", ("-c", "mine.json")),
+    ):
         ended = qtm("bench", "--data", data, "--recordings", recording, *asked)
         assert (ended.code, ended.out) == (2, "")
-        assert ended.err.splitlines()[-1] == f"qtm: the recording has no replies for {named}; leave it out"
+        assert (
+            ended.err.splitlines()[-1]
+            == f"qtm: the recording has no replies for {named}; leave it out"
+        )
 
 
 def test_without_a_model_what_needs_none_is_compared(qtm: Run, data: str) -> None:
@@ -117,12 +140,27 @@ def test_without_a_model_what_needs_none_is_compared(qtm: Run, data: str) -> Non
     assert "3 of 6 questions, drawn with seed 5." in plain["notes"]
 
 
-def test_config_files_are_systems_of_their_own(qtm: Run, data: str, recording: str, tmp_path: Path) -> None:
+def test_config_files_are_systems_of_their_own(
+    qtm: Run, data: str, recording: str, tmp_path: Path
+) -> None:
     log = {"log": {"path": "queries.jsonl"}}
     (tmp_path / "mine.json").write_text(json.dumps({"transformationType": "hyde", **log}))
-    (tmp_path / "yours.toml").write_text("transformationType = 'none'\n[keywordEvidence]\nweight = 0.6\n")
+    (tmp_path / "yours.toml").write_text(
+        "transformationType = 'none'\n[keywordEvidence]\nweight = 0.6\n"
+    )
     files = ("-c", "mine.json", "-c", "yours.toml")
-    ended = qtm("bench", "--data", data, "--recordings", recording, *files, "--systems", "raw", "--json", "--no-deep")
+    ended = qtm(
+        "bench",
+        "--data",
+        data,
+        "--recordings",
+        recording,
+        *files,
+        "--systems",
+        "raw",
+        "--json",
+        "--no-deep",
+    )
     plain = json.loads(ended.out)
     assert names(plain) == ["raw", "mine", "yours"]
     assert [system["llmCalls"] for system in plain["systems"]] == [0, 6, 0]
@@ -131,7 +169,9 @@ def test_config_files_are_systems_of_their_own(qtm: Run, data: str, recording: s
 
 def test_a_config_file_waits_for_the_model_as_the_systems_beside_it_do() -> None:
     given = bench._read_own_settings(
-        Config.load({"transformationType": "combined", "fusion": {"weights": {"hyde": 2}}}, environ={})
+        Config.load(
+            {"transformationType": "combined", "fusion": {"weights": {"hyde": 2}}}, environ={}
+        )
     )
     assert given == {
         "transformationType": "combined",
@@ -141,7 +181,9 @@ def test_a_config_file_waits_for_the_model_as_the_systems_beside_it_do() -> None
     }
 
 
-def test_what_a_service_replies_is_recorded_and_replayed(qtm: Run, data: str, chat: ModelServer) -> None:
+def test_what_a_service_replies_is_recorded_and_replayed(
+    qtm: Run, data: str, chat: ModelServer
+) -> None:
     asked = ("bench", "--data", data, "--systems", "multi_query,combined", "--json", "--no-deep")
     live = qtm(*asked, "--record", "new/r.jsonl", "--concurrency", "3", QTM_LLM_BASE_URL=chat.url)
     assert live.code == 0, live.err
@@ -153,12 +195,23 @@ def test_what_a_service_replies_is_recorded_and_replayed(qtm: Run, data: str, ch
     assert second[2]["costUsd"] > 0
 
 
-def test_a_test_set_is_written_benched_and_its_answers_are_judged(qtm: Run, chat: ModelServer, tmp_path: Path) -> None:
+def test_a_test_set_is_written_benched_and_its_answers_are_judged(
+    qtm: Run, chat: ModelServer, tmp_path: Path
+) -> None:
     (tmp_path / "docs").mkdir()
     for passage in bridges(6):
         (tmp_path / "docs" / f"{passage.id[:-2]}.txt").write_text(passage.text)
     generate = ("bench", "--data", "made", "--generate", "4", "--docs", "docs")
-    ended = qtm(*generate, "--systems", "combined", "--judge", "3", "--no-deep", "--json", QTM_LLM_BASE_URL=chat.url)
+    ended = qtm(
+        *generate,
+        "--systems",
+        "combined",
+        "--judge",
+        "3",
+        "--no-deep",
+        "--json",
+        QTM_LLM_BASE_URL=chat.url,
+    )
     assert ended.code == 0, ended.err
     plain = json.loads(ended.out)
     assert (plain["dataset"], plain["questions"]) == ("made", 4)
@@ -177,16 +230,22 @@ def test_a_test_set_is_written_benched_and_its_answers_are_judged(qtm: Run, chat
 def test_that_there_is_nothing_to_judge_is_told_before_anything_is_asked(
     qtm: Run, data: str, chat: ModelServer
 ) -> None:
-    ended = qtm("bench", "--data", data, "--systems", "raw", "--judge", "2", QTM_LLM_BASE_URL=chat.url)
+    ended = qtm(
+        "bench", "--data", data, "--systems", "raw", "--judge", "2", QTM_LLM_BASE_URL=chat.url
+    )
     assert (ended.code, ended.out, len(chat.bodies)) == (2, "", 0)
     assert "--judge needs a second system" in ended.err
 
 
-def test_a_model_that_refuses_the_key_ends_it_at_once(qtm: Run, data: str, chat: ModelServer) -> None:
+def test_a_model_that_refuses_the_key_ends_it_at_once(
+    qtm: Run, data: str, chat: ModelServer
+) -> None:
     chat.reply = failure(401)
     ended = qtm("bench", "--data", data, "--systems", "rewrite,hyde", QTM_LLM_BASE_URL=chat.url)
     assert ended.code == 1
-    assert ended.err.splitlines()[-1].startswith("qtm: gpt-6-luna replied to none of the first 6 questions (unauth")
+    assert ended.err.splitlines()[-1].startswith(
+        "qtm: gpt-6-luna replied to none of the first 6 questions (unauth"
+    )
     assert ended.out == ""
     assert len(chat.bodies) == 6
 
@@ -262,29 +321,53 @@ def test_ctrl_c_loses_no_reply_that_had_come(data: str, chat: ModelServer, tmp_p
         return reply(body)
 
     chat.reply = three
-    command = [sys.executable, "-c", "from qtmiddleware.kit.cli import main; main()", "bench", "--data", data]
+    command = [
+        sys.executable,
+        "-c",
+        "from qtmiddleware.kit.cli import main; main()",
+        "bench",
+        "--data",
+        data,
+    ]
     options = ["--systems", "rewrite", "--no-deep", "--json", "--concurrency", "2"]
     environ = {**os.environ, "QTM_LLM_BASE_URL": chat.url}
     running = subprocess.Popen(
-        [*command, *options], cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, *options],
+        cwd=tmp_path,
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
-    wait_until(lambda: len(chat.bodies) == 5 and count_kept_replies(tmp_path / CACHE / "cache.sqlite") == 3)
+    wait_until(
+        lambda: len(chat.bodies) == 5 and count_kept_replies(tmp_path / CACHE / "cache.sqlite") == 3
+    )
     running.send_signal(signal.SIGINT)
     _, said = running.communicate(timeout=200)
     chat.released.set()
     assert (running.returncode, said.splitlines()[-1]) == (130, "qtm: interrupted")
     asked = len(chat.bodies)
     done = subprocess.run(
-        [*command, *options], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=200, check=True
+        [*command, *options],
+        cwd=tmp_path,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=True,
     )
     assert [system["llmCalls"] for system in json.loads(done.stdout)["systems"]] == [0, 6]
     assert len(chat.bodies) - asked == 3
 
 
 @pytest.mark.parametrize("command", [("demo",), ("bench", "--data", "."), ("tune", "--data", ".")])
-def test_a_missing_extra_is_noticed_before_anything_is_done(qtm: Run, tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_a_missing_extra_is_noticed_before_anything_is_done(
+    qtm: Run, tmp_path: Path, command: tuple[str, ...]
+) -> None:
     (tmp_path / "ir_measures.py").write_text("raise ImportError('none')")
     ended = qtm(*command)
     assert (ended.code, ended.out) == (1, "")
     assert "qtmiddleware[eval]" in ended.err
-    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "__pycache__") == ["ir_measures.py"]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "__pycache__") == [
+        "ir_measures.py"
+    ]

@@ -35,6 +35,11 @@ def test_a_bench_is_asked_by_batch_and_then_measured_without_a_call(
     ended = qtm(*BENCH, "--json", **address)
     assert ended.code == 0, ended.err
     assert service.live.total() == 0
-    assert [system["name"] for system in json.loads(ended.out)["systems"]] == ["raw", "rules", "combined", "hyde"]
+    assert [system["name"] for system in json.loads(ended.out)["systems"]] == [
+        "raw",
+        "rules",
+        "combined",
+        "hyde",
+    ]
     ended = qtm(*BENCH, "--batch", "submit", "--report", "out", **address)
     assert (ended.code, "--batch only collects model replies" in ended.err) == (2, True)

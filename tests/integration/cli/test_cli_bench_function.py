@@ -123,7 +123,9 @@ def bench(qtm: Run, folder: Path) -> Run:
     """Run ``qtm bench`` on a function of the folder and its file of questions."""
 
     def run(function: str, *arguments: str, data: str = "questions.csv", **environ: Any) -> Ended:
-        return qtm("bench", "--function", function, "--data", data, *arguments, folder=folder, **environ)
+        return qtm(
+            "bench", "--function", function, "--data", data, *arguments, folder=folder, **environ
+        )
 
     return run
 
@@ -167,7 +169,10 @@ def test_a_function_is_measured_on_its_own_index_by_one_command(bench: Run, fold
         pytest.param(("app:index.query", "--embed", "app:embed"), id="vectors"),
         pytest.param(("app:wrapped",), id="wrapped"),
         pytest.param(("app:fixed",), id="without a number of passages"),
-        pytest.param(("app:renamed", "--set", "keywordEvidence.idField=doc"), id="ids in a field of their own"),
+        pytest.param(
+            ("app:renamed", "--set", "keywordEvidence.idField=doc"),
+            id="ids in a field of their own",
+        ),
     ],
 )
 def test_functions_of_every_kind_are_measured(bench: Run, arguments: tuple[str, ...]) -> None:
@@ -176,12 +181,24 @@ def test_functions_of_every_kind_are_measured(bench: Run, arguments: tuple[str, 
     assert list(found) == [*FREE, *(["yours"] if "app:wrapped" in arguments else [])]
     assert all(system["means"]["R@10"] >= 0.5 for system in found.values())
     assert found["rules"]["means"]["nDCG@10"] >= found["raw"]["means"]["nDCG@10"]
-    assert ("has no parameter for the number of passages" in ended.err) == ("app:fixed" in arguments)
+    assert ("has no parameter for the number of passages" in ended.err) == (
+        "app:fixed" in arguments
+    )
 
 
 @pytest.mark.thorough
 def test_arguments_and_the_number_of_passages_go_to_the_function(bench: Run) -> None:
-    ended = bench("app:search", "--arg", "namespace=mine", "--top-k", "2", "--systems", "raw", "--deep", "--json")
+    ended = bench(
+        "app:search",
+        "--arg",
+        "namespace=mine",
+        "--top-k",
+        "2",
+        "--systems",
+        "raw",
+        "--deep",
+        "--json",
+    )
     assert figures(ended)["raw"]["means"]["R@100"] == 1.0
     assert ended.err.count("asked for 2 in mine") == ended.err.count("asked for 100 in mine") == 4
 
@@ -190,7 +207,9 @@ def test_arguments_and_the_number_of_passages_go_to_the_function(bench: Run) -> 
 def test_with_a_model_every_tier_and_the_seeds_are_beside_the_config_of_ones_own(
     bench: Run, folder: Path, chat: ModelServer
 ) -> None:
-    (folder / "mine.json").write_text('{"transformationType": "hyde", "keywordEvidence": {"weight": 0.6}}')
+    (folder / "mine.json").write_text(
+        '{"transformationType": "hyde", "keywordEvidence": {"weight": 0.6}}'
+    )
     options = ("-c", "mine.json", "--json", "--report", "out")
     ended = bench("app:search", *options, QTM_LLM_BASE_URL=chat.url)
     found = figures(ended)
@@ -212,13 +231,24 @@ def test_with_a_model_every_tier_and_the_seeds_are_beside_the_config_of_ones_own
         ("questions.csv", CSV.encode("utf-8-sig")),
         ("q.csv", "question;id\n" + "".join(f"{text};{id_}\n" for text, id_ in QUESTIONS.items())),
         ("q.tsv", "id\tquery\n" + "".join(f"{id_}\t{text}\n" for text, id_ in QUESTIONS.items())),
-        ("q.csv", "question,ids\n" + "".join(f'"{text}","{id_}, more"\n' for text, id_ in QUESTIONS.items())),
+        (
+            "q.csv",
+            "question,ids\n"
+            + "".join(f'"{text}","{id_}, more"\n' for text, id_ in QUESTIONS.items()),
+        ),
         ("q.csv", CSV + "".join(CSV.splitlines(keepends=True)[1:])),
-        ("q.jsonl", "".join(json.dumps({"question": t, "relevant": [i]}) + "\n" for t, i in QUESTIONS.items())),
+        (
+            "q.jsonl",
+            "".join(
+                json.dumps({"question": t, "relevant": [i]}) + "\n" for t, i in QUESTIONS.items()
+            ),
+        ),
     ],
     ids=["mark", "semicolons", "tabs", "several ids", "twice", "JSON lines"],
 )
-def test_questions_are_read_as_people_have_them(bench: Run, folder: Path, name: str, content: Any) -> None:
+def test_questions_are_read_as_people_have_them(
+    bench: Run, folder: Path, name: str, content: Any
+) -> None:
     (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     found = figures(bench("app:search", "--systems", "raw", "--json", data=name))
     assert set(found["raw"]["perQuery"]["nDCG@10"]) == {"1", "2", "3", "4"}
@@ -230,7 +260,9 @@ def test_a_data_set_s_folder_is_measured_without_its_passages(bench: Run, folder
     (folder / "set" / "qrels").mkdir(parents=True)
     lines = [json.dumps({"_id": id_, "text": text}) for text, id_ in QUESTIONS.items()]
     (folder / "set" / "queries.jsonl").write_text("\n".join(lines))
-    (folder / "set" / "qrels" / "dev.tsv").write_text("".join(f"{id_}\t{id_}\t2\n" for id_ in QUESTIONS.values()))
+    (folder / "set" / "qrels" / "dev.tsv").write_text(
+        "".join(f"{id_}\t{id_}\t2\n" for id_ in QUESTIONS.values())
+    )
     ended = bench("app:search", "--split", "dev", "--systems", "rules", "--json", data="set")
     assert figures(ended)["rules"]["means"]["nDCG@10"] > 0.5
 
@@ -261,7 +293,11 @@ def test_a_question_the_function_fails_on_is_counted_and_not_fatal(bench: Run) -
         (("nowhere:search",), 2, "the module 'nowhere' was not found"),
         (("app:search", "--arg", "namespace"), 2, "must have the form name=value"),
         (("app:search", "--arg", "other=1"), 1, "TypeError"),
-        (("app:search", "--generate", "3", "--docs", "."), 2, "--generate cannot be used with --function"),
+        (
+            ("app:search", "--generate", "3", "--docs", "."),
+            2,
+            "--generate cannot be used with --function",
+        ),
         (("app:search", "--judge", "3"), 2, "--judge cannot be used with --function"),
         (("app:search", "--batch", "submit"), 2, "--batch cannot be used with --function"),
         (("app:search", "--systems", "hybrid"), 2, "hybrid"),
@@ -285,8 +321,14 @@ def test_what_cannot_be_measured_is_said_in_a_line(
     ("content", "said"),
     [
         ("", "q.csv must hold questions, one per row; it is empty"),
-        ("question,answer\nWhat?,x\n", "q.csv must name the columns question and id (or ids) in its first line"),
-        (b"question,id\nWas hei\xdft das?,a\n", "q.csv, line 2: not valid UTF-8. Save the table as UTF-8"),
+        (
+            "question,answer\nWhat?,x\n",
+            "q.csv must name the columns question and id (or ids) in its first line",
+        ),
+        (
+            b"question,id\nWas hei\xdft das?,a\n",
+            "q.csv, line 2: not valid UTF-8. Save the table as UTF-8",
+        ),
         ("question,id\nWhat, and when?,a\n", "q.csv line 2: has 3 cells"),
     ],
 )
@@ -332,8 +374,14 @@ def test_beyond_a_thousand_searches_leave_is_needed(bench: Run, folder: Path) ->
 @pytest.mark.skipif(os.name != "posix", reason="there are no such terminals here")
 def test_at_a_terminal_leave_is_asked_for(folder: Path) -> None:
     data = many(folder, 340)
-    at = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "QTM_"))}
-    with Terminal("bench", "--function", "app:search", "--data", data, folder=folder, environ=at) as terminal:
+    at = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OPENAI_", "QTM_"))
+    }
+    with Terminal(
+        "bench", "--function", "app:search", "--data", data, folder=folder, environ=at
+    ) as terminal:
         terminal.wait_for("Go on? [y/N]:")
         terminal.type("n")
         assert terminal.ended() == 0
@@ -346,9 +394,18 @@ def test_at_a_terminal_leave_is_asked_for(folder: Path) -> None:
 def test_ctrl_c_loses_nothing_that_was_found(qtm: Run, folder: Path) -> None:
     command = [sys.executable, "-c", "from qtmiddleware.kit.cli import main; main()"]
     options = ["bench", "--function", "app:slow", "--data", "questions.csv", "--json"]
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "QTM_"))}
+    environ = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OPENAI_", "QTM_"))
+    }
     running = subprocess.Popen(
-        [*command, *options], cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, *options],
+        cwd=folder,
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     calls = folder / "calls"
     wait_until(lambda: calls.exists() and len(calls.read_text().splitlines()) == 3)
@@ -374,8 +431,19 @@ def test_the_settings_are_tuned_to_the_function(qtm: Run, folder: Path) -> None:
         "    near = (IDS[at:] + IDS[:at])[:top_k]\n"
         "    return [{'id': it, 'score': 1 - n / 100, 'text': f'Pump {it} runs.'} for n, it in enumerate(near)]\n"
     )
-    (folder / "pumps.csv").write_text("question,id\n" + "".join(f"What does the pump {it} need?,{it}\n" for it in ids))
-    options = ("tune", "--function", "pumps:search", "--data", "pumps.csv", "--arg", "hall=1", "--json")
+    (folder / "pumps.csv").write_text(
+        "question,id\n" + "".join(f"What does the pump {it} need?,{it}\n" for it in ids)
+    )
+    options = (
+        "tune",
+        "--function",
+        "pumps:search",
+        "--data",
+        "pumps.csv",
+        "--arg",
+        "hall=1",
+        "--json",
+    )
     ended = qtm(*options, folder=folder)
     assert ended.code in (0, 1), ended.err
     told = json.loads(ended.out)

@@ -113,8 +113,13 @@ def test_a_loss_ends_with_3_and_says_so_to_people_programs_and_the_pull_request(
 
 def test_what_the_report_wrote_is_a_baseline_too(bench: Run, folder: Path) -> None:
     assert bench("--report", "out").code == 0
-    ended = bench("--baseline", "out/report.json", "--fail-if", "worse", "--report", "out", BEHIND="3")
-    assert (ended.code, ended.out.splitlines()[-2].partition(".")[0]) == (3, "Retrieval got worse with “raw”")
+    ended = bench(
+        "--baseline", "out/report.json", "--fail-if", "worse", "--report", "out", BEHIND="3"
+    )
+    assert (ended.code, ended.out.splitlines()[-2].partition(".")[0]) == (
+        3,
+        "Retrieval got worse with “raw”",
+    )
     # That was the report of the run that got worse.
     assert bench("--baseline", "out/report.json", "--fail-if", "worse", BEHIND="3").code == 0
 
@@ -124,8 +129,12 @@ def test_without_a_rule_the_loss_is_told_and_nothing_fails(bench: Run, base: str
     assert (ended.code, "Retrieval got worse with “raw”." in ended.out) == (0, True)
 
 
-@pytest.mark.parametrize(("rule", "code"), [("ndcg@10 -0.5", 0), ("ndcg@10 -0.01", 3), ("r@10 -0", 0), ("P@5 0", 0)])
-def test_a_fixed_bound_fails_on_a_larger_loss_alone(bench: Run, base: str, rule: str, code: int) -> None:
+@pytest.mark.parametrize(
+    ("rule", "code"), [("ndcg@10 -0.5", 0), ("ndcg@10 -0.01", 3), ("r@10 -0", 0), ("P@5 0", 0)]
+)
+def test_a_fixed_bound_fails_on_a_larger_loss_alone(
+    bench: Run, base: str, rule: str, code: int
+) -> None:
     ended = bench("--baseline", base, "--fail-if", rule, BEHIND="1", OF="3")
     assert ended.code == code, ended.err
     assert "allowed loss" in ended.out or "no change" in ended.out
@@ -134,9 +143,13 @@ def test_a_fixed_bound_fails_on_a_larger_loss_alone(bench: Run, base: str, rule:
 def test_eight_questions_are_told_to_be_too_few(bench: Run, folder: Path) -> None:
     write_questions(folder / "few.csv", 8)
     (folder / "base.json").write_text(bench("--json", data="few.csv").out)
-    ended = bench("--baseline", "base.json", "--fail-if", "worse", data="few.csv", BEHIND="1", OF="3")
+    ended = bench(
+        "--baseline", "base.json", "--fail-if", "worse", data="few.csv", BEHIND="1", OF="3"
+    )
     assert ended.code == 0
-    assert "8 questions are too few to tell whether retrieval got worse. Use at least 30." in ended.out
+    assert (
+        "8 questions are too few to tell whether retrieval got worse. Use at least 30." in ended.out
+    )
 
 
 def test_questions_that_begin_to_fail_are_a_loss(bench: Run, base: str) -> None:
@@ -164,12 +177,27 @@ Break = Callable[[Path], object]
         (("--baseline", "."), "the baseline . cannot be read: Is a directory; write it with"),
         (("--baseline", "cut.json"), "the baseline cut.json is no JSON, or was cut; write it with"),
         (("--baseline", "questions.csv"), "the baseline questions.csv is no JSON, or was cut"),
-        (("--baseline", "other.json"), "the baseline other.json must hold what qtm bench --json prints"),
-        (("--baseline", "base.json", "--fail-if", "ndcg@5 -1"), "--fail-if must be worse, or a measure and a change"),
+        (
+            ("--baseline", "other.json"),
+            "the baseline other.json must hold what qtm bench --json prints",
+        ),
+        (
+            ("--baseline", "base.json", "--fail-if", "ndcg@5 -1"),
+            "--fail-if must be worse, or a measure and a change",
+        ),
         (("--baseline", "base.json", "--fail-if", "r@100 -0.1"), "--fail-if R@100 needs --deep"),
-        (("--baseline", "base.json", "--fail-if", "r@100 -0.1", "--deep"), "the baseline base.json has no R@100"),
-        (("--baseline", "base.json", "--questions", "30"), "was measured on other questions and judgements, so"),
-        (("--baseline", "base.json", "--comment", "folder"), "folder cannot be written, because it is not a file"),
+        (
+            ("--baseline", "base.json", "--fail-if", "r@100 -0.1", "--deep"),
+            "the baseline base.json has no R@100",
+        ),
+        (
+            ("--baseline", "base.json", "--questions", "30"),
+            "was measured on other questions and judgements, so",
+        ),
+        (
+            ("--baseline", "base.json", "--comment", "folder"),
+            "folder cannot be written, because it is not a file",
+        ),
         (("--baseline", "base.json", "--comment", "app.py/out.md"), "app.py cannot be written"),
     ],
 )
@@ -190,7 +218,10 @@ def test_what_cannot_be_compared_is_said_before_anything_is_measured(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--generate", "3", "--docs", "x"), "--baseline cannot be used with --generate, which writes new questions"),
+        (
+            ("--generate", "3", "--docs", "x"),
+            "--baseline cannot be used with --generate, which writes new questions",
+        ),
         (
             ("--batch", "submit"),
             "--batch only collects model replies; to measure, run the same command without --batch",
@@ -213,7 +244,9 @@ def test_a_baseline_nobody_may_read_is_refused(bench: Run, base: str, folder: Pa
 
 
 @pytest.mark.thorough
-def test_passages_that_changed_are_noticed_before_they_are_embedded(qtm: Run, tmp_path: Path) -> None:
+def test_passages_that_changed_are_noticed_before_they_are_embedded(
+    qtm: Run, tmp_path: Path
+) -> None:
     data = bridges_data()
     write_data(tmp_path / "set", data)
     asked = ("bench", "--data", "set", "--systems", "rules", "--no-deep")
@@ -223,7 +256,10 @@ def test_passages_that_changed_are_noticed_before_they_are_embedded(qtm: Run, tm
     corpus.write_text(corpus.read_text().replace("Bridge", "Viaduct"))
     ended = qtm(*asked, "--baseline", "base.json", "--fail-if", "worse")
     assert (ended.code, ended.out) == (2, "")
-    assert "the baseline base.json was measured on other passages, so it cannot be compared" in ended.err
+    assert (
+        "the baseline base.json was measured on other passages, so it cannot be compared"
+        in ended.err
+    )
     assert sorted(path.name for path in (tmp_path / ".qtm" / "bench").iterdir()) == kept
 
 
@@ -240,8 +276,12 @@ def start(folder: Path, *arguments: str, **environ: str) -> subprocess.Popen[str
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)])
-def test_that_nobody_reads_the_output_does_not_hide_the_loss(base: str, folder: Path, form: tuple[str, ...]) -> None:
-    running = start(folder, "--baseline", base, "--fail-if", "worse", "--comment", "out.md", *form, BEHIND="2")
+def test_that_nobody_reads_the_output_does_not_hide_the_loss(
+    base: str, folder: Path, form: tuple[str, ...]
+) -> None:
+    running = start(
+        folder, "--baseline", base, "--fail-if", "worse", "--comment", "out.md", *form, BEHIND="2"
+    )
     assert running.stdout is not None
     running.stdout.close()
     assert running.wait(timeout=200) == 3
@@ -254,7 +294,9 @@ def test_that_nobody_reads_the_output_does_not_hide_the_loss(base: str, folder: 
 @pytest.mark.skipif(os.name != "posix", reason="processes are signalled as on POSIX here")
 def test_ctrl_c_leaves_no_comment_and_the_baseline_as_it_was(base: str, folder: Path) -> None:
     whole = (folder / base).read_text()
-    running = start(folder, "--baseline", base, "--fail-if", "worse", "--comment", "out.md", WAITS="1")
+    running = start(
+        folder, "--baseline", base, "--fail-if", "worse", "--comment", "out.md", WAITS="1"
+    )
     wait_until(lambda: calls(folder) == 4)
     running.send_signal(signal.SIGINT)
     _, said = running.communicate(timeout=200)

@@ -54,23 +54,34 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_function_that_is_helped_ends_with_0_and_one_that_is_not_with_1_and_the_mend(qtm: Run, folder: Path) -> None:
+def test_a_function_that_is_helped_ends_with_0_and_one_that_is_not_with_1_and_the_mend(
+    qtm: Run, folder: Path
+) -> None:
     ended = qtm("check", "app:search", QUERY, folder=folder)
     assert (ended.code, "include_metadata=True" in ended.out) == (1, True)
-    mended = qtm("check", "app:search", QUERY, "--arg", "include_metadata=true", "--json", folder=folder)
+    mended = qtm(
+        "check", "app:search", QUERY, "--arg", "include_metadata=true", "--json", folder=folder
+    )
     found = json.loads(mended.out)  # what the function prints is not in it
     assert (mended.code, found["helps"], found["keywords"]) == (0, True, "jaco health concerns")
 
 
 def test_a_method_that_is_wrapped_or_takes_a_vector_is_checked_too(qtm: Run, folder: Path) -> None:
     wrapped = qtm("check", "app:index.search", folder=folder)
-    assert (wrapped.code, "keyword evidence" in wrapped.out, "generic one is used" in wrapped.err) == (0, True, True)
+    assert (
+        wrapped.code,
+        "keyword evidence" in wrapped.out,
+        "generic one is used" in wrapped.err,
+    ) == (0, True, True)
     vector = qtm("check", "app:index.query", QUERY, "--embed", "app:embed", folder=folder)
     assert (vector.code, "embedded as 2 numbers" in vector.out) == (0, True)
 
 
 FILES = {
-    "text": ("questions.txt", "Does Jaco have any health concerns?\n\nWhen is the fee due?\nDo cats sleep?\n"),
+    "text": (
+        "questions.txt",
+        "Does Jaco have any health concerns?\n\nWhen is the fee due?\nDo cats sleep?\n",
+    ),
     "JSON lines": (
         "questions.jsonl",
         '{"question": "Is Jaco in good health?"}\n{"query": "When is the fee due?"}\n{"text": "Do cats sleep?"}',
@@ -92,7 +103,9 @@ def test_questions_of_a_file_are_asked_and_those_whose_first_passage_changes_are
     assert all(len(line) <= 80 for line in ended.out.splitlines())
 
 
-def test_the_questions_of_a_query_log_are_asked_each_once_and_hashes_are_not(qtm: Run, folder: Path) -> None:
+def test_the_questions_of_a_query_log_are_asked_each_once_and_hashes_are_not(
+    qtm: Run, folder: Path
+) -> None:
     for query_text in (True, False):
         log = {"path": str(folder / "log.jsonl"), "queryText": query_text}
         with qtmiddleware.QueryMiddleware({"log": log}) as middleware:
@@ -110,7 +123,14 @@ def test_judged_questions_say_how_many_answers_move(qtm: Run, folder: Path) -> N
     lines = [json.dumps({"question": question, "relevant": [id_]}) for question, id_ in asked]
     (folder / "judged.jsonl").write_text("\n".join(lines), encoding="utf-8")
     ended = qtm("check", "app:find", "--ask-file", "judged.jsonl", "--json", folder=folder)
-    judged = {"questions": 3, "found": 3, "first_before": 1, "first_after": 3, "better": 2, "worse": 0}
+    judged = {
+        "questions": 3,
+        "found": 3,
+        "first_before": 1,
+        "first_after": 3,
+        "better": 2,
+        "worse": 0,
+    }
     assert json.loads(ended.out)["sample"]["judged"] == judged
 
 
@@ -122,25 +142,38 @@ def test_the_questions_of_a_data_set_are_asked_with_its_judgements(qtm: Run, fol
 
 
 def test_questions_none_of_which_changes_anything_end_with_1(qtm: Run, folder: Path) -> None:
-    (folder / "questions.txt").write_text("Do cats sleep?\nWhen do cats sleep?\nWhere do cats sleep?", encoding="utf-8")
+    (folder / "questions.txt").write_text(
+        "Do cats sleep?\nWhen do cats sleep?\nWhere do cats sleep?", encoding="utf-8"
+    )
     ended = qtm("check", "app:find", "--ask-file", "questions.txt", folder=folder)
     assert (ended.code, "leave it off" in ended.out) == (1, True)
 
 
-def test_a_file_of_fewer_than_three_questions_is_asked_and_said_to_be_short(qtm: Run, folder: Path) -> None:
+def test_a_file_of_fewer_than_three_questions_is_asked_and_said_to_be_short(
+    qtm: Run, folder: Path
+) -> None:
     (folder / "one.txt").write_text(QUERY, encoding="utf-8")
     ended = qtm("check", "app:find", "--ask-file", "one.txt", folder=folder)
-    assert (ended.code, "one.txt holds 1 question; 3 to 10 give a better answer." in ended.err) == (0, True)
+    assert (ended.code, "one.txt holds 1 question; 3 to 10 give a better answer." in ended.err) == (
+        0,
+        True,
+    )
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
         ('{"queries": []}', "line 1: must have a question"),
-        ('What?\n{"question": "What?", "relevant": "a"}', 'line 2: "relevant" must be a list of passage ids'),
+        (
+            'What?\n{"question": "What?", "relevant": "a"}',
+            'line 2: "relevant" must be a list of passage ids',
+        ),
         ('What?\n{"question"', "line 2: is not JSON"),
         ("\udce9", "line 1: is not UTF-8"),
-        ('{"query_id": "1", "queries": ["sha256:0123456789abcdef"]}', "must hold questions, not their hashes"),
+        (
+            '{"query_id": "1", "queries": ["sha256:0123456789abcdef"]}',
+            "must hold questions, not their hashes",
+        ),
         ("\n \n", "it holds none"),
         (None, "cannot be read"),
     ],

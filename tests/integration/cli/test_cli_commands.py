@@ -45,7 +45,9 @@ def test_a_terminal_that_lacks_a_character_shows_another(qtm: Run) -> None:
 
 
 def test_bytes_that_are_no_text_end_in_no_traceback(qtm: Run) -> None:
-    ended = qtm("preprocess", text=b"what is \xff\xfe wrong\n", PYTHONIOENCODING="utf-8:surrogateescape")
+    ended = qtm(
+        "preprocess", text=b"what is \xff\xfe wrong\n", PYTHONIOENCODING="utf-8:surrogateescape"
+    )
     assert "Traceback" not in ended.err
 
 
@@ -61,7 +63,9 @@ def test_bytes_that_are_no_text_end_in_no_traceback(qtm: Run) -> None:
         (("transform", "Why is the sky blue?"), 1, "OPENAI_API_KEY"),
     ],
 )
-def test_what_is_wrong_is_said_in_plain_words(qtm: Run, arguments: tuple[str, ...], code: int, words: str) -> None:
+def test_what_is_wrong_is_said_in_plain_words(
+    qtm: Run, arguments: tuple[str, ...], code: int, words: str
+) -> None:
     ended = qtm(*arguments)
     assert ended.code == code
     assert words in ended.err
@@ -80,10 +84,18 @@ def test_a_bad_config_names_the_key(qtm: Run, tmp_path: Path) -> None:
     ("model", "day", "said"),
     [
         ("gpt-4o-mini", "2026-11-22", "is shut down on 2027-01-14; its successor is gpt-6-luna"),
-        ("gpt-4o-mini-2024-07-18", "2027-01-13", "is shut down on 2027-01-14; its successor is gpt-6-luna"),
+        (
+            "gpt-4o-mini-2024-07-18",
+            "2027-01-13",
+            "is shut down on 2027-01-14; its successor is gpt-6-luna",
+        ),
         ("gpt-4o-mini", "2027-01-14", "was shut down on 2027-01-14; its successor is gpt-6-luna"),
         ("o4-mini", "2026-11-22", "was shut down on 2026-10-23; its successor is gpt-5.6-terra"),
-        ("gpt-5.1", "2026-11-22", "is shut down on 2027-04-01; its successor is named at developers.openai.com"),
+        (
+            "gpt-5.1",
+            "2026-11-22",
+            "is shut down on 2027-04-01; its successor is named at developers.openai.com",
+        ),
         ("gpt-6-luna", "2026-11-22", None),
         ("my-own", "2026-11-22", None),
     ],
@@ -92,7 +104,9 @@ def test_a_model_with_a_known_end_is_warned_of_by_the_day_of_the_check(
     model: str, day: str, said: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    settings = Config.load({"transformationModel": model, "chatModel": "gpt-6-luna"}, environ={}).settings
+    settings = Config.load(
+        {"transformationModel": model, "chatModel": "gpt-6-luna"}, environ={}
+    ).settings
     warnings = find_shutdown_warnings(settings, date.fromisoformat(day))
     assert len(warnings) == (said is not None)
     if said:
@@ -100,7 +114,9 @@ def test_a_model_with_a_known_end_is_warned_of_by_the_day_of_the_check(
 
 
 def test_a_check_warns_of_models_that_end_and_still_succeeds(qtm: Run, tmp_path: Path) -> None:
-    (tmp_path / "old.json").write_text('{"chatModel": "gpt-4o", "transformationModel": "gpt-3.5-turbo"}', "utf-8")
+    (tmp_path / "old.json").write_text(
+        '{"chatModel": "gpt-4o", "transformationModel": "gpt-3.5-turbo"}', "utf-8"
+    )
     said = [
         "transformationModel gpt-3.5-turbo was shut down on 2026-10-23; its successor is gpt-5.6-terra",
         "chatModel gpt-4o",
@@ -111,7 +127,10 @@ def test_a_check_warns_of_models_that_end_and_still_succeeds(qtm: Run, tmp_path:
         assert all(f"warning: {it}" in " ".join(ended.err.split()) for it in said)
     as_json = json.loads(qtm("config", "check", "old.json", "--json").out)
     assert as_json["ok"]
-    assert [it.startswith(begin) for it, begin in zip(as_json["warnings"], said, strict=True)] == [True, True]
+    assert [it.startswith(begin) for it, begin in zip(as_json["warnings"], said, strict=True)] == [
+        True,
+        True,
+    ]
 
 
 def test_a_check_warns_of_a_log_whose_folder_is_missing(qtm: Run, tmp_path: Path) -> None:
@@ -127,7 +146,9 @@ def test_a_check_warns_of_a_log_whose_folder_is_missing(qtm: Run, tmp_path: Path
 
 
 @pytest.mark.parametrize("variable", ["QTM_LLM_BASE_URL", "OPENAI_BASE_URL"])
-def test_a_server_of_the_users_own_keeps_its_models(qtm: Run, tmp_path: Path, variable: str) -> None:
+def test_a_server_of_the_users_own_keeps_its_models(
+    qtm: Run, tmp_path: Path, variable: str
+) -> None:
     (tmp_path / "old.json").write_text('{"chatModel": "gpt-4o"}', "utf-8")
     ended = qtm("config", "check", "old.json", **{variable: "http://localhost:8000/v1"})
     assert (ended.code, "warning" in ended.err) == (0, False)
@@ -136,7 +157,9 @@ def test_a_server_of_the_users_own_keeps_its_models(qtm: Run, tmp_path: Path, va
 def test_no_ready_file_names_a_model_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     for path in (ROOT / "config").glob("*.config.json"):
-        assert find_shutdown_warnings(Config.load(path, environ={}).settings, date(2026, 11, 22)) == [], path.name
+        assert (
+            find_shutdown_warnings(Config.load(path, environ={}).settings, date(2026, 11, 22)) == []
+        ), path.name
 
 
 def test_config_show_tells_where_each_value_came_from(qtm: Run, tmp_path: Path) -> None:
@@ -150,7 +173,13 @@ def test_config_show_tells_where_each_value_came_from(qtm: Run, tmp_path: Path) 
 
 def test_a_setting_is_set_on_the_command_line_over_every_other(qtm: Run, tmp_path: Path) -> None:
     (tmp_path / "own.json").write_text('{"topK": 7, "fusion": "max"}', encoding="utf-8")
-    given = ("topK=8", "fusion.rrf_k=10", "transformationType=step-back", "preprocess.keepWords=not,who", "rerank=true")
+    given = (
+        "topK=8",
+        "fusion.rrf_k=10",
+        "transformationType=step-back",
+        "preprocess.keepWords=not,who",
+        "rerank=true",
+    )
     sets = [it for text in given for it in ("--set", text)]
     rows = json.loads(qtm("config", "show", "own.json", "--json", *sets, QTM_TOP_K="9").out)
     found = {row["key"]: row["value"] for row in rows if row["origin"] == "--set"}
@@ -165,7 +194,9 @@ def test_a_setting_is_set_on_the_command_line_over_every_other(qtm: Run, tmp_pat
 
 
 @pytest.mark.parametrize("command", [("config", "check"), ("ask", "x"), ("ingest", ".")])
-def test_what_is_set_wrongly_is_a_usage_error_that_names_the_nearest_key(qtm: Run, command: tuple[str, ...]) -> None:
+def test_what_is_set_wrongly_is_a_usage_error_that_names_the_nearest_key(
+    qtm: Run, command: tuple[str, ...]
+) -> None:
     ended = qtm(*command, "--set", "fusion.rrk=3", "--set", "topK=x")
     assert (ended.code, ended.out) == (2, "")
     assert "fusion.rrk is not a setting (--set); did you mean rrfK?" in ended.err
@@ -179,23 +210,35 @@ def test_no_transformation_shows_the_question_and_its_keywords(qtm: Run, tmp_pat
     assert (ended.code, ended.out, ended.err) == (0, shown, "")
     (tmp_path / "off.json").write_text('{"transformationType": "none"}')
     assert qtm("transform", "-c", "off.json", question).out == shown
-    (row,) = json.loads(qtm("transform", "--set", "transformationType=none", "--json", question).out)
-    assert (row["preprocessed"], row["sub_queries"], row["notes"]) == ("jaco health concerns", [], [])
+    (row,) = json.loads(
+        qtm("transform", "--set", "transformationType=none", "--json", question).out
+    )
+    assert (row["preprocessed"], row["sub_queries"], row["notes"]) == (
+        "jaco health concerns",
+        [],
+        [],
+    )
     several = qtm("transform", "-t", "none", question, "Where?").out
     assert several.startswith(f"Question: {question}\n{shown}\nQuestion: Where?\n")
 
 
 def test_a_question_without_parts_is_no_failure(qtm: Run, model_server: ModelServer) -> None:
     model_server.reply = {"sub_queries": []}
-    ended = qtm("transform", "-t", "decompose", "Why is the sky blue?", QTM_LLM_BASE_URL=model_server.url)
+    ended = qtm(
+        "transform", "-t", "decompose", "Why is the sky blue?", QTM_LLM_BASE_URL=model_server.url
+    )
     assert (ended.code, ended.err) == (0, "sub_queries: none needed\n")
 
 
 def test_the_schema_is_the_one_in_the_repository(qtm: Run) -> None:
-    assert qtm("config", "schema").out == (ROOT / "config" / "schema.json").read_text(encoding="utf-8")
+    assert qtm("config", "schema").out == (ROOT / "config" / "schema.json").read_text(
+        encoding="utf-8"
+    )
 
 
-def test_a_preset_becomes_a_file_of_ones_own_with_a_schema_that_editors_find(qtm: Run, tmp_path: Path) -> None:
+def test_a_preset_becomes_a_file_of_ones_own_with_a_schema_that_editors_find(
+    qtm: Run, tmp_path: Path
+) -> None:
     ended = qtm("config", "init", "--preset", "auto", "own/mine.json")
     assert (ended.code, ended.out) == (0, "own/mine.json\n")
     written = json.loads((tmp_path / "own/mine.json").read_text(encoding="utf-8"))
@@ -203,17 +246,24 @@ def test_a_preset_becomes_a_file_of_ones_own_with_a_schema_that_editors_find(qtm
     assert {**written, "$schema": "./schema.json"} == json.loads(
         (ROOT / "config/auto.config.json").read_text(encoding="utf-8")
     )
-    assert schema.read_text(encoding="utf-8") == (ROOT / "config" / "schema.json").read_text(encoding="utf-8")
+    assert schema.read_text(encoding="utf-8") == (ROOT / "config" / "schema.json").read_text(
+        encoding="utf-8"
+    )
     assert qtm("config", "check", "own/mine.json").code == 0
 
 
-def test_nothing_that_is_there_is_overwritten_unless_that_is_asked_for(qtm: Run, tmp_path: Path) -> None:
+def test_nothing_that_is_there_is_overwritten_unless_that_is_asked_for(
+    qtm: Run, tmp_path: Path
+) -> None:
     for name in ("query-transform.config.json", "qtmiddleware.schema.json"):
         (tmp_path / name).write_text("mine", encoding="utf-8")
     named = qtm("config", "init", "auto")
     assert (named.code, "write --preset auto" in named.err) == (2, True)
     refused = qtm("config", "init")
-    assert (refused.code, "already exists; name another file, or overwrite it with --force" in refused.err) == (
+    assert (
+        refused.code,
+        "already exists; name another file, or overwrite it with --force" in refused.err,
+    ) == (
         2,
         True,
     )
@@ -228,13 +278,19 @@ def test_nothing_that_is_there_is_overwritten_unless_that_is_asked_for(qtm: Run,
 
 
 def test_presets_are_listed_and_taken_as_a_config(qtm: Run) -> None:
-    listed = {row["name"]: row["description"] for row in json.loads(qtm("config", "presets", "--json").out)}
+    listed = {
+        row["name"]: row["description"]
+        for row in json.loads(qtm("config", "presets", "--json").out)
+    }
     files = {it.name.removesuffix(".config.json") for it in (ROOT / "config").glob("*.config.json")}
     assert listed.keys() == files | TRANSFORMS.keys() - {"none"}
     assert all(listed.values())
     assert '"all"  (preset all)' in qtm("config", "show", "all").out
     assert '"all"  (preset all)' in qtm("config", "show", QTM_CONFIG="all").out
-    assert qtm("preprocess", "--config", "rules", "Does Jaco have any health concerns?").out == "jaco health concerns\n"
+    assert (
+        qtm("preprocess", "--config", "rules", "Does Jaco have any health concerns?").out
+        == "jaco health concerns\n"
+    )
 
 
 def test_a_file_in_a_folder_does_not_take_the_place_of_a_preset(qtm: Run, tmp_path: Path) -> None:
@@ -251,7 +307,14 @@ def test_the_version_is_shown(qtm: Run) -> None:
 
 def test_a_model_is_asked_where_its_address_is_set(qtm: Run, model_server: ModelServer) -> None:
     model_server.reply = reply = {"rewrite": "Rayleigh scattering of sunlight in the atmosphere"}
-    ended = qtm("transform", "-t", "rewrite", "--json", "Why is the sky blue?", QTM_LLM_BASE_URL=model_server.url)
+    ended = qtm(
+        "transform",
+        "-t",
+        "rewrite",
+        "--json",
+        "Why is the sky blue?",
+        QTM_LLM_BASE_URL=model_server.url,
+    )
     assert ended.code == 0, ended.err
     assert json.loads(ended.out)[0]["rewrite"] == reply["rewrite"]
 
@@ -259,7 +322,9 @@ def test_a_model_is_asked_where_its_address_is_set(qtm: Run, model_server: Model
 def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
     command = f'{sys.executable} -c "from qtmiddleware.kit.cli import main; main()" config show | head -n 1'
     command = f"set -o pipefail; {command}"
-    ended = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, timeout=200, check=False)
+    ended = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, capture_output=True, timeout=200, check=False
+    )
     assert ended.stderr == b""
 
 

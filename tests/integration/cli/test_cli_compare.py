@@ -24,11 +24,23 @@ def rows_of(text: str) -> dict[str, list[str]]:
     return {cells[0]: cells[1:] for line in text.splitlines() if (cells := line.split())}
 
 
-def test_one_question_is_put_to_every_system_side_by_side(qtm: Run, folder: Path, service: AnsweringService) -> None:
+def test_one_question_is_put_to_every_system_side_by_side(
+    qtm: Run, folder: Path, service: AnsweringService
+) -> None:
     ended = qtm("compare", QUESTION, "--top-k", "2", "--answers", QTM_LLM_BASE_URL=service.url)
     assert ended.code == 0, ended.err
     rows = rows_of(ended.out.partition("place and change")[0])
-    names = ["raw", "rules", "rewrite", "stepback", "decompose", "multi_query", "hyde", "keywords", "combined"]
+    names = [
+        "raw",
+        "rules",
+        "rewrite",
+        "stepback",
+        "decompose",
+        "multi_query",
+        "hyde",
+        "keywords",
+        "combined",
+    ]
     assert [name for name in rows if name in names] == names
     assert [rows[name][-4:-2] for name in names] == [
         ["1", "1"], ["1", "1"], ["2", "2"], ["2", "2"], ["3", "2"], ["2", "2"], ["2", "2"], ["1", "2"], ["2", "2"]
@@ -39,7 +51,9 @@ def test_one_question_is_put_to_every_system_side_by_side(qtm: Run, folder: Path
     assert "Judged" not in ended.out
 
 
-def test_each_passage_has_its_place_how_far_it_moved_and_why(qtm: Run, folder: Path, service: AnsweringService) -> None:
+def test_each_passage_has_its_place_how_far_it_moved_and_why(
+    qtm: Run, folder: Path, service: AnsweringService
+) -> None:
     service.transformation = {"rewrite": "What does Jaco eat twice a day?"}
     asked = ("compare", QUESTION, "--systems", "rewrite", "--top-k", "1")
     ended = qtm(*asked, QTM_LLM_BASE_URL=service.url, QTM_FUSION_INCLUDE_ORIGINAL="false")
@@ -47,7 +61,9 @@ def test_each_passage_has_its_place_how_far_it_moved_and_why(qtm: Run, folder: P
     table = ended.out.partition("place and change of place")[2].partition("\n\n")[0]
     assert [rows_of(table)[f"[{at}]"][-2:] for at in (1, 2)] == [["1", "out"], ["1", "new"]]
     assert "\n  [2] new at 1st: found by the rewrite (1st)" in ended.out
-    told = json.loads(qtm(*asked, "--json", QTM_LLM_BASE_URL=service.url, QTM_FUSION_INCLUDE_ORIGINAL="false").out)
+    told = json.loads(
+        qtm(*asked, "--json", QTM_LLM_BASE_URL=service.url, QTM_FUSION_INCLUDE_ORIGINAL="false").out
+    )
     (row,) = told["questions"]
     movement = row["systems"][1]["movement"]
     assert movement["passages"][0]["why"].startswith("new at 1st: found by the rewrite (1st)")
@@ -63,14 +79,18 @@ def test_no_line_of_a_table_is_wider_than_the_terminal(
     tables = [line for line in ended.out.partition("\n[1] ")[0].splitlines() if "  " in line]
     assert max(map(len, tables)) <= columns
     assert "\x1b" not in ended.out
-    headings = [line.split() for line in ended.out.splitlines() if line.startswith("place and change")]
+    headings = [
+        line.split() for line in ended.out.splitlines() if line.startswith("place and change")
+    ]
     assert all("raw" in heading for heading in headings)
     named = [name for heading in headings for name in heading if name in SHOWN and name != "raw"]
     assert named == [*SHOWN[1:]]
     assert len(headings) == (1 if columns == 160 else 2)
 
 
-def test_what_searches_cost_stands_beside_the_model_s_cost_where_their_price_is_known(qtm: Run, folder: Path) -> None:
+def test_what_searches_cost_stands_beside_the_model_s_cost_where_their_price_is_known(
+    qtm: Run, folder: Path
+) -> None:
     ended = qtm("compare", QUESTION, "--set", "store.readPrice=16")
     assert ended.code == 0, ended.err
     rows = [line.split() for line in ended.out.splitlines()]
@@ -97,7 +117,9 @@ def test_with_an_ideal_answer_the_answers_are_ranked_and_the_reasons_are_shown(
     ended = qtm(*asked, QTM_FUSION_INCLUDE_ORIGINAL="false", **at)
     assert ended.code == 0, ended.err
     judged = ended.out.partition("Judged against the ideal answer:\n")[2]
-    assert judged.startswith("  1. rewrite: accuracy 10, completeness 10, relevance 10\n     + full\n  2. raw: ")
+    assert judged.startswith(
+        "  1. rewrite: accuracy 10, completeness 10, relevance 10\n     + full\n  2. raw: "
+    )
     assert "  why: " in judged
     assert "said twice" in judged
     assert judged.endswith(
@@ -109,9 +131,21 @@ def test_with_an_ideal_answer_the_answers_are_ranked_and_the_reasons_are_shown(
 def test_a_file_of_questions_and_ideal_answers_needs_no_judgements(
     qtm: Run, folder: Path, service: AnsweringService
 ) -> None:
-    rows = [{"question": f"Does Jaco{mark} have any concerns?", "ideal_answer": "None."} for mark in ("", " still")]
+    rows = [
+        {"question": f"Does Jaco{mark} have any concerns?", "ideal_answer": "None."}
+        for mark in ("", " still")
+    ]
     (folder / "val.json").write_text(json.dumps(rows, indent=2))
-    asked = ("compare", "--questions", "val.json", "--systems", "rules", "--json", "--report", "out/ranked.html")
+    asked = (
+        "compare",
+        "--questions",
+        "val.json",
+        "--systems",
+        "rules",
+        "--json",
+        "--report",
+        "out/ranked.html",
+    )
     ended = qtm(*asked, QTM_LLM_BASE_URL=service.url)
     assert ended.code == 0, ended.err
     told = json.loads(ended.out)
@@ -119,7 +153,9 @@ def test_a_file_of_questions_and_ideal_answers_needs_no_judgements(
     assert [it["system"] for it in told["ranked"]["ranking"]] == ["raw", "rules"]
     assert all(row["ranking"]["error"] in ("", "equal") for row in told["questions"])
     assert "Question by question" in (folder / "out" / "ranked.html").read_text()
-    one = qtm("compare", "--data", "val.json", "--questions", "1", "--json", QTM_LLM_BASE_URL=service.url)
+    one = qtm(
+        "compare", "--data", "val.json", "--questions", "1", "--json", QTM_LLM_BASE_URL=service.url
+    )
     assert len(json.loads(one.out)["questions"]) == 1
     refused = qtm("bench", "--data", "val.json")
     assert refused.code == 2
@@ -133,7 +169,10 @@ def test_a_file_of_questions_and_ideal_answers_needs_no_judgements(
         ((QUESTION, "--questions", "some.json"), "a question or --questions"),
         ((QUESTION, "--report", "r.html"), "--report needs ideal answers"),
         ((QUESTION, "--arg", "a=1"), "--arg needs --function"),
-        ((QUESTION, "--function", "app:search", "--filter", "{}"), "--filter cannot be used with --function"),
+        (
+            (QUESTION, "--function", "app:search", "--filter", "{}"),
+            "--filter cannot be used with --function",
+        ),
         ((QUESTION, "--function", "nowhere:search"), "the module 'nowhere' was not found"),
         (("--data", "some.json", "--questions", "other.json"), "must be a number, not a file"),
         ((QUESTION, "--systems", "rewrite"), "rewrite cannot be compared. No language model"),
@@ -187,7 +226,14 @@ def odd(query):
 
 def test_a_function_of_the_user_s_own_is_asked_with_its_arguments(qtm: Run, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
-    asked = ("compare", "Does Jaco have any health concerns?", "--function", "app:search", "--arg", "tenant=two")
+    asked = (
+        "compare",
+        "Does Jaco have any health concerns?",
+        "--function",
+        "app:search",
+        "--arg",
+        "tenant=two",
+    )
     ended = qtm(*asked, "--top-k", "2", "--json")
     assert ended.code == 0, ended.err
     (row,) = json.loads(ended.out)["questions"]
@@ -196,7 +242,8 @@ def test_a_function_of_the_user_s_own_is_asked_with_its_arguments(qtm: Run, tmp_
         ["health", "food"],
     ]
     assert (
-        row["systems"][1]["movement"]["passages"][0]["why"] == "from 2nd to 1st: holds 'jaco', 'health' and 'concerns'"
+        row["systems"][1]["movement"]["passages"][0]["why"]
+        == "from 2nd to 1st: holds 'jaco', 'health' and 'concerns'"
     )
     assert "printed by the app" in ended.err
 
@@ -227,8 +274,12 @@ def test_what_fails_for_one_system_takes_nothing_from_the_others(qtm: Run, tmp_p
     assert "\n[1] food (score 0.900)\n" in ended.out
 
 
-def test_a_model_that_is_down_is_told_where_it_was_needed_and_the_rest_is_shown(qtm: Run, folder: Path) -> None:
-    ended = qtm("compare", QUESTION, "--systems", "rules,rewrite", QTM_LLM_BASE_URL="http://127.0.0.1:9/v1")
+def test_a_model_that_is_down_is_told_where_it_was_needed_and_the_rest_is_shown(
+    qtm: Run, folder: Path
+) -> None:
+    ended = qtm(
+        "compare", QUESTION, "--systems", "rules,rewrite", QTM_LLM_BASE_URL="http://127.0.0.1:9/v1"
+    )
     assert ended.code == 0, ended.err
     assert "\nrewrite\n  degraded: transform.rewrite unavailable (" in ended.out
     assert "\nrewrite !  " in ended.out
@@ -238,7 +289,9 @@ def test_a_model_that_is_down_is_told_where_it_was_needed_and_the_rest_is_shown(
 def test_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     at = environ(tmp_path)
-    with Terminal("compare", QUESTION, "--function", "app:hangs", folder=tmp_path, environ=at) as terminal:
+    with Terminal(
+        "compare", QUESTION, "--function", "app:hangs", folder=tmp_path, environ=at
+    ) as terminal:
         terminal.wait_for("Only systems that need no model are compared.")
         terminal.type(CTRL_C, enter=False)
         terminal.wait_for("interrupted")

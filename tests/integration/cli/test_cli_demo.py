@@ -40,13 +40,19 @@ def test_every_system_is_compared_and_an_example_walked_through(found: dict[str,
 def test_the_table_fits_a_plain_terminal(qtm: Run) -> None:
     ended = qtm("demo", "--questions", "2", COLUMNS="80")
     assert ended.code == 0, ended.err
-    rows = [line for line in ended.out.splitlines() if line.split()[:1] in ([name.split()[0]] for name in USUAL)]
+    rows = [
+        line
+        for line in ended.out.splitlines()
+        if line.split()[:1] in ([name.split()[0]] for name in USUAL)
+    ]
     assert len(rows) >= len(USUAL)
     assert "…" not in "".join(rows[: len(USUAL)])
     assert "Step by step" in ended.out
 
 
-def test_what_cannot_be_recorded_is_refused_before_anything_is_asked(qtm: Run, tmp_path: Path) -> None:
+def test_what_cannot_be_recorded_is_refused_before_anything_is_asked(
+    qtm: Run, tmp_path: Path
+) -> None:
     for options in ((), ("--recorded",)):
         ended = qtm("demo", "--record", "replies.jsonl", *options)
         assert (ended.code, ended.out) == (2, "")

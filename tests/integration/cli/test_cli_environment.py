@@ -31,7 +31,9 @@ def put(folder: Path, text: str) -> Path:
     return path
 
 
-def test_a_key_in_it_is_used_and_named_without_its_value(qtm: Run, folder: Path, service: AnsweringService) -> None:
+def test_a_key_in_it_is_used_and_named_without_its_value(
+    qtm: Run, folder: Path, service: AnsweringService
+) -> None:
     path = put(folder, f"\ufeffexport OPENAI_API_KEY='{SECRET}'\n")
     ended = qtm("ask", QUESTION, QTM_LLM_BASE_URL=service.url)
     used = f"qtm: note: used by default: index {folder / INDEX}\n"
@@ -46,7 +48,9 @@ def test_what_is_set_already_stays(qtm: Run, folder: Path, service: AnsweringSer
     assert (ended.code, "read from" in ended.err, set(service.keys)) == (0, False, {"Bearer mine"})
 
 
-def test_a_dollar_sign_in_a_key_is_no_variable(qtm: Run, folder: Path, service: AnsweringService) -> None:
+def test_a_dollar_sign_in_a_key_is_no_variable(
+    qtm: Run, folder: Path, service: AnsweringService
+) -> None:
     put(folder, "OPENAI_API_KEY=a-${OTHERS_SECRET}-b\n")
     assert qtm("ask", QUESTION, QTM_LLM_BASE_URL=service.url, OTHERS_SECRET=SECRET).code == 0
     assert set(service.keys) == {"Bearer a-${OTHERS_SECRET}-b"}
@@ -55,11 +59,27 @@ def test_a_dollar_sign_in_a_key_is_no_variable(qtm: Run, folder: Path, service: 
 @pytest.mark.parametrize(
     "name",
     [
-        *("QTM_LLM_BASE_URL", "QTM_STORE_HOST", "QTM_CACHE_REDIS_URL", "QTM_CONFIG", "QTM_RERANK_TRUST_REMOTE_CODE"),
-        *("QTM_MODEL_DIR", "OPENAI_BASE_URL", "HF_ENDPOINT", "HTTPS_PROXY", "SSL_CERT_FILE", "XDG_STATE_HOME", "PATH"),
+        *(
+            "QTM_LLM_BASE_URL",
+            "QTM_STORE_HOST",
+            "QTM_CACHE_REDIS_URL",
+            "QTM_CONFIG",
+            "QTM_RERANK_TRUST_REMOTE_CODE",
+        ),
+        *(
+            "QTM_MODEL_DIR",
+            "OPENAI_BASE_URL",
+            "HF_ENDPOINT",
+            "HTTPS_PROXY",
+            "SSL_CERT_FILE",
+            "XDG_STATE_HOME",
+            "PATH",
+        ),
     ],
 )
-def test_an_address_a_path_or_a_setting_in_it_is_ignored_and_told(qtm: Run, tmp_path: Path, name: str) -> None:
+def test_an_address_a_path_or_a_setting_in_it_is_ignored_and_told(
+    qtm: Run, tmp_path: Path, name: str
+) -> None:
     path = put(tmp_path, f"{name}=http://evil/${{OTHERS_SECRET}}\nOPENAI_API_KEY={SECRET}\n")
     ended = qtm("config", "show", "--json", OTHERS_SECRET="precious")
     assert ended.code == 0
@@ -69,7 +89,9 @@ def test_an_address_a_path_or_a_setting_in_it_is_ignored_and_told(qtm: Run, tmp_
         assert hidden not in ended.out + ended.err
 
 
-def test_no_address_of_it_is_ever_sent_a_key(qtm: Run, folder: Path, service: AnsweringService) -> None:
+def test_no_address_of_it_is_ever_sent_a_key(
+    qtm: Run, folder: Path, service: AnsweringService
+) -> None:
     put(folder, f"QTM_LLM_BASE_URL={service.url}\nOPENAI_BASE_URL={service.url}\n")
     ended = qtm("ask", QUESTION, OPENAI_API_KEY=SECRET, QTM_LLM_BASE_URL="http://127.0.0.1:9/v1")
     assert (ended.code, service.keys) == (1, [])
@@ -104,7 +126,9 @@ def test_one_that_others_may_have_written_is_not_read(qtm: Run, tmp_path: Path, 
     assert SECRET not in ended.err
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away"
+)
 def test_one_of_another_account_is_not_read(qtm: Run, tmp_path: Path) -> None:
     os.chown(put(tmp_path, f"OPENAI_API_KEY={SECRET}"), 65534, 65534)
     assert ".env was not read: it belongs to another account" in qtm("preprocess", QUESTION).err
@@ -132,8 +156,12 @@ def test_a_key_that_stands_there_as_a_name_is_not_shown(qtm: Run, tmp_path: Path
     assert "MIIE" not in ended.err
 
 
-@pytest.mark.parametrize("content", [b"OPENAI_API_KEY=\xff\xfe", f"A=b\nHF_TOKEN='{SECRET}\x00'\n".encode()])
-def test_one_that_cannot_be_read_is_noted_and_no_error(qtm: Run, tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    "content", [b"OPENAI_API_KEY=\xff\xfe", f"A=b\nHF_TOKEN='{SECRET}\x00'\n".encode()]
+)
+def test_one_that_cannot_be_read_is_noted_and_no_error(
+    qtm: Run, tmp_path: Path, content: bytes
+) -> None:
     put(tmp_path, "").write_bytes(content)
     ended = qtm("preprocess", QUESTION)
     assert (ended.code, ended.out) == (0, "jaco health concerns\n")
@@ -147,28 +175,52 @@ def test_every_credential_the_package_reads_may_stand_in_it() -> None:
     for found in pkgutil.walk_packages(qtmiddleware.__path__, "qtmiddleware."):
         if found.name.rpartition(".")[2] in ("openai_client", "redis_address", "pinecone"):
             module = vars(importlib.import_module(found.name))
-            read |= {module[name] for name in module if name in ("KEY_VARIABLE", "USER_VARIABLE", "PASSWORD_VARIABLE")}
+            read |= {
+                module[name]
+                for name in module
+                if name in ("KEY_VARIABLE", "USER_VARIABLE", "PASSWORD_VARIABLE")
+            }
     assert read == set(CREDENTIALS)
 
 
-def test_a_file_that_nobody_named_is_named_on_stderr_and_nowhere_else(qtm: Run, folder: Path) -> None:
+def test_a_file_that_nobody_named_is_named_on_stderr_and_nowhere_else(
+    qtm: Run, folder: Path
+) -> None:
     (folder / "mine.json").write_text('{"topK": 2}')
     index, mine = folder / INDEX, folder / "mine.json"
-    ended = qtm("ask", "--no-answer", "--json", QUESTION, QTM_CONFIG="mine.json", QTM_LOG_PATH="queries.jsonl")
+    ended = qtm(
+        "ask",
+        "--no-answer",
+        "--json",
+        QUESTION,
+        QTM_CONFIG="mine.json",
+        QTM_LOG_PATH="queries.jsonl",
+    )
     first = f"qtm: note: used by default: settings (QTM_CONFIG) {mine}; index {index}"
     assert ended.err.splitlines()[0] == first
     assert [len(row["passages"]) for row in json.loads(ended.out)] == [2]
-    ended = qtm("ask", "--no-answer", QUESTION, "--config", "mine.json", QTM_LOG_PATH="queries.jsonl")
+    ended = qtm(
+        "ask", "--no-answer", QUESTION, "--config", "mine.json", QTM_LOG_PATH="queries.jsonl"
+    )
     assert ended.err.splitlines()[0] == (
         f"qtm: note: used by default: index {index}; query log {folder / 'queries.jsonl'}"
     )
-    for arguments in (["config", "show", "--json"], ["config", "check", "--json"], ["preprocess", "--json", QUESTION]):
+    for arguments in (
+        ["config", "show", "--json"],
+        ["config", "check", "--json"],
+        ["preprocess", "--json", QUESTION],
+    ):
         ended = qtm(*arguments, QTM_CONFIG="mine.json")
-        assert (ended.code, ended.err) == (0, f"qtm: note: used by default: settings (QTM_CONFIG) {mine}\n")
+        assert (ended.code, ended.err) == (
+            0,
+            f"qtm: note: used by default: settings (QTM_CONFIG) {mine}\n",
+        )
         assert json.loads(ended.out)
 
 
-def test_an_ingest_names_what_it_adds_to_and_reads_unless_that_was_named(qtm: Run, folder: Path) -> None:
+def test_an_ingest_names_what_it_adds_to_and_reads_unless_that_was_named(
+    qtm: Run, folder: Path
+) -> None:
     (folder / "docs").mkdir()
     (folder / "docs" / "a.txt").write_text("Jaco is healthy.")
     (folder / "own.json").write_text('{"dataPath": "docs"}')
@@ -177,11 +229,16 @@ def test_an_ingest_names_what_it_adds_to_and_reads_unless_that_was_named(qtm: Ru
     lines = [json.loads(line) for line in ended.err.splitlines()]
     assert lines[0] == {"level": "info", "message": f"used by default: index {index}"}
     ended = qtm("ingest", "--config", "own.json")
-    assert f'used by default: index {index}; ledger {ledger}; documents {folder / "docs"}"' in ended.err
+    assert (
+        f'used by default: index {index}; ledger {ledger}; documents {folder / "docs"}"'
+        in ended.err
+    )
     assert "used by default" not in qtm("ingest", "docs", "--index", str(INDEX)).err
 
 
-def test_the_config_of_the_folder_is_found_and_named_under_any_that_is_named(qtm: Run, folder: Path) -> None:
+def test_the_config_of_the_folder_is_found_and_named_under_any_that_is_named(
+    qtm: Run, folder: Path
+) -> None:
     (folder / "config").mkdir()
     first, second = "config/query-transform.config.json", "query-transform.config.json"
     (folder / first).write_text('{"topK": 2, "transformationType": "none"}')
@@ -190,10 +247,18 @@ def test_the_config_of_the_folder_is_found_and_named_under_any_that_is_named(qtm
     ended = qtm("ask", "--no-answer", "--json", QUESTION)
     told = ended.err.splitlines()
     assert told[0] == f"qtm: note: {second} exists too and was not used"
-    assert told[1] == f"qtm: note: Loading config {first} (found in this folder; --config names another)"
+    assert (
+        told[1]
+        == f"qtm: note: Loading config {first} (found in this folder; --config names another)"
+    )
     assert [len(row["passages"]) for row in json.loads(ended.out)] == [2]
-    assert qtm("transform", QUESTION).out == f"query: {QUESTION}\npreprocessed: jaco health concerns\n"
-    lines = [json.loads(line) for line in qtm("ingest", "mine.json", "--index", "i.sqlite").err.splitlines()[1:2]]
+    assert (
+        qtm("transform", QUESTION).out == f"query: {QUESTION}\npreprocessed: jaco health concerns\n"
+    )
+    lines = [
+        json.loads(line)
+        for line in qtm("ingest", "mine.json", "--index", "i.sqlite").err.splitlines()[1:2]
+    ]
     assert lines == [{"level": "info", "message": "Loading config", "meta": {"path": first}}]
     for more, environ, top_k, origin in (
         ((), {}, 2, f"file {first}"),
@@ -205,7 +270,9 @@ def test_the_config_of_the_folder_is_found_and_named_under_any_that_is_named(qtm
         ended = qtm("config", "show", "--json", *more, **environ)
         rows = {row["key"]: (row["value"], row["origin"]) for row in json.loads(ended.out)}
         assert rows["topK"] == (top_k, origin)
-        assert ("Loading config" in ended.err) is (rows["topK"][1] == f"file {first}" or "--set" in more)
+        assert ("Loading config" in ended.err) is (
+            rows["topK"][1] == f"file {first}" or "--set" in more
+        )
     (folder / first).unlink()
     assert f"Loading config {second} (" in qtm("preprocess", QUESTION).err
 
@@ -235,7 +302,8 @@ def test_a_config_that_nobody_named_decides_no_address_model_code_or_place(
     (tmp_path / "model").mkdir()
     (tmp_path / CONFIG_FILES[1]).write_text(json.dumps(GRAVE[key]))
     with pytest.raises(
-        ConfigError, match=rf"was found in this folder and must not set {key}.* add --config {CONFIG_FILES[1]} "
+        ConfigError,
+        match=rf"was found in this folder and must not set {key}.* add --config {CONFIG_FILES[1]} ",
     ) as caught:
         load_config(None)
     assert "evil" not in str(caught.value)
@@ -247,7 +315,17 @@ def test_a_config_that_nobody_named_decides_no_address_model_code_or_place(
 @pytest.mark.parametrize("key", ["dataPath", "indexPath"])
 @pytest.mark.parametrize(
     "path",
-    ["{home}", "../notes", "~/notes", "docs/../../notes", "out", "out/*.txt", "../*/*.txt", "*/../../notes/*", "b"],
+    [
+        "{home}",
+        "../notes",
+        "~/notes",
+        "docs/../../notes",
+        "out",
+        "out/*.txt",
+        "../*/*.txt",
+        "*/../../notes/*",
+        "b",
+    ],
 )
 def test_a_config_that_nobody_named_reads_and_writes_in_its_folder_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, path: str
@@ -263,7 +341,9 @@ def test_a_config_that_nobody_named_reads_and_writes_in_its_folder_alone(
     monkeypatch.delenv("QTM_CONFIG", raising=False)
     config = {key: path.format(home=tmp_path)}
     (clone / CONFIG_FILES[1]).write_text(json.dumps(config))
-    with pytest.raises(ConfigError, match=f"was found in this folder and must not set {key} outside this folder"):
+    with pytest.raises(
+        ConfigError, match=f"was found in this folder and must not set {key} outside this folder"
+    ):
         load_config(None)
     assert load_config(CONFIG_FILES[1])
     for inside in ("docs", "./docs/*.md", "docs/../docs/**", ".", str(clone / "docs"), "not/there"):
@@ -366,6 +446,9 @@ def test_what_is_shown_of_a_config_is_what_was_written(qtm: Run, tmp_path: Path)
         assert "precious" not in ended.out + ended.err
         assert "check" in arguments or written["indexPath"] in ended.out
     for variable in ("QTM_LLM_BASE_URL", "QTM_CACHE_REDIS_URL", "QTM_STORE_HOST"):
-        for address in ("https://me:precious@model.example/v1", "https://model.example/v1?key=precious"):
+        for address in (
+            "https://me:precious@model.example/v1",
+            "https://model.example/v1?key=precious",
+        ):
             ended = qtm("config", "show", **{variable: address})
             assert "precious" not in ended.out + ended.err

@@ -27,7 +27,9 @@ Run = Callable[..., Ended]
 def docs(tmp_path: Path) -> Path:
     folder = tmp_path / "docs"
     folder.mkdir()
-    (folder / "bees.md").write_text("# Bees\n\nBees live in hives. They make honey.", encoding="utf-8")
+    (folder / "bees.md").write_text(
+        "# Bees\n\nBees live in hives. They make honey.", encoding="utf-8"
+    )
     (folder / "ants.txt").write_text("Ants live in hills.", encoding="utf-8")
     return folder
 
@@ -39,7 +41,9 @@ def messages(ended: Ended) -> dict[str, dict[str, object]]:
     return {line["message"]: line["meta"] for line in lines}
 
 
-def test_documents_are_ingested_and_a_pipe_gets_log_lines(qtm: Run, docs: Path, tmp_path: Path) -> None:
+def test_documents_are_ingested_and_a_pipe_gets_log_lines(
+    qtm: Run, docs: Path, tmp_path: Path
+) -> None:
     ended = qtm("ingest", "docs")
     assert ended.code == 0, ended.err
     assert messages(ended)["Reading documents"] == {"files": 2}
@@ -47,7 +51,10 @@ def test_documents_are_ingested_and_a_pipe_gets_log_lines(qtm: Run, docs: Path, 
     assert messages(ended)["Created chunks"] == {"count": 2}
     assert "2 documents in 2 chunks: 2 added" in ended.out
     with sqlite3.connect(tmp_path / ".tmp" / "index" / "qtmiddleware.sqlite") as run:
-        assert {row[0] for row in run.execute("SELECT id FROM passages")} == {"ants.txt#0", "bees.md#0"}
+        assert {row[0] for row in run.execute("SELECT id FROM passages")} == {
+            "ants.txt#0",
+            "bees.md#0",
+        }
     run.close()
 
 
@@ -59,21 +66,32 @@ def test_a_second_run_says_that_nothing_changed(qtm: Run, docs: Path) -> None:
 
 
 def test_two_workers_write_the_index_of_one(qtm: Run, tmp_path: Path) -> None:
-    lines = [json.dumps({"_id": str(at), "text": f"Bee {at} of the hive makes honey."}) for at in range(3 * BATCH)]
+    lines = [
+        json.dumps({"_id": str(at), "text": f"Bee {at} of the hive makes honey."})
+        for at in range(3 * BATCH)
+    ]
     (tmp_path / "bees.jsonl").write_text("\n".join(lines), encoding="utf-8")
     written = []
     for workers in "12":
-        ended = qtm("ingest", "bees.jsonl", "--index", f"{workers}.sqlite", "--workers", workers, "--json")
+        ended = qtm(
+            "ingest", "bees.jsonl", "--index", f"{workers}.sqlite", "--workers", workers, "--json"
+        )
         assert ended.code == 0, ended.err
         assert json.loads(ended.out)["embedded"] == len(lines)
         with closing(sqlite3.connect(tmp_path / f"{workers}.sqlite")) as index:
-            written.append(index.execute("SELECT id, text, metadata, vector FROM passages ORDER BY id").fetchall())
+            written.append(
+                index.execute(
+                    "SELECT id, text, metadata, vector FROM passages ORDER BY id"
+                ).fetchall()
+            )
     assert len(written[0]) == len(lines)
     assert written[0] == written[1]
 
 
 def test_the_config_names_the_documents_and_the_index(qtm: Run, docs: Path, tmp_path: Path) -> None:
-    (tmp_path / "c.json").write_text(json.dumps({"dataPath": "docs/*.txt", "indexPath": "i.sqlite"}))
+    (tmp_path / "c.json").write_text(
+        json.dumps({"dataPath": "docs/*.txt", "indexPath": "i.sqlite"})
+    )
     ended = qtm("ingest", "-c", "c.json")
     assert ended.out.startswith("1 document in 1 chunk: 1 added, 0 changed")
     first, *_ = map(json.loads, ended.err.splitlines())
@@ -93,20 +111,32 @@ def test_what_is_left_out_of_a_folder_is_counted(qtm: Run, docs: Path) -> None:
     for name in ("old.doc", "other.DOC", "photo.png"):
         (docs / name).write_text("no text", encoding="utf-8")
     ended = qtm("ingest", "docs", "--json")
-    assert any(line.startswith("left out: 2 .doc, 1 .png; supported: .txt") for line in ended.err.splitlines())
+    assert any(
+        line.startswith("left out: 2 .doc, 1 .png; supported: .txt")
+        for line in ended.err.splitlines()
+    )
     assert (ended.code, json.loads(ended.out)["left_out"]) == (0, {".doc": 2, ".png": 1})
     refused = qtm("ingest", "docs/old.doc")
-    assert (refused.code, "skipped: docs/old.doc: an old Office format (save it as .docx first)" in refused.err) == (
+    assert (
+        refused.code,
+        "skipped: docs/old.doc: an old Office format (save it as .docx first)" in refused.err,
+    ) == (
         1,
         True,
     )
 
 
-def test_a_folder_of_mixed_files_is_ingested_and_answers_say_where_it_stands(qtm: Run, docs: Path) -> None:
+def test_a_folder_of_mixed_files_is_ingested_and_answers_say_where_it_stands(
+    qtm: Run, docs: Path
+) -> None:
     make_office_files(docs)
     (docs / "vets.csv").write_text("Name;Animal\nMiller;horse\nSmith;parrot\n", encoding="utf-8")
-    (docs / "people.json").write_text('[{"name": "Ada"}, {"name": "Grace", "built": "a compiler"}]', encoding="utf-8")
-    (docs / "page.html").write_text("<title>Soup</title><nav>Home</nav><h1>Onions</h1><p>Fry them.", encoding="utf-8")
+    (docs / "people.json").write_text(
+        '[{"name": "Ada"}, {"name": "Grace", "built": "a compiler"}]', encoding="utf-8"
+    )
+    (docs / "page.html").write_text(
+        "<title>Soup</title><nav>Home</nav><h1>Onions</h1><p>Fry them.", encoding="utf-8"
+    )
     (docs / "torn.docx").write_bytes((docs / "report.docx").read_bytes()[:2_000])
     ended = qtm("ingest", "docs")
     assert ended.code == 0, ended.err
@@ -125,7 +155,9 @@ def test_a_folder_of_mixed_files_is_ingested_and_answers_say_where_it_stands(qtm
         assert f"[1] {place}" in asked.out, asked.out
 
 
-def test_without_the_extra_the_rest_is_ingested_and_the_files_are_counted(qtm: Run, docs: Path, tmp_path: Path) -> None:
+def test_without_the_extra_the_rest_is_ingested_and_the_files_are_counted(
+    qtm: Run, docs: Path, tmp_path: Path
+) -> None:
     make_office_files(docs)
     for name in ("docx", "openpyxl"):
         (tmp_path / "modules").mkdir(exist_ok=True)
@@ -135,7 +167,10 @@ def test_without_the_extra_the_rest_is_ingested_and_the_files_are_counted(qtm: R
     wanted = '2 files not read: .docx (1), .xlsx (1); run: pip install "qtmiddleware[documents]"'
     assert (ended.code, wanted in ended.err.splitlines()) == (0, True)
     report = json.loads(ended.out)
-    assert (report["added"], [it["extra"] for it in report["skipped"]]) == (4, ["documents", "documents"])
+    assert (report["added"], [it["extra"] for it in report["skipped"]]) == (
+        4,
+        ["documents", "documents"],
+    )
     named = qtm("ingest", "docs/report.xlsx", PYTHONPATH=path)
     assert named.code != 0
     assert 'openpyxl is not installed; run: pip install "qtmiddleware[documents]"' in named.err
@@ -149,7 +184,9 @@ def test_all_files_skipped_is_a_failure(qtm: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [(), ("nowhere",), ("docs", "--no-such-option")])
-def test_what_cannot_be_ingested_is_a_usage_error(qtm: Run, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_what_cannot_be_ingested_is_a_usage_error(
+    qtm: Run, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
     ended = qtm("ingest", *arguments)
     assert ended.code == 2
     assert "Traceback" not in ended.err
@@ -184,9 +221,18 @@ def test_output_that_nobody_takes_ends_in_no_traceback(
 ) -> None:
     if "/dev/full" in streams and not Path("/dev/full").exists():
         pytest.skip("there is no device here that is always full")
-    program = [sys.executable, "-c", "from qtmiddleware.kit.cli import main; main()", "ingest", "docs", "--log-json"]
+    program = [
+        sys.executable,
+        "-c",
+        "from qtmiddleware.kit.cli import main; main()",
+        "ingest",
+        "docs",
+        "--log-json",
+    ]
     command = f"{shlex.join(program)} {form} {streams}; exit ${{PIPESTATUS[0]}}"
-    ended = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, timeout=200, check=False)
+    ended = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, capture_output=True, timeout=200, check=False
+    )
     assert ended.returncode == code
     assert b"Traceback" not in ended.stderr
     assert b"Exception ignored" not in ended.stderr
@@ -194,7 +240,9 @@ def test_output_that_nobody_takes_ends_in_no_traceback(
 
 
 @pytest.mark.parametrize("place", ["reading", "embedding", "publishing"])
-def test_ctrl_c_says_so_and_the_next_run_completes(qtm: Run, docs: Path, tmp_path: Path, place: str) -> None:
+def test_ctrl_c_says_so_and_the_next_run_completes(
+    qtm: Run, docs: Path, tmp_path: Path, place: str
+) -> None:
     for number in range(3):
         (docs / f"{number}.txt").write_text(f"This is text {number}.")
     # The signal comes at the moment a stage says how far it is.
@@ -220,7 +268,9 @@ main()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="there are no pseudo-terminals here")
-def test_a_terminal_shows_progress_unless_log_lines_are_asked_for(docs: Path, tmp_path: Path) -> None:
+def test_a_terminal_shows_progress_unless_log_lines_are_asked_for(
+    docs: Path, tmp_path: Path
+) -> None:
     import pty
 
     # Nobody answers there.
@@ -231,10 +281,23 @@ def test_a_terminal_shows_progress_unless_log_lines_are_asked_for(docs: Path, tm
 
     def on_terminal(*arguments: str) -> str:
         main, side = pty.openpty()
-        command = [sys.executable, "-c", "from qtmiddleware.kit.cli import main; main()", "ingest", "docs", *arguments]
+        command = [
+            sys.executable,
+            "-c",
+            "from qtmiddleware.kit.cli import main; main()",
+            "ingest",
+            "docs",
+            *arguments,
+        ]
         env = {**os.environ, "TERM": "xterm", "COLUMNS": "200", "OPENAI_API_KEY": "not-a-key"}
         done = subprocess.run(
-            command, cwd=tmp_path, env=env, stderr=side, stdout=subprocess.DEVNULL, timeout=200, check=True
+            command,
+            cwd=tmp_path,
+            env=env,
+            stderr=side,
+            stdout=subprocess.DEVNULL,
+            timeout=200,
+            check=True,
         )
         os.close(side)
         shown = b""
@@ -265,13 +328,19 @@ def test_without_ray_the_extra_is_named(qtm: Run, docs: Path, tmp_path: Path) ->
     (tmp_path / "absent").mkdir()
     (tmp_path / "absent" / "ray.py").write_text("raise ImportError('it is not installed')")
     path = os.pathsep.join([str(tmp_path / "absent"), os.environ.get("PYTHONPATH", "")])
-    ended = qtm("ingest", str(docs), "--engine", "ray", "--set", "store.kind=lancedb", PYTHONPATH=path)
+    ended = qtm(
+        "ingest", str(docs), "--engine", "ray", "--set", "store.kind=lancedb", PYTHONPATH=path
+    )
     assert ended.code == 1
     assert 'pip install "qtmiddleware[ray]"' in ended.err
 
 
 def test_an_engine_that_would_have_nothing_to_do_is_a_usage_error(qtm: Run) -> None:
-    for arguments in (("--engine", "ray"), ("--workers", "2"), ("--engine", "ray", "--batch", "submit")):
+    for arguments in (
+        ("--engine", "ray"),
+        ("--workers", "2"),
+        ("--engine", "ray", "--batch", "submit"),
+    ):
         ended = qtm("transform", "a question", *arguments)
         assert ended.code == 2
         assert "--engine and --workers need --file" in ended.err

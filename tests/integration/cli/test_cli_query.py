@@ -37,7 +37,9 @@ READY = ("for more.", "\n>")
 
 
 def test_a_conversation_at_a_terminal(folder: Path, service: AnsweringService) -> None:
-    with Terminal("query", folder=folder, environ=environ(folder, QTM_LLM_BASE_URL=service.url)) as terminal:
+    with Terminal(
+        "query", folder=folder, environ=environ(folder, QTM_LLM_BASE_URL=service.url)
+    ) as terminal:
         menu = terminal.wait_for("type [none]:")
         assert all(f"{number}. {kind} - " in menu for number, kind in enumerate(KINDS, start=1))
         terminal.type("12")
@@ -48,7 +50,9 @@ def test_a_conversation_at_a_terminal(folder: Path, service: AnsweringService) -
         terminal.wait_for("Current transformation type: rewrite", *READY)
 
         terminal.type(QUESTION)
-        told = terminal.wait_for(f"{HEALTH} [1]", "Sources:", "Transformed:", "Scores: [1] 0.", "\n>")
+        told = terminal.wait_for(
+            f"{HEALTH} [1]", "Sources:", "Transformed:", "Scores: [1] 0.", "\n>"
+        )
         assert "[1] The vet's report (vet.pdf), page 3 (score 0." in told
         assert f"rewrite: {TRANSFORMED['rewrite']}" in told
         assert "2 LLM calls, 200 + 40 tokens, $0.000040)" in told
@@ -83,14 +87,26 @@ def test_a_conversation_at_a_terminal(folder: Path, service: AnsweringService) -
         assert terminal.ended() == 0
     kept = folder / "state" / "qtmiddleware" / "history"
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
-    typed = [line[1:] for line in kept.read_text(encoding="utf-8").splitlines() if line.startswith("+")]
-    assert typed == [QUESTION, "And last year?", "tt", ":type 5", "tt", "And last year?", "\ufffdt\ufffd?"]
+    typed = [
+        line[1:] for line in kept.read_text(encoding="utf-8").splitlines() if line.startswith("+")
+    ]
+    assert typed == [
+        QUESTION,
+        "And last year?",
+        "tt",
+        ":type 5",
+        "tt",
+        "And last year?",
+        "\ufffdt\ufffd?",
+    ]
 
 
 def test_a_question_at_the_first_prompt_is_answered_with_the_default_type(
     folder: Path, service: AnsweringService
 ) -> None:
-    with Terminal("query", folder=folder, environ=environ(folder, QTM_LLM_BASE_URL=service.url)) as terminal:
+    with Terminal(
+        "query", folder=folder, environ=environ(folder, QTM_LLM_BASE_URL=service.url)
+    ) as terminal:
         terminal.wait_for("or type your question", "type [none]:")
         terminal.type(QUESTION)
         terminal.wait_for("Current transformation type: none", f"{HEALTH} [1]", "Sources:", "\n>")
@@ -130,10 +146,14 @@ def test_an_empty_index_says_so(qtm: Run, folder: Path) -> None:
         assert f"the index at {INDEX} is empty; add documents with qtm ingest" in ended.err
 
 
-def test_ctrl_c_stops_an_answer_and_the_session_goes_on(folder: Path, service: AnsweringService) -> None:
+def test_ctrl_c_stops_an_answer_and_the_session_goes_on(
+    folder: Path, service: AnsweringService
+) -> None:
     service.pauses = True
     arguments = ("query", "--type", "none", "--no-history")
-    with Terminal(*arguments, folder=folder, environ=environ(folder, QTM_LLM_BASE_URL=service.url)) as terminal:
+    with Terminal(
+        *arguments, folder=folder, environ=environ(folder, QTM_LLM_BASE_URL=service.url)
+    ) as terminal:
         terminal.wait_for(*READY)
         terminal.type(QUESTION)
         terminal.wait_for("Jaco has")
@@ -152,7 +172,9 @@ def test_ctrl_c_stops_an_answer_and_the_session_goes_on(folder: Path, service: A
 def test_without_a_key_a_plain_terminal_shows_passages_and_no_escape_sequence(folder: Path) -> None:
     plain = environ(folder, TERM="dumb", PYTHONIOENCODING="ascii")
     with Terminal("query", "--type", "combined", folder=folder, environ=plain) as terminal:
-        assert "No language model is configured: set OPENAI_API_KEY" in terminal.wait_for("type: none", *READY)
+        assert "No language model is configured: set OPENAI_API_KEY" in terminal.wait_for(
+            "type: none", *READY
+        )
         terminal.type("What does Jaco eat?")
         told = terminal.wait_for("Passages:", "no LLM calls)", "\n>")
         assert "food.txt (score " in told
@@ -164,7 +186,9 @@ def test_without_a_key_a_plain_terminal_shows_passages_and_no_escape_sequence(fo
     assert b"\x1b" not in terminal.raw
 
 
-def test_a_pipe_holds_one_question_a_line_each_for_itself(qtm: Run, folder: Path, service: AnsweringService) -> None:
+def test_a_pipe_holds_one_question_a_line_each_for_itself(
+    qtm: Run, folder: Path, service: AnsweringService
+) -> None:
     service.refused = {"Is he ill?"}
     text = (
         f"\ufeff{QUESTION}\r\n\n:type rewrite\n:nope\ntt\nIs he ill?\n".encode()
@@ -172,7 +196,11 @@ def test_a_pipe_holds_one_question_a_line_each_for_itself(qtm: Run, folder: Path
     )
     ended = qtm("query", text=text, QTM_LLM_BASE_URL=service.url)
     assert ended.code == 0, ended.err
-    assert [it["question"] for it in service.answered] == [QUESTION, "Is he ill?", "What \ufffd does he eat?"]
+    assert [it["question"] for it in service.answered] == [
+        QUESTION,
+        "Is he ill?",
+        "What \ufffd does he eat?",
+    ]
     assert [it["query"] for it in service.transformed] == ["Is he ill?", "What \ufffd does he eat?"]
     assert not any("history" in it for it in service.requests)
     assert ended.out.startswith(f"Question: {QUESTION}\n{HEALTH} [1]\n")
@@ -187,14 +215,35 @@ def test_a_pipe_holds_one_question_a_line_each_for_itself(qtm: Run, folder: Path
 def test_a_session_that_was_typed_works_line_by_line_in_a_pipe(
     qtm: Run, folder: Path, service: AnsweringService
 ) -> None:
-    lines = ["", "1", QUESTION, "tt", "3", "Is he ill?", "tt", "", "tt", "step-back", "Why?", "2", "exit", "More?"]
+    lines = [
+        "",
+        "1",
+        QUESTION,
+        "tt",
+        "3",
+        "Is he ill?",
+        "tt",
+        "",
+        "tt",
+        "step-back",
+        "Why?",
+        "2",
+        "exit",
+        "More?",
+    ]
     ended = qtm("query", text="\n".join(lines).encode(), QTM_LLM_BASE_URL=service.url)
     assert ended.code == 0, ended.err
     assert [it["question"] for it in service.answered] == [QUESTION, "Is he ill?", "Why?", "2"]
-    kinds = [line.rpartition(" ")[2] for line in ended.err.splitlines() if line.startswith("Transformation type set")]
+    kinds = [
+        line.rpartition(" ")[2]
+        for line in ended.err.splitlines()
+        if line.startswith("Transformation type set")
+    ]
     assert kinds == ["rewrite", "decompose", "decompose", "stepback"]
     assert ended.err.count("Available transformation types:") == 3
-    assert [f"\nQuestion: {it}\n" in f"\n{ended.out}" for it in (QUESTION, "Is he ill?", "Why?", "2")] == [True] * 4
+    assert [
+        f"\nQuestion: {it}\n" in f"\n{ended.out}" for it in (QUESTION, "Is he ill?", "Why?", "2")
+    ] == [True] * 4
     # Without a model the types cannot be changed, and no line that names one becomes a question.
     ended = qtm("query", text=b"1\nIs he ill?\ntt\n3\n")
     assert (ended.code, ended.out.count("Question: ")) == (0, 1)
@@ -221,9 +270,15 @@ def test_lines_at_a_terminal_break_between_words(pieces: list[str], width: int) 
     assert all(measure(line) <= width or width < 30 for line in written.splitlines())
 
 
-def test_a_pipe_may_be_a_conversation_and_be_explained(qtm: Run, folder: Path, service: AnsweringService) -> None:
+def test_a_pipe_may_be_a_conversation_and_be_explained(
+    qtm: Run, folder: Path, service: AnsweringService
+) -> None:
     text = f"{QUESTION}\n:explain\nAnd last year?\n:clear\nAnd now?\n:config\n:help\n".encode()
-    environ = {"QTM_LLM_BASE_URL": service.url, "QTM_LIMITS_LLM_TIMEOUT_MS": "60000", "QTM_LIMITS_DEADLINE_MS": "90000"}
+    environ = {
+        "QTM_LLM_BASE_URL": service.url,
+        "QTM_LIMITS_LLM_TIMEOUT_MS": "60000",
+        "QTM_LIMITS_DEADLINE_MS": "90000",
+    }
     ended = qtm("query", "--chat", "-t", "decompose", text=text, **environ)
     assert ended.code == 0, ended.err
     assert [len(it.get("history", ())) for it in service.answered] == [0, 2, 0]
@@ -238,7 +293,9 @@ def test_a_pipe_may_be_a_conversation_and_be_explained(qtm: Run, folder: Path, s
     assert "forget the conversation" in ended.out
 
 
-def test_json_lines_hold_everything_and_nothing_else(qtm: Run, folder: Path, service: AnsweringService) -> None:
+def test_json_lines_hold_everything_and_nothing_else(
+    qtm: Run, folder: Path, service: AnsweringService
+) -> None:
     service.refused = {"Is he ill?"}
     text = f"{QUESTION}\n:config\nIs he ill?\n{'x' * 9_000}\n".encode()
     ended = qtm("query", "--json", "-t", "keywords", text=text, QTM_LLM_BASE_URL=service.url)
@@ -247,10 +304,19 @@ def test_json_lines_hold_everything_and_nothing_else(qtm: Run, folder: Path, ser
     assert (first["question"], first["answer"], first["found"]) == (QUESTION, f"{HEALTH} [1]", True)
     (cited,) = first["citations"]
     assert first["answer"][cited["start"] : cited["end"]] == "[1]"
-    assert (cited["number"], cited["id"], cited["source"], cited["page"]) == (1, "health", "vet.pdf", 3)
+    assert (cited["number"], cited["id"], cited["source"], cited["page"]) == (
+        1,
+        "health",
+        "vet.pdf",
+        3,
+    )
     assert first["passages"][0]["text"] == HEALTH
     assert first["trace"]["llm_calls"] == 2
-    assert (second["answer"], second["found"], second["error"]["reason"]) == (None, None, "unavailable")
+    assert (second["answer"], second["found"], second["error"]["reason"]) == (
+        None,
+        None,
+        "unavailable",
+    )
     assert len(second["passages"]) == 4
     assert (third["passages"], third["error"]["reason"]) == ([], "failed")
 
@@ -262,13 +328,17 @@ def test_json_lines_hold_everything_and_nothing_else(qtm: Run, folder: Path, ser
         (("query", "--type", "rewritten"), 2, "transformationType"),
     ],
 )
-def test_what_cannot_work_is_said_at_once(qtm: Run, arguments: tuple[str, ...], code: int, words: str) -> None:
+def test_what_cannot_work_is_said_at_once(
+    qtm: Run, arguments: tuple[str, ...], code: int, words: str
+) -> None:
     ended = qtm(*arguments, text=b"Where?\n")
     assert (ended.code, ended.out) == (code, "")
     assert words in ended.err
 
 
-def test_every_question_failing_is_a_failure(qtm: Run, folder: Path, service: AnsweringService) -> None:
+def test_every_question_failing_is_a_failure(
+    qtm: Run, folder: Path, service: AnsweringService
+) -> None:
     service.refused = {QUESTION}
     ended = qtm("query", text=f"{QUESTION}\n".encode(), QTM_LLM_BASE_URL=service.url)
     assert ended.code == 1
@@ -306,21 +376,31 @@ def test_what_is_typed_for_a_type_is_one_or_a_question_or_asks_again(text: str) 
         assert (find_kind(text), kind, line) == (None, find_kind("7"), "")
         assert len(text.split()) == 1, "a question of several words is asked"
     else:
-        assert (kind, line) == ((find_kind(text) or "rewrite"), "") or (kind, line) == ("rewrite", text)
+        assert (kind, line) == ((find_kind(text) or "rewrite"), "") or (kind, line) == (
+            "rewrite",
+            text,
+        )
     assert keyboard.kept == ([line] if line else [])
 
 
-@pytest.mark.parametrize("text", ["Can I pay with Amex?", "refunds?", "Amex", "exit", ":help", ":type 5", "3 bikes"])
+@pytest.mark.parametrize(
+    "text", ["Can I pay with Amex?", "refunds?", "Amex", "exit", ":help", ":type 5", "3 bikes"]
+)
 def test_a_question_or_command_in_place_of_a_type_is_taken_as_it_is(text: str) -> None:
     assert choose_kind(Typed(text), "rewrite") == ("rewrite", text)
 
 
-def test_a_synthesis_that_broke_off_is_told_from_the_part_that_stands_in(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_synthesis_that_broke_off_is_told_from_the_part_that_stands_in(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     store = MemoryStore(embedding_model="letters", dimension=2)
     store.upsert([Passage("one", "One.", {"source": "a\n  [9] made up"})], [[1.0, 0.0]])
     embedder = CallableEmbedder(letters, name="letters", dimension=2)
     with QueryMiddleware(
-        {"answer": {"mode": "plain"}}, client=lambda it: "A part [1].", store=store, embedder=embedder
+        {"answer": {"mode": "plain"}},
+        client=lambda it: "A part [1].",
+        store=store,
+        embedder=embedder,
     ) as it:
         asked = ask(it, QUESTION, kind="none", answers=True)
     present(replace(asked, streamed="Both are"))
@@ -338,7 +418,9 @@ def letters(texts: list[str]) -> list[list[float]]:
 @given(st.text().filter(lambda text: text.strip() not in LEAVING))
 def test_whatever_is_typed_the_session_goes_on(text: str) -> None:
     store = MemoryStore(embedding_model="letters", dimension=2)
-    store.upsert([Passage("one", "\x1b]0;one\x07"), Passage("two", "two")], [[1.0, 0.0], [0.0, 1.0]])
+    store.upsert(
+        [Passage("one", "\x1b]0;one\x07"), Passage("two", "two")], [[1.0, 0.0], [0.0, 1.0]]
+    )
     embedder = CallableEmbedder(letters, name="letters", dimension=2)
     config = Config.load({}, environ={})
     with QueryMiddleware(config, store=store, embedder=embedder) as middleware:

@@ -37,20 +37,29 @@ def log(tmp_path: Path) -> str:
     path = tmp_path / "queries.jsonl"
     qm = QueryMiddleware({"shadow": 1.0, "log": {"path": str(path), "passageText": True}})
     wrapped = qm.wrap(search)
-    for at, query in enumerate(("What is Nike's strategy in Europe?", "How did the earnings of Adidas grow?"), 1):
+    for at, query in enumerate(
+        ("What is Nike's strategy in Europe?", "How did the earnings of Adidas grow?"), 1
+    ):
         wrapped(query)
         wait_until(lambda count=at: qm.health().shadow.finished >= count)
     return "queries.jsonl"
 
 
-def test_it_says_how_often_lists_would_change_with_examples_and_what_it_costs(qtm: Run, log: str) -> None:
+def test_it_says_how_often_lists_would_change_with_examples_and_what_it_costs(
+    qtm: Run, log: str
+) -> None:
     ended = qtm("shadow", "report", log)
     assert ended.code == 0, ended.err
     assert ended.out.startswith(
         "Another passage would come first for 2 of 2 questions; none would get the same list.\n\n"
         "2 questions were retrieved in shadow mode.\n"
     )
-    for said in ("would get other passages", "searches      1.00 per question", "model calls   0.00", "About c"):
+    for said in (
+        "would get other passages",
+        "searches      1.00 per question",
+        "model calls   0.00",
+        "About c",
+    ):
         assert said in ended.out
     assert "What is Nike's strategy in Europe?" in ended.out
 
@@ -59,7 +68,11 @@ def test_a_report_is_written_as_page_markdown_and_json(qtm: Run, log: str, tmp_p
     ended = qtm("shadow", "report", log, "--report", "out/shadow", "--examples", "1")
     assert ended.code == 0, ended.err
     folder = tmp_path / "out" / "shadow"
-    assert sorted(file.name for file in folder.iterdir()) == ["shadow.html", "shadow.json", "shadow.md"]
+    assert sorted(file.name for file in folder.iterdir()) == [
+        "shadow.html",
+        "shadow.json",
+        "shadow.md",
+    ]
     headline = ended.out.splitlines()[0]
     assert (folder / "shadow.md").read_text("utf-8").startswith(f"# {headline}\n")
     page = (folder / "shadow.html").read_text("utf-8")
@@ -68,7 +81,9 @@ def test_a_report_is_written_as_page_markdown_and_json(qtm: Run, log: str, tmp_p
     assert json.loads((folder / "shadow.json").read_text("utf-8"))["questions"] == 2
 
 
-def test_a_report_that_cannot_be_written_is_told_before_the_log_is_read(qtm: Run, tmp_path: Path) -> None:
+def test_a_report_that_cannot_be_written_is_told_before_the_log_is_read(
+    qtm: Run, tmp_path: Path
+) -> None:
     (tmp_path / "taken").write_text("", "utf-8")
     ended = qtm("shadow", "report", "nothing.jsonl", "--report", "taken")
     assert ended.code == 2
@@ -84,10 +99,15 @@ def test_the_same_as_json(qtm: Run, log: str) -> None:
     assert example["ours"] != example["plain"]
 
 
-def test_a_judge_says_which_list_answers_better(qtm: Run, log: str, model_server: ModelServer) -> None:
+def test_a_judge_says_which_list_answers_better(
+    qtm: Run, log: str, model_server: ModelServer
+) -> None:
     def judge(body: dict[str, Any]) -> dict[str, str]:
         lists = json.loads(body["messages"][-1]["content"])
-        return {"reason": "it is there", "ranking": "A > B" if TEXTS["c"] in lists["A"] else "B > A"}
+        return {
+            "reason": "it is there",
+            "ranking": "A > B" if TEXTS["c"] in lists["A"] else "B > A",
+        }
 
     model_server.reply = judge
     ended = qtm("shadow", "report", log, "--judge", "5", QTM_LLM_BASE_URL=model_server.url)

@@ -40,20 +40,29 @@ def tune(qtm: Run, cache: Path) -> Run:
 
 def pumps(folder: Path, *, count: int = 40, shuffled: bool = False) -> Path:
     """*count* questions that speak of pumps by another name than the passages do, whose codes the replies know."""
-    codes = [f"{'KTRZ'[number % 4]}{'QXV'[number % 3]}-{number * 37 + 1000}" for number in range(count)]
+    codes = [
+        f"{'KTRZ'[number % 4]}{'QXV'[number % 3]}-{number * 37 + 1000}" for number in range(count)
+    ]
     answers = random.Random(5).sample(range(count), count) if shuffled else list(range(count))
     (folder / "qrels").mkdir(parents=True)
     written = {
         "corpus.jsonl": [
-            {"_id": f"p{at}", "text": f"Pump {code} runs at {at + 2} bar."} for at, code in enumerate(codes)
+            {"_id": f"p{at}", "text": f"Pump {code} runs at {at + 2} bar."}
+            for at, code in enumerate(codes)
         ],
         "queries.jsonl": [
-            {"_id": f"q{at}", "text": f"What does the pump in hall {at + 1} need?"} for at in range(count)
+            {"_id": f"q{at}", "text": f"What does the pump in hall {at + 1} need?"}
+            for at in range(count)
         ],
-        "replies.jsonl": [{"_id": f"q{at}", "hyde": f"Pump {code} runs at 3 bar."} for at, code in enumerate(codes)],
+        "replies.jsonl": [
+            {"_id": f"q{at}", "hyde": f"Pump {code} runs at 3 bar."}
+            for at, code in enumerate(codes)
+        ],
     }
     for name, lines in written.items():
-        (folder / name).write_text("".join(json.dumps(each) + "\n" for each in lines), encoding="utf-8")
+        (folder / name).write_text(
+            "".join(json.dumps(each) + "\n" for each in lines), encoding="utf-8"
+        )
     judged = "".join(f"q{at}\tp{answers[at]}\t1\n" for at in range(count))
     (folder / "qrels" / "test.tsv").write_text(judged, encoding="utf-8")
     return folder
@@ -78,7 +87,12 @@ def test_a_config_within_the_budget_is_written_and_told(tune: Run, tmp_path: Pat
     assert told["written"] == CONFIG
     assert written["$schema"] == "./schema.json"
     loaded = Config.from_file(tmp_path / CONFIG, environ={}).settings
-    assert loaded == Config.load({**told["config"], "transformationModel": "gpt-4.1-mini"}, environ={}).settings
+    assert (
+        loaded
+        == Config.load(
+            {**told["config"], "transformationModel": "gpt-4.1-mini"}, environ={}
+        ).settings
+    )
     assert written["transformationType"] == loaded.transformation_type != "none"
     assert written["transformationModel"] == "gpt-4.1-mini"
     assert told["budget"]["maxAddedMs"] == 9000
@@ -99,7 +113,17 @@ def test_the_figures_reported_are_those_that_bench_measures_with_the_file_on_the
     held = systems(told)["raw"]["perQuery"]["nDCG@10"]
     judged = "".join(f"{question}\tp{question[1:]}\t1\n" for question in held)
     (data / "qrels" / "test.tsv").write_text(judged, encoding="utf-8")
-    again = qtm("bench", "--cache", str(cache), *replayed, "--config", "own.json", "--systems", "raw", "--no-deep")
+    again = qtm(
+        "bench",
+        "--cache",
+        str(cache),
+        *replayed,
+        "--config",
+        "own.json",
+        "--systems",
+        "raw",
+        "--no-deep",
+    )
     assert again.code == 0, again.err
     measured = {system["name"]: system for system in json.loads(again.out)["systems"]}
     assert qtm("config", "check", "own.json").code == 0
@@ -127,9 +151,23 @@ def test_who_interrupts_it_keeps_the_config_that_was_there_and_finds_nothing_hal
 ) -> None:
     data = pumps(tmp_path / "pumps")
     (tmp_path / CONFIG).write_text("{}", encoding="utf-8")
-    arguments = ["tune", "--data", str(data), "--recordings", str(data / "replies.jsonl"), "--force"]
+    arguments = [
+        "tune",
+        "--data",
+        str(data),
+        "--recordings",
+        str(data / "replies.jsonl"),
+        "--force",
+    ]
     with subprocess.Popen(
-        [sys.executable, "-c", "from qtmiddleware.kit.cli import main; main()", *arguments, "--cache", str(cache)],
+        [
+            sys.executable,
+            "-c",
+            "from qtmiddleware.kit.cli import main; main()",
+            *arguments,
+            "--cache",
+            str(cache),
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         cwd=tmp_path,
@@ -166,7 +204,9 @@ def test_what_cannot_be_done_is_a_usage_error_that_names_it(
 ) -> None:
     pumps(tmp_path / "pumps")
     (tmp_path / "taken").write_text("mine", encoding="utf-8")
-    (tmp_path / "other.jsonl").write_text('{"_id": "other", "query": "Other?", "hyde": "Other."}\n', encoding="utf-8")
+    (tmp_path / "other.jsonl").write_text(
+        '{"_id": "other", "query": "Other?", "hyde": "Other."}\n', encoding="utf-8"
+    )
     ended = tune("--data", "pumps", *arguments)
     assert ended.code == 2, ended.err
     assert told in " ".join(ended.err.split())
@@ -175,7 +215,9 @@ def test_what_cannot_be_done_is_a_usage_error_that_names_it(
     assert not (tmp_path / CONFIG).exists()
 
 
-def test_judgements_at_random_are_refused_reported_and_not_written(tune: Run, tmp_path: Path) -> None:
+def test_judgements_at_random_are_refused_reported_and_not_written(
+    tune: Run, tmp_path: Path
+) -> None:
     data = pumps(tmp_path / "random", shuffled=True)
     ended = tune("--data", str(data), "--report", "report")
     assert ended.code == 1, ended.err

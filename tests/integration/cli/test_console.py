@@ -15,7 +15,9 @@ from qtmiddleware.runtime.logs import LogSampler, get_logger
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text() | st.text(st.characters(max_codepoint=0xFF)))
-def test_json_holds_every_character_and_none_a_terminal_obeys(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_holds_every_character_and_none_a_terminal_obeys(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = text.encode("utf-8", "replace").decode()
     as_json({"text": text})
     written = capsys.readouterr().out
@@ -36,7 +38,10 @@ def test_warnings_are_noted_once_on_one_line_without_the_degradations_a_command_
         logger.info("nothing happened")
     logger.warning("nobody listens")
     noted = capsys.readouterr().err.splitlines()
-    assert noted == [r"warning: the index\n[31mi.sqlite is damaged", "warning: answer degraded: answer empty"]
+    assert noted == [
+        r"warning: the index\n[31mi.sqlite is damaged",
+        "warning: answer degraded: answer empty",
+    ]
 
 
 # --- on a terminal ------------------------------------------------------------------------------------------------
@@ -47,7 +52,9 @@ def on_terminal(width: int = 80) -> tuple[PlainConsole, io.StringIO]:
     return PlainConsole(file=file, force_terminal=True, width=width, color_system=None), file
 
 
-@given(st.lists(st.text(st.characters(categories=["L", "Nd"]), min_size=1, max_size=30), max_size=60))
+@given(
+    st.lists(st.text(st.characters(categories=["L", "Nd"]), min_size=1, max_size=30), max_size=60)
+)
 def test_on_a_terminal_no_word_or_number_is_broken(words: list[str]) -> None:
     console, file = on_terminal()
     console.print(" ".join(words))

@@ -21,7 +21,9 @@ pytestmark = pytest.mark.thorough
 def embedding_once(embedder: Embedder) -> Embedder:
     """*embedder*, but for a text it has embedded before: most systems search the same ones."""
     embedded = cache(lambda text: embedder.embed([text])[0])
-    return CallableEmbedder(lambda texts: list(map(embedded, texts)), name=embedder.name, dimension=embedder.dimension)
+    return CallableEmbedder(
+        lambda texts: list(map(embedded, texts)), name=embedder.name, dimension=embedder.dimension
+    )
 
 
 @pytest.fixture(scope="module")
@@ -49,18 +51,27 @@ def test_auto_asks_the_model_for_a_part_of_the_questions(comparison: Comparison)
     assert 0 < comparison["combined, auto"].llm_calls < comparison["combined"].llm_calls
 
 
-def test_no_recorded_reply_is_lost_on_the_way_but_one_that_lost_a_negation(comparison: Comparison) -> None:
+def test_no_recorded_reply_is_lost_on_the_way_but_one_that_lost_a_negation(
+    comparison: Comparison,
+) -> None:
     # The recorded rewrite of q21 speaks of "not at home" no more, where the question says "nobody".
-    assert {score.name: score.degraded for score in comparison.systems if score.degraded} == {"rewrite": 1}
+    assert {score.name: score.degraded for score in comparison.systems if score.degraded} == {
+        "rewrite": 1
+    }
 
 
 def test_the_means_are_those_of_the_questions(comparison: Comparison) -> None:
     for score in comparison.systems:
-        assert score.means["nDCG@10"] == pytest.approx(mean(score.per_query.values["nDCG@10"].values()))
+        assert score.means["nDCG@10"] == pytest.approx(
+            mean(score.per_query.values["nDCG@10"].values())
+        )
 
 
 def test_the_index_is_built_again_in_place(tmp_path: Path) -> None:
-    data, embedder = dataset().first(1), CallableEmbedder(lambda texts: [[1.0, len(text)] for text in texts])
+    data, embedder = (
+        dataset().first(1),
+        CallableEmbedder(lambda texts: [[1.0, len(text)] for text in texts]),
+    )
     for _ in range(2):
         with build_index(data, tmp_path / "index.sqlite", embedder) as store:
             assert store.count() == len(data.passages)

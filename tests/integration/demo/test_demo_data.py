@@ -15,11 +15,23 @@ NUMBER_WORDS: Final = "two|three|four|five|six|seven|eight|nine|ten|eleven|twelv
 # What no rewrite may lose: tokens with a digit, quoted phrases, the names of models and plans, spelled-out numbers.
 IDENTIFIER: Final = re.compile(r"\w[\w.\-]*\w|\w")
 QUOTED: Final = re.compile(r'"[^"]+"')
-NAME: Final = re.compile(r"Harbor \d|Ridge \d|Drift F|Barge L|\b(?:Flex|Steady|Family|Business|Care)\b")
+NAME: Final = re.compile(
+    r"Harbor \d|Ridge \d|Drift F|Barge L|\b(?:Flex|Steady|Family|Business|Care)\b"
+)
 NUMBER_WORD: Final = re.compile(rf"\b(?:{NUMBER_WORDS})\b", re.IGNORECASE)
 NEGATION: Final = re.compile(r"\b(?:not|no|never|without|cannot|cant|wont|\w+n't)\b", re.IGNORECASE)
 RECORDED_FIELDS: Final = {
-    *("_id", "query", "standalone", "rewrite", "step_back", "sub_queries", "hyde", "paraphrases", "keywords"),
+    *(
+        "_id",
+        "query",
+        "standalone",
+        "rewrite",
+        "step_back",
+        "sub_queries",
+        "hyde",
+        "paraphrases",
+        "keywords",
+    ),
 }
 
 
@@ -30,7 +42,9 @@ def read_lines(name: str) -> list[dict[str, Any]]:
 def read_qrels() -> list[tuple[str, str, int]]:
     header, *rows = (DATA / "qrels" / "test.tsv").read_text(encoding="utf-8").splitlines()
     assert header == "query-id\tcorpus-id\tscore"
-    return [(query, passage, int(score)) for query, passage, score in (row.split("\t") for row in rows)]
+    return [
+        (query, passage, int(score)) for query, passage, score in (row.split("\t") for row in rows)
+    ]
 
 
 CORPUS: Final = {row["_id"]: row for row in read_lines("corpus.jsonl")}
@@ -85,11 +99,15 @@ def test_ids_are_unique(name: str) -> None:
 
 
 def test_every_passage_has_exactly_an_id_a_title_and_a_text() -> None:
-    assert all(set(row) == {"_id", "title", "text"} and all(row.values()) for row in CORPUS.values())
+    assert all(
+        set(row) == {"_id", "title", "text"} and all(row.values()) for row in CORPUS.values()
+    )
 
 
 def test_no_passage_is_shorter_than_30_or_longer_than_130_words() -> None:
-    assert {key for key, row in CORPUS.items() if not 30 <= len(row["text"].split()) <= 130} == set()
+    assert {
+        key for key, row in CORPUS.items() if not 30 <= len(row["text"].split()) <= 130
+    } == set()
 
 
 @pytest.mark.parametrize("field", ["title", "text"])
@@ -114,7 +132,10 @@ def test_every_question_has_a_passage_that_answers_it() -> None:
 
 
 def test_the_readme_tells_the_true_counts() -> None:
-    told = {kind: int(count) for kind, count in re.findall(r"^\| (\w+) \| (\d+) \|", README, re.MULTILINE)}
+    told = {
+        kind: int(count)
+        for kind, count in re.findall(r"^\| (\w+) \| (\d+) \|", README, re.MULTILINE)
+    }
     assert told == Counter(row["metadata"]["type"] for row in QUERIES.values())
     assert f"{len(CORPUS)} passages" in README
     assert f"{len(QUERIES)} questions" in README
@@ -128,7 +149,9 @@ def test_the_set_is_as_large_as_a_demonstration_needs() -> None:
 
 def test_exactly_the_conversations_have_a_history() -> None:
     kinds = {query_id: row["metadata"]["type"] for query_id, row in QUERIES.items()}
-    assert {key for key in QUERIES if history(key)} == {key for key, kind in kinds.items() if kind == "conversation"}
+    assert {key for key in QUERIES if history(key)} == {
+        key for key, kind in kinds.items() if kind == "conversation"
+    }
 
 
 @pytest.mark.parametrize("query_id", [key for key in QUERIES if history(key)])
@@ -139,7 +162,9 @@ def test_turns_of_a_history_alternate_and_end_with_the_assistant(query_id: str) 
 
 
 def test_every_question_has_a_recording_of_its_own_text() -> None:
-    assert {key: row["query"] for key, row in RECORDINGS.items()} == {key: row["text"] for key, row in QUERIES.items()}
+    assert {key: row["query"] for key, row in RECORDINGS.items()} == {
+        key: row["text"] for key, row in QUERIES.items()
+    }
 
 
 @pytest.mark.parametrize("query_id", list(QUERIES))
@@ -157,13 +182,23 @@ def test_a_recording_is_complete(query_id: str) -> None:
 
 
 @pytest.mark.parametrize("query_id", list(QUERIES))
-def test_no_rewrite_or_paraphrase_loses_an_identifier_a_number_a_quote_or_a_name(query_id: str) -> None:
+def test_no_rewrite_or_paraphrase_loses_an_identifier_a_number_a_quote_or_a_name(
+    query_id: str,
+) -> None:
     recording, question = RECORDINGS[query_id], QUERIES[query_id]["text"]
-    variants = [recording["rewrite"], recording["standalone"] or question, *recording["paraphrases"]]
-    assert {variant: lost(question, variant) for variant in variants if lost(question, variant)} == {}
+    variants = [
+        recording["rewrite"],
+        recording["standalone"] or question,
+        *recording["paraphrases"],
+    ]
+    assert {
+        variant: lost(question, variant) for variant in variants if lost(question, variant)
+    } == {}
 
 
-@pytest.mark.parametrize("query_id", [key for key, row in QUERIES.items() if NEGATION.search(row["text"])])
+@pytest.mark.parametrize(
+    "query_id", [key for key, row in QUERIES.items() if NEGATION.search(row["text"])]
+)
 def test_no_rewrite_loses_a_negation(query_id: str) -> None:
     recording = RECORDINGS[query_id]
     assert NEGATION.search(recording["rewrite"])
@@ -171,8 +206,12 @@ def test_no_rewrite_loses_a_negation(query_id: str) -> None:
 
 
 @pytest.mark.parametrize("query_id", list(QUERIES))
-def test_no_recording_knows_a_number_or_a_sentence_that_only_the_relevant_passages_hold(query_id: str) -> None:
-    judged = defaultdict(str, {passage: CORPUS[passage]["text"] for query, passage, _ in QRELS if query == query_id})
+def test_no_recording_knows_a_number_or_a_sentence_that_only_the_relevant_passages_hold(
+    query_id: str,
+) -> None:
+    judged = defaultdict(
+        str, {passage: CORPUS[passage]["text"] for query, passage, _ in QRELS if query == query_id}
+    )
     new_numbers = numbers(recorded_texts(query_id)) - numbers(known_before(query_id))
     new_runs = runs(recorded_texts(query_id), 6) - runs(known_before(query_id), 6)
     assert {key for key, text in judged.items() if new_numbers & numbers(text)} == set()

@@ -32,7 +32,14 @@ def test_the_readme_tells_the_true_counts() -> None:
 @pytest.mark.parametrize("folder", EXAMPLES)
 def test_every_kind_of_example_is_a_judged_question_with_a_recorded_reply(folder: str) -> None:
     data, model = dataset(folder), recorded_model(folder)
-    assert [*EXAMPLES[folder]] == ["gains", "loses", "code", "conversation", "nothing found", "typo"]
+    assert [*EXAMPLES[folder]] == [
+        "gains",
+        "loses",
+        "code",
+        "conversation",
+        "nothing found",
+        "typo",
+    ]
     for id_ in EXAMPLES[folder].values():
         (question,) = data.only({id_}).questions
         assert has_recording(model, question.text, question.history)
@@ -40,8 +47,16 @@ def test_every_kind_of_example_is_a_judged_question_with_a_recorded_reply(folder
 
 
 @pytest.mark.parametrize("question", SMALL.questions, ids=lambda question: question.id)
-def test_no_recording_knows_a_number_or_a_sentence_of_a_passage_that_is_judged(question: Question) -> None:
-    lines = Path(str(DATA)).with_name("small").joinpath("recordings.jsonl").read_text(encoding="utf-8").splitlines()
+def test_no_recording_knows_a_number_or_a_sentence_of_a_passage_that_is_judged(
+    question: Question,
+) -> None:
+    lines = (
+        Path(str(DATA))
+        .with_name("small")
+        .joinpath("recordings.jsonl")
+        .read_text(encoding="utf-8")
+        .splitlines()
+    )
     (said,) = [line for line in lines if json.loads(line)["_id"] == question.id]
     known = " ".join([question.id, question.text, *(turn.content for turn in question.history)])
     for passage in SMALL.passages:
@@ -56,13 +71,17 @@ def test_an_example_shows_what_its_kind_says(folder: str, tmp_path: Path) -> Non
     data = dataset(folder)
     embedder = embedder_named("all-MiniLM-L6-v2")
     with open_index(data, tmp_path, embedder) as store:
-        opened = QueryMiddleware({"topK": 5}, client=recorded_model(folder), store=store, embedder=embedder)
+        opened = QueryMiddleware(
+            {"topK": 5}, client=recorded_model(folder), store=store, embedder=embedder
+        )
         with opened as middleware:
             tiers = Tiers(middleware.retriever, remembers=False)
             for kind, id_ in EXAMPLES[folder].items():
                 (question,) = data.only({id_}).questions
                 best = max(data.qrels[id_].values())
-                answers = [id_ for id_, grade in data.qrels[question.id].items() if grade == best > 0]
+                answers = [
+                    id_ for id_, grade in data.qrels[question.id].items() if grade == best > 0
+                ]
                 ways = [verdict.way for verdict in judge(show(tiers, question, answers)).tiers]
                 if kind == "loses":
                     assert "worse" in ways
@@ -77,7 +96,11 @@ def show(tiers: Tiers, question: Question, answers: list[str]) -> list[Card]:
     """What each tier shows of *question*."""
 
     async def ask() -> list[Card]:
-        asked, cards, plain = Asked(question=question.text, history=question.history, tiers=tiers.shown), [], None
+        asked, cards, plain = (
+            Asked(question=question.text, history=question.history, tiers=tiers.shown),
+            [],
+            None,
+        )
         async for answer in tiers.ask(asked):
             plain = answer.retrieval if plain is None else plain
             cards.append(describe(answer, asked, plain, answers, ""))

@@ -33,7 +33,9 @@ def boxed(folder: Path, pool: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def apps(recipes: Path, env: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+def apps(
+    recipes: Path, env: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Any]]:
     """A client a pool, each with a worker of two that takes what is sent through files."""
     import celery
 
@@ -41,10 +43,17 @@ def apps(recipes: Path, env: dict[str, str], tmp_path_factory: pytest.TempPathFa
     boxes = {pool: boxed(tmp_path_factory.mktemp("boxes"), pool) for pool in POOLS}
     made, workers = {}, []
     for pool, box in boxes.items():
-        places = {"CELERY_BROKER_URL": "filesystem://", "CELERY_RESULT_BACKEND": f"file://{box}/results"}
+        places = {
+            "CELERY_BROKER_URL": "filesystem://",
+            "CELERY_RESULT_BACKEND": f"file://{box}/results",
+        }
         options = ("-A", "tasks_through_files", "worker", "--concurrency", "2", "--pool", pool)
-        workers.append(Process(recipes, "-m", "celery", *options, env=env | places | {"BOX": str(box)}))
-        made[pool] = celery.Celery("tasks", broker="filesystem://", backend=places["CELERY_RESULT_BACKEND"])
+        workers.append(
+            Process(recipes, "-m", "celery", *options, env=env | places | {"BOX": str(box)})
+        )
+        made[pool] = celery.Celery(
+            "tasks", broker="filesystem://", backend=places["CELERY_RESULT_BACKEND"]
+        )
         folders = {"data_folder_in": str(box / "q"), "data_folder_out": str(box / "q")}
         made[pool].conf.broker_transport_options = {**folders, "control_folder": str(box / "c")}
     with running(*workers):

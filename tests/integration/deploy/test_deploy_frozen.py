@@ -36,7 +36,9 @@ for line in sys.stdin:
 def function(recipes: Path, env: dict[str, str]) -> Iterator[Process]:
     """One process that cannot write anywhere and has no home."""
     (recipes / "runtime.py").write_text(RUNTIME, encoding="utf-8")
-    started = Process(recipes, "runtime.py", env={name: it for name, it in env.items() if name != "HOME"})
+    started = Process(
+        recipes, "runtime.py", env={name: it for name, it in env.items() if name != "HOME"}
+    )
     with running(started):
         assert started.hear() == "begun"
         yield started
@@ -51,13 +53,17 @@ def is_full(reply: str) -> bool:
     return answered["status"] == "full" and [it["id"] for it in answered["passages"]] == IDS
 
 
-def test_a_reused_process_answers_on_a_read_only_file_system_without_a_home(function: Process) -> None:
+def test_a_reused_process_answers_on_a_read_only_file_system_without_a_home(
+    function: Process,
+) -> None:
     assert is_full(function.ask(event(QUESTION)))
     assert is_full(function.ask(event("Which dog does Jaco like?")))
     assert function.complaints == ""
 
 
-def test_a_process_frozen_between_two_requests_answers_after_it_was_thawed(function: Process) -> None:
+def test_a_process_frozen_between_two_requests_answers_after_it_was_thawed(
+    function: Process,
+) -> None:
     assert is_full(function.ask(event(f"{QUESTION} And before?")))
     function.freeze()
     function.tell(event(f"{QUESTION} And after?"))

@@ -25,7 +25,9 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.thorough
 
-PASSAGES: Final = [f"Passage {n} says what the vet found when Jaco was {n} years old." for n in range(80)]
+PASSAGES: Final = [
+    f"Passage {n} says what the vet found when Jaco was {n} years old." for n in range(80)
+]
 FAILURES: Final = 5
 """After so many a worker's circuit breaker opens, by default."""
 PATIENCE: Final = 60.0
@@ -37,7 +39,10 @@ _numbers = count()
 
 def new_questions(many: int) -> list[str]:
     """Nobody asked them before."""
-    return [f"What did the vet say about the health of dog number {next(_numbers)}?" for _ in range(many)]
+    return [
+        f"What did the vet say about the health of dog number {next(_numbers)}?"
+        for _ in range(many)
+    ]
 
 
 @pytest.fixture
@@ -54,7 +59,10 @@ def start(tmp_path: Path, model: ModelServer, one_authority: str | None) -> Iter
 
         def begin(env: dict[str, str], **changes: str) -> tuple[Service, list[Worker]]:
             trusted = {"SSL_CERT_FILE": one_authority} if one_authority else {}
-            service = Service(write_service(tmp_path, PASSAGES, **changes), environment(model.url, **trusted | env))
+            service = Service(
+                write_service(tmp_path, PASSAGES, **changes),
+                environment(model.url, **trusted | env),
+            )
             stack.enter_context(running(service))
             workers = service.connect()
             for worker in workers:
@@ -67,7 +75,12 @@ def start(tmp_path: Path, model: ModelServer, one_authority: str | None) -> Iter
 def shared(redis: RedisServer) -> dict[str, str]:
     """Settings with which *redis* is never late on a busy machine: what is tried is one that is gone."""
     patient = {"QTM_CACHE_REDIS_TIMEOUT_MS": "10000", "QTM_LIMITS_LLM_TIMEOUT_MS": "60000"}
-    return {"QTM_CACHE_REDIS_URL": redis.url, "QTM_BREAKER_SECONDS": "1", "QTM_LIMITS_DEADLINE_MS": "90000", **patient}
+    return {
+        "QTM_CACHE_REDIS_URL": redis.url,
+        "QTM_BREAKER_SECONDS": "1",
+        "QTM_LIMITS_DEADLINE_MS": "90000",
+        **patient,
+    }
 
 
 @pytest.fixture
@@ -95,7 +108,9 @@ def test_what_one_worker_asked_the_others_read_in_redis(
     service, workers = start(shared(redis_server))
     questions = new_questions(6)
     answers = ask_all(workers, questions)
-    assert [it["status"] for it in answers] == ["full"] * len(questions) * WORKERS, service.complaints
+    assert [it["status"] for it in answers] == ["full"] * len(questions) * WORKERS, (
+        service.complaints
+    )
     assert len(model.bodies) == len(questions)
     for question, answer in zip(questions, answers[::WORKERS], strict=True):
         check_shape(workers[-1], question, answer)
@@ -120,7 +135,9 @@ def test_a_dead_model_gets_as_many_calls_as_a_breaker_allows_from_each_worker(
     questions = new_questions(FAILURES + 3)
     # The workers side by side, each with one question at a time.
     with ThreadPoolExecutor(WORKERS) as pool:
-        answers = list(pool.map(lambda it: [it.search(question) for question in questions], workers))
+        answers = list(
+            pool.map(lambda it: [it.search(question) for question in questions], workers)
+        )
     assert {it["status"] for own in answers for it in own} == {"degraded"}, service.complaints
     # One that hangs may not even have read a call that was given up.
     assert len(model.bodies) <= WORKERS * FAILURES
@@ -130,7 +147,9 @@ def test_a_dead_model_gets_as_many_calls_as_a_breaker_allows_from_each_worker(
         check_shape(worker, questions[-1], own[-1])
 
 
-def test_the_budgets_of_all_workers_together_are_the_total(start: Start, model: ModelServer) -> None:
+def test_the_budgets_of_all_workers_together_are_the_total(
+    start: Start, model: ModelServer
+) -> None:
     model.usage = {"prompt_tokens": 2_000, "completion_tokens": 1_000, "total_tokens": 3_000}
     usd_a_call = Prices(MODEL).cost(2_000, 1_000)
     assert usd_a_call is not None
@@ -138,7 +157,9 @@ def test_the_budgets_of_all_workers_together_are_the_total(start: Start, model: 
     _, workers = start({}, maxUsd=f"{total:.6f}")
     with ThreadPoolExecutor(WORKERS) as pool:
         questions = new_questions(6)
-        answers = list(pool.map(lambda it: [it.search(question) for question in questions], workers))
+        answers = list(
+            pool.map(lambda it: [it.search(question) for question in questions], workers)
+        )
     states = [it["status"] for own in answers for it in own]
     assert set(states) == {"full", "degraded"}
     assert states.count("full") == len(model.bodies)
@@ -156,7 +177,9 @@ def test_answers_go_on_while_redis_is_dead_and_are_shared_again_after_it(
     before, during = new_questions(2), new_questions(2)
     assert {it["status"] for it in ask_all(workers, before)} == {"full"}
     redis_server.kill()
-    assert {it["status"] for it in ask_all(workers, [*during, *before])} == {"full"}, service.complaints
+    assert {it["status"] for it in ask_all(workers, [*during, *before])} == {"full"}, (
+        service.complaints
+    )
     # What was shared before is in each worker's own memory; the rest each asked for itself.
     assert len(model.bodies) == len(before) + len(during) * WORKERS
     redis_server.start()
@@ -177,7 +200,10 @@ def test_only_the_requests_of_a_killed_worker_fail_and_another_takes_its_place(
     answer = workers[0].search(known)
     calls, model.holds = len(model.bodies), True
     with ThreadPoolExecutor(WORKERS) as pool:
-        waiting = [pool.submit(it.search, question) for it, question in zip(workers, new_questions(4), strict=True)]
+        waiting = [
+            pool.submit(it.search, question)
+            for it, question in zip(workers, new_questions(4), strict=True)
+        ]
         wait_until(lambda: len(model.bodies) == calls + WORKERS)
         os.kill(workers[0].pid, signal.SIGKILL)
         with pytest.raises(httpx.TransportError):

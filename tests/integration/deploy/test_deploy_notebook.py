@@ -52,7 +52,9 @@ def test_a_cell_that_wraps_blocks_and_awaits_answers_however_often_it_is_run(
         assert cell(f"{code}\nr.status, len(r.matches)") == "('full', 1)"
 
 
-def test_many_questions_of_one_cell_are_answered_side_by_side(cell: Callable[[str], str], recipes: Path) -> None:
+def test_many_questions_of_one_cell_are_answered_side_by_side(
+    cell: Callable[[str], str], recipes: Path
+) -> None:
     cell((recipes / "cells.py").read_text("utf-8"))
     asked = f"await asyncio.gather(*[retrieve.aretrieve({QUESTION!r} + str(n)) for n in range(8)])"
     assert cell(f"import asyncio\n{{it.status for it in {asked}}}") == "{'full'}"

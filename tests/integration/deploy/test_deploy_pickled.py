@@ -32,9 +32,17 @@ def test_what_makes_the_middleware_in_the_worker_can_be_sent_there(
     jobs = runpy.run_path(str(recipes / "jobs.py"), run_name="__main__")
     monkeypatch.syspath_prepend(recipes)
     monkeypatch.delitem(sys.modules, "retrieval", raising=False)
-    sent = cloudpickle.dumps((jobs["search"], jobs["Searcher"], import_module("retrieval").retrieve))
+    sent = cloudpickle.dumps(
+        (jobs["search"], jobs["Searcher"], import_module("retrieval").retrieve)
+    )
     monkeypatch.delitem(sys.modules, "retrieval")
     done = subprocess.run(
-        [sys.executable, "-c", WORKER], input=sent, cwd=recipes, env=env, capture_output=True, timeout=200, check=False
+        [sys.executable, "-c", WORKER],
+        input=sent,
+        cwd=recipes,
+        env=env,
+        capture_output=True,
+        timeout=200,
+        check=False,
     )
     assert (done.stdout.decode(), done.stderr) == ("['full', 'full', 'full'] a True\n", b"")

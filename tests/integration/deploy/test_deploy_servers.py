@@ -26,7 +26,16 @@ COMMANDS: Final = {
         "fd://{fd}",
         "--preload",
     ],
-    "gunicorn with threads": ["gunicorn", "wsgi:app", "--bind", "fd://{fd}", "-k", "gthread", "--threads", "4"],
+    "gunicorn with threads": [
+        "gunicorn",
+        "wsgi:app",
+        "--bind",
+        "fd://{fd}",
+        "-k",
+        "gthread",
+        "--threads",
+        "4",
+    ],
     "gunicorn with gevent patched first": [
         "gunicorn",
         "wsgi:app",
@@ -50,7 +59,10 @@ def servers(recipes: Path, env: dict[str, str]) -> Iterator[dict[str, Server]]:
     """All of them, started side by side."""
     (recipes / "used.py").write_text(USED, encoding="utf-8")
     quiet = {"gunicorn": ["--no-control-socket", "--worker-tmp-dir", str(recipes)], "uvicorn": []}
-    started = {kind: Server(recipes, "-m", *command, *quiet[command[0]], env=env) for kind, command in COMMANDS.items()}
+    started = {
+        kind: Server(recipes, "-m", *command, *quiet[command[0]], env=env)
+        for kind, command in COMMANDS.items()
+    }
     with running(*started.values()):
         yield started
 

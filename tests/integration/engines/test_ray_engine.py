@@ -44,14 +44,18 @@ def test_every_batch_is_done_once_and_few_are_taken_ahead(engine: RayEngine) -> 
     assert os.getpid() not in processes
 
 
-def test_nobody_else_gets_into_the_files_and_sockets_of_a_cluster_that_was_started_here(engine: RayEngine) -> None:
+def test_nobody_else_gets_into_the_files_and_sockets_of_a_cluster_that_was_started_here(
+    engine: RayEngine,
+) -> None:
     import ray
 
     [session] = {Path(it["ObjectStoreSocketName"]).parents[1] for it in ray.nodes()}
     assert (session / "sockets").is_dir()
     assert "/tmp/ray" not in map(str, session.parents)
     assert [
-        stat.S_IMODE(above.stat().st_mode) & 0o077 for above in session.parents if above.name.startswith("qtm-")
+        stat.S_IMODE(above.stat().st_mode) & 0o077
+        for above in session.parents
+        if above.name.startswith("qtm-")
     ] == [0]
 
 
@@ -68,7 +72,9 @@ assert folder.name.startswith("qtm-"), folder
 engine.close()
 print(folder.exists())
 """
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=200
+    )
     assert done.stdout.strip() == "False", done.stderr
 
 
@@ -117,7 +123,9 @@ def test_what_the_batches_raise_arrives_too(engine: RayEngine) -> None:
         list(engine.map(ray_work.build_echo, take()))
 
 
-def test_where_a_worker_and_the_source_are_killed_nothing_is_lost_or_comes_twice(engine: RayEngine, mark: str) -> None:
+def test_where_a_worker_and_the_source_are_killed_nothing_is_lost_or_comes_twice(
+    engine: RayEngine, mark: str
+) -> None:
     done = []
     for number, process in engine.map(partial(ray_work.build_echo, 0.02), batches(60)):
         done.append(number)
@@ -130,7 +138,9 @@ def test_where_a_worker_and_the_source_are_killed_nothing_is_lost_or_comes_twice
 
 
 def test_a_batch_that_kills_every_worker_ends_the_run_with_advice(engine: RayEngine) -> None:
-    with pytest.raises(EngineError, match=f"{RETRIES + 1} workers crashed on the same batch: check the memory"):
+    with pytest.raises(
+        EngineError, match=f"{RETRIES + 1} workers crashed on the same batch: check the memory"
+    ):
         list(engine.map(partial(ray_work.build_dying, 1), batches(3)))
 
 

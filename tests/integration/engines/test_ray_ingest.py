@@ -48,8 +48,16 @@ def read_index(index: Path) -> Passages:
     table = database.open_table(name).to_arrow()
     vectors = table["vector"].combine_chunks()
     numbers = vectors.flatten().to_numpy().reshape(len(table), -1)
-    rows = zip(table["id"].to_pylist(), table["text"].to_pylist(), table["metadata"].to_pylist(), numbers, strict=True)
-    passages = {id_: (text, str(metadata), vector.tobytes()) for id_, text, metadata, vector in rows}
+    rows = zip(
+        table["id"].to_pylist(),
+        table["text"].to_pylist(),
+        table["metadata"].to_pylist(),
+        numbers,
+        strict=True,
+    )
+    passages = {
+        id_: (text, str(metadata), vector.tobytes()) for id_, text, metadata, vector in rows
+    }
     assert len(passages) == len(table)
     return passages
 
@@ -106,10 +114,21 @@ def test_a_driver_that_is_killed_is_taken_up_by_the_same_command(
     index = tmp_path / "index"
     command = [sys.executable, "-m", "tests.support.ray_ingest_driver", str(data), str(index)]
     environment = {**os.environ, "RAY_ADDRESS": address}
-    died = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=200, check=False)
+    died = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, timeout=200, check=False
+    )
     assert died.returncode == -signal.SIGKILL, died.stderr.decode()
     options = ("--index", str(index), "--set", "store.kind=lancedb", "--json")
-    ended = qtm("ingest", str(data), *options, "--engine", "ray", "--workers", str(WORKERS), RAY_ADDRESS=address)
+    ended = qtm(
+        "ingest",
+        str(data),
+        *options,
+        "--engine",
+        "ray",
+        "--workers",
+        str(WORKERS),
+        RAY_ADDRESS=address,
+    )
     assert ended.code == 0, ended.err
     report = json.loads(ended.out)
     # A batch was in the ledger, and is not embedded again; the last one is smaller, and may be done first.

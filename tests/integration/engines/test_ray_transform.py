@@ -65,7 +65,9 @@ def test_the_records_are_those_of_a_run_without_ray(
         more.write("no JSON\n")
     config = build_config(service.url)
     local = transform_file(file, tmp_path / "local.jsonl", config=config, concurrency=CONCURRENCY)
-    report = transform_file(file, tmp_path / "ray.jsonl", config=config, concurrency=CONCURRENCY, engine=engine)
+    report = transform_file(
+        file, tmp_path / "ray.jsonl", config=config, concurrency=CONCURRENCY, engine=engine
+    )
     assert by_line(tmp_path / "ray.jsonl") == by_line(tmp_path / "local.jsonl")
     assert {**report.to_dict(), "seconds": 0} == {**local.to_dict(), "seconds": 0}
     assert (report.asked, report.failed.total(), report.broken_lines) == (69, 1, 1)
@@ -109,7 +111,15 @@ def test_a_driver_that_is_killed_goes_on_and_doubles_no_record(
 
 
 def start(folder: Path, url: str, address: str) -> subprocess.Popen[bytes]:
-    options = ("--concurrency", str(CONCURRENCY), "--engine", "ray", "--workers", str(WORKERS), "--json")
+    options = (
+        "--concurrency",
+        str(CONCURRENCY),
+        "--engine",
+        "ray",
+        "--workers",
+        str(WORKERS),
+        "--json",
+    )
     return subprocess.Popen(
         build_command(*options),
         cwd=folder,

@@ -28,7 +28,9 @@ from qtmiddleware.types import Deadline
 from tests.support.bench_world import CountingEmbedder
 
 FIELDS = (ReplyField("rewrite", "line", "the question in other words"),)
-PROMPT = Prompt("rewrite", "1", "Rewrite.", '{"query": "secret question"}', FIELDS, "secret question")
+PROMPT = Prompt(
+    "rewrite", "1", "Rewrite.", '{"query": "secret question"}', FIELDS, "secret question"
+)
 
 
 @pytest.fixture
@@ -69,7 +71,9 @@ class Accounting:
         return self.complete(prompt, deadline)
 
 
-REPLY = Reply('{"rewrite": "\ud800 kept"}', input_tokens=12, output_tokens=5, calls=2, cost_usd=0.25)
+REPLY = Reply(
+    '{"rewrite": "\ud800 kept"}', input_tokens=12, output_tokens=5, calls=2, cost_usd=0.25
+)
 
 
 Kept = Callable[..., Any]
@@ -88,7 +92,9 @@ def kept() -> Iterator[Kept]:
         yield make
 
 
-def test_a_text_is_embedded_once_and_its_vector_is_the_same_ever_after(kept: Kept, path: Path) -> None:
+def test_a_text_is_embedded_once_and_its_vector_is_the_same_ever_after(
+    kept: Kept, path: Path
+) -> None:
     inner = CountingEmbedder()
     first = kept(CachedEmbedder, inner, path).embed(["a", "b", "a"])
     again = kept(CachedEmbedder, inner, path).embed(["b", "a", "new"])
@@ -97,8 +103,12 @@ def test_a_text_is_embedded_once_and_its_vector_is_the_same_ever_after(kept: Kep
     assert again[:2] == [first[1], first[0]]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
-@given(st.text(), st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=6))
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None
+)
+@given(
+    st.text(), st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=6)
+)
 def test_every_vector_of_every_text_comes_back_as_it_was(
     kept: Kept, tmp_path_factory: object, text: str, vector: list[float]
 ) -> None:
@@ -119,7 +129,9 @@ def test_another_model_or_length_is_another_vector(kept: Kept, path: Path) -> No
     assert other.texts == ["a"]
 
 
-def test_texts_are_told_with_their_time_when_they_come_out_of_the_file(kept: Kept, path: Path) -> None:
+def test_texts_are_told_with_their_time_when_they_come_out_of_the_file(
+    kept: Kept, path: Path
+) -> None:
     embedder = kept(CachedEmbedder, CountingEmbedder(), path)
     with embedder.record_replays() as replayed:
         embedder.embed(["a"])
@@ -159,7 +171,9 @@ def test_a_reply_is_replayed_with_its_tokens_its_cost_and_the_time_it_took(
     assert replace(replayed, seconds=0.0) == REPLY
 
 
-def test_failures_and_truncated_replies_are_asked_again(kept: Kept, path: Path, ask: Callable[..., Reply]) -> None:
+def test_failures_and_truncated_replies_are_asked_again(
+    kept: Kept, path: Path, ask: Callable[..., Reply]
+) -> None:
     down, cut = Accounting(ModelError("rate_limited")), Accounting(replace(REPLY, truncated=True))
     for inner in (down, cut, down, cut):
         model = kept(CachedModel, inner, path)
@@ -183,7 +197,9 @@ def test_failures_and_truncated_replies_are_asked_again(kept: Kept, path: Path, 
     ],
     ids=lambda changed: next(iter(changed)),
 )
-def test_whatever_decides_a_reply_is_part_of_its_key(kept: Kept, path: Path, changed: dict[str, object]) -> None:
+def test_whatever_decides_a_reply_is_part_of_its_key(
+    kept: Kept, path: Path, changed: dict[str, object]
+) -> None:
     inner = Accounting(REPLY)
     for prompt in (PROMPT, replace(PROMPT, **changed), PROMPT):  # type: ignore[arg-type]
         kept(CachedModel, inner, path).complete(prompt, Deadline())
@@ -247,7 +263,10 @@ def test_a_cache_that_is_lost_on_the_way_costs_no_reply(
 
 
 def test_many_threads_share_one_cache(kept: Kept, path: Path) -> None:
-    embedder, model = kept(CachedEmbedder, CountingEmbedder(), path), kept(CachedModel, Accounting(REPLY), path)
+    embedder, model = (
+        kept(CachedEmbedder, CountingEmbedder(), path),
+        kept(CachedModel, Accounting(REPLY), path),
+    )
 
     def work(number: int) -> tuple[list[list[float]], str]:
         texts = [f"text {number % 7}", f"text {number % 5}"]
@@ -257,7 +276,8 @@ def test_many_threads_share_one_cache(kept: Kept, path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(work, range(80)))
     assert found == [
-        (CountingEmbedder().embed([f"text {number % 7}", f"text {number % 5}"]), REPLY.text) for number in range(80)
+        (CountingEmbedder().embed([f"text {number % 7}", f"text {number % 5}"]), REPLY.text)
+        for number in range(80)
     ]
 
 
@@ -272,14 +292,20 @@ for number in range(20):
 """
     root = Path(__file__).parents[3]
     running = [
-        subprocess.Popen([sys.executable, "-c", program, str(path), str(number)], cwd=root, stderr=subprocess.PIPE)
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(path), str(number)],
+            cwd=root,
+            stderr=subprocess.PIPE,
+        )
         for number in range(4)
     ]
     for process in running:
         _, said = process.communicate(timeout=200)
         assert (process.returncode, said) == (0, b"")
     known = CountingEmbedder()
-    kept(CachedEmbedder, known, path).embed([f"{at} {number}" for at in range(4) for number in range(20)])
+    kept(CachedEmbedder, known, path).embed(
+        [f"{at} {number}" for at in range(4) for number in range(20)]
+    )
     assert known.texts == []
 
 
@@ -292,7 +318,9 @@ def damaged(path: Path, statement: str, value: object) -> None:
 NOT_FINITE = struct.pack("<d", float("nan"))
 
 
-@pytest.mark.parametrize("vector", [b"\xff\xff", b"", "text", None, NOT_FINITE * 2, b"\0" * 4_000_000, "x" * 4_000_000])
+@pytest.mark.parametrize(
+    "vector", [b"\xff\xff", b"", "text", None, NOT_FINITE * 2, b"\0" * 4_000_000, "x" * 4_000_000]
+)
 def test_a_damaged_vector_is_made_anew(vector: object, kept: Kept, path: Path) -> None:
     first = kept(CachedEmbedder, CountingEmbedder(), path)
     expected = first.embed(["one"])
@@ -339,5 +367,7 @@ def test_a_damaged_reply_is_asked_for_again(reply: str, kept: Kept, path: Path) 
     kept(CachedModel, model, path).complete(PROMPT, Deadline())
     damaged(path, "UPDATE replies SET reply = ?", reply)
     for _ in range(2):
-        assert kept(CachedModel, model, path).complete(PROMPT, Deadline()).text == '{"rewrite": "x"}'
+        assert (
+            kept(CachedModel, model, path).complete(PROMPT, Deadline()).text == '{"rewrite": "x"}'
+        )
     assert model.asked == 2

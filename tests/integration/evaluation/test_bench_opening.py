@@ -27,7 +27,13 @@ from qtmiddleware.kit.evaluation.bench import (
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline
-from tests.support.bench_world import CountingEmbedder, bridges_data, open_bench, write_data, write_recording
+from tests.support.bench_world import (
+    CountingEmbedder,
+    bridges_data,
+    open_bench,
+    write_data,
+    write_recording,
+)
 
 pytestmark = pytest.mark.thorough
 
@@ -51,7 +57,9 @@ class Slow(ScriptedModel):
     """Takes *seconds* for a reply; *most* is how many it wrote at a time."""
 
     def __init__(self, seconds: float = 0.01) -> None:
-        super().__init__({"rewrite": "Since when is it open?", "hyde": "It opened in 1850."}, seconds=seconds)
+        super().__init__(
+            {"rewrite": "Since when is it open?", "hyde": "It opened in 1850."}, seconds=seconds
+        )
         self.at_work = self.most = 0
         self._counting = Lock()
 
@@ -87,13 +95,18 @@ def test_a_second_run_embeds_and_asks_nothing(cache: Path, monkeypatch: pytest.M
     asked = len(model.prompts)
     assert asked >= 6
     inner = CountingEmbedder()
-    monkeypatch.setattr("qtmiddleware.kit.evaluation.bench.bench.embedder_named", lambda *_, **__: Unused(inner))
+    monkeypatch.setattr(
+        "qtmiddleware.kit.evaluation.bench.bench.embedder_named", lambda *_, **__: Unused(inner)
+    )
     with open_bench(DATA, settings=SETTINGS, client=model, cache=cache) as opened:
         second = opened.measure(systems, deep=True)
     assert (len(model.prompts), inner.texts) == (asked, [])
     for name in systems:
         assert second[name].per_query == first[name].per_query
-        assert (second[name].llm_calls, second[name].cost_usd) == (first[name].llm_calls, first[name].cost_usd)
+        assert (second[name].llm_calls, second[name].cost_usd) == (
+            first[name].llm_calls,
+            first[name].cost_usd,
+        )
 
 
 class Unused(CountingEmbedder):
@@ -134,13 +147,23 @@ def test_so_many_questions_are_asked_at_a_time(cache: Path) -> None:
 
 
 def test_the_model_is_not_asked_ahead_where_a_gate_decides(cache: Path) -> None:
-    model = CachedModel(ScriptedModel({"rewrite": "Since when is it open?"}), cache / "cache.sqlite")
+    model = CachedModel(
+        ScriptedModel({"rewrite": "Since when is it open?"}), cache / "cache.sqlite"
+    )
     told: list[tuple[str, int, int]] = []
     data = bridges_data(history=True)
-    ask_ahead(model, data, chosen(["rules", "combined, auto", "rewrite"]), progress=lambda *step: told.append(step))
+    ask_ahead(
+        model,
+        data,
+        chosen(["rules", "combined, auto", "rewrite"]),
+        progress=lambda *step: told.append(step),
+    )
     model.close()
     # The follow-up is asked about whatever was found.
-    assert told == [("asking: combined, auto", 1, 1), *(("asking: rewrite", done, 7) for done in range(1, 8))]
+    assert told == [
+        ("asking: combined, auto", 1, 1),
+        *(("asking: rewrite", done, 7) for done in range(1, 8)),
+    ]
 
 
 async def test_asking_ahead_inside_a_running_loop_names_the_way_out() -> None:
@@ -161,16 +184,24 @@ def test_a_model_that_is_not_there_is_noticed_at_once(cache: Path) -> None:
 
 def test_a_model_that_fails_now_and_then_is_asked_on(cache: Path) -> None:
     def moody(prompt: Prompt) -> Any:
-        return ModelError("unavailable") if "Arlo" in prompt.query else {"rewrite": "Since when is it open?"}
+        return (
+            ModelError("unavailable")
+            if "Arlo" in prompt.query
+            else {"rewrite": "Since when is it open?"}
+        )
 
     with open_bench(DATA, settings=SETTINGS, client=ScriptedModel(moody), cache=cache) as opened:
         found = opened.measure(chosen(["rewrite"]))
     assert (found["rewrite"].degraded, found["rewrite"].llm_calls) == (1, 6)
 
 
-def test_recorded_replies_are_replayed_with_estimated_costs_and_the_time_given(tmp_path: Path, cache: Path) -> None:
+def test_recorded_replies_are_replayed_with_estimated_costs_and_the_time_given(
+    tmp_path: Path, cache: Path
+) -> None:
     recording = write_recording(tmp_path / "r.jsonl", DATA.first(4), *RECORDED)
-    with open_bench(DATA, settings=SETTINGS, recordings=recording, model_ms=250, cache=cache) as opened:
+    with open_bench(
+        DATA, settings=SETTINGS, recordings=recording, model_ms=250, cache=cache
+    ) as opened:
         found = opened.measure(chosen(["combined"]))
     assert (found.questions, opened.has_model, opened.recorded) == (4, True, frozenset(RECORDED))
     assert found.notes == (
@@ -184,10 +215,17 @@ def test_recorded_replies_are_replayed_with_estimated_costs_and_the_time_given(t
     assert (found["combined"].llm_calls, found["combined"].degraded) == (4, 0)
 
 
-def test_another_question_of_equal_text_is_not_taken_for_the_recorded_one(tmp_path: Path, cache: Path) -> None:
+def test_another_question_of_equal_text_is_not_taken_for_the_recorded_one(
+    tmp_path: Path, cache: Path
+) -> None:
     first = DATA.questions[0]
     twin = Question("twin", first.text)
-    data = Dataset(DATA.name, DATA.passages, (first, twin), {it.id: DATA.qrels[first.id] for it in (first, twin)})
+    data = Dataset(
+        DATA.name,
+        DATA.passages,
+        (first, twin),
+        {it.id: DATA.qrels[first.id] for it in (first, twin)},
+    )
     recording = write_recording(tmp_path / "r.jsonl", DATA.first(1), *RECORDED)
     with open_bench(data, settings=SETTINGS, recordings=recording, cache=cache) as opened:
         assert [question.id for question in opened.data.questions] == [first.id]
@@ -197,7 +235,10 @@ def test_a_recording_tells_which_systems_it_holds_nothing_for(tmp_path: Path, ca
     recording = write_recording(tmp_path / "r.jsonl", DATA, "rewrite")
     lacks = {}
     with open_bench(DATA, settings=SETTINGS, recordings=recording, cache=cache) as opened:
-        lacks = {name: opened.lacks(it) for name, it in chosen(["rules", "rewrite", "multi_query", "combined"]).items()}
+        lacks = {
+            name: opened.lacks(it)
+            for name, it in chosen(["rules", "rewrite", "multi_query", "combined"]).items()
+        }
     assert lacks == {
         "raw": frozenset(),
         "rules": frozenset(),
@@ -212,13 +253,20 @@ def test_a_recording_tells_which_systems_it_holds_nothing_for(tmp_path: Path, ca
     [
         (DATA.first(0), "no judged questions"),
         (
-            replace(DATA, qrels={id_: dict.fromkeys(found, 0) for id_, found in DATA.qrels.items()}),
+            replace(
+                DATA, qrels={id_: dict.fromkeys(found, 0) for id_, found in DATA.qrels.items()}
+            ),
             "a passage with a grade above 0",
         ),
-        (replace(DATA, questions=(replace(DATA.questions[0], text=" "), *DATA.questions[1:])), "is blank"),
+        (
+            replace(DATA, questions=(replace(DATA.questions[0], text=" "), *DATA.questions[1:])),
+            "is blank",
+        ),
     ],
 )
-def test_what_cannot_be_measured_is_not_even_embedded(cache: Path, data: Dataset, said: str) -> None:
+def test_what_cannot_be_measured_is_not_even_embedded(
+    cache: Path, data: Dataset, said: str
+) -> None:
     with pytest.raises(ConfigError, match=said):
         open_bench(data, settings=SETTINGS, cache=cache).__enter__()
     assert not cache.exists()
@@ -236,9 +284,16 @@ def test_what_was_recorded_is_what_is_replayed(tmp_path: Path, cache: Path) -> N
 
     def said(prompt: Prompt) -> Mapping[str, Any]:
         alone = {"standalone": "Who inspects Arlo Bridge?"} if prompt.history else {}
-        return {**alone, "rewrite": f"{prompt.query} {prompt.mode}", "hyde": "Divers do.", "sub_queries": ["Who?"]}
+        return {
+            **alone,
+            "rewrite": f"{prompt.query} {prompt.mode}",
+            "hyde": "Divers do.",
+            "sub_queries": ["Who?"],
+        }
 
-    with open_bench(data, settings=SETTINGS, client=ScriptedModel(said), record=recording, cache=cache) as opened:
+    with open_bench(
+        data, settings=SETTINGS, client=ScriptedModel(said), record=recording, cache=cache
+    ) as opened:
         live = opened.measure(systems)
     lines = [json.loads(line) for line in recording.read_text().splitlines()]
     assert Counter(line["mode"] for line in lines) == {"combined": 7, "rewrite": 7}
@@ -254,7 +309,9 @@ def test_what_was_recorded_is_what_is_replayed(tmp_path: Path, cache: Path) -> N
 def test_replies_that_are_known_already_are_recorded_too(tmp_path: Path, cache: Path) -> None:
     model = ScriptedModel({"rewrite": "Since when is it open?"})
     for recording in (None, tmp_path / "r.jsonl"):
-        with open_bench(DATA, settings=SETTINGS, client=model, record=recording, cache=cache) as opened:
+        with open_bench(
+            DATA, settings=SETTINGS, client=model, record=recording, cache=cache
+        ) as opened:
             opened.measure(chosen(["rewrite"]))
     assert len(model.prompts) == 6
     assert len((tmp_path / "r.jsonl").read_text().splitlines()) == 6
@@ -279,25 +336,38 @@ def test_synthetic_questions_are_called_so(cache: Path) -> None:
 
 
 def test_a_recording_of_another_set_is_refused(tmp_path: Path, cache: Path) -> None:
-    others = [{"_id": "z", "rewrite": "x"}], [{"_id": "z", "query": "Quite another question?", "rewrite": "x"}]
+    others = (
+        [{"_id": "z", "rewrite": "x"}],
+        [{"_id": "z", "query": "Quite another question?", "rewrite": "x"}],
+    )
     for number, records in enumerate(others):
         path = tmp_path / f"{number}.jsonl"
         path.write_text("".join(json.dumps(record) + "\n" for record in records))
-        with pytest.raises(ConfigError, match=f"none of the 6 questions of bridges .*{number}.jsonl"):
+        with pytest.raises(
+            ConfigError, match=f"none of the 6 questions of bridges .*{number}.jsonl"
+        ):
             open_bench(DATA, settings=SETTINGS, recordings=path, cache=cache).__enter__()
 
 
-def test_what_cannot_be_recorded_is_refused_before_anything_is_asked(tmp_path: Path, cache: Path) -> None:
+def test_what_cannot_be_recorded_is_refused_before_anything_is_asked(
+    tmp_path: Path, cache: Path
+) -> None:
     (tmp_path / "file").write_text("x")
     model = ScriptedModel({})
     with pytest.raises(ConfigError, match="cannot be recorded in"):
-        open_bench(DATA, settings=SETTINGS, client=model, record=tmp_path / "file" / "r.jsonl", cache=cache).__enter__()
+        open_bench(
+            DATA, settings=SETTINGS, client=model, record=tmp_path / "file" / "r.jsonl", cache=cache
+        ).__enter__()
     with pytest.raises(ConfigError, match="file, line 1 must be a JSON object"):
-        open_bench(DATA, settings=SETTINGS, client=model, record=tmp_path / "file", cache=cache).__enter__()
+        open_bench(
+            DATA, settings=SETTINGS, client=model, record=tmp_path / "file", cache=cache
+        ).__enter__()
     with pytest.raises(ConfigError, match="--record needs a language model"):
         open_bench(DATA, settings=SETTINGS, record=tmp_path / "r.jsonl", cache=cache).__enter__()
     with pytest.raises(ConfigError, match="not both"):
-        open_bench(DATA, settings=SETTINGS, recordings=tmp_path / "a", record=tmp_path / "b", cache=cache).__enter__()
+        open_bench(
+            DATA, settings=SETTINGS, recordings=tmp_path / "a", record=tmp_path / "b", cache=cache
+        ).__enter__()
     assert model.prompts == []
 
 
@@ -312,7 +382,9 @@ def test_an_asynchronous_client_is_taken(cache: Path) -> None:
 def test_an_index_is_built_once_and_only_for_its_own_passages(tmp_path: Path) -> None:
     told: list[tuple[str, int, int]] = []
     for data in (DATA, DATA.first(2), replace(DATA, passages=DATA.passages[:9])):
-        open_index(data, tmp_path, CountingEmbedder(), progress=lambda *step: told.append(step)).close()
+        open_index(
+            data, tmp_path, CountingEmbedder(), progress=lambda *step: told.append(step)
+        ).close()
     assert told == [("embedding passages", 12, 12), ("embedding passages", 9, 9)]
     assert len(list(tmp_path.glob("index-*.sqlite"))) == 2
 
@@ -324,7 +396,9 @@ def test_an_index_whose_build_was_interrupted_is_completed(tmp_path: Path) -> No
                 raise KeyboardInterrupt
             return super().embed(texts)
 
-    passages = tuple(replace(DATA.passages[0], id=f"{number}", text=f"text {number}") for number in range(100))
+    passages = tuple(
+        replace(DATA.passages[0], id=f"{number}", text=f"text {number}") for number in range(100)
+    )
     data = replace(DATA, passages=passages)
     with pytest.raises(KeyboardInterrupt):
         open_index(data, tmp_path, Interrupted())
@@ -345,7 +419,10 @@ with open_index(bridges_data(), Path(sys.argv[1]), CountingEmbedder()) as store:
     command = [sys.executable, "-c", program, str(cache)]
     root = Path(__file__).parents[3]
     running = [
-        subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)
+        subprocess.Popen(
+            command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
     ]
     ended = [(*process.communicate(timeout=200), process.returncode) for process in running]
     assert ended == [("12\n", "", 0)] * 2

@@ -52,26 +52,40 @@ def embedded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def data() -> Dataset:
     """Three pages of passages; one text is in two of them."""
     bridges = bridges_data()
-    many = [Passage(f"lamp{at}", f"Lamp {at} of the quay was lit at dusk.") for at in range(2 * BATCH)]
+    many = [
+        Passage(f"lamp{at}", f"Lamp {at} of the quay was lit at dusk.") for at in range(2 * BATCH)
+    ]
     return replace(bridges, passages=(*bridges.passages, *many, replace(many[0], id="again")))
 
 
-def run(data: Dataset, folder: Path, engine: Engine | None) -> tuple[Any, list[Any], list[tuple[str, int, int]]]:
+def run(
+    data: Dataset, folder: Path, engine: Engine | None
+) -> tuple[Any, list[Any], list[tuple[str, int, int]]]:
     """The figures, the rows of the index, and the progress that was told."""
     told: list[tuple[str, int, int]] = []
     source = write_data(folder / "bridges", data)
     cache = folder / "cache"
     with open_bench(
-        source, settings=Settings(), cache=cache, engine=engine, progress=lambda *step: told.append(step)
+        source,
+        settings=Settings(),
+        cache=cache,
+        engine=engine,
+        progress=lambda *step: told.append(step),
     ) as opened:
         found = opened.measure(chosen(["rules"]), deep=True)
     [index] = cache.glob("index-*.sqlite")
     with closing(sqlite3.connect(index)) as connection:
         rows = connection.execute("SELECT * FROM passages ORDER BY row").fetchall()
-    return {name: (found[name].per_query, found[name].means) for name in ("raw", "rules")}, rows, told
+    return (
+        {name: (found[name].per_query, found[name].means) for name in ("raw", "rules")},
+        rows,
+        told,
+    )
 
 
-def test_two_workers_give_the_figures_and_the_index_of_one(data: Dataset, embedded: list[str], tmp_path: Path) -> None:
+def test_two_workers_give_the_figures_and_the_index_of_one(
+    data: Dataset, embedded: list[str], tmp_path: Path
+) -> None:
     texts = {passage.text for passage in data.passages}
     figures, rows, _ = run(data, tmp_path / "one", None)
     assert texts <= set(embedded)
@@ -88,6 +102,8 @@ def test_an_embedder_that_cannot_be_sent_embeds_in_this_process(
     data: Dataset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     inner = CountingEmbedder()
-    monkeypatch.setattr("qtmiddleware.kit.evaluation.bench.bench.embedder_named", lambda *_, **__: inner)
+    monkeypatch.setattr(
+        "qtmiddleware.kit.evaluation.bench.bench.embedder_named", lambda *_, **__: inner
+    )
     run(data, tmp_path, NoEngine())
     assert {passage.text for passage in data.passages} <= set(inner.texts)

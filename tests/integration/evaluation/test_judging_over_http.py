@@ -22,12 +22,16 @@ def verdict(body: dict[str, Any]) -> Said:
     if "number 5" in user:
         return failure(503)
     # In the strict schema every value is a string.
-    return {key: str(value) for key, value in by_length(Prompt("rank", "1", "", user, (), user)).items()}
+    return {
+        key: str(value) for key, value in by_length(Prompt("rank", "1", "", user, (), user)).items()
+    }
 
 
 @pytest.fixture
 def model(bare_environment: None, model_server: ModelServer) -> LanguageModel:
-    return as_language_model(openai.OpenAI(base_url=model_server.url, api_key=SECRET, max_retries=0), Settings())
+    return as_language_model(
+        openai.OpenAI(base_url=model_server.url, api_key=SECRET, max_retries=0), Settings()
+    )
 
 
 def test_a_real_client_judges_in_both_orders_and_says_what_it_cost(
@@ -47,7 +51,9 @@ def test_a_real_client_judges_in_both_orders_and_says_what_it_cost(
         assert required[-2:] == ["reason", "ranking"]
 
 
-def test_a_refused_key_is_said_without_the_key(model_server: ModelServer, model: LanguageModel) -> None:
+def test_a_refused_key_is_said_without_the_key(
+    model_server: ModelServer, model: LanguageModel
+) -> None:
     model_server.reply = failure(401, f"bad key {SECRET}")
     with pytest.raises(ModelError) as caught:
         judge(short, long, QUESTIONS, model, baseline_name="raw", challenger_name="combined")

@@ -18,7 +18,17 @@ from qtmiddleware.kit.evaluation import Comparison
 from qtmiddleware.kit.evaluation.reporting import Decision, ranking_page, shadow_page
 from qtmiddleware.kit.evaluation.reporting import page as written
 from tests.support.judging_world import ranked_side_by_side
-from tests.support.report_world import Open, boxes, comparison, data, overlap, panels, run, score, several
+from tests.support.report_world import (
+    Open,
+    boxes,
+    comparison,
+    data,
+    overlap,
+    panels,
+    run,
+    score,
+    several,
+)
 from tests.support.shadow_world import build_shadow_report
 
 if TYPE_CHECKING:
@@ -74,13 +84,27 @@ READ = """
     .found .relevant | .tag | h5 | .method dd | .meanings dd | .bars .value | .bars .gain | svg .tick |
     svg .label | svg .axis | code | footer | .more-figures summary
 """
-DRAWN = [".better .bar", ".worse .bar", ".base .bar", ".helped", ".hurt", ".scatter .better rect", ".stages .p50"]
+DRAWN = [
+    ".better .bar",
+    ".worse .bar",
+    ".base .bar",
+    ".helped",
+    ".hurt",
+    ".scatter .better rect",
+    ".stages .p50",
+]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_opens_quietly_from_a_file_and_asks_the_network_for_nothing(opened: Open, scheme: str) -> None:
+def test_it_opens_quietly_from_a_file_and_asks_the_network_for_nothing(
+    opened: Open, scheme: str
+) -> None:
     shown = opened(color_scheme=scheme)
-    assert shown.locator("h1").inner_text().startswith("The right passage comes first for 26 of 40 questions")
+    assert (
+        shown.locator("h1")
+        .inner_text()
+        .startswith("The right passage comes first for 26 of 40 questions")
+    )
     assert shown.locator("ul.notes li").all_inner_texts() == ["Replies are recorded."]
 
 
@@ -95,15 +119,25 @@ def test_every_chart_has_a_mark_for_each_system(opened: Open, viewport: dict[str
     assert len(boxes(shown, "table.all tbody tr")) == 7
 
 
-@pytest.mark.parametrize("found", [several(), several(20, 12), crowded()], ids=["several", "twelve", "crowded"])
+@pytest.mark.parametrize(
+    "found", [several(), several(20, 12), crowded()], ids=["several", "twelve", "crowded"]
+)
 def test_no_text_of_a_chart_lies_upon_another(opened: Open, found: Comparison) -> None:
     shown = opened(found)
     for width in (1200, 760, 375):
         shown.set_viewport_size({"width": width, "height": 900})
         assert len(boxes(shown, "svg.scatter .label")) >= len(boxes(shown, "svg.scatter")) > 0
         marks = boxes(shown, "svg.scatter rect")
-        assert not [name for name in boxes(shown, "svg.scatter .label") if any(overlap(name, mark) for mark in marks)]
-        for selector in ("table.bars :is(th, .value, .gain, text)", "svg.scatter text", "ol.numbers bdi"):
+        assert not [
+            name
+            for name in boxes(shown, "svg.scatter .label")
+            if any(overlap(name, mark) for mark in marks)
+        ]
+        for selector in (
+            "table.bars :is(th, .value, .gain, text)",
+            "svg.scatter text",
+            "ol.numbers bdi",
+        ):
             assert not [pair for pair in combinations(boxes(shown, selector), 2) if overlap(*pair)]
 
 
@@ -114,7 +148,9 @@ def test_names_in_a_chart_can_be_read_and_lie_inside_it(opened: Open, width: int
     assert min(name["bottom"] - name["top"] for name in names) >= 11
     for name in names:
         assert any(
-            chart["left"] <= name["left"] and name["right"] <= chart["right"] + 1 and chart["top"] <= name["top"]
+            chart["left"] <= name["left"]
+            and name["right"] <= chart["right"] + 1
+            and chart["top"] <= name["top"]
             for chart in charts
         )
 
@@ -127,17 +163,24 @@ def priced() -> Comparison:
             system,
             name=system.name.replace("system", "preprocessed as text"),
             means={**system.means, "R@100": 0.987},
-            runs={question: replace(run, searches=6, read_cost_usd=1e-5) for question, run in system.runs.items()},
+            runs={
+                question: replace(run, searches=6, read_cost_usd=1e-5)
+                for question, run in system.runs.items()
+            },
         )
         for system in found.systems
     )
     return replace(found, systems=tuple(systems))
 
 
-def test_the_table_of_all_figures_fits_a_wide_screen_and_scrolls_alone_on_a_narrow_one(opened: Open) -> None:
+def test_the_table_of_all_figures_fits_a_wide_screen_and_scrolls_alone_on_a_narrow_one(
+    opened: Open,
+) -> None:
     shown = opened(priced())
     shown.locator(".more-figures summary").click()
-    measure = "[...document.querySelectorAll('.scrolled')].map(it => it.scrollWidth - it.clientWidth)"
+    measure = (
+        "[...document.querySelectorAll('.scrolled')].map(it => it.scrollWidth - it.clientWidth)"
+    )
     shown.set_viewport_size({"width": 1280, "height": 900})
     assert shown.evaluate(measure) == [0, 0]
     shown.set_viewport_size({"width": 390, "height": 900})
@@ -146,9 +189,12 @@ def test_the_table_of_all_figures_fits_a_wide_screen_and_scrolls_alone_on_a_narr
     assert len(boxes(shown, "table.all thead th")) == 19
 
 
-def test_the_policy_stops_what_is_not_the_pages_own(opened: Open, browser: Browser, tmp_path: Path) -> None:
+def test_the_policy_stops_what_is_not_the_pages_own(
+    opened: Open, browser: Browser, tmp_path: Path
+) -> None:
     text = written(several()).replace(
-        "</main>", "<script>hacked = 1</script><img src='http://localhost:9/x' onerror='hacked = 2'></main>"
+        "</main>",
+        "<script>hacked = 1</script><img src='http://localhost:9/x' onerror='hacked = 2'></main>",
     )
     file = tmp_path / "tampered.html"
     file.write_text(text, encoding="utf-8")
@@ -180,20 +226,26 @@ def test_all_text_has_contrast_enough_in_both_schemes(opened: Open, scheme: str)
     assert {selector: ratio for selector, ratio in found.items() if ratio < 4.5} == {}
     drawn = shown.evaluate(CONTRAST, DRAWN)
     assert {selector: ratio for selector, ratio in drawn.items() if ratio < 3.0} == {}
-    assert (int(shown.evaluate("getComputedStyle(document.body).color.match(/[0-9]+/)[0]")) > 128) is (scheme == "dark")
+    assert (
+        int(shown.evaluate("getComputedStyle(document.body).color.match(/[0-9]+/)[0]")) > 128
+    ) is (scheme == "dark")
 
 
 def test_a_browser_that_is_not_there_is_told_in_one_line() -> None:
     script = Path(__file__).parents[3] / "scripts" / "browser"
     for wanted, code, lines in (("/nowhere/chromium", 1, 1), (sys.executable, 0, 0)):
-        done = subprocess.run([script], env={**os.environ, "TEST_BROWSER": wanted}, capture_output=True, text=True)
+        done = subprocess.run(
+            [script], env={**os.environ, "TEST_BROWSER": wanted}, capture_output=True, text=True
+        )
         assert (done.returncode, len(done.stderr.splitlines())) == (code, lines)
         assert done.stdout == ("" if code else f"{wanted}\n")
 
 
 def test_the_chooser_works_by_mouse(opened: Open) -> None:
     shown = opened()
-    shown.get_by_text("system 1", exact=True).locator("visible=true").and_(shown.locator("label bdi")).click()
+    shown.get_by_text("system 1", exact=True).locator("visible=true").and_(
+        shown.locator("label bdi")
+    ).click()
     assert panels(shown) == ["panel-1"]
     assert shown.locator("#panel-1 h3").inner_text().startswith("system 1: ")
     assert len(boxes(shown, "details.hurt-question")) == 10
@@ -232,7 +284,9 @@ def test_where_scripts_are_forbidden_it_can_be_read_and_a_system_chosen(opened: 
 def read_pages(shown: Page, **options: Any) -> list[str]:
     """The texts of the pages that *shown* is printed on."""
     printed = PdfReader(BytesIO(shown.pdf(prefer_css_page_size=True, **options)))
-    assert {tuple(round(float(side)) for side in one.mediabox[2:]) for one in printed.pages} == {(595, 842)}
+    assert {tuple(round(float(side)) for side in one.mediabox[2:]) for one in printed.pages} == {
+        (595, 842)
+    }
     return [" ".join(one.extract_text().split()) for one in printed.pages]
 
 
@@ -272,9 +326,14 @@ def test_everything_that_can_be_used_has_a_name_and_its_place_among_headings(ope
     assert shown.evaluate(
         "[...document.querySelectorAll('input, button')].every(it => it.labels?.length || it.textContent)"
     )
-    assert shown.evaluate("[...document.querySelectorAll('svg')].every(it => it.ariaHidden || it.ariaLabel)")
+    assert shown.evaluate(
+        "[...document.querySelectorAll('svg')].every(it => it.ariaHidden || it.ariaLabel)"
+    )
     levels = [
-        int(one[1]) for one in shown.evaluate("[...document.querySelectorAll('h1,h2,h3,h4,h5')].map(it => it.tagName)")
+        int(one[1])
+        for one in shown.evaluate(
+            "[...document.querySelectorAll('h1,h2,h3,h4,h5')].map(it => it.tagName)"
+        )
     ]
     assert levels[0] == 1
     assert all(after <= before + 1 for before, after in pairwise(levels))
@@ -284,7 +343,9 @@ def test_everything_that_can_be_used_has_a_name_and_its_place_among_headings(ope
 
 def write_decided() -> str:
     found = several()
-    decision = Decision("system 2", True, "Recommended.", ("It was tried.",), frozenset({"system 3"}), '{"a": 1}')
+    decision = Decision(
+        "system 2", True, "Recommended.", ("It was tried.",), frozenset({"system 3"}), '{"a": 1}'
+    )
     return written(found, data(found), decision=decision)
 
 
@@ -303,12 +364,17 @@ PAGES = {
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", PAGES)
-def test_nobody_stumbles_over_a_report_at_any_width(opened: Open, browser: Browser, name: str, scheme: str) -> None:
+def test_nobody_stumbles_over_a_report_at_any_width(
+    opened: Open, browser: Browser, name: str, scheme: str
+) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
     shown = opened(text=PAGES[name](), listens=False, color_scheme=scheme)
     for is_open in (False, True):
-        shown.evaluate("open => document.querySelectorAll('details').forEach(it => { it.open = open })", is_open)
+        shown.evaluate(
+            "open => document.querySelectorAll('details').forEach(it => { it.open = open })",
+            is_open,
+        )
         for width in (390, 1280):
             shown.set_viewport_size({"width": width, "height": 900})
             assert shown.evaluate("document.documentElement.scrollWidth") <= width
@@ -324,23 +390,56 @@ def test_the_page_of_shadow_mode_opens_quietly_and_can_be_read(opened: Open, sch
     )
     assert len(boxes(shown, "table.bars .bar")) == 3
     shown.locator("summary").first.click()
-    read = ["h1", ".lede", ".kicker", ".notes li", ".tile dt", ".tile dd", "section > p", "tbody td", ".asked"]
+    read = [
+        "h1",
+        ".lede",
+        ".kicker",
+        ".notes li",
+        ".tile dt",
+        ".tile dd",
+        "section > p",
+        "tbody td",
+        ".asked",
+    ]
     read += [".weight", "h3", ".bars .value", ".found li", ".method dd", "footer"]
     found = shown.evaluate(CONTRAST, read)
     assert {selector: ratio for selector, ratio in found.items() if ratio < 4.5} == {}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_of_a_ranking_opens_quietly_fits_and_can_be_read(opened: Open, scheme: str) -> None:
+def test_the_page_of_a_ranking_opens_quietly_fits_and_can_be_read(
+    opened: Open, scheme: str
+) -> None:
     shown = opened(text=ranking_page(ranked_side_by_side()), color_scheme=scheme)
     assert len(boxes(shown, "table.bars .bar")) == 3
     for width in (1200, 760, 375, 320):
         shown.set_viewport_size({"width": width, "height": 800})
         assert shown.evaluate("document.documentElement.scrollWidth") <= width
         assert not [
-            pair for pair in combinations(boxes(shown, "table.bars :is(th, .value, .gain)"), 2) if overlap(*pair)
+            pair
+            for pair in combinations(boxes(shown, "table.bars :is(th, .value, .gain)"), 2)
+            if overlap(*pair)
         ]
-    read = ["h1", ".lede", ".kicker", ".tile dt", ".tile dd", "section > p", ".legend li", "thead th", "tbody td"]
-    read += ["small", "caption", ".asked", ".weight", ".bars .value", ".bars .gain", "svg .tick", ".method dd"]
+    read = [
+        "h1",
+        ".lede",
+        ".kicker",
+        ".tile dt",
+        ".tile dd",
+        "section > p",
+        ".legend li",
+        "thead th",
+        "tbody td",
+    ]
+    read += [
+        "small",
+        "caption",
+        ".asked",
+        ".weight",
+        ".bars .value",
+        ".bars .gain",
+        "svg .tick",
+        ".method dd",
+    ]
     found = shown.evaluate(CONTRAST, read)
     assert {selector: ratio for selector, ratio in found.items() if ratio < 4.5} == {}

@@ -30,7 +30,9 @@ def service(model_server: ModelServer) -> ModelServer:
 
 @pytest.fixture
 def model(bare_environment: None, service: ModelServer) -> LanguageModel:
-    return as_language_model(openai.OpenAI(base_url=service.url, api_key=SECRET, max_retries=0), Settings())
+    return as_language_model(
+        openai.OpenAI(base_url=service.url, api_key=SECRET, max_retries=0), Settings()
+    )
 
 
 def test_questions_are_asked_for_and_checked_in_two_small_calls_each(
@@ -46,14 +48,18 @@ def test_questions_are_asked_for_and_checked_in_two_small_calls_each(
         assert "Bridge" not in body["messages"][0]["content"]
 
 
-def test_calls_that_fail_now_and_then_cost_their_passages_alone(service: ModelServer, model: LanguageModel) -> None:
+def test_calls_that_fail_now_and_then_cost_their_passages_alone(
+    service: ModelServer, model: LanguageModel
+) -> None:
     service.reply = lambda body: failure(500) if len(service.bodies) % 4 == 0 else written(body)
     result = generate(bridges(24), model, count=4, concurrency=1)
     assert len(result.dataset.questions) == 4
     assert result.dropped == {"unavailable": result.asked - 4}
 
 
-def test_a_refused_key_is_said_at_once_and_without_the_key(service: ModelServer, model: LanguageModel) -> None:
+def test_a_refused_key_is_said_at_once_and_without_the_key(
+    service: ModelServer, model: LanguageModel
+) -> None:
     service.reply = failure(401, f"no luck with {SECRET}")
     with pytest.raises(ModelError) as caught:
         generate(bridges(24), model, count=20, concurrency=2)
@@ -62,7 +68,9 @@ def test_a_refused_key_is_said_at_once_and_without_the_key(service: ModelServer,
     assert len(service.bodies) == 2
 
 
-def test_a_service_that_never_answers_is_given_up(service: ModelServer, model: LanguageModel) -> None:
+def test_a_service_that_never_answers_is_given_up(
+    service: ModelServer, model: LanguageModel
+) -> None:
     service.reply = service.hang
     with pytest.raises(ModelError) as caught:
         generate(bridges(24), model, count=20, timeout=0.2)

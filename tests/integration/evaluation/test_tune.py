@@ -33,7 +33,11 @@ def asked(data: Dataset) -> tuple[Tuned, ScriptedModel, set[str]]:
         if name != TRYING and not while_trying:
             while_trying.append({prompt.query for prompt in answering.prompts})
 
-    return tune(bench(data, answering), data, tiers=TWO_TIERS, progress=progress), answering, while_trying[0]
+    return (
+        tune(bench(data, answering), data, tiers=TWO_TIERS, progress=progress),
+        answering,
+        while_trying[0],
+    )
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +52,14 @@ def test_a_config_that_beats_the_raw_query_and_the_default_is_found(found: Tuned
     assert found.score.means["nDCG@10"] > found.comparison["rules"].means["nDCG@10"]
 
 
-def test_the_config_holds_nothing_but_what_differs_from_the_defaults_and_loads(found: Tuned) -> None:
-    loaded = {key: value for key, value, origin in Config.load(found.config, environ={}).rows() if origin != "default"}
+def test_the_config_holds_nothing_but_what_differs_from_the_defaults_and_loads(
+    found: Tuned,
+) -> None:
+    loaded = {
+        key: value
+        for key, value, origin in Config.load(found.config, environ={}).rows()
+        if origin != "default"
+    }
     defaults = {key: value for key, value, _ in Config.load(Settings()).rows()}
     assert loaded
     assert all(value != defaults[key] for key, value in loaded.items())
@@ -70,7 +80,11 @@ def test_the_library_s_defaults_are_reported_beside_the_tuned_config(found: Tune
 
 def test_the_same_seed_finds_the_same(data: Dataset) -> None:
     first, again = (tune(bench(data), data, tiers=FREE_TIERS, seed=7) for _ in range(2))
-    assert (again.config, again.chosen, again.refusals) == (first.config, first.chosen, first.refusals)
+    assert (again.config, again.chosen, again.refusals) == (
+        first.config,
+        first.chosen,
+        first.refusals,
+    )
     assert again.score.gains == first.score.gains
     assert [trial.name for trial in again.trials] == [trial.name for trial in first.trials]
 
@@ -96,15 +110,23 @@ def test_the_search_never_asks_about_a_held_out_question(
     assert asked[2] == texts(split(data)[0].questions)
 
 
-def test_every_candidate_is_tried_once_and_every_reply_had_once(asked: tuple[Tuned, ScriptedModel, set[str]]) -> None:
+def test_every_candidate_is_tried_once_and_every_reply_had_once(
+    asked: tuple[Tuned, ScriptedModel, set[str]],
+) -> None:
     configs = [json.dumps(trial.config) for trial in asked[0].trials]
     assert len(configs) == len(set(configs)) > 10
     prompts = [(prompt.mode, prompt.query) for prompt in asked[1].prompts]
     assert len(prompts) == len(set(prompts))
 
 
-def test_a_kept_reply_counts_for_every_candidate_that_needs_it(asked: tuple[Tuned, ScriptedModel, set[str]]) -> None:
-    always = [trial for trial in asked[0].trials if trial.tier == "hyde" and "escalation" not in trial.name]
+def test_a_kept_reply_counts_for_every_candidate_that_needs_it(
+    asked: tuple[Tuned, ScriptedModel, set[str]],
+) -> None:
+    always = [
+        trial
+        for trial in asked[0].trials
+        if trial.tier == "hyde" and "escalation" not in trial.name
+    ]
     assert len(always) > 5
     assert {trial.score.call_rate for trial in always} == {1.0}
 
@@ -128,15 +150,22 @@ def test_the_default_is_recommended_where_what_was_found_does_not_carry_over(dat
     assert found.overfit > 0.2
     assert found.config == {}
     summary = found.summary()
-    assert "Recommended: the default, rules, because the held-out questions do not confirm the choice." in summary
+    assert (
+        "Recommended: the default, rules, because the held-out questions do not confirm the choice."
+        in summary
+    )
     assert "its figures may be a little too good" in summary
 
 
-def test_the_held_out_judgements_decide_nothing_that_is_tried_or_decided(data: Dataset, found: Tuned) -> None:
+def test_the_held_out_judgements_decide_nothing_that_is_tried_or_decided(
+    data: Dataset, found: Tuned
+) -> None:
     held = [question.id for question in split(data)[1].questions]
     turned = dict(zip(held, (data.qrels[it] for it in reversed(held)), strict=True))
     other = tune(bench(data), replace(data, qrels={**data.qrels, **turned}), tiers=TWO_TIERS)
-    assert [(it.name, it.mean) for it in other.trials] == [(it.name, it.mean) for it in found.trials]
+    assert [(it.name, it.mean) for it in other.trials] == [
+        (it.name, it.mean) for it in found.trials
+    ]
     assert other.trained[other.tuned].config == found.trained[found.tuned].config
     assert not other.is_better
 
@@ -148,20 +177,30 @@ def test_a_gain_that_the_luck_of_many_tries_explains_leaves_the_default() -> Non
         found = tune(bench(noise), noise, tiers=FREE_TIERS, seed=seed)
         best = max(found.trials, key=lambda trial: trial.mean)
         assert not found.is_better
-        decided.append((found.tuned in (found.default, "raw"), best.mean > found.trained[found.default].mean))
+        decided.append(
+            (found.tuned in (found.default, "raw"), best.mean > found.trained[found.default].mean)
+        )
     assert all(is_default for is_default, _ in decided)
     assert any(is_ahead for _, is_ahead in decided)
 
 
 def test_a_default_that_is_beyond_the_budget_is_told_with_the_reason(data: Dataset) -> None:
     found = tune(bench(data), data, tiers=("combined", "rules"), budget=Budget(max_call_rate=0.0))
-    assert "Beyond the budget: combined, as on the former it calls the model for 100.0%" in found.summary()
+    assert (
+        "Beyond the budget: combined, as on the former it calls the model for 100.0%"
+        in found.summary()
+    )
 
 
 def test_what_breaks_the_budget_on_the_held_out_questions_is_refused(data: Dataset) -> None:
     held = split(data)[1].questions
     misled = texts(held[: len(held) // 2])
-    found = tune(bench(data, model(data, misled=misled)), data, tiers=("hyde",), budget=Budget(max_hurt_rate=0.0))
+    found = tune(
+        bench(data, model(data, misled=misled)),
+        data,
+        tiers=("hyde",),
+        budget=Budget(max_hurt_rate=0.0),
+    )
     assert found.trained[found.tuned].score.hurt_rate == 0.0
     assert found.comparison[found.tuned].hurt_rate > 0.0
     assert not found.is_better
@@ -203,7 +242,9 @@ def test_where_nothing_is_within_the_budget_the_raw_query_stays(data: Dataset) -
 def test_too_few_questions_are_refused_before_anything_runs() -> None:
     few = collection(10)
     answering = model(few)
-    with pytest.raises(ConfigError, match="10 judged questions are too few to tune on: 40 are needed"):
+    with pytest.raises(
+        ConfigError, match="10 judged questions are too few to tune on: 40 are needed"
+    ):
         tune(bench(few, answering), few)
     assert not answering.prompts
 

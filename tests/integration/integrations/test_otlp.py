@@ -69,14 +69,22 @@ class Collector:
         }
 
 
-def test_a_collector_gets_the_whole_trace_and_the_metrics_and_no_text(httpserver: HTTPServer) -> None:
+def test_a_collector_gets_the_whole_trace_and_the_metrics_and_no_text(
+    httpserver: HTTPServer,
+) -> None:
     collector = Collector(httpserver)
     tracers = TracerProvider()
-    tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(httpserver.url_for("/v1/traces"))))
+    tracers.add_span_processor(
+        BatchSpanProcessor(OTLPSpanExporter(httpserver.url_for("/v1/traces")))
+    )
     reader = PeriodicExportingMetricReader(OTLPMetricExporter(httpserver.url_for("/v1/metrics")))
     meters = MeterProvider(metric_readers=[reader])
-    observer = OpenTelemetryObserver(data_source_id="guides", tracer_provider=tracers, meter_provider=meters)
-    qm = qtm.QueryMiddleware(REWRITE, client=ScriptedModel(scripted, name="small"), observers=[observer])
+    observer = OpenTelemetryObserver(
+        data_source_id="guides", tracer_provider=tracers, meter_provider=meters
+    )
+    qm = qtm.QueryMiddleware(
+        REWRITE, client=ScriptedModel(scripted, name="small"), observers=[observer]
+    )
     with tracers.get_tracer("app").start_as_current_span("request"):
         qm.wrap(plain).retrieve(QUERY)
     assert observer.flush(50)
@@ -92,7 +100,9 @@ def test_a_collector_gets_the_whole_trace_and_the_metrics_and_no_text(httpserver
     assert told["gen_ai.operation.name"].string_value == "retrieval"
     assert told["gen_ai.retrieval.top_k"].int_value == 4
     assert told["qtmiddleware.status"].string_value == "full"
-    assert "qtmiddleware.request.duration" in collector.metric_names() <= {row.name for row in METRICS}
+    assert (
+        "qtmiddleware.request.duration" in collector.metric_names() <= {row.name for row in METRICS}
+    )
     assert b"Jaco" not in collector.raw
     tracers.shutdown()
     meters.shutdown()
@@ -105,7 +115,13 @@ def run(code: str, tmp_path: Path) -> str:
     # Found from here, and the texts that the tests share.
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, env=env, timeout=200, check=False
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=env,
+        timeout=200,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
@@ -168,7 +184,13 @@ print('after', flush=True)
 assert observer.flush(30)
 """
     both = ["search original", "retrieval"]
-    assert run(SETUP + code, tmp_path).splitlines() == [*both, "then", *both, "after", "of the parent"]
+    assert run(SETUP + code, tmp_path).splitlines() == [
+        *both,
+        "then",
+        *both,
+        "after",
+        "of the parent",
+    ]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="gevent is not tested there")

@@ -67,7 +67,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=200)
     (wheel,) = dist.glob("*.whl")
     options = ["--no-deps", "--no-index", "--disable-pip-version-check", "--quiet"]
-    command = [sys.executable, "-m", "pip", "install", *options, "--target", str(folder / "site"), str(wheel)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        *options,
+        "--target",
+        str(folder / "site"),
+        str(wheel),
+    ]
     subprocess.run(command, check=True, capture_output=True, timeout=200)
     return folder / "site"
 
@@ -86,9 +95,22 @@ def write_test(folder: Path, function: str = "search", more: str = "") -> None:
 
 def run(folder: Path, site: Path, *arguments: str, **environ: str) -> tuple[int, str]:
     """Run pytest in *folder* with what is installed in *site*; returns its exit code and output."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "QTM_", "PYTEST_"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OPENAI_", "QTM_", "PYTEST_"))
+    }
     # The plug-ins of this environment may load what this one must not.
-    others = ("-p", "no:langsmith_plugin", "-p", "no:schemathesis", "-p", "no:hypothesispytest", "-p", "no:anyio")
+    others = (
+        "-p",
+        "no:langsmith_plugin",
+        "-p",
+        "no:schemathesis",
+        "-p",
+        "no:hypothesispytest",
+        "-p",
+        "no:anyio",
+    )
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *others, *arguments],
         cwd=folder,
@@ -101,14 +123,18 @@ def run(folder: Path, site: Path, *arguments: str, **environ: str) -> tuple[int,
     return ended.returncode, ended.stdout + ended.stderr
 
 
-def test_a_run_that_does_not_use_the_fixture_loads_nothing_but_the_plug_in(site: Path, folder: Path) -> None:
+def test_a_run_that_does_not_use_the_fixture_loads_nothing_but_the_plug_in(
+    site: Path, folder: Path
+) -> None:
     (folder / "test_loaded.py").write_text(LOADED)
     code, told = run(folder, site)
     assert code == 0, told
     assert "qtm_bench" not in told
 
 
-def test_a_baseline_is_written_compared_with_and_fails_the_test_of_what_got_worse(site: Path, folder: Path) -> None:
+def test_a_baseline_is_written_compared_with_and_fails_the_test_of_what_got_worse(
+    site: Path, folder: Path
+) -> None:
     write_test(folder)
     code, told = run(folder, site)
     assert code == 1
@@ -119,7 +145,9 @@ def test_a_baseline_is_written_compared_with_and_fails_the_test_of_what_got_wors
     assert (code, "test_retrieval: The baseline base.json was written." in told) == (0, True), told
     written = (folder / "base.json").read_bytes()
     code, told = run(folder, site)
-    assert (code, "test_retrieval: Found no loss that is more than chance." in told) == (0, True), told
+    assert (code, "test_retrieval: Found no loss that is more than chance." in told) == (0, True), (
+        told
+    )
     code, told = run(folder, site, BEHIND="2")
     assert code == 1
     assert "Retrieval got worse with “raw”." in told
@@ -128,17 +156,25 @@ def test_a_baseline_is_written_compared_with_and_fails_the_test_of_what_got_wors
     assert (folder / "base.json").read_bytes() == written
 
 
-def test_an_asynchronous_function_with_arguments_and_a_wrapped_one_are_measured(site: Path, folder: Path) -> None:
+def test_an_asynchronous_function_with_arguments_and_a_wrapped_one_are_measured(
+    site: Path, folder: Path
+) -> None:
     write_test(folder, "find", ', arguments={"tenant": 42}, fail_if="mrr@10 -0.05"')
     assert run(folder, site, "--qtm-update-baseline")[0] == 0
     code, told = run(folder, site, BEHIND="1")
     assert (code, "MRR@10 fell from" in told) == (1, True), told
     write_test(folder, "wrapped", ', systems=["rules"]')
     assert run(folder, site, "--qtm-update-baseline")[0] == 0
-    assert [it["name"] for it in json.loads((folder / "base.json").read_text())["systems"]] == ["raw", "rules", "yours"]
+    assert [it["name"] for it in json.loads((folder / "base.json").read_text())["systems"]] == [
+        "raw",
+        "rules",
+        "yours",
+    ]
 
 
-def test_a_baseline_of_other_questions_fails_before_the_function_is_called(site: Path, folder: Path) -> None:
+def test_a_baseline_of_other_questions_fails_before_the_function_is_called(
+    site: Path, folder: Path
+) -> None:
     write_test(folder)
     assert run(folder, site, "--qtm-update-baseline")[0] == 0
     (folder / "questions.csv").write_text("question,id\nWhere is number 1?,p1\n")

@@ -17,7 +17,9 @@ def rows(heading: str) -> list[list[str]]:
     """The cells of the table below *heading*, without its head."""
     _, _, below = PAGE.partition(f"| {heading} |")
     table, _, _ = below.partition("\n\n")
-    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table.splitlines()[2:]]
+    return [
+        [cell.strip() for cell in line.strip("|").split(" | ")] for line in table.splitlines()[2:]
+    ]
 
 
 def read_names(cell: str) -> list[str]:
@@ -31,7 +33,9 @@ def test_every_attribute_of_spans_is_in_the_table_once() -> None:
 
 
 def test_what_is_content_is_marked_so() -> None:
-    marked = {name for row in rows("attribute") if "**content**" in row[2] for name in read_names(row[0])}
+    marked = {
+        name for row in rows("attribute") if "**content**" in row[2] for name in read_names(row[0])
+    }
     assert marked == CONTENT
     assert CAPTURE_CONTENT in PAGE
 

@@ -25,7 +25,12 @@ def azure(httpserver: HTTPServer) -> ModelServer:
 
 
 def clients(server: HTTPServer, **options: Any) -> tuple[Any, Any]:
-    options = {"azure_endpoint": server.url_for(""), "api_version": VERSION, "max_retries": 2, **options}
+    options = {
+        "azure_endpoint": server.url_for(""),
+        "api_version": VERSION,
+        "max_retries": 2,
+        **options,
+    }
     return openai.AzureOpenAI(**options), openai.AsyncAzureOpenAI(**options)
 
 
@@ -33,7 +38,9 @@ def model_of(pair: tuple[Any, Any]) -> Any:
     return as_language_model(pair, Settings(transformation_model=DEPLOYMENT))
 
 
-def test_a_deployment_is_asked_by_its_path_with_the_version_and_the_key(azure, httpserver, ask, prompt) -> None:
+def test_a_deployment_is_asked_by_its_path_with_the_version_and_the_key(
+    azure, httpserver, ask, prompt
+) -> None:
     model = model_of(clients(httpserver, api_key="azure-key"))
     for _ in range(2):
         assert ask(model, prompt).text == TEXT
@@ -61,7 +68,9 @@ def test_a_token_may_be_awaited(azure, httpserver, prompt) -> None:
     assert azure.keys == ["Bearer awaited"]
 
 
-def test_a_provider_of_tokens_that_fails_is_an_error_of_the_model_without_its_words(azure, httpserver, ask, prompt):
+def test_a_provider_of_tokens_that_fails_is_an_error_of_the_model_without_its_words(
+    azure, httpserver, ask, prompt
+):
     def fetch() -> str:
         raise RuntimeError("secret-tenant")
 
@@ -73,14 +82,20 @@ def test_a_provider_of_tokens_that_fails_is_an_error_of_the_model_without_its_wo
 
 
 def test_the_content_filter_of_azure_is_a_refusal(azure, httpserver, ask, prompt) -> None:
-    azure.reply = failure(400, "The response was filtered due to the prompt", code="content_filter", param="prompt")
+    azure.reply = failure(
+        400, "The response was filtered due to the prompt", code="content_filter", param="prompt"
+    )
     with pytest.raises(ModelError) as caught:
         ask(model_of(clients(httpserver, api_key="azure-key")), prompt)
     assert caught.value.reason == "refused"
 
 
 def test_a_deployment_that_is_not_there_is_rejected(httpserver, ask, prompt) -> None:
-    server = ModelServer(httpserver, failure(404, "not there", code="DeploymentNotFound"), path="/openai/deployments/x")
+    server = ModelServer(
+        httpserver,
+        failure(404, "not there", code="DeploymentNotFound"),
+        path="/openai/deployments/x",
+    )
     model = as_language_model(clients(httpserver, api_key="k"), Settings(transformation_model="x"))
     with pytest.raises(ModelError) as caught:
         ask(model, prompt)

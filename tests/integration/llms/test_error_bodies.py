@@ -43,7 +43,9 @@ class Service:
         self.stop = self._wire.stop
 
     def send_head(self, connection: socket.socket, *fields: bytes) -> None:
-        connection.sendall(HEAD % self._status + b"".join(field + b"\r\n" for field in fields) + b"\r\n")
+        connection.sendall(
+            HEAD % self._status + b"".join(field + b"\r\n" for field in fields) + b"\r\n"
+        )
 
     def send(self, connection: socket.socket, piece: bytes) -> None:
         connection.sendall(piece)
@@ -94,18 +96,26 @@ def clients(owner: str, url: str) -> Any:
 
 
 def ask_blocking(owner: str, url: str, seconds: float) -> None:
-    OpenAIModel("m", base_url=url, client=clients(owner, url)).complete(PROMPT, Deadline.after(seconds))
+    OpenAIModel("m", base_url=url, client=clients(owner, url)).complete(
+        PROMPT, Deadline.after(seconds)
+    )
 
 
 def ask_awaiting(owner: str, url: str, seconds: float) -> None:
     async def ask() -> None:
-        await OpenAIModel("m", base_url=url, client=clients(owner, url)).acomplete(PROMPT, Deadline.after(seconds))
+        await OpenAIModel("m", base_url=url, client=clients(owner, url)).acomplete(
+            PROMPT, Deadline.after(seconds)
+        )
 
     asyncio.run(ask())
 
 
 def stream_blocking(owner: str, url: str, seconds: float) -> None:
-    list(OpenAIModel("m", base_url=url, client=clients(owner, url)).stream(PROMPT, Deadline.after(seconds)))
+    list(
+        OpenAIModel("m", base_url=url, client=clients(owner, url)).stream(
+            PROMPT, Deadline.after(seconds)
+        )
+    )
 
 
 def stream_awaiting(owner: str, url: str, seconds: float) -> None:
@@ -158,12 +168,20 @@ def test_what_an_error_of_usual_size_says_is_heard_as_ever(
     way: Callable[..., None], serve: Callable[..., Service]
 ) -> None:
     body = json.dumps(
-        {"error": {"message": "no", "code": "content_filter", "more": "x" * (MOST_ERROR_BYTES // 2)}}
+        {
+            "error": {
+                "message": "no",
+                "code": "content_filter",
+                "more": "x" * (MOST_ERROR_BYTES // 2),
+            }
+        }
     ).encode()
 
     def said(service: Service, wire: Wire, connection: socket.socket) -> None:
         packed = gzip.compress(body)
-        service.send_head(connection, b"content-encoding: gzip", b"content-length: %d" % len(packed))
+        service.send_head(
+            connection, b"content-encoding: gzip", b"content-length: %d" % len(packed)
+        )
         service.send(connection, packed)
 
     with pytest.raises(ModelError) as caught:
@@ -174,7 +192,10 @@ def test_what_an_error_of_usual_size_says_is_heard_as_ever(
 def test_a_given_client_is_left_as_it_was(serve: Callable[..., Service]) -> None:
     service = serve(429, endless)
     given, _ = clients("given", service.url)
-    http, hooks = given._client, {name: list(hooks) for name, hooks in given._client.event_hooks.items()}
+    http, hooks = (
+        given._client,
+        {name: list(hooks) for name, hooks in given._client.event_hooks.items()},
+    )
     model = OpenAIModel("m", client=given)
     with pytest.raises(ModelError):
         model.complete(PROMPT, Deadline.after(30.0))

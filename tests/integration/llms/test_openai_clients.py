@@ -46,7 +46,10 @@ def keep_alive(server: Any, connection: socket.socket) -> None:
     """Answers one request after the other on one connection, as production servers do."""
     data = json.dumps(BODY).encode()
     while True:
-        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(data)
+        head = (
+            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+            % len(data)
+        )
         connection.sendall(head + data)
         if not server.read_request(connection):
             return
@@ -112,12 +115,17 @@ def test_loops_that_nobody_ends_well_take_their_clients_and_descriptors_along(
     prompt, wire, leave: Any, given: Given, new_loop: Any
 ) -> None:
     server = wire(keep_alive)
-    client = openai.AsyncOpenAI(api_key="k", base_url=server.url()) if given is Given.ASYNC else None
+    client = (
+        openai.AsyncOpenAI(api_key="k", base_url=server.url()) if given is Given.ASYNC else None
+    )
     model = OpenAIModel("m", base_url=server.url(), client=client)
 
     def use_loop() -> weakref.ref[asyncio.AbstractEventLoop]:
         loop = new_loop()
-        assert loop.run_until_complete(model.acomplete(prompt, Deadline.after(30))).text == '{"rewrite": "x"}'
+        assert (
+            loop.run_until_complete(model.acomplete(prompt, Deadline.after(30))).text
+            == '{"rewrite": "x"}'
+        )
         leave(loop)
         return weakref.ref(loop)
 
@@ -138,13 +146,17 @@ def test_a_model_that_is_dropped_leaves_no_client_in_a_loop_that_goes_on(prompt,
         for _ in range(3):
             await OpenAIModel("m", base_url=server.url()).acomplete(prompt, Deadline.after(30))
         # What closes a client is a task of the loop, and may end a moment after it.
-        await await_until(lambda: not count_new(is_open_client, before) and len(asyncio.all_tasks()) == 1)
+        await await_until(
+            lambda: not count_new(is_open_client, before) and len(asyncio.all_tasks()) == 1
+        )
         return len(asyncio.all_tasks())
 
     assert asyncio.run(drop_models()) == 1
 
 
-def test_a_loop_that_goes_on_after_its_generators_were_shut_down_gets_another_client(prompt, wire) -> None:
+def test_a_loop_that_goes_on_after_its_generators_were_shut_down_gets_another_client(
+    prompt, wire
+) -> None:
     server = wire(keep_alive)
     model = OpenAIModel("m", base_url=server.url())
 
@@ -159,7 +171,9 @@ def test_a_loop_that_goes_on_after_its_generators_were_shut_down_gets_another_cl
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("how", ["complete", "acomplete", "stream", "astream"])
-def test_a_redirect_is_not_followed_and_says_what_to_check(prompt, httpserver: HTTPServer, status: int, how) -> None:
+def test_a_redirect_is_not_followed_and_says_what_to_check(
+    prompt, httpserver: HTTPServer, status: int, how
+) -> None:
     away = httpserver.url_for("/elsewhere")
     httpserver.expect_request(PATH).respond_with_data(status=status, headers={"location": away})
     httpserver.expect_request("/elsewhere").respond_with_json(BODY)
@@ -183,16 +197,22 @@ def test_a_redirect_is_not_followed_and_says_what_to_check(prompt, httpserver: H
     assert [request.path for request, _ in httpserver.log] == [PATH]
 
 
-def test_a_client_that_was_given_follows_redirects_as_it_was_told_to(prompt, httpserver: HTTPServer) -> None:
+def test_a_client_that_was_given_follows_redirects_as_it_was_told_to(
+    prompt, httpserver: HTTPServer
+) -> None:
     moved_to = httpserver.url_for("/elsewhere")
     httpserver.expect_request(PATH).respond_with_data(status=307, headers={"location": moved_to})
     httpserver.expect_request("/elsewhere").respond_with_json(BODY)
     address = httpserver.url_for("/v1")
     for follows in (True, False):
         http = openai.DefaultAsyncHttpxClient(follow_redirects=follows)
-        model = OpenAIModel("m", client=openai.AsyncOpenAI(api_key="k", base_url=address, http_client=http))
+        model = OpenAIModel(
+            "m", client=openai.AsyncOpenAI(api_key="k", base_url=address, http_client=http)
+        )
         if follows:
-            assert asyncio.run(model.acomplete(prompt, Deadline.after(30))).text == '{"rewrite": "x"}'
+            assert (
+                asyncio.run(model.acomplete(prompt, Deadline.after(30))).text == '{"rewrite": "x"}'
+            )
         else:
             with pytest.raises(ModelError, match="redirects to another address"):
                 asyncio.run(model.acomplete(prompt, Deadline.after(30)))
@@ -203,7 +223,9 @@ def test_many_tasks_of_one_loop_share_one_client(prompt, wire) -> None:
     model = OpenAIModel("m", base_url=server.url())
 
     async def many() -> int:
-        replies = await asyncio.gather(*(model.acomplete(prompt, Deadline.after(30)) for _ in range(12)))
+        replies = await asyncio.gather(
+            *(model.acomplete(prompt, Deadline.after(30)) for _ in range(12))
+        )
         assert len({id(await model._clients.asynchronous()) for _ in range(3)}) == 1
         assert count_new(is_open_client, before) == 1
         return len(replies)
@@ -226,7 +248,9 @@ def test_loops_of_several_threads_do_not_share_a_client(prompt, wire) -> None:
 def test_a_cancelled_call_is_cancelled_and_the_next_one_works(prompt, wire) -> None:
     def talk(server: Any, connection: socket.socket) -> None:
         if server.connections == 1:
-            asked.set_result(None) if asked.done() else loop.call_soon_threadsafe(asked.set_result, None)
+            asked.set_result(None) if asked.done() else loop.call_soon_threadsafe(
+                asked.set_result, None
+            )
             server.ended.wait()
         else:
             keep_alive(server, connection)
@@ -299,25 +323,33 @@ def of_itself(url: str) -> openai.AsyncOpenAI:
 
 
 def with_a_given_http_client(url: str) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(api_key="k", base_url=url, http_client=openai.DefaultAsyncHttpxClient())
+    return openai.AsyncOpenAI(
+        api_key="k", base_url=url, http_client=openai.DefaultAsyncHttpxClient()
+    )
 
 
 def azure(url: str) -> openai.AsyncOpenAI:
-    return openai.AsyncAzureOpenAI(api_key="k", azure_endpoint=url.removesuffix("/v1"), api_version="2024-10-21")
+    return openai.AsyncAzureOpenAI(
+        api_key="k", azure_endpoint=url.removesuffix("/v1"), api_version="2024-10-21"
+    )
 
 
 every_async_client = pytest.mark.parametrize("make", [of_itself, with_a_given_http_client, azure])
 
 
 @every_async_client
-def test_blocking_calls_of_all_threads_share_the_connections_of_one_private_loop(prompt, wire, make: Any) -> None:
+def test_blocking_calls_of_all_threads_share_the_connections_of_one_private_loop(
+    prompt, wire, make: Any
+) -> None:
     server = wire(keep_alive)
     model = OpenAIModel("m", client=make(server.url()))
     before = objects(is_open_client)
     for _ in range(3):
         model.complete(prompt, Deadline.after(50))
     with ThreadPoolExecutor(4) as pool:
-        replies = list(pool.map(lambda _: model.complete(prompt, Deadline.after(50)).text, range(60)))
+        replies = list(
+            pool.map(lambda _: model.complete(prompt, Deadline.after(50)).text, range(60))
+        )
     assert replies == ['{"rewrite": "x"}'] * 60
     assert server.connections <= 4
     # Copies of a client share what its resources are made of; the HTTP client is each one's own.
@@ -330,7 +362,9 @@ def test_blocking_calls_of_all_threads_share_the_connections_of_one_private_loop
 
 
 @every_async_client
-def test_the_caller_s_own_client_is_never_given_a_connection_of_ours(prompt, wire, make: Any) -> None:
+def test_the_caller_s_own_client_is_never_given_a_connection_of_ours(
+    prompt, wire, make: Any
+) -> None:
     server = wire(keep_alive)
     client = make(server.url())
     model = OpenAIModel("m", client=client)
@@ -339,8 +373,13 @@ def test_the_caller_s_own_client_is_never_given_a_connection_of_ours(prompt, wir
         await model.acomplete(prompt, Deadline.after(50))
 
     async def both() -> list[Any]:
-        own = [client.with_options(max_retries=0).chat.completions.create(model="m", messages=[]) for _ in range(3)]
-        made = await asyncio.gather(*own, ours(), asyncio.to_thread(model.complete, prompt, Deadline.after(50)))
+        own = [
+            client.with_options(max_retries=0).chat.completions.create(model="m", messages=[])
+            for _ in range(3)
+        ]
+        made = await asyncio.gather(
+            *own, ours(), asyncio.to_thread(model.complete, prompt, Deadline.after(50))
+        )
         await client.close()
         return made
 
@@ -376,17 +415,26 @@ def test_a_closed_client_of_the_user_is_unavailable(prompt, url: str) -> None:
 
 
 def test_an_azure_client_is_asked_at_its_deployment(prompt, httpserver: HTTPServer) -> None:
-    httpserver.expect_request("/openai/deployments/rewriter/chat/completions").respond_with_json(BODY)
+    httpserver.expect_request("/openai/deployments/rewriter/chat/completions").respond_with_json(
+        BODY
+    )
     endpoint = httpserver.url_for("/").rstrip("/")
-    with openai.AzureOpenAI(api_key="k", azure_endpoint=endpoint, api_version="2024-10-21") as client:
-        assert OpenAIModel("rewriter", client=client).complete(prompt, Deadline.after(30)).text == '{"rewrite": "x"}'
+    with openai.AzureOpenAI(
+        api_key="k", azure_endpoint=endpoint, api_version="2024-10-21"
+    ) as client:
+        assert (
+            OpenAIModel("rewriter", client=client).complete(prompt, Deadline.after(30)).text
+            == '{"rewrite": "x"}'
+        )
 
 
 class Traced(openai.OpenAI):
     """A client whose `create` a tracing library replaced on the object."""
 
 
-def test_a_client_whose_create_was_replaced_is_called_through_the_replacement(prompt, url: str) -> None:
+def test_a_client_whose_create_was_replaced_is_called_through_the_replacement(
+    prompt, url: str
+) -> None:
     seen = []
     with Traced(api_key="k", base_url=url) as client:
         inner = client.chat.completions.create
@@ -401,11 +449,16 @@ def test_a_client_whose_create_was_replaced_is_called_through_the_replacement(pr
     assert seen[0]["timeout"] <= 30
 
 
-@pytest.mark.parametrize("double", [MagicMock(), MagicMock(spec=openai.OpenAI), SimpleNamespace(chat=MagicMock())])
+@pytest.mark.parametrize(
+    "double", [MagicMock(), MagicMock(spec=openai.OpenAI), SimpleNamespace(chat=MagicMock())]
+)
 def test_a_double_in_place_of_a_client_is_called_plainly(prompt, double: Any) -> None:
     double.chat = MagicMock()
     double.chat.completions.create.return_value = BODY
-    assert OpenAIModel("m", client=double).complete(prompt, Deadline.after(30)).text == '{"rewrite": "x"}'
+    assert (
+        OpenAIModel("m", client=double).complete(prompt, Deadline.after(30)).text
+        == '{"rewrite": "x"}'
+    )
     double.chat.completions.create.side_effect = ValueError("any")
     with pytest.raises(ModelError) as caught:
         OpenAIModel("m", client=double).complete(prompt, Deadline.after(30))
@@ -419,7 +472,9 @@ def test_interrupts_pass_through(prompt) -> None:
         OpenAIModel("m", client=double).complete(prompt, Deadline.after(30))
 
 
-def test_no_key_is_told_at_the_call_and_not_before(ask, prompt, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_key_is_told_at_the_call_and_not_before(
+    ask, prompt, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")
     model = OpenAIModel("gpt-4o-mini")
     assert repr(model) == "OpenAIModel('gpt-4o-mini', host='the default address')"
@@ -460,7 +515,9 @@ def test_a_proxy_that_lets_nothing_through_is_named_and_not_the_key(
     assert "passw0rd" not in "".join(traceback.format_exception(caught.value))
 
 
-def test_a_server_of_one_s_own_needs_no_key(ask, prompt, monkeypatch: pytest.MonkeyPatch, url: str, httpserver) -> None:
+def test_a_server_of_one_s_own_needs_no_key(
+    ask, prompt, monkeypatch: pytest.MonkeyPatch, url: str, httpserver
+) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")
     monkeypatch.setenv("QTM_LLM_BASE_URL", url)
     model = OpenAIModel("m")
@@ -469,16 +526,22 @@ def test_a_server_of_one_s_own_needs_no_key(ask, prompt, monkeypatch: pytest.Mon
     assert repr(model) == "OpenAIModel('m', host='127.0.0.1')"
 
 
-def test_a_key_of_other_letters_is_told_as_such(ask, prompt, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+def test_a_key_of_other_letters_is_told_as_such(
+    ask, prompt, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-schlüssel")
     monkeypatch.setenv("OPENAI_BASE_URL", url)
-    with pytest.raises(ModelError, match=r"the key for m at 127\.0\.0\.1 .* check OPENAI_API_KEY") as caught:
+    with pytest.raises(
+        ModelError, match=r"the key for m at 127\.0\.0\.1 .* check OPENAI_API_KEY"
+    ) as caught:
         ask(OpenAIModel("m"), prompt)
     assert caught.value.reason == "unauthorized"
     assert "schl" not in str(caught.value)
 
 
-def test_a_key_with_a_line_end_is_a_key(prompt, monkeypatch: pytest.MonkeyPatch, url: str, httpserver) -> None:
+def test_a_key_with_a_line_end_is_a_key(
+    prompt, monkeypatch: pytest.MonkeyPatch, url: str, httpserver
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1\n")
     OpenAIModel("m", base_url=url).complete(prompt, Deadline.after(30))
     assert httpserver.log[0][0].headers["Authorization"] == "Bearer sk-1"
@@ -504,7 +567,11 @@ if child:
 def test_a_forked_process_makes_a_client_of_its_own(wire) -> None:
     server = wire(keep_alive)
     done = subprocess.run(
-        [sys.executable, "-c", FORKING, server.url()], capture_output=True, text=True, timeout=200, check=False
+        [sys.executable, "-c", FORKING, server.url()],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.split("\n")) == ["", '{"rewrite": "x"} 1', '{"rewrite": "x"} 2']
@@ -519,7 +586,9 @@ def test_nothing_heavy_is_loaded_before_the_first_call() -> None:
         "qtmiddleware.providers.llms.as_language_model(None, Settings())\n"
         "print({'openai', 'pydantic', 'httpx', 'httpx2', 'numpy'} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=True
+    )
     assert done.stdout == "set()\n"
 
 
@@ -558,7 +627,9 @@ def test_a_million_tokens_each_way_cost_both_prices(prices: Prices, cost: float 
 def test_the_table_and_the_package_that_keeps_prices_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     names = prices_module._table()["models"]
     kept = {name: prices_module._find_packaged_prices(name) for name in names}
-    assert {name: pytest.approx(price) for name, price in kept.items()} == {name: tuple(names[name]) for name in names}
+    assert {name: pytest.approx(price) for name, price in kept.items()} == {
+        name: tuple(names[name]) for name in names
+    }
 
 
 def test_the_package_that_keeps_prices_knows_models_the_table_does_not(kept_prices: bool) -> None:
@@ -574,12 +645,18 @@ def test_a_price_costs_no_call_over_the_network_and_is_looked_up_when_it_is_need
         "prices = Prices('gpt-6-luna')\n"
         "print('genai_prices' in sys.modules, prices.cost(1_000_000, 0), 'genai_prices' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=True
+    )
     assert done.stdout == "False 0.1 True\n"
 
 
-def test_an_interface_of_another_version_falls_back_to_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "genai_prices", SimpleNamespace(Usage=dict, calc_price=lambda *a, **k: None))
+def test_an_interface_of_another_version_falls_back_to_the_table(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(
+        sys.modules, "genai_prices", SimpleNamespace(Usage=dict, calc_price=lambda *a, **k: None)
+    )
     find_prices.cache_clear()
     try:
         assert find_prices("gpt-6-luna") == (0.1, 0.5)
@@ -600,12 +677,16 @@ def test_an_interface_of_another_version_falls_back_to_the_table(monkeypatch: py
         ("my-model", None),
     ],
 )
-def test_the_end_of_a_model_is_known_by_its_name(model: str, found: tuple[str, str | None] | None) -> None:
+def test_the_end_of_a_model_is_known_by_its_name(
+    model: str, found: tuple[str, str | None] | None
+) -> None:
     shutdown = find_shutdown(model)
     assert (shutdown and (str(shutdown.day), shutdown.successor)) == found
 
 
 def test_no_successor_has_an_end_itself() -> None:
-    successors = {successor for _, successor in prices_module._table()["shutdowns"].values() if successor}
+    successors = {
+        successor for _, successor in prices_module._table()["shutdowns"].values() if successor
+    }
     assert {name for name in successors if find_shutdown(name)} == set()
     assert {name for name in successors if not find_prices(name)} == set()

@@ -70,7 +70,11 @@ REFUSALS = [
         422,
         {
             "detail": [
-                {"loc": ["body", "response_format", "type"], "msg": "Input should be 'text'", "input": "temperature"}
+                {
+                    "loc": ["body", "response_format", "type"],
+                    "msg": "Input should be 'text'",
+                    "input": "temperature",
+                }
             ]
         },
     ),
@@ -92,7 +96,9 @@ def test_a_refused_schema_becomes_json_mode_and_is_remembered(
     assert provider.sent[1]["max_tokens"] == 800
 
 
-def test_where_every_format_is_refused_plain_text_is_asked_for(ask, prompt, model_server: ModelServer) -> None:
+def test_where_every_format_is_refused_plain_text_is_asked_for(
+    ask, prompt, model_server: ModelServer
+) -> None:
     provider = Provider(model_server, (structured, 400, error("response_format is not supported")))
     model = OpenAIModel("m", base_url=provider.url)
     assert ask(model, prompt).calls == 3
@@ -117,11 +123,16 @@ def test_an_unspecific_400_to_everything_is_rejected_and_teaches_nothing(
 @pytest.mark.parametrize(
     "body",
     [
-        error("Unsupported value: 'temperature' does not support 0 with this model.", param="temperature"),
+        error(
+            "Unsupported value: 'temperature' does not support 0 with this model.",
+            param="temperature",
+        ),
         error("temperature must be 1"),
     ],
 )
-def test_a_refused_temperature_is_left_out_and_remembered(ask, prompt, model_server: ModelServer, body: Any) -> None:
+def test_a_refused_temperature_is_left_out_and_remembered(
+    ask, prompt, model_server: ModelServer, body: Any
+) -> None:
     provider = Provider(model_server, (lambda sent: "temperature" in sent, 400, body))
     model = OpenAIModel("m", base_url=provider.url)
     assert ask(model, prompt).calls == 2
@@ -129,16 +140,26 @@ def test_a_refused_temperature_is_left_out_and_remembered(ask, prompt, model_ser
     assert provider.formats == ["json_schema"] * 3
 
 
-def test_max_tokens_becomes_max_completion_tokens_and_then_nothing(ask, prompt, model_server: ModelServer) -> None:
+def test_max_tokens_becomes_max_completion_tokens_and_then_nothing(
+    ask, prompt, model_server: ModelServer
+) -> None:
     words = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
     provider = Provider(
         model_server,
-        (lambda sent: "max_tokens" in sent, 400, error(words, param="max_tokens", code="unsupported_parameter")),
+        (
+            lambda sent: "max_tokens" in sent,
+            400,
+            error(words, param="max_tokens", code="unsupported_parameter"),
+        ),
     )
     model = OpenAIModel("m", base_url=provider.url, max_tokens=500)
     assert ask(model, prompt).calls == 2
     assert provider.sent[1]["max_completion_tokens"] == 500
-    refuses_both = (lambda sent: "max_completion_tokens" in sent, 400, error("unknown: max_completion_tokens"))
+    refuses_both = (
+        lambda sent: "max_completion_tokens" in sent,
+        400,
+        error("unknown: max_completion_tokens"),
+    )
     provider.rules = (*provider.rules, refuses_both)
     assert ask(model, prompt).calls == 2
     assert not {"max_tokens", "max_completion_tokens"} & provider.sent[-1].keys()
@@ -164,16 +185,28 @@ def test_one_prompt_costs_at_most_five_requests_and_the_next_goes_on_from_there(
     assert ask(model, prompt).calls == 1
 
 
-def test_four_parts_refused_once_each_still_get_an_answer(ask, prompt, model_server: ModelServer) -> None:
+def test_four_parts_refused_once_each_still_get_an_answer(
+    ask, prompt, model_server: ModelServer
+) -> None:
     provider = Provider(
         model_server,
-        (lambda sent: "max_completion_tokens" in sent, 400, error("unknown: max_completion_tokens")),
-        (lambda sent: "reasoning_effort" in sent, 400, error("Unrecognized request argument: reasoning_effort")),
+        (
+            lambda sent: "max_completion_tokens" in sent,
+            400,
+            error("unknown: max_completion_tokens"),
+        ),
+        (
+            lambda sent: "reasoning_effort" in sent,
+            400,
+            error("Unrecognized request argument: reasoning_effort"),
+        ),
         (lambda sent: "temperature" in sent, 400, error("temperature")),
         (schema, 400, error("response_format")),
     )
     model = OpenAIModel("gpt-6-luna", base_url=provider.url)
-    assert ask(model, prompt).calls == 4  # what is not told to leave thinking is not sent a temperature either
+    assert (
+        ask(model, prompt).calls == 4
+    )  # what is not told to leave thinking is not sent a temperature either
     assert provider.sent[-1].keys() == {"model", "messages", "response_format", "max_tokens"}
     assert ask(model, prompt).calls == 1
 
@@ -220,22 +253,36 @@ def test_a_model_that_reasons_is_asked_for_the_least_it_takes_and_no_other_for_a
         ("https://notapi.openai.com.example/v1", "max_tokens"),
     ],
 )
-def test_the_limit_is_called_as_openai_calls_it_at_its_own_address(host: str | None, limit: str, make_prompt) -> None:
+def test_the_limit_is_called_as_openai_calls_it_at_its_own_address(
+    host: str | None, limit: str, make_prompt
+) -> None:
     negotiator = Negotiator(
-        "gpt-4o-mini", lambda: Clients(None, host).host, temperature=0.0, max_tokens=800, response_format=None
+        "gpt-4o-mini",
+        lambda: Clients(None, host).host,
+        temperature=0.0,
+        max_tokens=800,
+        response_format=None,
     )
     request = next(negotiator.negotiate(make_prompt()))
     assert {"max_tokens", "max_completion_tokens"} & request.keys() == {limit}
     assert "reasoning_effort" not in request
 
 
-def test_an_effort_that_was_set_is_sent_whatever_the_model_is_called(ask, prompt, model_server: ModelServer) -> None:
+def test_an_effort_that_was_set_is_sent_whatever_the_model_is_called(
+    ask, prompt, model_server: ModelServer
+) -> None:
     provider = Provider(model_server)
-    ask(OpenAIModel("my-thinker", base_url=provider.url, reasoning_effort="medium", max_tokens=500), prompt)
+    ask(
+        OpenAIModel("my-thinker", base_url=provider.url, reasoning_effort="medium", max_tokens=500),
+        prompt,
+    )
     ask(OpenAIModel("my-thinker", base_url=provider.url, reasoning_effort="none"), prompt)
     ask(OpenAIModel("gpt-6-luna", base_url=provider.url, reasoning_effort=None), prompt)
     thinking, told_not_to, unsaid = provider.sent
-    assert (thinking["reasoning_effort"], thinking["max_tokens"]) == ("medium", 500 + THINKING_TOKENS)
+    assert (thinking["reasoning_effort"], thinking["max_tokens"]) == (
+        "medium",
+        500 + THINKING_TOKENS,
+    )
     assert thinking["temperature"] == 0.0
     assert (told_not_to["reasoning_effort"], told_not_to["max_tokens"]) == ("none", 800)
     assert "reasoning_effort" not in unsaid
@@ -245,12 +292,17 @@ def test_an_effort_that_was_set_is_sent_whatever_the_model_is_called(ask, prompt
 @pytest.mark.parametrize(
     "body",
     [
-        error("Unsupported parameter: 'reasoning_effort' is not supported with this model.", param="reasoning_effort"),
+        error(
+            "Unsupported parameter: 'reasoning_effort' is not supported with this model.",
+            param="reasoning_effort",
+        ),
         error("Unsupported value: 'reasoning_effort' does not support 'none' with this model."),
         error("Unrecognized request argument supplied: reasoning_effort"),
     ],
 )
-def test_a_refused_effort_is_left_out_and_remembered(ask, prompt, model_server: ModelServer, body: Any) -> None:
+def test_a_refused_effort_is_left_out_and_remembered(
+    ask, prompt, model_server: ModelServer, body: Any
+) -> None:
     provider = Provider(model_server, (lambda sent: "reasoning_effort" in sent, 400, body))
     model = OpenAIModel("gpt-6-luna", base_url=provider.url)
     assert ask(model, prompt).calls == 2
@@ -267,8 +319,12 @@ def test_a_fixed_format_is_not_stepped_down(ask, prompt, model_server: ModelServ
     assert ask(OpenAIModel("m", base_url=provider.url, structured_output="text"), prompt).calls == 1
 
 
-def test_a_parameter_that_was_never_sent_is_not_stepped_down(ask, prompt, model_server: ModelServer) -> None:
-    provider = Provider(model_server, (lambda sent: True, 400, error("temperature", param="temperature")))
+def test_a_parameter_that_was_never_sent_is_not_stepped_down(
+    ask, prompt, model_server: ModelServer
+) -> None:
+    provider = Provider(
+        model_server, (lambda sent: True, 400, error("temperature", param="temperature"))
+    )
     model = OpenAIModel("m", base_url=provider.url, temperature=None, max_tokens=None)
     with pytest.raises(ModelError):
         ask(model, prompt)
@@ -280,13 +336,17 @@ def test_a_parameter_that_was_never_sent_is_not_stepped_down(ask, prompt, model_
 def test_a_failure_that_is_no_refusal_of_a_parameter_is_not_asked_again(
     ask, prompt, model_server: ModelServer, status: int
 ) -> None:
-    provider = Provider(model_server, (lambda sent: True, status, error("temperature is fine, we are not")))
+    provider = Provider(
+        model_server, (lambda sent: True, status, error("temperature is fine, we are not"))
+    )
     with pytest.raises(ModelError):
         ask(OpenAIModel("m", base_url=provider.url), prompt)
     assert len(provider.sent) == 1
 
 
-def test_json_mode_always_has_the_word_json_in_its_messages(ask, make_prompt, model_server: ModelServer) -> None:
+def test_json_mode_always_has_the_word_json_in_its_messages(
+    ask, make_prompt, model_server: ModelServer
+) -> None:
     from dataclasses import replace
 
     provider = Provider(model_server)
@@ -298,13 +358,17 @@ def test_json_mode_always_has_the_word_json_in_its_messages(ask, make_prompt, mo
     assert "standalone, rewrite, sub_queries" in system
 
 
-def test_a_prompt_without_fields_is_asked_in_plain_text(ask, make_prompt, model_server: ModelServer) -> None:
+def test_a_prompt_without_fields_is_asked_in_plain_text(
+    ask, make_prompt, model_server: ModelServer
+) -> None:
     provider = Provider(model_server)
     ask(OpenAIModel("m", base_url=provider.url), make_prompt(fields=()))
     assert provider.formats == ["text"]
 
 
-def test_sixteen_threads_learn_at_once_and_nothing_is_lost(prompt, model_server: ModelServer) -> None:
+def test_sixteen_threads_learn_at_once_and_nothing_is_lost(
+    prompt, model_server: ModelServer
+) -> None:
     provider = Provider(
         model_server,
         (lambda sent: "temperature" in sent, 400, error("temperature")),
@@ -321,13 +385,21 @@ def test_sixteen_threads_learn_at_once_and_nothing_is_lost(prompt, model_server:
 
 
 levels = st.builds(
-    ProviderCapabilities, st.integers(0, 2), st.integers(0, 2), st.integers(0, 1), reasoning_effort=st.integers(0, 1)
+    ProviderCapabilities,
+    st.integers(0, 2),
+    st.integers(0, 2),
+    st.integers(0, 1),
+    reasoning_effort=st.integers(0, 1),
 )
 
 
 @given(st.lists(levels))
-def test_learning_does_not_depend_on_the_order_and_never_goes_back(learned: list[ProviderCapabilities]) -> None:
-    there, back = (Negotiator("m", str, temperature=0, max_tokens=1, response_format=None) for _ in range(2))
+def test_learning_does_not_depend_on_the_order_and_never_goes_back(
+    learned: list[ProviderCapabilities],
+) -> None:
+    there, back = (
+        Negotiator("m", str, temperature=0, max_tokens=1, response_format=None) for _ in range(2)
+    )
     for capabilities in learned:
         before = there.capabilities
         there.learn(capabilities)
@@ -349,7 +421,8 @@ def test_every_stair_has_an_end(capabilities: ProviderCapabilities, part: Any) -
 find_json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda inner: (
-        st.lists(inner) | st.dictionaries(st.sampled_from(["message", "code", "param", "detail", "loc"]), inner)
+        st.lists(inner)
+        | st.dictionaries(st.sampled_from(["message", "code", "param", "detail", "loc"]), inner)
     ),
     max_leaves=12,
 )

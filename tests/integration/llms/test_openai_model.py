@@ -26,7 +26,9 @@ QUERY = "Does Jaco have any health concerns?"
 ANSWER = '{"rewrite": "Jaco health concerns"}'
 
 
-def completion(content: Any = ANSWER, finish: str | None = "stop", **message: Any) -> dict[str, Any]:
+def completion(
+    content: Any = ANSWER, finish: str | None = "stop", **message: Any
+) -> dict[str, Any]:
     return completions.completion(content, finish=finish, **message)
 
 
@@ -36,7 +38,9 @@ def without(name: str) -> dict[str, Any]:
     return body
 
 
-def test_an_answer_is_read_with_its_tokens_and_its_cost(ask, prompt, model_server: ModelServer) -> None:
+def test_an_answer_is_read_with_its_tokens_and_its_cost(
+    ask, prompt, model_server: ModelServer
+) -> None:
     model_server.reply = completion()
     reply = ask(OpenAIModel("gpt-4o-mini", base_url=model_server.url), prompt)
     assert reply.text == ANSWER
@@ -45,7 +49,9 @@ def test_an_answer_is_read_with_its_tokens_and_its_cost(ask, prompt, model_serve
     assert not reply.truncated
 
 
-def test_the_request_holds_the_strict_schema_of_the_fields_and_an_explicit_timeout(ask, prompt, model_server) -> None:
+def test_the_request_holds_the_strict_schema_of_the_fields_and_an_explicit_timeout(
+    ask, prompt, model_server
+) -> None:
     model_server.reply = completion()
     ask(OpenAIModel("gpt-4o-mini", base_url=model_server.url), prompt, 30.0)
     (sent,) = model_server.bodies
@@ -76,7 +82,9 @@ def test_a_deadline_that_is_over_sends_nothing(ask, prompt, model_server: ModelS
     assert model_server.bodies == []
 
 
-def test_a_cancelled_deadline_is_told_apart_from_a_late_one(prompt, model_server: ModelServer) -> None:
+def test_a_cancelled_deadline_is_told_apart_from_a_late_one(
+    prompt, model_server: ModelServer
+) -> None:
     deadline = Deadline.after(30)
     deadline.cancel()
     with pytest.raises(ModelError) as caught:
@@ -98,8 +106,12 @@ STATUSES = [
 
 
 @pytest.mark.parametrize(("status", "reason"), STATUSES)
-def test_a_refusing_status_has_its_reason(ask, prompt, model_server: ModelServer, status: int, reason: str) -> None:
-    body = {"error": {"message": f"no {QUERY} {SECRET}", "type": "invalid_request_error", "code": None}}
+def test_a_refusing_status_has_its_reason(
+    ask, prompt, model_server: ModelServer, status: int, reason: str
+) -> None:
+    body = {
+        "error": {"message": f"no {QUERY} {SECRET}", "type": "invalid_request_error", "code": None}
+    }
     headers = {"Retry-After": "0", "x-should-retry": "false"}
     model_server.reply = as_json(body, status, headers)
     with pytest.raises(ModelError) as caught:
@@ -148,7 +160,9 @@ def test_the_record_of_a_wrong_model_name_says_what_to_look_at(
     assert QUERY not in message
 
 
-def test_a_busy_service_is_not_asked_again_and_says_when_to_come_back(ask, prompt, model_server: ModelServer) -> None:
+def test_a_busy_service_is_not_asked_again_and_says_when_to_come_back(
+    ask, prompt, model_server: ModelServer
+) -> None:
     model_server.reply = Response("", status=429, headers={"Retry-After": "7"})
     with pytest.raises(ModelError, match="429") as caught:
         ask(OpenAIModel("m", base_url=model_server.url), prompt)
@@ -170,7 +184,9 @@ SAID: list[tuple[str, float | None]] = [
 
 
 @pytest.mark.parametrize(("said", "seconds"), SAID)
-def test_a_service_is_believed_when_to_come_back_for_ten_minutes_at_most(said: str, seconds: float | None) -> None:
+def test_a_service_is_believed_when_to_come_back_for_ten_minutes_at_most(
+    said: str, seconds: float | None
+) -> None:
     # Whichever of two generations the client stands on.
     httpx = sys.modules[openai.DefaultHttpxClient.__base__.__module__.partition(".")[0]]
     request = httpx.Request("POST", "http://host")
@@ -212,7 +228,11 @@ BODIES: list[tuple[str, Any, str]] = [
     ("content blank", completion(" \n"), "empty"),
     ("content of another type", completion({"a": 1}), "empty"),
     ("reasoning alone", completion(None, reasoning_content="Let me think"), "empty"),
-    ("reasoning that ate the budget", completion(None, "length", reasoning_content="Let me"), "truncated"),
+    (
+        "reasoning that ate the budget",
+        completion(None, "length", reasoning_content="Let me"),
+        "truncated",
+    ),
     ("a refusal", completion(None, refusal="I can't help with that."), "refused"),
     ("a refusal among parts", completion([{"type": "refusal", "refusal": "No."}]), "refused"),
     ("a content filter", completion("", "content_filter"), "refused"),
@@ -224,7 +244,9 @@ BODIES: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("body", "reason"), [b[1:] for b in BODIES], ids=[b[0] for b in BODIES])
-def test_an_odd_body_has_its_reason(ask, prompt, model_server: ModelServer, body: Any, reason: str) -> None:
+def test_an_odd_body_has_its_reason(
+    ask, prompt, model_server: ModelServer, body: Any, reason: str
+) -> None:
     data = body if isinstance(body, str | bytes) else json.dumps(body)
     model_server.reply = Response(data, content_type="application/json")
     with pytest.raises(ModelError) as caught:
@@ -233,7 +255,9 @@ def test_an_odd_body_has_its_reason(ask, prompt, model_server: ModelServer, body
     assert len(model_server.bodies) == 1
 
 
-def test_a_web_page_is_no_answer_whatever_its_type_says(ask, prompt, model_server: ModelServer) -> None:
+def test_a_web_page_is_no_answer_whatever_its_type_says(
+    ask, prompt, model_server: ModelServer
+) -> None:
     model_server.reply = Response("<html></html>", content_type="text/html")
     with pytest.raises(ModelError) as caught:
         ask(OpenAIModel("m", base_url=model_server.url), prompt)
@@ -256,12 +280,16 @@ GOOD = [
 
 
 @pytest.mark.parametrize(("body", "text"), [g[1:] for g in GOOD], ids=[g[0] for g in GOOD])
-def test_a_usable_body_of_another_shape_is_read(ask, prompt, model_server: ModelServer, body: Any, text: str) -> None:
+def test_a_usable_body_of_another_shape_is_read(
+    ask, prompt, model_server: ModelServer, body: Any, text: str
+) -> None:
     model_server.reply = Response(json.dumps(body), content_type="application/json")
     assert ask(OpenAIModel("m", base_url=model_server.url), prompt).text == text
 
 
-def test_an_answer_cut_at_the_token_limit_is_handed_on_as_truncated(ask, prompt, model_server: ModelServer) -> None:
+def test_an_answer_cut_at_the_token_limit_is_handed_on_as_truncated(
+    ask, prompt, model_server: ModelServer
+) -> None:
     model_server.reply = completion('{"rewrite": "Jaco he', "length")
     reply = ask(OpenAIModel("m", base_url=model_server.url), prompt)
     assert reply.truncated
@@ -280,7 +308,9 @@ def test_neither_key_nor_query_nor_answer_stands_in_an_error_a_repr_or_a_log(
 ) -> None:
     def tell_all(body: dict[str, Any]) -> Response:
         seen = f"{model_server.keys[-1]} {json.dumps(body)}"
-        return failure(status, seen, code=QUERY, param=QUERY, type=SECRET, headers={"x-should-retry": "false"})
+        return failure(
+            status, seen, code=QUERY, param=QUERY, type=SECRET, headers={"x-should-retry": "false"}
+        )
 
     caplog.set_level(logging.DEBUG, logger="qtmiddleware")
     caplog.set_level(logging.WARNING, logger="openai")
@@ -288,8 +318,12 @@ def test_neither_key_nor_query_nor_answer_stands_in_an_error_a_repr_or_a_log(
     model = OpenAIModel("m", base_url=model_server.url.replace("://", "://user:hunter2@"))
     with pytest.raises(ModelError) as caught:
         ask(model, prompt)
-    ours = [record.getMessage() for record in caplog.records if record.name.startswith("qtmiddleware")]
-    shown = " ".join([str(caught.value), repr(caught.value), *traceback.format_exception_only(caught.value)])
+    ours = [
+        record.getMessage() for record in caplog.records if record.name.startswith("qtmiddleware")
+    ]
+    shown = " ".join(
+        [str(caught.value), repr(caught.value), *traceback.format_exception_only(caught.value)]
+    )
     for text in (shown, repr(model), repr(model._clients), *ours):
         assert "secret" not in text
         assert "hunter2" not in text

@@ -38,7 +38,11 @@ HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 def test_nobody_listening_is_unavailable(ask, prompt) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    client_options = {"api_key": SECRET, "base_url": f"http://127.0.0.1:{port}/v1", "max_retries": 0}
+    client_options = {
+        "api_key": SECRET,
+        "base_url": f"http://127.0.0.1:{port}/v1",
+        "max_retries": 0,
+    }
     pair = openai.OpenAI(**client_options), openai.AsyncOpenAI(**client_options)
     with pytest.raises(ModelError) as caught:
         ask(OpenAIModel("m", client=pair), prompt)
@@ -46,7 +50,9 @@ def test_nobody_listening_is_unavailable(ask, prompt) -> None:
     pair[0].close()
 
 
-@pytest.mark.parametrize("address", ["http://name.invalid/v1", "name-without-scheme/v1", "http://[bad/v1", "ftp://x/"])
+@pytest.mark.parametrize(
+    "address", ["http://name.invalid/v1", "name-without-scheme/v1", "http://[bad/v1", "ftp://x/"]
+)
 def test_an_address_that_leads_nowhere_is_unavailable(ask, prompt, hasty, address: str) -> None:
     with pytest.raises(ModelError) as caught:
         ask(OpenAIModel("m", base_url=address), prompt)
@@ -71,7 +77,11 @@ def test_a_reset_in_the_middle_of_the_body_is_unavailable(ask, prompt, wire) -> 
 
 
 def test_a_body_shorter_than_promised_is_unavailable(ask, prompt, wire) -> None:
-    server = wire(lambda self, connection: connection.sendall(HEAD + b'content-length: 500\r\n\r\n{"choices": ['))
+    server = wire(
+        lambda self, connection: connection.sendall(
+            HEAD + b'content-length: 500\r\n\r\n{"choices": ['
+        )
+    )
     with pytest.raises(ModelError) as caught:
         ask(OpenAIModel("m", base_url=server.url()), prompt)
     assert caught.value.reason == "unavailable"
@@ -96,11 +106,15 @@ def test_a_silent_server_is_given_up_at_the_deadline(ask, prompt, wire, scheme: 
 
 
 @left_in_a_handshake
-def test_a_host_that_does_not_answer_is_not_waited_for_as_a_model_is(ask, prompt, wire, hasty, monkeypatch) -> None:
+def test_a_host_that_does_not_answer_is_not_waited_for_as_a_model_is(
+    ask, prompt, wire, hasty, monkeypatch
+) -> None:
     monkeypatch.setattr(calls, "LONGEST_CONNECT", 0.2)
     server = wire(lambda self, connection: self.ended.wait())
     model = OpenAIModel("m", base_url=server.url("https"))
-    with pytest.raises(ModelError, match=r"cannot be reached .* check llm\.baseUrl and the network") as caught:
+    with pytest.raises(
+        ModelError, match=r"cannot be reached .* check llm\.baseUrl and the network"
+    ) as caught:
         ask(model, prompt, 600)
     model.close()
     assert caught.value.reason == "timeout"
@@ -140,8 +154,12 @@ def test_a_body_without_end_is_not_read_to_its_end(ask, prompt, wire) -> None:
     assert caught.value.reason == "too_long"
 
 
-def test_a_body_that_is_not_compressed_as_it_says_is_unparsable(ask, prompt, httpserver: HTTPServer) -> None:
-    httpserver.expect_request(PATH).respond_with_data("not gzip", headers={"Content-Encoding": "gzip"})
+def test_a_body_that_is_not_compressed_as_it_says_is_unparsable(
+    ask, prompt, httpserver: HTTPServer
+) -> None:
+    httpserver.expect_request(PATH).respond_with_data(
+        "not gzip", headers={"Content-Encoding": "gzip"}
+    )
     with pytest.raises(ModelError) as caught:
         ask(OpenAIModel("m", base_url=httpserver.url_for("/v1")), prompt)
     assert caught.value.reason == "unparsable"
@@ -150,10 +168,20 @@ def test_a_body_that_is_not_compressed_as_it_says_is_unparsable(ask, prompt, htt
 LOCAL_CAUSES = [
     ({"SSL_CERT_FILE": "/nowhere/ca.pem"}, "correct or unset SSL_CERT_FILE", "nothing was sent"),
     ({"SSL_CERT_FILE": __file__}, "correct or unset SSL_CERT_FILE", "nothing was sent"),
-    ({"ALL_PROXY": "socks5://me:hunter2@127.0.0.1:1"}, "correct or unset ALL_PROXY", "pip install socksio"),
-    ({"HTTPS_PROXY": "gopher://me:hunter2@127.0.0.1:1"}, "correct or unset HTTPS_PROXY", "nothing was sent"),
+    (
+        {"ALL_PROXY": "socks5://me:hunter2@127.0.0.1:1"},
+        "correct or unset ALL_PROXY",
+        "pip install socksio",
+    ),
+    (
+        {"HTTPS_PROXY": "gopher://me:hunter2@127.0.0.1:1"},
+        "correct or unset HTTPS_PROXY",
+        "nothing was sent",
+    ),
 ]
-no_socksio = pytest.mark.skipif(importlib.util.find_spec("socksio") is not None, reason="SOCKS proxies can be used")
+no_socksio = pytest.mark.skipif(
+    importlib.util.find_spec("socksio") is not None, reason="SOCKS proxies can be used"
+)
 
 
 @no_socksio
@@ -186,13 +214,21 @@ def secure(certificate: tuple[Path, Path]) -> Iterator[str]:
 
 
 def test_the_authorities_that_the_environment_names_are_trusted_and_no_others(
-    ask, prompt, certificate: tuple[Path, Path], secure: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ask,
+    prompt,
+    certificate: tuple[Path, Path],
+    secure: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     hashed = ["openssl", "x509", "-subject_hash", "-noout", "-in", str(certificate[0])]
     name = subprocess.run(hashed, capture_output=True, text=True, check=True).stdout.strip()
     (tmp_path / f"{name}.0").write_bytes(certificate[0].read_bytes())
     before = os.environ.get("SSL_CERT_FILE", "")
-    for variable, value in (("SSL_CERT_FILE", str(certificate[0])), ("SSL_CERT_DIR", str(tmp_path))):
+    for variable, value in (
+        ("SSL_CERT_FILE", str(certificate[0])),
+        ("SSL_CERT_DIR", str(tmp_path)),
+    ):
         with pytest.raises(ModelError, match=r"cannot be reached|not available"):
             ask(OpenAIModel("m", base_url=secure), prompt)
         with monkeypatch.context() as patched:
@@ -204,7 +240,11 @@ def test_the_authorities_that_the_environment_names_are_trusted_and_no_others(
 
 
 def test_the_authorities_are_read_once_for_all_models_and_loops(
-    prompt, certificate: tuple[Path, Path], secure: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    prompt,
+    certificate: tuple[Path, Path],
+    secure: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     reads, read = [], ssl.SSLContext.load_verify_locations
 

@@ -31,7 +31,13 @@ HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
 
 
 USED = {**chunk(None), "choices": [], "usage": USAGE}
-WHOLE = (chunk(None, role="assistant"), chunk("Jaco "), chunk("is fit [1]."), chunk(None, finish="stop"), USED)
+WHOLE = (
+    chunk(None, role="assistant"),
+    chunk("Jaco "),
+    chunk("is fit [1]."),
+    chunk(None, finish="stop"),
+    USED,
+)
 COMPLETION = completion("Jaco is fit [1].", usage=USAGE)
 
 
@@ -108,11 +114,18 @@ def test_pieces_come_and_last_the_whole_with_its_tokens_and_its_cost(
 ) -> None:
     pieces, reply = listen(serve(model_server, sse(*WHOLE)), question)
     assert "".join(pieces) == "Jaco is fit [1]."
-    assert (reply.input_tokens, reply.output_tokens, reply.calls, reply.truncated) == (120, 30, 1, False)
+    assert (reply.input_tokens, reply.output_tokens, reply.calls, reply.truncated) == (
+        120,
+        30,
+        1,
+        False,
+    )
     assert reply.cost_usd == pytest.approx((120 * 0.15 + 30 * 0.60) / 1e6)
 
 
-def test_the_request_asks_for_a_stream_and_its_usage_and_for_plain_text(listen, question, model_server) -> None:
+def test_the_request_asks_for_a_stream_and_its_usage_and_for_plain_text(
+    listen, question, model_server
+) -> None:
     listen(serve(model_server, sse(*WHOLE)), question)
     (sent,) = model_server.bodies
     assert sent["stream"] is True
@@ -121,7 +134,9 @@ def test_the_request_asks_for_a_stream_and_its_usage_and_for_plain_text(listen, 
     assert sent["max_tokens"] == 800
 
 
-def test_each_piece_is_heard_before_the_next_is_said(listen, question, model_server: ModelServer) -> None:
+def test_each_piece_is_heard_before_the_next_is_said(
+    listen, question, model_server: ModelServer
+) -> None:
     heard = Event()
 
     def body() -> Iterator[bytes]:
@@ -163,7 +178,11 @@ def test_each_piece_is_heard_before_the_next_is_said(listen, question, model_ser
         sse(*WHOLE).replace(b"data: ", b"data:"),
         b"\n\n" + sse(*WHOLE),
         sse(*WHOLE[:3], chunk(None), chunk(""), *WHOLE[3:]),
-        sse(*WHOLE[:3], {**chunk("other"), "choices": [{"index": 1, "delta": {"content": "no"}}]}, *WHOLE[3:]),
+        sse(
+            *WHOLE[:3],
+            {**chunk("other"), "choices": [{"index": 1, "delta": {"content": "no"}}]},
+            *WHOLE[3:],
+        ),
         sse(*WHOLE[:3], USED),
         sse(chunk([{"type": "text", "text": "Jaco is fit [1]."}]), *WHOLE[3:]),
         sse(chunk(None, reasoning_content="hmm"), *WHOLE),
@@ -171,13 +190,17 @@ def test_each_piece_is_heard_before_the_next_is_said(listen, question, model_ser
         b"\n " + json.dumps(COMPLETION, indent=1).encode(),
     ],
 )
-def test_servers_differ_and_the_answer_is_the_same(listen, question, model_server: ModelServer, body: bytes) -> None:
+def test_servers_differ_and_the_answer_is_the_same(
+    listen, question, model_server: ModelServer, body: bytes
+) -> None:
     _, reply = listen(serve(model_server, body), question)
     assert reply.text == "Jaco is fit [1]."
     assert (reply.input_tokens, reply.output_tokens) == (120, 30)
 
 
-def test_without_usage_no_tokens_and_no_cost_are_known(listen, question, model_server: ModelServer) -> None:
+def test_without_usage_no_tokens_and_no_cost_are_known(
+    listen, question, model_server: ModelServer
+) -> None:
     _, reply = listen(serve(model_server, sse(*WHOLE[:-1])), question)
     assert (reply.input_tokens, reply.output_tokens, reply.cost_usd) == (0, 0, None)
 
@@ -188,12 +211,18 @@ def test_the_last_usage_counts(listen, question, model_server: ModelServer) -> N
     assert reply.output_tokens == 30
 
 
-def test_an_answer_cut_at_the_token_limit_says_so(listen, question, model_server: ModelServer) -> None:
-    _, reply = listen(serve(model_server, sse(chunk("Jaco is"), chunk(None, finish="length"))), question)
+def test_an_answer_cut_at_the_token_limit_says_so(
+    listen, question, model_server: ModelServer
+) -> None:
+    _, reply = listen(
+        serve(model_server, sse(chunk("Jaco is"), chunk(None, finish="length"))), question
+    )
     assert (reply.text, reply.truncated) == ("Jaco is", True)
 
 
-def test_half_a_character_waits_for_its_other_half(listen, question, model_server: ModelServer) -> None:
+def test_half_a_character_waits_for_its_other_half(
+    listen, question, model_server: ModelServer
+) -> None:
     body = sse(chunk("a \ud83d"), chunk("\ude00 b \ud83d", finish="stop"))
     pieces, reply = listen(serve(model_server, body), question)
     assert reply.text == "a 😀 b �"
@@ -225,15 +254,21 @@ def test_half_a_character_waits_for_its_other_half(listen, question, model_serve
         (b"data: null\n\n", "unavailable", ""),
     ],
 )
-def test_what_is_no_answer_is_an_error(listen, question, model_server, body: bytes, reason: str, heard: str) -> None:
+def test_what_is_no_answer_is_an_error(
+    listen, question, model_server, body: bytes, reason: str, heard: str
+) -> None:
     error = failure(listen, serve(model_server, body), question)
     assert error.reason == reason
     assert "".join(error.heard) == heard  # type: ignore[attr-defined]
     assert error.__cause__ is None
 
 
-@pytest.mark.parametrize(("status", "reason"), [(401, "unauthorized"), (429, "rate_limited"), (500, "unavailable")])
-def test_a_failing_status_is_an_error(listen, question, hasty, model_server, status: int, reason: str) -> None:
+@pytest.mark.parametrize(
+    ("status", "reason"), [(401, "unauthorized"), (429, "rate_limited"), (500, "unavailable")]
+)
+def test_a_failing_status_is_an_error(
+    listen, question, hasty, model_server, status: int, reason: str
+) -> None:
     model_server.reply = as_json({"error": {"message": SECRET}}, status)
     assert failure(listen, OpenAIModel("m", base_url=model_server.url), question).reason == reason
 
@@ -264,7 +299,10 @@ STREAM = {"message": "Streaming is not supported for this model.", "param": "str
         ({"stream_options": OPTIONS}, 2),
         ({"stream_options": {"message": "bad request"}}, 2),
         ({"stream": STREAM}, 3),
-        ({"stream_options": OPTIONS, "temperature": {"message": "temperature is not supported"}}, 3),
+        (
+            {"stream_options": OPTIONS, "temperature": {"message": "temperature is not supported"}},
+            3,
+        ),
         ({"temperature": {"message": "temperature is not supported", "param": "temperature"}}, 2),
     ],
 )
@@ -277,7 +315,9 @@ def test_what_a_provider_refuses_is_left_out_and_remembered(
     assert len(picky.sent) == calls + 1
 
 
-def test_a_refused_stream_leaves_completions_as_they_are(ask, question, model_server: ModelServer) -> None:
+def test_a_refused_stream_leaves_completions_as_they_are(
+    ask, question, model_server: ModelServer
+) -> None:
     picky = Picky(model_server, {"stream": STREAM})
     list(picky.model.stream(question, Deadline.after(30)))
     before = len(picky.sent)
@@ -303,7 +343,10 @@ def test_a_stream_without_end_ends_with_its_bound_or_the_time(
             connection.sendall(b"%x\r\n%b\r\n" % (len(piece), piece))
 
     seconds = 0.5 if reason == "timeout" else 30.0
-    assert failure(listen, OpenAIModel("m", base_url=wire(talk).url()), question, seconds).reason == reason
+    assert (
+        failure(listen, OpenAIModel("m", base_url=wire(talk).url()), question, seconds).reason
+        == reason
+    )
 
 
 def test_a_reset_in_the_middle_is_unavailable(listen, question, wire) -> None:
@@ -312,19 +355,28 @@ def test_a_reset_in_the_middle_is_unavailable(listen, question, wire) -> None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connection.close()
 
-    assert failure(listen, OpenAIModel("m", base_url=wire(talk).url()), question).reason == "unavailable"
+    assert (
+        failure(listen, OpenAIModel("m", base_url=wire(talk).url()), question).reason
+        == "unavailable"
+    )
 
 
-def test_a_body_shorter_than_promised_is_unavailable_after_what_came(listen, question, wire) -> None:
+def test_a_body_shorter_than_promised_is_unavailable_after_what_came(
+    listen, question, wire
+) -> None:
     body = sse(chunk("Jaco "), done=False)
-    server = wire(lambda self, connection: connection.sendall(HEAD + b"content-length: 5000\r\n\r\n" + body))
+    server = wire(
+        lambda self, connection: connection.sendall(HEAD + b"content-length: 5000\r\n\r\n" + body)
+    )
     error = failure(listen, OpenAIModel("m", base_url=server.url()), question)
     assert (error.reason, "".join(error.heard)) == ("unavailable", "Jaco ")  # type: ignore[attr-defined]
 
 
 def test_a_connection_that_breaks_after_the_last_word_harms_nobody(listen, question, wire) -> None:
     body = sse(chunk("Jaco is fit."), chunk(None, finish="stop"), done=False)
-    server = wire(lambda self, connection: connection.sendall(HEAD + b"content-length: 5000\r\n\r\n" + body))
+    server = wire(
+        lambda self, connection: connection.sendall(HEAD + b"content-length: 5000\r\n\r\n" + body)
+    )
     assert listen(OpenAIModel("m", base_url=server.url()), question)[1].text == "Jaco is fit."
 
 
@@ -356,26 +408,38 @@ def test_a_server_that_stays_after_done_is_not_waited_for(listen, question, wire
         connection.sendall(HEAD + b"content-length: 5000\r\n\r\n" + sse(*WHOLE))
         self.ended.wait()
 
-    assert listen(OpenAIModel("m", base_url=wire(talk).url()), question)[1].text == "Jaco is fit [1]."
+    assert (
+        listen(OpenAIModel("m", base_url=wire(talk).url()), question)[1].text == "Jaco is fit [1]."
+    )
 
 
 @pytest.mark.parametrize("first", [b"", sse(chunk("Jaco "), done=False)])
-def test_a_server_that_falls_silent_is_given_up_at_the_deadline(listen, question, wire, first: bytes) -> None:
+def test_a_server_that_falls_silent_is_given_up_at_the_deadline(
+    listen, question, wire, first: bytes
+) -> None:
     def talk(self: Any, connection: socket.socket) -> None:
         connection.sendall(HEAD + b"content-length: 5000\r\n\r\n" + first)
         self.ended.wait()
 
-    assert failure(listen, OpenAIModel("m", base_url=wire(talk).url()), question, 0.3).reason == "timeout"
+    assert (
+        failure(listen, OpenAIModel("m", base_url=wire(talk).url()), question, 0.3).reason
+        == "timeout"
+    )
 
 
 @pytest.mark.parametrize("word", [b": keep alive\n\n", sse(chunk("on "), done=False)])
-def test_a_server_that_trickles_for_ever_is_given_up_at_the_deadline(listen, question, wire, word: bytes) -> None:
+def test_a_server_that_trickles_for_ever_is_given_up_at_the_deadline(
+    listen, question, wire, word: bytes
+) -> None:
     def talk(self: Any, connection: socket.socket) -> None:
         connection.sendall(HEAD + b"content-length: 500000000\r\n\r\n")
         while not self.ended.wait(0.02):
             connection.sendall(word)
 
-    assert failure(listen, OpenAIModel("m", base_url=wire(talk).url()), question, 0.3).reason == "timeout"
+    assert (
+        failure(listen, OpenAIModel("m", base_url=wire(talk).url()), question, 0.3).reason
+        == "timeout"
+    )
 
 
 def test_a_stream_without_end_is_not_read_to_its_end(listen, question, wire, monkeypatch) -> None:
@@ -386,11 +450,15 @@ def test_a_stream_without_end_is_not_read_to_its_end(listen, question, wire, mon
         while not self.ended.is_set():
             connection.sendall(sse(chunk("x" * 10_000), done=False))
 
-    assert failure(listen, OpenAIModel("m", base_url=wire(talk).url()), question).reason == "too_long"
+    assert (
+        failure(listen, OpenAIModel("m", base_url=wire(talk).url()), question).reason == "too_long"
+    )
 
 
 @pytest.mark.parametrize("start", [b'{"choices": [', b"[", b"data: ", b"data: x\n", b": "])
-def test_a_body_or_an_event_larger_than_any_piece_of_an_answer_is_not_read_on(listen, question, wire, start) -> None:
+def test_a_body_or_an_event_larger_than_any_piece_of_an_answer_is_not_read_on(
+    listen, question, wire, start
+) -> None:
     # Of the fourth, each line is short and the event has no end.
     more = (b"data: x\n" if start.endswith(b"\n") else b"[],") * 10_000
 
@@ -399,21 +467,30 @@ def test_a_body_or_an_event_larger_than_any_piece_of_an_answer_is_not_read_on(li
         while not self.ended.is_set():
             connection.sendall(more)
 
-    assert failure(listen, OpenAIModel("m", base_url=wire(talk).url()), question).reason == "too_long"
+    assert (
+        failure(listen, OpenAIModel("m", base_url=wire(talk).url()), question).reason == "too_long"
+    )
 
 
 @pytest.mark.parametrize("start", [b'{"choices": [', b"data: "])
-def test_a_body_or_a_line_that_trickles_is_given_up_at_the_deadline(listen, question, wire, start: bytes) -> None:
+def test_a_body_or_a_line_that_trickles_is_given_up_at_the_deadline(
+    listen, question, wire, start: bytes
+) -> None:
     def talk(self: Any, connection: socket.socket) -> None:
         connection.sendall(HEAD + b"content-length: 500000000\r\n\r\n" + start)
         while not self.ended.wait(0.02):
             connection.sendall(b"[],")
 
-    assert failure(listen, OpenAIModel("m", base_url=wire(talk).url()), question, 0.3).reason == "timeout"
+    assert (
+        failure(listen, OpenAIModel("m", base_url=wire(talk).url()), question, 0.3).reason
+        == "timeout"
+    )
 
 
 @pytest.mark.parametrize(
-    "piece", [sse(chunk("a"), done=False), b": x\n", b"data: x", b"{", {"choices": []}], ids=lambda it: str(it)[:12]
+    "piece",
+    [sse(chunk("a"), done=False), b": x\n", b"data: x", b"{", {"choices": []}],
+    ids=lambda it: str(it)[:12],
 )
 def test_the_deadline_is_looked_at_after_every_piece(piece: Any) -> None:
     deadline = Deadline.after(600)
@@ -441,7 +518,9 @@ def test_an_answer_that_had_ended_at_the_deadline_is_whole(listen, question, wir
         while not self.ended.wait(0.02):
             connection.sendall(b": keep alive\n\n")
 
-    assert listen(OpenAIModel("m", base_url=wire(talk).url()), question, 0.5)[1].text == "Jaco is fit."
+    assert (
+        listen(OpenAIModel("m", base_url=wire(talk).url()), question, 0.5)[1].text == "Jaco is fit."
+    )
 
 
 @pytest.mark.parametrize("start", [b"", b"data: ", b": "])
@@ -467,7 +546,9 @@ def test_whoever_stops_listening_closes_the_connection(question, wire) -> None:
     closed = Event()
 
     def talk(self: Any, connection: socket.socket) -> None:
-        connection.sendall(HEAD + b"content-length: 500000000\r\n\r\n" + sse(chunk("Jaco "), done=False))
+        connection.sendall(
+            HEAD + b"content-length: 500000000\r\n\r\n" + sse(chunk("Jaco "), done=False)
+        )
         try:
             while connection.recv(1):
                 pass
@@ -514,12 +595,16 @@ class AsyncTraced(Traced):
         return await self._given.chat.completions.create(**request)
 
 
-@pytest.mark.parametrize("body", [sse(*WHOLE), json.dumps(COMPLETION).encode()], ids=["stream", "whole"])
+@pytest.mark.parametrize(
+    "body", [sse(*WHOLE), json.dumps(COMPLETION).encode()], ids=["stream", "whole"]
+)
 def test_a_wrapped_client_is_asked_through_its_wrapper(
     listen, question, model_server: ModelServer, body: bytes
 ) -> None:
     is_stream = body.startswith(b"data")
-    model_server.reply = Response(body, content_type="text/event-stream" if is_stream else "application/json")
+    model_server.reply = Response(
+        body, content_type="text/event-stream" if is_stream else "application/json"
+    )
     options: Any = {
         "api_key": SECRET,
         "base_url": model_server.url,
@@ -558,7 +643,9 @@ class AsyncDouble(Double):
             yield piece
 
 
-@pytest.mark.parametrize("answer", [list(WHOLE), COMPLETION, json.dumps(COMPLETION)], ids=["pieces", "whole", "text"])
+@pytest.mark.parametrize(
+    "answer", [list(WHOLE), COMPLETION, json.dumps(COMPLETION)], ids=["pieces", "whole", "text"]
+)
 def test_a_double_of_a_client_may_answer_in_any_form(listen, question, answer: Any) -> None:
     model = OpenAIModel("m", client=(Double(answer), AsyncDouble(answer)))
     assert listen(model, question)[1].text == "Jaco is fit [1]."
@@ -589,10 +676,15 @@ def test_whatever_comes_is_an_answer_or_a_model_error(body: bytes, cuts: list[in
 
 
 @given(
-    st.lists(st.sampled_from([b"data: a", b"data:b", b": c", b"event: d", b"", b"\n", b"\r\n", b"\r"]), max_size=20),
+    st.lists(
+        st.sampled_from([b"data: a", b"data:b", b": c", b"event: d", b"", b"\n", b"\r\n", b"\r"]),
+        max_size=20,
+    ),
     st.data(),
 )
-def test_events_are_the_same_however_the_bytes_are_cut(parts: list[bytes], data: st.DataObject) -> None:
+def test_events_are_the_same_however_the_bytes_are_cut(
+    parts: list[bytes], data: st.DataObject
+) -> None:
     body = b"".join(parts)
     cuts = data.draw(st.lists(st.integers(0, len(body)), max_size=8).map(sorted))
 

@@ -48,14 +48,18 @@ def way(request: pytest.FixtureRequest) -> bool:
     return bool(request.param == "async")
 
 
-def model_of(service: VendorService, way: bool, model: str | None = None, client: Any = None, **llm: Any) -> Any:
+def model_of(
+    service: VendorService, way: bool, model: str | None = None, client: Any = None, **llm: Any
+) -> Any:
     options = Settings(transformation_model=model or service.model, llm=LlmSettings(**llm))
     return as_language_model(client or service.client(is_async=way), options)
 
 
 def ask(model: Any, way: bool, prompt: Prompt, seconds: float = 30.0) -> Reply:
     deadline = Deadline.after(seconds)
-    return asyncio.run(model.acomplete(prompt, deadline)) if way else model.complete(prompt, deadline)
+    return (
+        asyncio.run(model.acomplete(prompt, deadline)) if way else model.complete(prompt, deadline)
+    )
 
 
 def listen(model: Any, way: bool, prompt: Prompt, seconds: float = 30.0) -> list[Any]:
@@ -67,7 +71,9 @@ def listen(model: Any, way: bool, prompt: Prompt, seconds: float = 30.0) -> list
     return asyncio.run(gather()) if way else list(model.stream(prompt, deadline))
 
 
-def fail(model: Any, way: bool, prompt: Prompt, seconds: float = 30.0, *, streams: bool = False) -> ModelError:
+def fail(
+    model: Any, way: bool, prompt: Prompt, seconds: float = 30.0, *, streams: bool = False
+) -> ModelError:
     with pytest.raises(ModelError) as caught:
         (listen if streams else ask)(model, way, prompt, seconds)
     assert KEY not in str(caught.value)
@@ -91,7 +97,9 @@ def test_a_reply_comes_with_its_text_tokens_and_cost(service, way, prompt) -> No
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_a_reply_names_its_model_and_itself_as_the_service_does(service, way, prompt, streams: bool) -> None:
+def test_a_reply_names_its_model_and_itself_as_the_service_does(
+    service, way, prompt, streams: bool
+) -> None:
     model = model_of(service, way)
     reply = listen(model, way, prompt)[-1] if streams else ask(model, way, prompt)
     assert reply.model == service.model
@@ -101,7 +109,9 @@ def test_a_reply_names_its_model_and_itself_as_the_service_does(service, way, pr
 
 
 def test_prices_of_the_settings_go_first(service, way, prompt) -> None:
-    assert ask(model_of(service, way, input_price=1e6, output_price=0.0), way, prompt).cost_usd == 100
+    assert (
+        ask(model_of(service, way, input_price=1e6, output_price=0.0), way, prompt).cost_usd == 100
+    )
 
 
 def test_a_model_without_a_known_price_costs_nobody_knows_what(service, way, prompt) -> None:
@@ -157,14 +167,20 @@ def test_a_stream_comes_in_pieces_and_ends_with_the_whole(service, way, prompt) 
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_what_the_model_says_to_itself_is_no_part_of_the_text(service, way, prompt, streams: bool) -> None:
+def test_what_the_model_says_to_itself_is_no_part_of_the_text(
+    service, way, prompt, streams: bool
+) -> None:
     service.said = Said(thinks=True)
     assert ask(model_of(service, way), way, prompt).text == TEXT
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(text=st.text(min_size=1).filter(lambda it: it.strip() and it.isprintable()))
-def test_any_text_arrives_as_it_was_said_whole_or_in_pieces(service, make_prompt, text: str) -> None:
+def test_any_text_arrives_as_it_was_said_whole_or_in_pieces(
+    service, make_prompt, text: str
+) -> None:
     service.said = Said(text=text)
     model = model_of(service, False)
     prompt = make_prompt(text, fields=())
@@ -176,7 +192,11 @@ def test_any_text_arrives_as_it_was_said_whole_or_in_pieces(service, make_prompt
 def test_a_middleware_asks_it_and_so_do_its_answers(service, way) -> None:
     rows = [{"id": str(n), "score": 0.9 - n / 10, "text": f"Jaco is healthy {n}"} for n in range(5)]
     limits = {"llmTimeoutMs": 20_000, "deadlineMs": 50_000}
-    chosen = {"transformationType": "rewrite", "transformationModel": service.model, "limits": limits}
+    chosen = {
+        "transformationType": "rewrite",
+        "transformationModel": service.model,
+        "limits": limits,
+    }
     with qtm.QueryMiddleware(chosen, client=service.client(is_async=way)) as qm:
         search = qm.wrap(lambda query, top_k=3: rows[:top_k])
         found = search.retrieve("Does Jaco have any health concerns?")
@@ -254,7 +274,9 @@ REASONS = {
 
 @pytest.mark.parametrize("status", REASONS)
 @pytest.mark.parametrize("streams", [False, True])
-def test_a_status_has_its_reason_and_costs_one_request(service, way, prompt, status: int, streams: bool) -> None:
+def test_a_status_has_its_reason_and_costs_one_request(
+    service, way, prompt, status: int, streams: bool
+) -> None:
     service.said = Said(status=status)
     client = service.client(is_async=way, retries=3)
     caught = fail(model_of(service, way, client=client), way, prompt, streams=streams)
@@ -275,7 +297,9 @@ CAUSES = {
 
 
 @pytest.mark.parametrize("message", CAUSES)
-def test_a_cause_that_stands_in_the_message_alone_is_read(service, way, make_prompt, message: str) -> None:
+def test_a_cause_that_stands_in_the_message_alone_is_read(
+    service, way, make_prompt, message: str
+) -> None:
     service.said = Said(status=400, message=message)
     assert fail(model_of(service, way), way, make_prompt(fields=())).reason == CAUSES[message]
 
@@ -288,21 +312,31 @@ def test_how_long_to_leave_it_alone_is_read(service, way, prompt) -> None:
 def test_how_long_google_says_in_the_body_is_read(httpserver: HTTPServer, way, prompt) -> None:
     google = VENDORS["google"](httpserver)
     details = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.5s"}]
-    google.said = Said(status=429, raw=json.dumps({"error": {"code": 429, "message": "no", "details": details}}))
+    google.said = Said(
+        status=429, raw=json.dumps({"error": {"code": 429, "message": "no", "details": details}})
+    )
     assert fail(model_of(google, way), way, prompt).retry_after == 34.5
 
 
-@pytest.mark.parametrize("raw", ["", "<html>", "{}", "[1]", "null", '{"content": 7, "choices": 7, "candidates": []}'])
+@pytest.mark.parametrize(
+    "raw", ["", "<html>", "{}", "[1]", "null", '{"content": 7, "choices": 7, "candidates": []}']
+)
 @pytest.mark.parametrize("content_type", ["application/json", "text/html"])
 @pytest.mark.parametrize("streams", [False, True])
 def test_garbage_is_an_error_of_the_model_and_no_crash(
     service, way, prompt, raw: str, content_type: str, streams: bool
 ) -> None:
     service.said = Said(raw=raw, content_type=content_type)
-    assert fail(model_of(service, way), way, prompt, streams=streams).reason in ("unparsable", "empty", "unavailable")
+    assert fail(model_of(service, way), way, prompt, streams=streams).reason in (
+        "unparsable",
+        "empty",
+        "unavailable",
+    )
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     status=st.sampled_from([200, 400, 401, 404, 418, 422, 429, 500, 529, 599]),
     raw=st.recursive(
@@ -312,7 +346,9 @@ def test_garbage_is_an_error_of_the_model_and_no_crash(
         ), it, max_size=4),
     ).map(json.dumps) | st.text(max_size=30),
 )  # fmt: skip
-def test_whatever_a_service_says_is_a_reply_or_an_error_of_the_model(service, make_prompt, status, raw) -> None:
+def test_whatever_a_service_says_is_a_reply_or_an_error_of_the_model(
+    service, make_prompt, status, raw
+) -> None:
     service.said = Said(status=status, raw=raw)
     model, prompt = model_of(service, False), make_prompt()
     for call in (ask, listen):
@@ -327,7 +363,9 @@ def test_whatever_a_service_says_is_a_reply_or_an_error_of_the_model(service, ma
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_a_service_that_hangs_is_given_up_at_the_deadline(service, way, prompt, streams: bool) -> None:
+def test_a_service_that_hangs_is_given_up_at_the_deadline(
+    service, way, prompt, streams: bool
+) -> None:
     service.said = Said(hangs=True)
     assert fail(model_of(service, way), way, prompt, 1.0, streams=streams).reason == "timeout"
     service.released.set()
@@ -361,7 +399,9 @@ def test_nobody_there_is_unavailable(service, way, prompt) -> None:
 SCHEMAS = {"anthropic": "output_config", "mistral": "json_schema", "google": "responseJsonSchema"}
 
 
-def test_a_model_without_structured_output_is_asked_in_plain_words_and_that_is_remembered(service, way, prompt) -> None:
+def test_a_model_without_structured_output_is_asked_in_plain_words_and_that_is_remembered(
+    service, way, prompt
+) -> None:
     service.refuses = ("output_config", "response_format", "responseMimeType")
     model = model_of(service, way)
     first, second = ask(model, way, prompt), ask(model, way, prompt)
@@ -407,16 +447,22 @@ def test_a_model_that_thinks_is_asked_for_the_least_of_it_and_given_room(
     httpserver: HTTPServer, prompt, vendor, name, effort, sent, room, is_tempered
 ) -> None:
     service = VENDORS[vendor](httpserver)
-    ask(model_of(service, False, model=name, reasoning_effort=effort, max_tokens=800), False, prompt)
+    ask(
+        model_of(service, False, model=name, reasoning_effort=effort, max_tokens=800), False, prompt
+    )
     body = service.bodies[0]
     options = body.get("generationConfig", body)
-    found = {"anthropic": "thinking", "google": "thinkingConfig", "mistral": "reasoning_effort"}[vendor]
+    found = {"anthropic": "thinking", "google": "thinkingConfig", "mistral": "reasoning_effort"}[
+        vendor
+    ]
     assert options.get(found) == sent
     assert options.get("max_tokens", options.get("maxOutputTokens")) == 800 + room
     assert ("temperature" in options) == is_tempered
 
 
-def test_thinking_that_cannot_be_turned_off_is_left_to_the_model(httpserver: HTTPServer, way, prompt) -> None:
+def test_thinking_that_cannot_be_turned_off_is_left_to_the_model(
+    httpserver: HTTPServer, way, prompt
+) -> None:
     service = VENDORS["anthropic"](httpserver)
     service.refuses = ("thinking",)
     model = model_of(service, way, model="claude-opus-5-5")
@@ -424,7 +470,9 @@ def test_thinking_that_cannot_be_turned_off_is_left_to_the_model(httpserver: HTT
     assert service.bodies[-1]["max_tokens"] == 800 + THINKING_TOKENS
 
 
-def test_google_is_not_told_of_a_deadline_that_it_refuses(httpserver: HTTPServer, way, prompt) -> None:
+def test_google_is_not_told_of_a_deadline_that_it_refuses(
+    httpserver: HTTPServer, way, prompt
+) -> None:
     google = VENDORS["google"](httpserver)
     ask(model_of(google, way), way, prompt, 5.0)
     assert google.headers[0]["X-Server-Timeout"] == "10"
@@ -435,7 +483,9 @@ def test_google_is_not_told_of_a_deadline_that_it_refuses(httpserver: HTTPServer
 
 def test_a_given_client_is_neither_closed_nor_changed(service, way, prompt) -> None:
     client = service.client(is_async=way, retries=2)
-    before = {name: value for name, value in vars(client).items() if name not in ("messages", "chat")}
+    before = {
+        name: value for name, value in vars(client).items() if name not in ("messages", "chat")
+    }
     model = model_of(service, way, client=client)
     for said in (Said(), Said(status=500), Said(status=429), Said()):
         service.said = said
@@ -445,13 +495,17 @@ def test_a_given_client_is_neither_closed_nor_changed(service, way, prompt) -> N
     model.close()
     if way:
         asyncio.run(model.aclose())
-    after = {name: value for name, value in vars(client).items() if name not in ("messages", "chat")}
+    after = {
+        name: value for name, value in vars(client).items() if name not in ("messages", "chat")
+    }
     assert after == before
     del model
     assert ask(model_of(service, way, client=client), way, prompt).text == TEXT
 
 
-def test_a_client_works_in_one_event_loop_after_another_and_in_the_callers_own(service, prompt) -> None:
+def test_a_client_works_in_one_event_loop_after_another_and_in_the_callers_own(
+    service, prompt
+) -> None:
     client = service.client(is_async=True)
     model = model_of(service, True, client=client)
 
@@ -564,11 +618,20 @@ def test_of_the_body_of_an_error_little_is_kept(service, prompt) -> None:
 @pytest.mark.parametrize("status", [200, 400, 401, 422, 429, 500])
 def test_no_key_and_no_text_is_in_what_is_emitted(service, way, status: int) -> None:
     echo = f"{QUERY} {PASSAGE} {ANSWER} {KEY}"
-    service.said = Said(status=status, message=echo, raw=None if status >= 400 else echo, headers={"x-echo": KEY})
+    service.said = Said(
+        status=status, message=echo, raw=None if status >= 400 else echo, headers={"x-echo": KEY}
+    )
     rows = [{"id": "a", "score": 0.9, "text": PASSAGE}]
     limits = {"llmTimeoutMs": 20_000, "deadlineMs": 50_000}
-    chosen = {"transformationType": "rewrite", "transformationModel": service.model, "limits": limits}
-    with listening() as emitted, qtm.QueryMiddleware(chosen, client=service.client(is_async=way)) as qm:
+    chosen = {
+        "transformationType": "rewrite",
+        "transformationModel": service.model,
+        "limits": limits,
+    }
+    with (
+        listening() as emitted,
+        qtm.QueryMiddleware(chosen, client=service.client(is_async=way)) as qm,
+    ):
         search = qm.wrap(lambda query, top_k=1: rows[:top_k])
         emitted.show(qm, qm.model, search, qm.health())
         found = search.retrieve(QUERY)

@@ -39,7 +39,9 @@ def opened(browser: Browser, served: Served) -> Iterator[Open]:  # noqa: F811
     contexts = []
 
     def open_(address: str = "", *, listens: bool = True, **options: Any) -> Page:
-        contexts.append(browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **options}))
+        contexts.append(
+            browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **options})
+        )
         shown = contexts[-1].new_page()
         if listens:
             shown.on("console", lambda message: complaints.append(message.text))
@@ -47,7 +49,11 @@ def opened(browser: Browser, served: Served) -> Iterator[Open]:  # noqa: F811
             shown.on("dialog", lambda dialog: complaints.append(dialog.message))
             shown.on(
                 "request",
-                lambda it: None if it.url.startswith(("http://127.0.0.1:", "data:")) else complaints.append(it.url),
+                lambda it: (
+                    None
+                    if it.url.startswith(("http://127.0.0.1:", "data:"))
+                    else complaints.append(it.url)
+                ),
             )
         shown.goto(address or served.url)
         return shown
@@ -70,14 +76,18 @@ def list_cards(shown: Page) -> list[str]:
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("demo")
-    with serve(folder, "--playground", "--recorded", "--no-open", "--port", "0", command="demo") as it:
+    with serve(
+        folder, "--playground", "--recorded", "--no-open", "--port", "0", command="demo"
+    ) as it:
         yield it
 
 
 def list_states(demo: Served, served: Served) -> list[str]:
     """Addresses of every state of the page."""
     asked = served.at(QUESTION, user="Who is Jaco?", topK="3")
-    more = "".join(f"&tier={name}" for name in ("rules", "combined", "words", "thorough", "decompose"))
+    more = "".join(
+        f"&tier={name}" for name in ("rules", "combined", "words", "thorough", "decompose")
+    )
     lost = demo.at("my bike wont turn on, screen is completely black")
     return [
         demo.url,
@@ -108,26 +118,38 @@ def list_cut(shown: Page) -> list[str]:
     return found + (["the page scrolls sideways"] if wide else [])
 
 
-@pytest.mark.parametrize("look", [{}, {"color_scheme": "dark"}, {"forced_colors": "active"}], ids=str)
-def test_nobody_stumbles_over_any_state_at_any_width(opened: Open, demo: Served, served: Served, look: Any) -> None:
+@pytest.mark.parametrize(
+    "look", [{}, {"color_scheme": "dark"}, {"forced_colors": "active"}], ids=str
+)
+def test_nobody_stumbles_over_any_state_at_any_width(
+    opened: Open, demo: Served, served: Served, look: Any
+) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
     # What axe does itself, the page's policy forbids, and is no complaint of the page.
     for address in list_states(demo, served):
         shown = opened(address, listens=False, **look)
         for width, is_open in ((390, False), *((width, True) for width in WIDTHS)):
-            shown.evaluate("open => document.querySelectorAll('details').forEach(it => { it.open = open })", is_open)
+            shown.evaluate(
+                "open => document.querySelectorAll('details').forEach(it => { it.open = open })",
+                is_open,
+            )
             shown.set_viewport_size({"width": width, "height": 900})
             results = Axe().run(shown)
             assert results.violations_count == 0, results.generate_report()
 
 
 @pytest.mark.parametrize("look", [{}, {"color_scheme": "dark"}], ids=str)
-def test_nothing_is_cut_off_at_any_width(opened: Open, demo: Served, served: Served, look: Any) -> None:
+def test_nothing_is_cut_off_at_any_width(
+    opened: Open, demo: Served, served: Served, look: Any
+) -> None:
     for address in list_states(demo, served):
         shown = opened(address, **look)
         for is_open in (False, True):
-            shown.evaluate("open => document.querySelectorAll('details').forEach(it => { it.open = open })", is_open)
+            shown.evaluate(
+                "open => document.querySelectorAll('details').forEach(it => { it.open = open })",
+                is_open,
+            )
             for width in (320, *WIDTHS):
                 shown.set_viewport_size({"width": width, "height": 900})
                 assert list_cut(shown) == [], (address, width)
@@ -149,8 +171,12 @@ def test_nothing_is_cut_off_where_a_reader_sets_the_text(
             assert list_cut(shown) == [], (address, width)
 
 
-def test_on_a_phone_one_list_is_shown_and_the_others_are_a_step_away(opened: Open, demo: Served) -> None:
-    shown = opened(demo.at("flat again"), viewport={"width": 390, "height": 844}, java_script_enabled=False)
+def test_on_a_phone_one_list_is_shown_and_the_others_are_a_step_away(
+    opened: Open, demo: Served
+) -> None:
+    shown = opened(
+        demo.at("flat again"), viewport={"width": 390, "height": 844}, java_script_enabled=False
+    )
     visible = shown.locator("article:visible")
     assert [it.get_attribute("data-tier") for it in visible.all()] == ["combined"]
     shown.get_by_role("radio", name="combined").focus()
@@ -177,7 +203,9 @@ def test_every_place_is_drawn_beside_its_passage(opened: Open, demo: Served, wid
     )
 
 
-def test_a_passage_lights_up_by_keyboard_and_opens_to_its_whole_text(opened: Open, served: Served) -> None:
+def test_a_passage_lights_up_by_keyboard_and_opens_to_its_whole_text(
+    opened: Open, served: Served
+) -> None:
     shown = opened(served.at(QUESTION))
     row = shown.locator("article[data-tier=combined] .row").first
     row.locator("summary").focus()
@@ -196,7 +224,9 @@ def test_no_two_things_of_the_page_are_called_the_same(opened: Open, served: Ser
 
 
 def test_a_chosen_tier_is_seen_in_forced_colours(opened: Open, demo: Served) -> None:
-    shown = opened(demo.at("flat again"), viewport={"width": 390, "height": 844}, forced_colors="active")
+    shown = opened(
+        demo.at("flat again"), viewport={"width": 390, "height": 844}, forced_colors="active"
+    )
     colours = shown.evaluate(
         "[...document.querySelectorAll('.switcher label')].map(it => getComputedStyle(it).backgroundColor)"
     )
@@ -257,7 +287,9 @@ def test_a_question_is_asked_by_keyboard_and_every_tier_stands_in_its_place(open
     assert shown.title() == f"{QUESTION} · qtm playground"
 
 
-def test_the_first_list_is_seen_while_the_others_are_waited_for(opened: Open, served: Served) -> None:
+def test_the_first_list_is_seen_while_the_others_are_waited_for(
+    opened: Open, served: Served
+) -> None:
     shown = opened()
     shown.goto(served.at(QUESTION), wait_until="commit")
     shown.wait_for_selector("article[data-tier=raw]")
@@ -265,7 +297,9 @@ def test_the_first_list_is_seen_while_the_others_are_waited_for(opened: Open, se
     assert list_cards(shown) == TIERS
 
 
-def test_tiers_and_weights_are_chosen_and_stand_in_the_address(opened: Open, served: Served) -> None:
+def test_tiers_and_weights_are_chosen_and_stand_in_the_address(
+    opened: Open, served: Served
+) -> None:
     shown = opened(served.at(QUESTION))
     shown.get_by_text("Tiers", exact=False).first.click()
     for name in ("combined", "yours"):
@@ -331,14 +365,20 @@ def test_it_is_printed_with_what_is_folded(opened: Open, served: Served) -> None
     assert "Tiers to compare" not in text
 
 
-def test_the_headline_and_the_verdict_say_where_the_cards_show_the_answer(opened: Open, demo: Served) -> None:
+def test_the_headline_and_the_verdict_say_where_the_cards_show_the_answer(
+    opened: Open, demo: Served
+) -> None:
     for base in (demo.url, demo.url + "small/"):
         shown = opened(base)
-        for link in shown.evaluate("[...document.querySelectorAll('.examples a')].map(it => it.href)"):
+        for link in shown.evaluate(
+            "[...document.querySelectorAll('.examples a')].map(it => it.href)"
+        ):
             shown.goto(link)
             shown.wait_for_selector("#together")
             headline = shown.locator("#headline").inner_text()
-            assert re.match(r"The (answer|first of \d answers) is |No passage answers this question\.", headline)
+            assert re.match(
+                r"The (answer|first of \d answers) is |No passage answers this question\.", headline
+            )
             for row in shown.locator(".verdict tbody tr").all():
                 name, outcome = row.locator("th").inner_text(), row.locator(".outcome").inner_text()
                 place = re.match(r"\d+", outcome)
@@ -353,8 +393,12 @@ def test_the_headline_and_the_verdict_say_where_the_cards_show_the_answer(opened
                     assert f"worse with {name}" in headline or f"and {name}" in headline
 
 
-def test_hostile_passages_do_nothing(opened: Open, tmp_path_factory: pytest.TempPathFactory) -> None:
-    with serve(tmp_path_factory.mktemp("hostile"), "-f", f"{APP}:hostile", "--no-open", "--port", "0") as served:
+def test_hostile_passages_do_nothing(
+    opened: Open, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with serve(
+        tmp_path_factory.mktemp("hostile"), "-f", f"{APP}:hostile", "--no-open", "--port", "0"
+    ) as served:
         for width in (380, 1600):
             shown = opened(served.at(QUESTION), viewport={"width": width, "height": 900})
             assert sorted(list_cards(shown)) == sorted(TIERS)

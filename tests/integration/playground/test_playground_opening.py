@@ -32,7 +32,9 @@ def list_arguments() -> str:
     return "\n".join(found)
 
 
-@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="there is no list of processes to read")
+@pytest.mark.skipif(
+    not Path("/proc/self/cmdline").exists(), reason="there is no list of processes to read"
+)
 def test_the_address_stands_in_no_list_of_processes_and_the_browser_is_led_to_the_page(
     browser: Browser,  # noqa: F811
     tmp_path: Path,
@@ -40,17 +42,26 @@ def test_the_address_stands_in_no_list_of_processes_and_the_browser_is_led_to_th
     script, given = tmp_path / "browser.sh", tmp_path / "given.txt"
     script.write_text(f'#!/bin/sh\necho "$@" > {given}\nsleep 600\n')
     script.chmod(0o700)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "QTM_", "SSH_"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OPENAI_", "QTM_", "SSH_"))
+    }
     environ = {**kept, "PYTHONPATH": str(ROOT), "DISPLAY": ":0", "BROWSER": str(script)}
     arguments = ("playground", "-f", f"{APP}:plain", "--port", "0")
     with Terminal(*arguments, folder=tmp_path, environ=environ) as terminal:
-        (url,) = re.findall(r"http://127\.0\.0\.1:\d+/(?:\S+)/", terminal.wait_for("open the address above."))
+        (url,) = re.findall(
+            r"http://127\.0\.0\.1:\d+/(?:\S+)/", terminal.wait_for("open the address above.")
+        )
         wait_until(lambda: given.exists() and given.read_text().endswith("\n"))
         # The script runs on, as a browser does.
         assert str(script) in list_arguments()
         assert urlsplit(url).path.strip("/") not in list_arguments()
         page = Path(urlsplit(given.read_text().strip()).path)
-        assert (stat.S_IMODE(page.stat().st_mode), stat.S_IMODE(page.parent.stat().st_mode)) == (0o600, 0o700)
+        assert (stat.S_IMODE(page.stat().st_mode), stat.S_IMODE(page.parent.stat().st_mode)) == (
+            0o600,
+            0o700,
+        )
         shown = browser.new_page()
         shown.goto(page.as_uri())
         shown.wait_for_url(url)

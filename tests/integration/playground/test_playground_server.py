@@ -66,7 +66,10 @@ def test_eight_thousand_characters_of_any_script_are_a_question(served: Served, 
 
 
 def test_a_longer_question_is_passed_on_and_said_to_be(served: Served) -> None:
-    assert "query: too_long (8,001 characters; limits.maxQueryChars is 8,000)" in served.get("a" * 8_001).text
+    assert (
+        "query: too_long (8,001 characters; limits.maxQueryChars is 8,000)"
+        in served.get("a" * 8_001).text
+    )
 
 
 def test_nothing_that_is_asked_is_written_anywhere(served: Served) -> None:
@@ -80,18 +83,29 @@ def test_nothing_that_is_asked_is_written_anywhere(served: Served) -> None:
 def test_it_listens_on_this_machine_alone(served: Served) -> None:
     with socket.create_connection(("127.0.0.1", served.port)):
         pass
-    with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.2", served.port), timeout=5):
+    with (
+        pytest.raises(ConnectionRefusedError),
+        socket.create_connection(("127.0.0.2", served.port), timeout=5),
+    ):
         pass
 
 
 def test_requests_without_a_path_are_refused(served: Served) -> None:
-    for line in (b"OPTIONS * HTTP/1.1", b"CONNECT 127.0.0.1:%d HTTP/1.1" % served.port, b"GET * HTTP/1.1"):
+    for line in (
+        b"OPTIONS * HTTP/1.1",
+        b"CONNECT 127.0.0.1:%d HTTP/1.1" % served.port,
+        b"GET * HTTP/1.1",
+    ):
         with socket.create_connection(("127.0.0.1", served.port), timeout=PATIENCE) as connection:
-            connection.sendall(line + b"\r\nHost: 127.0.0.1:%d\r\nConnection: close\r\n\r\n" % served.port)
+            connection.sendall(
+                line + b"\r\nHost: 127.0.0.1:%d\r\nConnection: close\r\n\r\n" % served.port
+            )
             assert connection.recv(1_000).startswith(b"HTTP/1.1 403"), line
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nX: ", b"GET / HTTP/1.1\r\nHost: x\r\n\r\nGET /"])
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET / HTTP/1.1\r\nX: ", b"GET / HTTP/1.1\r\nHost: x\r\n\r\nGET /"]
+)
 def test_idle_connections_of_anybody_keep_nobody_out(served: Served, sent: bytes) -> None:
     with ExitStack() as stack:
         for _ in range(3 * MOST_CONNECTIONS):
@@ -132,7 +146,9 @@ def test_the_work_of_a_browser_that_goes_away_is_cancelled(tmp_path: Path) -> No
     def list_notes() -> list[list[str]]:
         return [json.loads(line) for line in notes.read_text().splitlines()]
 
-    with serve(tmp_path, "-f", f"{APP}:waiting", "--no-open", PLAYGROUND_NOTES=str(notes)) as served:
+    with serve(
+        tmp_path, "-f", f"{APP}:waiting", "--no-open", PLAYGROUND_NOTES=str(notes)
+    ) as served:
         with httpx.stream("GET", served.at("first"), timeout=PATIENCE) as response:
             next(response.iter_text())
             wait_until(lambda: ["first", "began"] in list_notes())
@@ -145,7 +161,9 @@ def test_the_work_of_a_browser_that_goes_away_is_cancelled(tmp_path: Path) -> No
     assert ["second", "cancelled"] in list_notes()
 
 
-def test_an_interrupt_ends_it_as_it_ends_every_command_though_a_function_hangs(tmp_path: Path) -> None:
+def test_an_interrupt_ends_it_as_it_ends_every_command_though_a_function_hangs(
+    tmp_path: Path,
+) -> None:
     with serve(tmp_path, "-f", f"{APP}:hanging", "--no-open") as served:
         with httpx.stream("GET", served.at(QUESTION), timeout=PATIENCE) as response:
             next(response.iter_text())
@@ -169,9 +187,17 @@ def test_a_second_one_takes_a_port_of_its_own_and_without_a_key_it_compares_the_
     assert "No language model is configured" in said
 
 
-def test_a_port_that_is_taken_is_told_in_one_line(qtm: Callable[..., Ended], served: Served) -> None:  # noqa: F811
+def test_a_port_that_is_taken_is_told_in_one_line(
+    qtm: Callable[..., Ended],  # noqa: F811
+    served: Served,
+) -> None:
     ended = qtm(
-        "playground", "-f", f"{APP}:plain", "--port", str(served.port), PYTHONPATH=str(Path(__file__).parents[3])
+        "playground",
+        "-f",
+        f"{APP}:plain",
+        "--port",
+        str(served.port),
+        PYTHONPATH=str(Path(__file__).parents[3]),
     )
     assert (ended.code, ended.out) == (2, "")
     assert f"port {served.port}" in ended.err
@@ -195,7 +221,11 @@ def test_without_an_index_it_says_how_to_make_one(qtm: Callable[..., Ended]) -> 
         (("--set", "topK=0"), "topK"),
     ],
 )
-def test_what_cannot_be_used_is_refused(qtm: Callable[..., Ended], arguments: tuple[str, ...], said: str) -> None:  # noqa: F811
+def test_what_cannot_be_used_is_refused(
+    qtm: Callable[..., Ended],  # noqa: F811
+    arguments: tuple[str, ...],
+    said: str,
+) -> None:
     ended = qtm("playground", *arguments)
     assert (ended.code, ended.out) == (2, "")
     assert said in ended.err
@@ -203,7 +233,9 @@ def test_what_cannot_be_used_is_refused(qtm: Callable[..., Ended], arguments: tu
 
 
 def test_it_serves_the_index_of_the_folder_with_examples_of_ones_own(folder: Path) -> None:  # noqa: F811
-    (folder / "asked.json").write_text(json.dumps([{"question": "What <b>is</b> it?", "ideal_answer": "It."}]))
+    (folder / "asked.json").write_text(
+        json.dumps([{"question": "What <b>is</b> it?", "ideal_answer": "It."}])
+    )
     with serve(folder, "--no-open", "--questions", "asked.json", "--set", "topK=2") as served:
         assert "What &lt;b&gt;is&lt;/b&gt; it?" in served.get().text
         page = served.get(QUESTION).text
@@ -235,7 +267,9 @@ def test_the_same_link_gives_the_same_answer_after_other_questions(tmp_path: Pat
     def read(page: str) -> list[str]:
         # Times and the key of the style differ.
         return re.findall(
-            r'<p class="why">.*?</p>|<bdi class="title">.*?</bdi>|<ul class="texts">.*?</ul>', page, re.DOTALL
+            r'<p class="why">.*?</p>|<bdi class="title">.*?</bdi>|<ul class="texts">.*?</ul>',
+            page,
+            re.DOTALL,
         )
 
     with serve(tmp_path, "--playground", "--recorded", "--no-open", command="demo") as served:

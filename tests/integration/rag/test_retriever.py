@@ -59,12 +59,17 @@ KINDS: dict[str, dict[str, Any]] = {
     "pinecone that embeds": {"store": {"kind": "pinecone", "index": "texts", "integrated": True}},
     "sqlite, hybrid": {"store": "sqlite", "hybrid": True},
     "lancedb, hybrid": {"store": "lancedb", "hybrid": True},
-    "pinecone, hybrid": {"store": {"kind": "pinecone", "index": "passages", "sparseIndex": "words"}, "hybrid": True},
+    "pinecone, hybrid": {
+        "store": {"kind": "pinecone", "index": "passages", "sparseIndex": "words"},
+        "hybrid": True,
+    },
 }
 
 
 @pytest.mark.parametrize("kind", mark_thorough(KINDS, "lancedb"))
-def test_the_same_lines_work_on_every_store(kind: str, documents: Path, tmp_path: Path, world: PineconeWorld) -> None:
+def test_the_same_lines_work_on_every_store(
+    kind: str, documents: Path, tmp_path: Path, world: PineconeWorld
+) -> None:
     config = {**KINDS[kind], "dataPath": str(documents), "indexPath": str(tmp_path / "index")}
     report = qtm.ingest(config=config)
     assert (report.documents, report.chunks, report.skipped) == (3, 3, ())
@@ -76,22 +81,32 @@ def test_the_same_lines_work_on_every_store(kind: str, documents: Path, tmp_path
         assert found.matches[0].metadata["source"] == "lamp.md"
         assert found.matches[0].text == DOCUMENTS["lamp.md"]
         answer = qm.answer(QUESTION)
-        assert (answer.text, answer.citations[0].match.id) == ("The battery is empty [1].", "lamp.md#0")
+        assert (answer.text, answer.citations[0].match.id) == (
+            "The battery is empty [1].",
+            "lamp.md#0",
+        )
     assert qtm.ingest(config=config).unchanged == 3
 
 
 @pytest.mark.parametrize("kind", mark_thorough(KINDS, "lancedb"))
-def test_a_filter_reaches_every_store(kind: str, documents: Path, tmp_path: Path, world: PineconeWorld) -> None:
+def test_a_filter_reaches_every_store(
+    kind: str, documents: Path, tmp_path: Path, world: PineconeWorld
+) -> None:
     config = {**KINDS[kind], "dataPath": str(documents), "indexPath": str(tmp_path / "index")}
     qtm.ingest(config=config)
     with qtm.QueryMiddleware(config) as qm:
-        found = qm.retriever.retrieve(QUESTION, filter={"source": {"$in": ["brake.txt", "deep/rain.txt"]}})
+        found = qm.retriever.retrieve(
+            QUESTION, filter={"source": {"$in": ["brake.txt", "deep/rain.txt"]}}
+        )
         assert {match.id for match in found.matches} == {"brake.txt#0", "deep/rain.txt#0"}
 
 
 def test_without_an_index_it_says_how_to_make_one(tmp_path: Path) -> None:
     path = tmp_path / "nothing.sqlite"
-    with qtm.QueryMiddleware({"indexPath": str(path)}) as qm, pytest.raises(StoreError, match="qtm ingest"):
+    with (
+        qtm.QueryMiddleware({"indexPath": str(path)}) as qm,
+        pytest.raises(StoreError, match="qtm ingest"),
+    ):
         qm.answer(QUESTION)
     assert not path.exists()
 
@@ -100,10 +115,15 @@ def numbers(texts: Sequence[str]) -> list[list[float]]:
     return [[float(len(text)), 1.0, float(text.count("e"))] for text in texts]
 
 
-def test_another_embedding_model_than_the_indexs_is_an_error_with_both_names(documents: Path, tmp_path: Path) -> None:
+def test_another_embedding_model_than_the_indexs_is_an_error_with_both_names(
+    documents: Path, tmp_path: Path
+) -> None:
     config = {"dataPath": str(documents), "indexPath": str(tmp_path / "index.sqlite")}
     qtm.ingest(config=config, embedder=CallableEmbedder(numbers, name="lengths"))
-    with qtm.QueryMiddleware(config) as qm, pytest.raises(StoreError, match=r"lengths.*all-MiniLM-L6-v2"):
+    with (
+        qtm.QueryMiddleware(config) as qm,
+        pytest.raises(StoreError, match=r"lengths.*all-MiniLM-L6-v2"),
+    ):
         qm.answer(QUESTION)
 
 
@@ -139,7 +159,13 @@ def test_top_k_of_the_config_is_what_a_search_returns(documents: Path, tmp_path:
 
 @pytest.mark.parametrize(
     "changed",
-    [{"indexPath": "x"}, {"embeddingModel": "x"}, {"store": "lancedb"}, {"hybrid": True}, {"embeddingDimensions": 3}],
+    [
+        {"indexPath": "x"},
+        {"embeddingModel": "x"},
+        {"store": "lancedb"},
+        {"hybrid": True},
+        {"embeddingDimensions": 3},
+    ],
     ids=lambda changed: next(iter(changed)),
 )
 def test_what_is_opened_once_cannot_be_changed_by_one_call(changed: dict[str, Any]) -> None:
@@ -166,7 +192,9 @@ class AwaitedEmbedder:
         return numbers(texts)
 
 
-@pytest.mark.parametrize("given", [awaited_numbers, AwaitedEmbedder(), CallableEmbedder(awaited_numbers)])
+@pytest.mark.parametrize(
+    "given", [awaited_numbers, AwaitedEmbedder(), CallableEmbedder(awaited_numbers)]
+)
 def test_an_async_embedder_serves_ingest_and_questions(given: Any, documents: Path) -> None:
     store = MemoryStore(embedding_model="numbers", dimension=3)
     assert qtm.ingest(documents, store=store, embedder=given).chunks == 3
@@ -211,7 +239,8 @@ def test_a_given_store_is_not_closed_and_an_own_one_is(tmp_path: Path) -> None:
     open_retriever(Settings(), store=store, embedder=numbers).close()
     assert store.count() == 0
     retriever = open_retriever(
-        Settings(index_path=str(tmp_path / "own.sqlite")), embedder=CallableEmbedder(numbers, dimension=3)
+        Settings(index_path=str(tmp_path / "own.sqlite")),
+        embedder=CallableEmbedder(numbers, dimension=3),
     )
     retriever.close()
     with pytest.raises(StoreError):
@@ -225,7 +254,9 @@ def test_an_embedders_connections_are_closed_with_the_kit_unless_it_was_given(
     monkeypatch.setenv("OPENAI_BASE_URL", server.url)
     closed: list[openai.OpenAI] = []
     really = openai.OpenAI.close
-    monkeypatch.setattr(openai.OpenAI, "close", lambda client: (closed.append(client), really(client)))
+    monkeypatch.setattr(
+        openai.OpenAI, "close", lambda client: (closed.append(client), really(client))
+    )
     settings = Settings(store=StoreSettings(kind="memory"), embedding_model="openai/tiny")
     open_retriever(settings).close()
     assert len(closed) == 1
@@ -246,4 +277,7 @@ def test_two_namespaces_with_one_index_path_are_kept_apart(
         assert qtm.ingest(config=config(namespace)).added == 3
     (documents / "brake.txt").unlink()
     for namespace in ("two", "one"):
-        assert (qtm.ingest(config=config(namespace)).removed, len(world.stored("passages", namespace))) == (1, 2)
+        assert (
+            qtm.ingest(config=config(namespace)).removed,
+            len(world.stored("passages", namespace)),
+        ) == (1, 2)

@@ -25,7 +25,14 @@ from tests.support.tiny_models import bert_folder
 pytestmark = pytest.mark.thorough
 
 QUERY = "does jaco have any health concerns"
-TEXTS = ["jaco has no health concerns", "the strategy of nike", "", "half \ud83d", "word " * 100, "one"]
+TEXTS = [
+    "jaco has no health concerns",
+    "the strategy of nike",
+    "",
+    "half \ud83d",
+    "word " * 100,
+    "one",
+]
 JINA = "jinaai/jina-reranker-v2-base-multilingual"
 
 
@@ -44,12 +51,16 @@ def reranker(folder: Path) -> CrossEncoderReranker:
     return CrossEncoderReranker(str(folder), device="cpu")
 
 
-def test_its_scores_are_those_of_the_model_in_order(reranker: CrossEncoderReranker, folder: Path) -> None:
+def test_its_scores_are_those_of_the_model_in_order(
+    reranker: CrossEncoderReranker, folder: Path
+) -> None:
     from sentence_transformers import CrossEncoder
 
     readable = [text.replace("\ud83d", "\ufffd") for text in TEXTS]
     model = CrossEncoder(str(folder), device="cpu")
-    expected = [float(model.predict([(QUERY, text)], show_progress_bar=False)[0]) for text in readable]
+    expected = [
+        float(model.predict([(QUERY, text)], show_progress_bar=False)[0]) for text in readable
+    ]
     found = reranker.rerank(QUERY, TEXTS)
     assert isinstance(reranker, Reranker)
     assert found == pytest.approx(expected, abs=1e-5)
@@ -64,7 +75,9 @@ def test_a_loaded_model_goes_by_the_name_it_was_loaded_by(folder: Path) -> None:
     assert CrossEncoderReranker(CrossEncoder(str(folder), device="cpu")).name == str(folder)
 
 
-def test_long_texts_are_cut_at_the_length_that_is_given(reranker: CrossEncoderReranker, folder: Path) -> None:
+def test_long_texts_are_cut_at_the_length_that_is_given(
+    reranker: CrossEncoderReranker, folder: Path
+) -> None:
     whole, longer = reranker.rerank(QUERY, ["word " * 40, "word " * 300_000])
     assert longer == pytest.approx(whole, abs=1e-6)
     short = CrossEncoderReranker(str(folder), device="cpu", max_length=8)
@@ -75,8 +88,13 @@ def test_long_texts_are_cut_at_the_length_that_is_given(reranker: CrossEncoderRe
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.text(st.characters(), max_size=40), st.lists(st.text(st.characters(), max_size=40), max_size=4))
-def test_any_texts_have_finite_scores(reranker: CrossEncoderReranker, query: str, texts: list[str]) -> None:
+@given(
+    st.text(st.characters(), max_size=40),
+    st.lists(st.text(st.characters(), max_size=40), max_size=4),
+)
+def test_any_texts_have_finite_scores(
+    reranker: CrossEncoderReranker, query: str, texts: list[str]
+) -> None:
     scores = reranker.rerank(query, texts)
     assert len(scores) == len(texts)
     assert np.isfinite(scores).all()
@@ -91,7 +109,9 @@ def test_threads_share_one_model(folder: Path, monkeypatch: pytest.MonkeyPatch) 
 
     loads = []
     plain = sentence_transformers.CrossEncoder
-    monkeypatch.setattr(sentence_transformers, "CrossEncoder", lambda *a, **k: (loads.append(a), plain(*a, **k))[1])
+    monkeypatch.setattr(
+        sentence_transformers, "CrossEncoder", lambda *a, **k: (loads.append(a), plain(*a, **k))[1]
+    )
     shared = CrossEncoderReranker(str(folder), device="cpu")
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda text: shared.rerank(QUERY, [text])[0], TEXTS * 3))
@@ -116,7 +136,9 @@ def test_loading_says_nothing_but_one_line_of_ours(
 
 
 def test_a_model_that_is_not_here_and_cannot_be_fetched_says_what_to_do() -> None:
-    with pytest.raises(ModelError, match=r"ms-marco-MiniLM-L6-v2.*hub cannot be reached.*name a folder") as caught:
+    with pytest.raises(
+        ModelError, match=r"ms-marco-MiniLM-L6-v2.*hub cannot be reached.*name a folder"
+    ) as caught:
         CrossEncoderReranker().rerank(QUERY, TEXTS)
     assert caught.value.reason == "unavailable"
 
@@ -152,11 +174,16 @@ class OwnModel(BertForSequenceClassification):
 def test_code_that_comes_with_a_model_runs_where_it_may_even_if_written_for_older_libraries(
     folder: Path, reranker: CrossEncoderReranker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(
+        "transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules")
+    )
     monkeypatch.setattr(sys, "path", [*sys.path])
     own = shutil.copytree(folder, tmp_path / "own")
     config = json.loads((own / "config.json").read_text())
-    code = {"auto_map": {"AutoModelForSequenceClassification": "own_code.OwnModel"}, "model_type": "bert"}
+    code = {
+        "auto_map": {"AutoModelForSequenceClassification": "own_code.OwnModel"},
+        "model_type": "bert",
+    }
     (own / "config.json").write_text(json.dumps(config | code))
     (own / "own_code.py").write_text(OWN_CODE)
     found = CrossEncoderReranker(str(own), device="cpu", trust_remote_code=True)
@@ -164,7 +191,9 @@ def test_code_that_comes_with_a_model_runs_where_it_may_even_if_written_for_olde
     assert "OwnModel" in {type(module).__name__ for module in found._model.modules()}
 
 
-def test_code_of_a_model_that_is_not_known_here_does_not_run_unasked(folder: Path, tmp_path: Path) -> None:
+def test_code_of_a_model_that_is_not_known_here_does_not_run_unasked(
+    folder: Path, tmp_path: Path
+) -> None:
     own = shutil.copytree(folder, tmp_path / "own")
     config = json.loads((own / "config.json").read_text())
     code = {"auto_map": {"AutoConfig": "own_code.OwnConfig"}, "model_type": "of-ones-own"}
@@ -200,7 +229,9 @@ def test_nothing_heavy_is_imported_before_the_first_use() -> None:
         "repr(as_reranker(None, Settings()).name)\n"
         "print(sorted({'numpy', 'torch', 'transformers', 'pinecone'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=200)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=200
+    )
     assert done.stdout == "[]\n"
 
 
@@ -230,14 +261,23 @@ def test_a_model_that_cannot_be_had_is_not_looked_for_again_at_once(
 
 
 def test_why_a_model_cannot_be_had_is_noted() -> None:
-    config = {"rerank": {"enabled": True, "model": "/no/such/folder"}, "limits": {"deadlineMs": 50_000}}
-    found = qtm.QueryMiddleware(config).wrap(lambda query: [{"text": text} for text in TEXTS]).retrieve(QUERY)
+    config = {
+        "rerank": {"enabled": True, "model": "/no/such/folder"},
+        "limits": {"deadlineMs": 50_000},
+    }
+    found = (
+        qtm.QueryMiddleware(config)
+        .wrap(lambda query: [{"text": text} for text in TEXTS])
+        .retrieve(QUERY)
+    )
     assert [(it.stage, it.reason) for it in found.degradations] == [("rerank", "failed")]
     (why,) = [why for stage, why in found.trace.notes if stage == "rerank"]
     assert "the folder /no/such/folder does not exist" in why
 
 
-def test_opening_the_own_store_reads_the_rerankers_model(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_opening_the_own_store_reads_the_rerankers_model(
+    tmp_path: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     store = MemoryStore(embedding_model="numbers", dimension=1)
     config = {"rerank": {"enabled": True, "model": str(tmp_path / "none")}}
     given: dict[str, Any] = {"store": store, "embedder": lambda texts: [[1.0] for _ in texts]}

@@ -41,28 +41,44 @@ def test_it_is_a_reranker_named_as_pinecone_names_the_model(reranker: PineconeRe
     assert reranker.name == PineconeReranker(f"pinecone/{MODEL}").name == MODEL
 
 
-def test_scores_come_in_the_order_of_the_texts(world: PineconeWorld, reranker: PineconeReranker) -> None:
+def test_scores_come_in_the_order_of_the_texts(
+    world: PineconeWorld, reranker: PineconeReranker
+) -> None:
     texts = ["nothing of it", "apple", "an apple pie"]
     assert reranker.rerank("apple pie", texts) == [0.0, 0.5, 1.0]
     (sent,) = world.sent("/rerank")
     assert sent["documents"] == [{"text": text} for text in texts]
-    assert (sent["top_n"], sent["return_documents"], sent["parameters"]) == (3, False, {"truncate": "END"})
+    assert (sent["top_n"], sent["return_documents"], sent["parameters"]) == (
+        3,
+        False,
+        {"truncate": "END"},
+    )
 
 
-@pytest.mark.parametrize(("model", "most"), [(MODEL, 100), ("pinecone-rerank-v0", 100), ("cohere-rerank-3.5", 200)])
-def test_more_texts_than_the_model_takes_go_in_several_requests(world: PineconeWorld, model: str, most: int) -> None:
+@pytest.mark.parametrize(
+    ("model", "most"), [(MODEL, 100), ("pinecone-rerank-v0", 100), ("cohere-rerank-3.5", 200)]
+)
+def test_more_texts_than_the_model_takes_go_in_several_requests(
+    world: PineconeWorld, model: str, most: int
+) -> None:
     texts = [f"apple {n}" if n % 2 else "pear" for n in range(250)]
     scores = PineconeReranker(model, client=world.client()).rerank("apple", texts)
     assert scores == [float(n % 2) for n in range(250)]
-    assert [len(body["documents"]) for body in world.sent("/rerank")] == [most] * (250 // most) + [250 % most]
+    assert [len(body["documents"]) for body in world.sent("/rerank")] == [most] * (250 // most) + [
+        250 % most
+    ]
 
 
 @pytest.mark.parametrize("model", [MODEL, "cohere-rerank-3.5"])
 def test_what_is_longer_than_the_model_reads_is_no_error(world: PineconeWorld, model: str) -> None:
-    assert PineconeReranker(model, client=world.client()).rerank("apple", ["apple " * 5_000]) == [1.0]
+    assert PineconeReranker(model, client=world.client()).rerank("apple", ["apple " * 5_000]) == [
+        1.0
+    ]
 
 
-def test_a_blank_text_is_not_sent_and_scores_nothing(world: PineconeWorld, reranker: PineconeReranker) -> None:
+def test_a_blank_text_is_not_sent_and_scores_nothing(
+    world: PineconeWorld, reranker: PineconeReranker
+) -> None:
     assert reranker.rerank("apple", ["", "apple", " \n"]) == [0.0, 1.0, 0.0]
     assert len(world.sent("/rerank")[0]["documents"]) == 1
     assert reranker.rerank("apple", ["", ""]) == [0.0, 0.0]
@@ -70,7 +86,9 @@ def test_a_blank_text_is_not_sent_and_scores_nothing(world: PineconeWorld, reran
     assert len(world.sent("/rerank")) == 1
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(texts=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=30), max_size=6))
 def test_any_texts_get_one_score_each(reranker: PineconeReranker, texts: list[str]) -> None:
     scores = reranker.rerank("apple pie", texts)
@@ -78,11 +96,17 @@ def test_any_texts_get_one_score_each(reranker: PineconeReranker, texts: list[st
     assert all(0.0 <= score <= 1.0 for score in scores)
 
 
-@pytest.mark.parametrize("places", [[], [0], [0, 0], [0, 7], [0, -1], [0, 1, 2], [0, 1, 1], [1, 0] * 50_000])
+@pytest.mark.parametrize(
+    "places", [[], [0], [0, 0], [0, 7], [0, -1], [0, 1, 2], [0, 1, 1], [1, 0] * 50_000]
+)
 def test_an_answer_without_one_score_a_text_is_refused(
     world: PineconeWorld, reranker: PineconeReranker, places: list[int]
 ) -> None:
-    body = {"model": MODEL, "usage": {"rerank_units": 1}, "data": [{"index": at, "score": 0.5} for at in places]}
+    body = {
+        "model": MODEL,
+        "usage": {"rerank_units": 1},
+        "data": [{"index": at, "score": 0.5} for at in places],
+    }
     world.answers("/rerank", 200, json.dumps(body), content_type="application/json")
     with pytest.raises(ModelError, match="one score per text"):
         reranker.rerank("apple", ["apple", "pear"])
@@ -99,22 +123,30 @@ class Answering:
         return self
 
 
-@pytest.mark.parametrize("score", [float("nan"), float("inf"), float("-inf"), None, "0.5", [0.5], 10**400], ids=repr)
+@pytest.mark.parametrize(
+    "score", [float("nan"), float("inf"), float("-inf"), None, "0.5", [0.5], 10**400], ids=repr
+)
 def test_a_score_that_is_no_finite_number_is_refused(score: Any) -> None:
     with pytest.raises(ModelError, match="finite number") as caught:
-        PineconeReranker(MODEL, client=Answering((0, 0.5), (1, score))).rerank("apple", ["apple", "pear"])
+        PineconeReranker(MODEL, client=Answering((0, 0.5), (1, score))).rerank(
+            "apple", ["apple", "pear"]
+        )
     assert caught.value.reason == "unparsable"
 
 
 @pytest.mark.parametrize("index", [None, "1", 1.0, True, [1], 1 << 70], ids=repr)
 def test_an_index_that_is_no_place_is_refused(index: Any) -> None:
     with pytest.raises(ModelError, match="one score per text") as caught:
-        PineconeReranker(MODEL, client=Answering((0, 0.5), (index, 0.5))).rerank("apple", ["apple", "pear"])
+        PineconeReranker(MODEL, client=Answering((0, 0.5), (index, 0.5))).rerank(
+            "apple", ["apple", "pear"]
+        )
     assert caught.value.reason == "unparsable"
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 429, 500])
-def test_what_the_client_raises_passes_through(world: PineconeWorld, reranker: PineconeReranker, status: int) -> None:
+def test_what_the_client_raises_passes_through(
+    world: PineconeWorld, reranker: PineconeReranker, status: int
+) -> None:
     world.answers("/rerank", status, "no luck")
     with pytest.raises(PineconeException):
         reranker.rerank("apple", ["apple"])

@@ -33,7 +33,9 @@ def plain(value: Any) -> Any:
     if callable(getattr(type(value), "to_dict", None)):
         return plain(value.to_dict())
     if dataclasses.is_dataclass(value):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {
+            field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)
+        }
     if isinstance(value, dict):
         return {name: plain(inner) for name, inner in value.items()}
     return [plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
@@ -41,7 +43,9 @@ def plain(value: Any) -> Any:
 
 def listed(response: Any) -> tuple[Any, Any]:
     """The list of matches by attribute and by subscript, as users of this client write it."""
-    if hasattr(type(response), "result") or "result" in getattr(type(response), "attribute_map", ()):
+    if hasattr(type(response), "result") or "result" in getattr(
+        type(response), "attribute_map", ()
+    ):
         return response.result.hits, response["result"]["hits"]
     return response.matches, response["matches"]
 
@@ -72,13 +76,17 @@ def report(response: Any) -> dict[str, Any]:
         "named_texts": [read_text(item, "score") for item in items],
         "untouched": plain(response) == before and list(shape.items(response)) == list(items),
         "same_type": type(rebuilt) is type(response),
-        "same_items": all(a is b is c for a, b, c in zip(chosen, by_attribute, by_subscript, strict=True)),
+        "same_items": all(
+            a is b is c for a, b, c in zip(chosen, by_attribute, by_subscript, strict=True)
+        ),
         "same_usage": plain(rebuilt.usage) == plain(response.usage) and rebuilt.usage is not None,
         "same_info": plain(info(rebuilt)) == plain(info(response)),
-        "same_rest": {**plain(rebuilt), "matches": 0, "result": 0} == {**before, "matches": 0, "result": 0},
+        "same_rest": {**plain(rebuilt), "matches": 0, "result": 0}
+        == {**before, "matches": 0, "result": 0},
         "whole_again": plain(shape.rebuild(response, items)) == before,
         "rescored": all(read_score(it) == 0.125 and type(it) is type(items[0]) for it in anew),
-        "same_but_score": [told(response, it) for it in anew] == [told(response, it) for it in items],
+        "same_but_score": [told(response, it) for it in anew]
+        == [told(response, it) for it in items],
         "keys_of_rebuilt": read_keys_and_scores(rebuilt, shape.items(rebuilt))[0],
     }
 
@@ -92,7 +100,9 @@ def searched(index: Any, kwargs: dict[str, Any]) -> Any:
 
 def queried(index: Any) -> Any:
     shape = read_signature(index.query, takes_vector=True)
-    args, kwargs = shape.replace(("words",), {"top_k": 3, "namespace": "ns"}, query=[0.5, 0.25], top_k=7)
+    args, kwargs = shape.replace(
+        ("words",), {"top_k": 3, "namespace": "ns"}, query=[0.5, 0.25], top_k=7
+    )
     return index.query(*args, **kwargs)
 
 
@@ -105,7 +115,9 @@ def main(host: str) -> dict[str, Any]:
         "called": report(queried(index)),
         "empty": report(index.query(**query, namespace="empty")),
         "later": report(wait_for_response(index.query(**query, namespace="ns", async_req=True))),
-        "namespaces": report(index.query_namespaces(vector=[0.5, 0.25], namespaces=["a"], metric="cosine", top_k=3)),
+        "namespaces": report(
+            index.query_namespaces(vector=[0.5, 0.25], namespaces=["a"], metric="cosine", top_k=3)
+        ),
     }
     if hasattr(index, "search"):
         nested = {"inputs": {"text": "old words"}, "top_k": 3}

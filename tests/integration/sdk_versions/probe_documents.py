@@ -37,7 +37,9 @@ def report(retrieval: Any) -> dict[str, Any]:
     return {
         "type": type(retrieval.response).__name__,
         "ids": [document.id for document in retrieval.response.matches],
-        "fields": sorted({name for document in retrieval.response.matches for name in document.to_dict()}),
+        "fields": sorted(
+            {name for document in retrieval.response.matches for name in document.to_dict()}
+        ),
         "status": retrieval.status,
         "searches": retrieval.trace.searches,
         "reads": retrieval.trace.read_units,
@@ -48,15 +50,24 @@ async def search_awaiting(host: str, key: str) -> dict[str, Any]:
     async with AsyncIndex(host=host, api_key=key) as index:
         search = qtm.QueryMiddleware(CONFIG).wrap(index.documents.search, embed=embed)
         call = {"namespace": "docs", "top_k": 2, "include_fields": ["title"]}
-        return {name: report(await search.aretrieve(**call, score_by=clauses)) for name, clauses in CALLS.items()}
+        return {
+            name: report(await search.aretrieve(**call, score_by=clauses))
+            for name, clauses in CALLS.items()
+        }
 
 
 def main(host: str, key: str) -> dict[str, Any]:
     index = Pinecone(api_key=key, host=host).Index(host=host)
     search = qtm.QueryMiddleware(CONFIG).wrap(index.documents.search, embed=embed)
     call = {"namespace": "docs", "top_k": 2, "include_fields": ["title"]}
-    found = {name: report(search.retrieve(**call, score_by=clauses)) for name, clauses in CALLS.items()}
-    return {"version": version("pinecone"), "found": found, "awaited": asyncio.run(search_awaiting(host, key))}
+    found = {
+        name: report(search.retrieve(**call, score_by=clauses)) for name, clauses in CALLS.items()
+    }
+    return {
+        "version": version("pinecone"),
+        "found": found,
+        "awaited": asyncio.run(search_awaiting(host, key)),
+    }
 
 
 if __name__ == "__main__":

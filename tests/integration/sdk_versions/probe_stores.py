@@ -33,11 +33,15 @@ def told(call: Callable[[], Any]) -> Any:
 def used(query: Any, **options: Any) -> dict[str, Any]:
     """One passage is found by a filter; then the other is removed."""
     model, dimension = ("", 0) if options.get("integrated") else ("a-model", 3)
-    store: Any = open_pinecone(StoreSettings(kind="pinecone", **options), embedding_model=model, dimension=dimension)
+    store: Any = open_pinecone(
+        StoreSettings(kind="pinecone", **options), embedding_model=model, dimension=dimension
+    )
     found = {
         "upsert": told(lambda: store.upsert(PASSAGES, VECTORS)),
         "search": told(lambda: [one["id"] for one in store.search(query, 2)]),
-        "filter": told(lambda: [one["metadata"] for one in store.search(query, 2, filter={"n": 1})]),
+        "filter": told(
+            lambda: [one["metadata"] for one in store.search(query, 2, filter={"n": 1})]
+        ),
         "delete": told(lambda: store.delete(["b"])),
         "count": told(lambda: store.count()),
     }

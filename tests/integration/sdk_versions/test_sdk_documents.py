@@ -25,12 +25,16 @@ def test_every_clause_is_searched_and_the_response_is_the_sdks_own(wanted: str) 
     folder = ROOT / ".tmp" / "sdk" / wanted
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     if wanted != HERE:
-        assert folder.is_dir(), f"pinecone {wanted} is missing; run: PYTHON={sys.executable} scripts/sdk-versions"
+        assert folder.is_dir(), (
+            f"pinecone {wanted} is missing; run: PYTHON={sys.executable} scripts/sdk-versions"
+        )
         environment["PYTHONPATH"] = os.pathsep.join([str(folder), str(ROOT)])
     with pinecone_world() as world:
         add_documents(world)
         command = [sys.executable, str(PROBE), world.host("docs"), world.api_key]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=200, check=False
+        )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["version"] == wanted or report["version"].startswith(f"{wanted}.")

@@ -27,15 +27,24 @@ def probed(wanted: str) -> dict[str, Any]:
         world.add_index("dense", dimension=3)
         world.add_index("words", kind="sparse")
         world.add_index("texts", dimension=16, model="test-embed")
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | world.environment
+        environment = {
+            name: value for name, value in os.environ.items() if name != "PYTHONPATH"
+        } | world.environment
         command = [sys.executable]
         if wanted != HERE:
             folder = ROOT / ".tmp" / "sdk" / wanted
-            assert folder.is_dir(), f"pinecone {wanted} is missing; run: PYTHON={sys.executable} scripts/sdk-versions"
+            assert folder.is_dir(), (
+                f"pinecone {wanted} is missing; run: PYTHON={sys.executable} scripts/sdk-versions"
+            )
             environment["PYTHONPATH"] = str(folder)
             command.append("-S")  # no other package is in reach
         done = subprocess.run(
-            [*command, str(PROBE), world.url], env=environment, capture_output=True, text=True, timeout=200, check=False
+            [*command, str(PROBE), world.url],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
         )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)

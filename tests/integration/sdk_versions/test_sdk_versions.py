@@ -43,7 +43,9 @@ def answer_query(request: Request) -> Response:
 
 def answer_search(request: Request) -> Response:
     """As the data plane answers ``POST /records/namespaces/{namespace}/search``."""
-    hits = [{"_id": i, "_score": s, "fields": m} for i, s, m in zip(IDS, SCORES, METADATA, strict=True)]
+    hits = [
+        {"_id": i, "_score": s, "fields": m} for i, s, m in zip(IDS, SCORES, METADATA, strict=True)
+    ]
     body = {"result": {"hits": hits}, "usage": {"read_units": 6, "embed_total_tokens": 4}}
     return Response(json.dumps(body), content_type="application/json")
 
@@ -52,14 +54,19 @@ def answer_search(request: Request) -> Response:
 def service() -> Any:
     with HTTPServer(host="127.0.0.1") as server:
         server.expect_request("/query", method="POST").respond_with_handler(answer_query)
-        server.expect_request("/records/namespaces/ns/search", method="POST").respond_with_handler(answer_search)
+        server.expect_request("/records/namespaces/ns/search", method="POST").respond_with_handler(
+            answer_search
+        )
         yield server
 
 
 def run_with(wanted: str, *program: str) -> str:
     """What a *program* prints, run with the SDK of the version *wanted* and, but for the one here, no other package."""
     folder = ROOT / ".tmp" / "sdk" / wanted
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # an installed copy of the package may be another one
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+    }  # an installed copy of the package may be another one
     command = [sys.executable]
     if wanted != HERE:
         if not folder.is_dir():
@@ -104,11 +111,15 @@ except Exception as error:
 
 
 @pytest.mark.parametrize("wanted", [*OLDER, HERE])
-def test_since_9_alone_the_client_does_not_take_its_key_to_another_host(wanted: str, service: HTTPServer) -> None:
+def test_since_9_alone_the_client_does_not_take_its_key_to_another_host(
+    wanted: str, service: HTTPServer
+) -> None:
     # SECURITY.md says so: before, nothing that a caller could set keeps it from following.
     elsewhere = service.url_for("/query").replace("127.0.0.1", "localhost")
     with HTTPServer(host="127.0.0.1") as moved:
-        moved.expect_request("/query", method="POST").respond_with_data("", 307, {"Location": elsewhere})
+        moved.expect_request("/query", method="POST").respond_with_data(
+            "", 307, {"Location": elsewhere}
+        )
         service.clear_log()
         run_with(wanted, "-c", REDIRECTED, moved.url_for("").rstrip("/"))
     keys = [sent.headers.get("Api-Key") for sent, _ in service.log]
@@ -182,4 +193,6 @@ def test_the_replaced_query_and_top_k_are_what_the_service_receives(probed: Prob
     vectors = [body for body in bodies if body.get("topK") == 7]
     assert [(body["vector"], body["namespace"]) for body in vectors] == [([0.5, 0.25], "ns")]
     texts = [body["query"] for body in bodies if "query" in body]
-    assert texts == ([] if wanted.startswith("5.") else [{"inputs": {"text": "new words"}, "top_k": 7}])
+    assert texts == (
+        [] if wanted.startswith("5.") else [{"inputs": {"text": "new words"}, "top_k": 7}]
+    )

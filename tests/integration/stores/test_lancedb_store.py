@@ -35,7 +35,9 @@ class TestInAFolder(AtomicStoreContract, KeywordContract, FileStoreContract):
             store.close()
 
 
-def test_a_missing_lancedb_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_lancedb_is_named_with_its_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(__import__("sys").modules, "lancedb", None)
     with pytest.raises(MissingExtra, match=r"qtmiddleware\[lancedb\]"):
         open_store(tmp_path / "store")
@@ -77,7 +79,10 @@ def test_a_write_is_one_version_of_the_table(tmp_path: Path) -> None:
     with open_store(tmp_path / "store") as store:
         store.upsert([Passage(f"p{n}", "") for n in range(600)], [X] * 600)
         before = store._open.version
-        store.write(((Passage(f"p{n}", ""), X) for n in range(300, 900)), delete=[f"p{n}" for n in range(300)])
+        store.write(
+            ((Passage(f"p{n}", ""), X) for n in range(300, 900)),
+            delete=[f"p{n}" for n in range(300)],
+        )
         assert store._open.version == before + 1
         assert store.count() == 600
 
@@ -119,11 +124,15 @@ def test_a_filter_is_exact_whether_few_or_many_meet_it(
 ) -> None:
     monkeypatch.setattr(lancedb_store, "_FEW", few)
     with open_store(tmp_path / "store") as store:
-        held = [Passage(f"p{n:03}", "pie " * (1 + n % 5), {"n": n, "far": n >= 390}) for n in range(400)]
+        held = [
+            Passage(f"p{n:03}", "pie " * (1 + n % 5), {"n": n, "far": n >= 390}) for n in range(400)
+        ]
         store.upsert(held, [[1.0, n / 100, 0.0] for n in range(400)])
         for _ in range(2):
             for top_k, met in ((3, range(390, 393)), (50, range(390, 400))):
-                found = [one["metadata"]["n"] for one in store.search(X, top_k, filter={"far": True})]
+                found = [
+                    one["metadata"]["n"] for one in store.search(X, top_k, filter={"far": True})
+                ]
                 assert found == list(met)
             assert store.search(X, 3, filter={"n": -1}) == []
             assert len(store.keyword_search("pie", 50, filter={"far": True})) == 10

@@ -18,9 +18,16 @@ from tests.support.store_contract import TEXT, KeywordContract, StoreContract
 pytestmark = pytest.mark.thorough
 
 IDS = st.text(st.characters(min_codepoint=1, max_codepoint=127), min_size=1, max_size=40)
-VALUES = st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | TEXT
+VALUES = (
+    st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT
+)
 METADATA = st.dictionaries(
-    TEXT.filter(lambda key: not key.startswith("$") and key != "text"), VALUES | st.lists(TEXT, max_size=3), max_size=4
+    TEXT.filter(lambda key: not key.startswith("$") and key != "text"),
+    VALUES | st.lists(TEXT, max_size=3),
+    max_size=4,
 )
 
 
@@ -72,6 +79,8 @@ class TestWithWords(StoreContract, KeywordContract):
             name = f"words-{len(world.app.indexes)}"
             world.add_index(name, kind="sparse")
             leg = SparsePineconeStore(world.index(name), encoder)
-            return HybridPineconeStore(dense(world), sparse=leg, embedding_model="model", dimension=3)
+            return HybridPineconeStore(
+                dense(world), sparse=leg, embedding_model="model", dimension=3
+            )
 
         return make

@@ -38,7 +38,9 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[PineconeWorld]:
 
 @pytest.fixture
 def store(world: PineconeWorld) -> PineconeStore:
-    made = PineconeStore(world.index("passages"), embedding_model="a-model", dimension=3, timeout_seconds=20)
+    made = PineconeStore(
+        world.index("passages"), embedding_model="a-model", dimension=3, timeout_seconds=20
+    )
     made.upsert([Passage("a", "apple")], [X])
     return made
 
@@ -60,8 +62,14 @@ BAD_DAYS: dict[str, tuple[dict[str, Any], str]] = {
     "forbidden": ({"status": 403, "body": "quota"}, "HTTP 403"),
     "too large": ({"status": 413, "body": "too big"}, "too large .*413"),
     "rejected": ({"status": 400, "body": SECRET_TEXT}, "rejected the request.*HTTP 400"),
-    "rate limited": ({"status": 429, "body": "slow", "headers": {"Retry-After": "1"}}, "no more requests.*HTTP 429"),
-    "down": ({"status": 500, "body": SECRET_TEXT}, r"is not available; try again later \(HTTP 500\)"),
+    "rate limited": (
+        {"status": 429, "body": "slow", "headers": {"Retry-After": "1"}},
+        "no more requests.*HTTP 429",
+    ),
+    "down": (
+        {"status": 500, "body": SECRET_TEXT},
+        r"is not available; try again later \(HTTP 500\)",
+    ),
     "gateway": ({"status": 503, "body": "<html>", "content_type": "text/html"}, "HTTP 503"),
     "teapot": ({"status": 418, "body": "short and stout"}, "HTTP 418"),
 }
@@ -91,8 +99,12 @@ def test_a_bad_answer_is_told_in_a_sentence_with_its_cause(
 
 
 @pytest.mark.parametrize("use", ["search", "upsert", "count"])
-@pytest.mark.parametrize("body", ["{", "[]", "null", '{"matches": [{"id": 7}], "upsertedCount": "x", "namespaces": 1}'])
-def test_an_answer_that_cannot_be_read_is_told(world: PineconeWorld, store: PineconeStore, use: str, body: str) -> None:
+@pytest.mark.parametrize(
+    "body", ["{", "[]", "null", '{"matches": [{"id": 7}], "upsertedCount": "x", "namespaces": 1}']
+)
+def test_an_answer_that_cannot_be_read_is_told(
+    world: PineconeWorld, store: PineconeStore, use: str, body: str
+) -> None:
     path, call = USES[use]
     world.answers(path, 200, body, content_type="application/json")
     assert "cannot be read" in str(failure(lambda: call(store)))
@@ -115,10 +127,15 @@ def test_no_index_at_that_address_is_told(world: PineconeWorld) -> None:
     index = world.client().Index(host=world.host("nobody"))
     with index:
         error = failure(PineconeStore(index, embedding_model="a-model", dimension=3).count)
-    assert "knows no such index or model; check the names and hosts in the config's store (HTTP 404)" in str(error)
+    assert (
+        "knows no such index or model; check the names and hosts in the config's store (HTTP 404)"
+        in str(error)
+    )
 
 
-def test_a_namespace_that_is_gone_is_no_error_of_removing(world: PineconeWorld, store: PineconeStore) -> None:
+def test_a_namespace_that_is_gone_is_no_error_of_removing(
+    world: PineconeWorld, store: PineconeStore
+) -> None:
     store.delete(["a"])
     store.delete(["a"])
     assert store.count() == 0
@@ -133,14 +150,18 @@ def test_nobody_at_that_address_is_told(world: PineconeWorld) -> None:
 @each_use
 @pytest.mark.usefixtures("store")
 def test_what_hangs_is_waited_for_no_longer_than_was_said(world: PineconeWorld, use: str) -> None:
-    hasty = PineconeStore(world.index("passages"), embedding_model="a-model", dimension=3, timeout_seconds=0.5)
+    hasty = PineconeStore(
+        world.index("passages"), embedding_model="a-model", dimension=3, timeout_seconds=0.5
+    )
     path, call = USES[use]
     world.hangs(path)
     assert "did not answer within 0.5 seconds" in str(failure(lambda: call(hasty)))
 
 
 def test_nobody_queues_behind_a_look_that_hangs(world: PineconeWorld) -> None:
-    store = PineconeStore(world.index("passages"), embedding_model="a-model", dimension=3, timeout_seconds=0.5)
+    store = PineconeStore(
+        world.index("passages"), embedding_model="a-model", dimension=3, timeout_seconds=0.5
+    )
     world.hangs("/describe_index_stats")
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(store.search, X, 1) for _ in range(8)]
@@ -156,7 +177,9 @@ def test_a_failed_look_is_not_taken_for_an_answer(world: PineconeWorld) -> None:
     assert store.count() == 1
 
 
-def test_the_clients_own_retries_are_the_only_ones(world: PineconeWorld, store: PineconeStore) -> None:
+def test_the_clients_own_retries_are_the_only_ones(
+    world: PineconeWorld, store: PineconeStore
+) -> None:
     world.answers("/query", 503)
     failure(lambda: store.search(X, 1))
     assert sum(one.path == "/query" for one in world.exchanges) == 4
@@ -167,7 +190,9 @@ def test_a_short_disturbance_passes_unnoticed(world: PineconeWorld, store: Pinec
     assert [one["id"] for one in store.search(X, 1)] == ["a"]
 
 
-def test_a_failure_of_the_second_batch_says_how_far_it_came(world: PineconeWorld, store: PineconeStore) -> None:
+def test_a_failure_of_the_second_batch_says_how_far_it_came(
+    world: PineconeWorld, store: PineconeStore
+) -> None:
     def passages() -> Iterator[tuple[Passage, list[float]]]:
         for n in range(2_000):
             if n == 1_001:
@@ -181,21 +206,32 @@ def test_a_failure_of_the_second_batch_says_how_far_it_came(world: PineconeWorld
 
 
 def test_a_failure_of_the_word_index_is_told(world: PineconeWorld) -> None:
-    words = SparsePineconeStore(world.index("words"), PineconeSparseEncoder(world.client(), timeout_seconds=20))
-    store = HybridPineconeStore(world.index("passages"), sparse=words, embedding_model="a-model", dimension=3)
+    words = SparsePineconeStore(
+        world.index("words"), PineconeSparseEncoder(world.client(), timeout_seconds=20)
+    )
+    store = HybridPineconeStore(
+        world.index("passages"), sparse=words, embedding_model="a-model", dimension=3
+    )
     world.answers("/embed", 429, "too many tokens")
     error = failure(lambda: store.upsert([Passage("a", SECRET_TEXT)], [X]))
-    assert "Pinecone's model pinecone-sparse-english-v0 could not be asked for sparse vectors" in str(error)
+    assert (
+        "Pinecone's model pinecone-sparse-english-v0 could not be asked for sparse vectors"
+        in str(error)
+    )
     world.recovers()
     store.upsert([Passage("a", SECRET_TEXT)], [X])
     assert store.keyword_search("Jaco", 1)[0]["id"] == "a"
     world.hangs("/embed")
-    hasty = SparsePineconeStore(world.index("words"), PineconeSparseEncoder(world.client(), timeout_seconds=0.5))
+    hasty = SparsePineconeStore(
+        world.index("words"), PineconeSparseEncoder(world.client(), timeout_seconds=0.5)
+    )
     assert "within 0.5 seconds" in str(failure(lambda: hasty.search("Jaco", 1)))
 
 
 @pytest.mark.parametrize("day", ["hangs", "rate limited", "down"])
-def test_a_question_on_a_bad_day_is_searched_once(world: PineconeWorld, store: PineconeStore, day: str) -> None:
+def test_a_question_on_a_bad_day_is_searched_once(
+    world: PineconeWorld, store: PineconeStore, day: str
+) -> None:
     if day == "hangs":
         # With the store that is open already, what it looks up first would be late too on a busy machine.
         store._calls._seconds = 0.5

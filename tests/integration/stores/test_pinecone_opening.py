@@ -10,7 +10,12 @@ import pytest
 
 from qtmiddleware.config.kit_settings import StoreSettings
 from qtmiddleware.errors import ConfigError, StoreError
-from qtmiddleware.kit.stores.pinecone import HybridPineconeStore, PineconeStore, PineconeTextStore, open_pinecone
+from qtmiddleware.kit.stores.pinecone import (
+    HybridPineconeStore,
+    PineconeStore,
+    PineconeTextStore,
+    open_pinecone,
+)
 from qtmiddleware.protocols import KeywordStore, Passage
 from tests.support.pinecone_world import API_KEY, PineconeWorld, pinecone_world, without_pauses
 
@@ -30,7 +35,9 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[PineconeWorld]:
 
 
 def opened(**options: Any) -> Any:
-    return open_pinecone(StoreSettings(kind="pinecone", **options), embedding_model="a-model", dimension=3)
+    return open_pinecone(
+        StoreSettings(kind="pinecone", **options), embedding_model="a-model", dimension=3
+    )
 
 
 def test_an_index_is_opened_by_its_name(world: PineconeWorld) -> None:
@@ -91,14 +98,18 @@ def test_without_a_key_the_variable_is_named(
         opened(index="passages")
 
 
-def test_blanks_around_the_key_do_no_harm(world: PineconeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blanks_around_the_key_do_no_harm(
+    world: PineconeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PINECONE_API_KEY", f" {API_KEY}\n")
     with opened(index="passages") as store:
         assert store.count() == 0
 
 
 @pytest.mark.parametrize("key", ["not-the-key", "schlüssel-geheim", "two words\x01"])
-def test_a_wrong_key_is_told_and_not_shown(world: PineconeWorld, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+def test_a_wrong_key_is_told_and_not_shown(
+    world: PineconeWorld, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
     monkeypatch.setenv("PINECONE_API_KEY", key)
     with pytest.raises(StoreError) as caught:
         opened(index="passages")
@@ -106,9 +117,13 @@ def test_a_wrong_key_is_told_and_not_shown(world: PineconeWorld, monkeypatch: py
 
 
 def test_an_index_that_is_not_there_is_told_by_name(world: PineconeWorld) -> None:
-    with pytest.raises(StoreError, match=r"the Pinecone index 'nobody' could not be opened: .*HTTP 404"):
+    with pytest.raises(
+        StoreError, match=r"the Pinecone index 'nobody' could not be opened: .*HTTP 404"
+    ):
         opened(index="nobody")
-    with pytest.raises(StoreError, match=r"the Pinecone index 'none' could not be opened: .*HTTP 404"):
+    with pytest.raises(
+        StoreError, match=r"the Pinecone index 'none' could not be opened: .*HTTP 404"
+    ):
         opened(index="passages", sparse_index="none")
 
 
@@ -129,7 +144,9 @@ def test_a_host_that_is_none_is_told(world: PineconeWorld, host: str) -> None:
 )
 def test_options_that_do_not_go_together_name_their_key(options: dict[str, Any], path: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        open_pinecone(replace(StoreSettings(kind="pinecone"), **options), embedding_model="m", dimension=3)
+        open_pinecone(
+            replace(StoreSettings(kind="pinecone"), **options), embedding_model="m", dimension=3
+        )
     assert caught.value.path == path
     assert path in str(caught.value)
 

@@ -40,7 +40,9 @@ SERVED = [
     ("inference", "", "POST", "/embed"),
     ("inference", "", "POST", "/rerank"),
 ]
-each_operation = pytest.mark.parametrize(("spec", "index", "method", "path"), SERVED, ids=[it[3] for it in SERVED])
+each_operation = pytest.mark.parametrize(
+    ("spec", "index", "method", "path"), SERVED, ids=[it[3] for it in SERVED]
+)
 POSTED = [it for it in SERVED if it[2] == "POST"]
 bounded = settings(
     max_examples=12,
@@ -61,7 +63,9 @@ REJECTED = [*AS_DESCRIBED, openapi.negative_data_rejection]
 
 @schemathesis.serializer(LINES)
 def lines(ctx: schemathesis.SerializationContext, value: Any) -> bytes:
-    return b"".join(json.dumps(one).encode() + b"\n" for one in (value if isinstance(value, list) else [value]))
+    return b"".join(
+        json.dumps(one).encode() + b"\n" for one in (value if isinstance(value, list) else [value])
+    )
 
 
 def served() -> App:
@@ -76,10 +80,19 @@ def served() -> App:
 
 
 NAME = {"type": "string", "pattern": "^[a-z]{1,9}$"}
-FILTER = {"type": "object", "properties": {"page": {"type": "number"}, "tags": NAME}, "additionalProperties": False}
+FILTER = {
+    "type": "object",
+    "properties": {"page": {"type": "number"}, "tags": NAME},
+    "additionalProperties": False,
+}
 TEXT = {"type": "object", "properties": {"text": NAME}, "required": ["text"]}
 TEXTS = {"type": "array", "minItems": 1, "maxItems": 5, "items": TEXT}
-NUMBERS = {"type": "array", "minItems": 2, "maxItems": 2, "items": {"type": "number", "minimum": 1, "maximum": 9}}
+NUMBERS = {
+    "type": "array",
+    "minItems": 2,
+    "maxItems": 2,
+    "items": {"type": "number", "minimum": 1, "maximum": 9},
+}
 # Requests that can be served as things stand: what the description allows is mostly refused for what it holds.
 SERVABLE: dict[str, dict[str, Any]] = {
     "QueryRequest": {
@@ -92,14 +105,22 @@ SERVABLE: dict[str, dict[str, Any]] = {
     },
     "UpsertRequest": {
         "namespace": NAME,
-        "vectors": {"type": "array", "minItems": 1, "maxItems": 5, "items": {"$ref": "#/components/schemas/Vector"}},
+        "vectors": {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": 5,
+            "items": {"$ref": "#/components/schemas/Vector"},
+        },
     },
     "Vector": {
         "id": NAME,
         "values": NUMBERS,
         "metadata": {"type": "object", "additionalProperties": {"type": "string"}},
     },
-    "DeleteRequest": {"ids": {"type": "array", "minItems": 1, "items": NAME}, "namespace": {"enum": ["__default__"]}},
+    "DeleteRequest": {
+        "ids": {"type": "array", "minItems": 1, "items": NAME},
+        "namespace": {"enum": ["__default__"]},
+    },
     "DescribeIndexStatsRequest": {},
     "UpsertRecord": {"_id": NAME, "text": {"type": "string"}, "page": {"type": "number"}},
     "SearchRecordsRequest": {
@@ -131,7 +152,11 @@ SERVABLE: dict[str, dict[str, Any]] = {
             "maxItems": 3,
             "items": {
                 "type": "object",
-                "properties": {"type": {"enum": ["text"]}, "query": NAME, "fields": {"enum": [["body"]]}},
+                "properties": {
+                    "type": {"enum": ["text"]},
+                    "query": NAME,
+                    "fields": {"enum": [["body"]]},
+                },
                 "required": ["type", "query", "fields"],
                 "additionalProperties": False,
             },
@@ -174,7 +199,11 @@ def servable(spec: str) -> dict[str, Any]:
     for name, properties in SERVABLE.items():
         if name in schemas:
             required = REQUIRED.get(name, schemas[name].get("required", []))
-            schemas[name] = {"type": "object", "properties": properties, "additionalProperties": False}
+            schemas[name] = {
+                "type": "object",
+                "properties": properties,
+                "additionalProperties": False,
+            }
             schemas[name] |= {"required": required} if required else {}
     for path in narrowed["paths"].values():
         for parameter in path.get("get", {}).get("parameters", ()):
@@ -185,7 +214,9 @@ def servable(spec: str) -> dict[str, Any]:
         if body := path.get("post", {}).get("requestBody"):
             body["required"] = True
             for content in body["content"].values():
-                content["schema"] |= {"minItems": 1} if content["schema"].get("type") == "array" else {}
+                content["schema"] |= (
+                    {"minItems": 1} if content["schema"].get("type") == "array" else {}
+                )
         for parameter in path.get("post", {}).get("parameters", ()):
             if parameter["in"] == "path":
                 parameter["schema"] = NAME
@@ -210,7 +241,9 @@ def operation(description: dict[str, Any], index: str, method: str, path: str) -
 
 @needs_shared_data
 @each_operation
-def test_what_the_description_allows_is_answered_as_described(spec: str, index: str, method: str, path: str) -> None:
+def test_what_the_description_allows_is_answered_as_described(
+    spec: str, index: str, method: str, path: str
+) -> None:
     @bounded
     @given(case=operation(described.description(spec), index, method, path).as_strategy())
     def tried(case: Any) -> None:
@@ -221,7 +254,9 @@ def test_what_the_description_allows_is_answered_as_described(spec: str, index: 
 
 @needs_shared_data
 @each_operation
-def test_what_can_be_served_is_served_as_described(spec: str, index: str, method: str, path: str) -> None:
+def test_what_can_be_served_is_served_as_described(
+    spec: str, index: str, method: str, path: str
+) -> None:
     @bounded
     @given(case=operation(servable(spec), index, method, path).as_strategy())
     def tried(case: Any) -> None:
@@ -234,7 +269,9 @@ def test_what_can_be_served_is_served_as_described(spec: str, index: str, method
 
 @needs_shared_data
 @each_operation
-def test_what_the_description_forbids_is_rejected_as_described(spec: str, index: str, method: str, path: str) -> None:
+def test_what_the_description_forbids_is_rejected_as_described(
+    spec: str, index: str, method: str, path: str
+) -> None:
     described_so = operation(described.description(spec), index, method, path)
     strategy = described_so.as_strategy(generation_mode=schemathesis.GenerationMode.NEGATIVE)
 
@@ -259,8 +296,13 @@ def is_json_object(body: bytes) -> bool:
     body=st.binary(max_size=60).filter(lambda body: not is_json_object(body))
     | st.sampled_from([b"", b"{", b"[]", b"null", b"NaN", b'{"topK": Infinity}', b"[" * 5_000])
 )
-def test_a_body_that_is_no_json_object_is_refused(spec: str, index: str, method: str, path: str, body: bytes) -> None:
-    client, url = Client(served()), (f"/i/{index}" if index else "") + path.replace("{namespace}", "n")
+def test_a_body_that_is_no_json_object_is_refused(
+    spec: str, index: str, method: str, path: str, body: bytes
+) -> None:
+    client, url = (
+        Client(served()),
+        (f"/i/{index}" if index else "") + path.replace("{namespace}", "n"),
+    )
     kind = "application/x-ndjson" if url.endswith("s/n/upsert") else "application/json"
     answer = client.open(url, method=method, data=body, headers=HEADERS, content_type=kind)
     assert answer.status_code in {400, 413}
@@ -279,16 +321,30 @@ def test_a_body_that_is_no_json_object_is_refused(spec: str, index: str, method:
         ("/vectors/upsert", {"vectors": [{"id": "a", "values": [1.0, 0.0]}] * 1_001}),
         ("/vectors/upsert", {"vectors": [{"id": "ä", "values": [1.0, 0.0]}]}),
         ("/vectors/upsert", {"vectors": [{"id": "a" * 513, "values": [1.0, 0.0]}]}),
-        ("/vectors/upsert", {"vectors": [{"id": "a", "values": [1.0, 0.0], "metadata": {"a": {"b": 1}}}]}),
-        ("/vectors/upsert", {"vectors": [{"id": "a", "values": [1.0, 0.0], "metadata": {"a": [1]}}]}),
-        ("/vectors/upsert", {"vectors": [{"id": "a", "sparseValues": {"indices": [1, 1], "values": [1, 2]}}]}),
-        ("/vectors/upsert", {"vectors": [{"id": "a", "sparseValues": {"indices": [1], "values": [1, 2]}}]}),
+        (
+            "/vectors/upsert",
+            {"vectors": [{"id": "a", "values": [1.0, 0.0], "metadata": {"a": {"b": 1}}}]},
+        ),
+        (
+            "/vectors/upsert",
+            {"vectors": [{"id": "a", "values": [1.0, 0.0], "metadata": {"a": [1]}}]},
+        ),
+        (
+            "/vectors/upsert",
+            {"vectors": [{"id": "a", "sparseValues": {"indices": [1, 1], "values": [1, 2]}}]},
+        ),
+        (
+            "/vectors/upsert",
+            {"vectors": [{"id": "a", "sparseValues": {"indices": [1], "values": [1, 2]}}]},
+        ),
         ("/vectors/delete", {"ids": []}),
         ("/vectors/delete", {"ids": ["a"], "filter": {"a": 1}}),
         ("/vectors/delete", {"filter": {}}),
     ],
 )
-def test_what_only_the_newer_description_forbids_is_told_as_a_defect_of_the_client(path: str, body: Any) -> None:
+def test_what_only_the_newer_description_forbids_is_told_as_a_defect_of_the_client(
+    path: str, body: Any
+) -> None:
     told = []
     app = served()
     app.watch = lambda exchange: told.append(exchange.broken)
@@ -302,17 +358,25 @@ def test_a_request_that_breaks_the_rules_fails_the_test_that_sent_it() -> None:
     def sent() -> None:
         with pinecone_world() as world:
             world.add_index("passages", dimension=2)
-            httpx.post(f"{world.host('passages')}/query", json={"topK": 0, "vector": [1, 0]}, headers=HEADERS)
+            httpx.post(
+                f"{world.host('passages')}/query",
+                json={"topK": 0, "vector": [1, 0]},
+                headers=HEADERS,
+            )
 
     with pytest.raises(AssertionError, match="topK"):
         sent()
 
 
 def test_a_wrong_key_is_answered_in_plain_text() -> None:
-    answer = Client(served()).post("/i/passages/query", json={}, headers={**HEADERS, "Api-Key": "another"})
+    answer = Client(served()).post(
+        "/i/passages/query", json={}, headers={**HEADERS, "Api-Key": "another"}
+    )
     assert (answer.status_code, answer.mimetype) == (401, "text/plain")
 
 
-@pytest.mark.parametrize("url", ["/nothing", "/i/nobody/query", "/i/passages/nothing", "/indexes/nobody"])
+@pytest.mark.parametrize(
+    "url", ["/nothing", "/i/nobody/query", "/i/passages/nothing", "/indexes/nobody"]
+)
 def test_what_is_not_there_is_not_found(url: str) -> None:
     assert Client(served()).post(url, json={}, headers=HEADERS).status_code in {404, 405}

@@ -43,7 +43,9 @@ def world() -> Iterator[PineconeWorld]:
 
 
 def opened(world: PineconeWorld, index: str = "passages", **options: Any) -> PineconeStore:
-    return PineconeStore(world.index(index), **{"embedding_model": "a-model", "dimension": 3, **options})
+    return PineconeStore(
+        world.index(index), **{"embedding_model": "a-model", "dimension": 3, **options}
+    )
 
 
 @pytest.fixture
@@ -55,7 +57,9 @@ def ids(records: list[dict[str, Any]]) -> list[str]:
     return [one["id"] for one in records]
 
 
-def test_what_its_searches_read_is_part_of_the_account(store: PineconeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_its_searches_read_is_part_of_the_account(
+    store: PineconeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store.upsert([Passage("a", "apples", {})], [X])
     monkeypatch.setitem(operations.USAGE, "readUnits", 6)
     with qtm.QueryMiddleware(store=store, embedder=lambda texts: [X for _ in texts]) as qm:
@@ -71,7 +75,8 @@ def test_it_is_a_store_without_a_word_search(store: Any) -> None:
 
 def test_the_nearest_come_first_with_text_and_metadata_apart(store: PineconeStore) -> None:
     store.upsert(
-        [Passage("x", "ex", {"n": 1, "at": 0.5}), Passage("xy", "both"), Passage("y", "why")], [X, [2, 2, 0], Y]
+        [Passage("x", "ex", {"n": 1, "at": 0.5}), Passage("xy", "both"), Passage("y", "why")],
+        [X, [2, 2, 0], Y],
     )
     found = store.search([3.0, 0.0, 0.0], 2)
     assert ids(found) == ["x", "xy"]
@@ -79,8 +84,12 @@ def test_the_nearest_come_first_with_text_and_metadata_apart(store: PineconeStor
     assert isinstance(found[0]["metadata"]["n"], int)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(records=st.lists(st.tuples(IDS, TEXT, METADATA), max_size=4, unique_by=lambda record: record[0]))
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    records=st.lists(st.tuples(IDS, TEXT, METADATA), max_size=4, unique_by=lambda record: record[0])
+)
 def test_ids_texts_and_metadata_come_back_as_they_went(store: PineconeStore, records: Any) -> None:
     store.upsert([Passage(*record) for record in records], [X] * len(records))
     found = {one["id"]: (one["text"], one["metadata"]) for one in store.search(X, 10)}
@@ -106,16 +115,34 @@ def test_text_that_was_decoded_badly_is_kept_readable(store: PineconeStore) -> N
     assert store.search(X, 1)[0]["text"] == "be\ufffdfore"
 
 
-def test_a_filter_reaches_pinecone_in_plain_json(world: PineconeWorld, store: PineconeStore) -> None:
-    store.upsert([Passage(str(n), "", {"n": n, "tags": ["even" if n % 2 == 0 else "odd"]}) for n in range(6)], [X] * 6)
-    assert ids(store.search(X, 9, filter={"n": {"$gte": 2, "$lt": 5}, "tags": "even"})) == ["2", "4"]
+def test_a_filter_reaches_pinecone_in_plain_json(
+    world: PineconeWorld, store: PineconeStore
+) -> None:
+    store.upsert(
+        [
+            Passage(str(n), "", {"n": n, "tags": ["even" if n % 2 == 0 else "odd"]})
+            for n in range(6)
+        ],
+        [X] * 6,
+    )
+    assert ids(store.search(X, 9, filter={"n": {"$gte": 2, "$lt": 5}, "tags": "even"})) == [
+        "2",
+        "4",
+    ]
     assert ids(store.search(X, 9, filter={"n": {"$in": (1, 5)}})) == ["1", "5"]
-    assert ids(store.search(X, 9, filter={"$or": [{"n": 0}, {"tags": {"$nin": {"even"}}}]})) == ["0", "1", "3", "5"]
+    assert ids(store.search(X, 9, filter={"$or": [{"n": 0}, {"tags": {"$nin": {"even"}}}]})) == [
+        "0",
+        "1",
+        "3",
+        "5",
+    ]
     assert len(store.search(X, 9, filter={})) == 6
     assert "filter" not in world.sent("/query")[-1]
 
 
-def test_an_impossible_filter_is_refused_before_anything_is_sent(world: PineconeWorld, store: PineconeStore) -> None:
+def test_an_impossible_filter_is_refused_before_anything_is_sent(
+    world: PineconeWorld, store: PineconeStore
+) -> None:
     store.count()
     before = len(world.exchanges)
     with pytest.raises(InvalidQuery, match=r"\$like"):
@@ -145,9 +172,14 @@ def test_namespaces_are_kept_apart(world: PineconeWorld, store: PineconeStore) -
     assert (ids(store.search(X, 5)), ids(other.search(X, 5))) == (["a"], ["b", "c"])
 
 
-def test_a_write_replaces_and_then_removes_what_was_not_written(world: PineconeWorld, store: PineconeStore) -> None:
+def test_a_write_replaces_and_then_removes_what_was_not_written(
+    world: PineconeWorld, store: PineconeStore
+) -> None:
     store.upsert([Passage("a", "old"), Passage("b", "stale"), Passage("c", "stays")], [X, X, X])
-    store.write([(Passage("a", "new"), Y), (Passage("d", "more"), Z)], delete=["a", "b", "nobody", "ünknown", ""])
+    store.write(
+        [(Passage("a", "new"), Y), (Passage("d", "more"), Z)],
+        delete=["a", "b", "nobody", "ünknown", ""],
+    )
     assert {id_: one.metadata["text"] for id_, one in world.stored("passages").items()} == {
         "a": "new",
         "c": "stays",
@@ -161,18 +193,24 @@ def test_of_one_id_twice_the_last_stays(world: PineconeWorld, store: PineconeSto
     assert world.stored("passages")["a"] == Stored((0.0, 0.0, 1.0), metadata={"text": "second"})
 
 
-def test_nothing_to_write_or_remove_asks_for_nothing(world: PineconeWorld, store: PineconeStore) -> None:
+def test_nothing_to_write_or_remove_asks_for_nothing(
+    world: PineconeWorld, store: PineconeStore
+) -> None:
     store.upsert([], [])
     store.delete([])
     assert world.exchanges == []
 
 
-def test_removing_from_a_namespace_that_is_not_there_is_no_error(world: PineconeWorld, store: PineconeStore) -> None:
+def test_removing_from_a_namespace_that_is_not_there_is_no_error(
+    world: PineconeWorld, store: PineconeStore
+) -> None:
     store.delete(["a"])
     assert world.exchanges[-1].response.status_code == 404
 
 
-def test_long_texts_go_in_batches_within_every_limit(world: PineconeWorld, store: PineconeStore) -> None:
+def test_long_texts_go_in_batches_within_every_limit(
+    world: PineconeWorld, store: PineconeStore
+) -> None:
     passages = [Passage(f"p{n}", "ä" * 4_000, {"n": n}) for n in range(600)]
     short = [Passage(f"s{n}", "") for n in range(2_500)]
     store.upsert([*passages, *short], [X] * 3_100)
@@ -183,7 +221,12 @@ def test_long_texts_go_in_batches_within_every_limit(world: PineconeWorld, store
     assert max(len(one.body) for one in requests) >= 1_800_000
     assert store.count() == 3_100
     store.delete([one.id for one in (*passages, *short)])
-    assert [len(body["ids"]) for body in world.sent("/vectors/delete")] == [1_000, 1_000, 1_000, 100]
+    assert [len(body["ids"]) for body in world.sent("/vectors/delete")] == [
+        1_000,
+        1_000,
+        1_000,
+        100,
+    ]
     assert store.count() == 0
 
 
@@ -246,7 +289,9 @@ def test_too_few_vectors_are_refused(store: PineconeStore) -> None:
         store.upsert([Passage("a", ""), Passage("b", "")], [X])
 
 
-def test_a_failure_on_the_way_says_how_far_it_came(world: PineconeWorld, store: PineconeStore) -> None:
+def test_a_failure_on_the_way_says_how_far_it_came(
+    world: PineconeWorld, store: PineconeStore
+) -> None:
     rows = [(Passage(str(n), ""), X) for n in range(1_500)]
     with pytest.raises(StoreError, match=r"ASCII.*1,000 passages had been written by then"):
         store.write([*rows, (Passage("ä", ""), X)], delete=["stale"])
@@ -265,7 +310,9 @@ def test_a_query_by_text_is_refused(store: PineconeStore) -> None:
         store.search("apple", 1)
 
 
-def test_as_many_are_asked_for_as_pinecone_gives(world: PineconeWorld, store: PineconeStore) -> None:
+def test_as_many_are_asked_for_as_pinecone_gives(
+    world: PineconeWorld, store: PineconeStore
+) -> None:
     assert store.search(X, 20_000) == []
     assert (store.search(X, 0), store.search(X, -1)) == ([], [])
     (sent,) = world.sent("/query")
@@ -276,7 +323,10 @@ def test_greater_is_better_for_euclidean_distances_too(world: PineconeWorld) -> 
     world.add_index("distances", dimension=3, metric="euclidean")
     store = opened(world, "distances")
     store.upsert([Passage("far", ""), Passage("near", "")], [[9.0, 0.0, 0.0], [2.0, 0.0, 0.0]])
-    assert [(one["id"], one["score"]) for one in store.search(X, 2)] == [("near", -1.0), ("far", -64.0)]
+    assert [(one["id"], one["score"]) for one in store.search(X, 2)] == [
+        ("near", -1.0),
+        ("far", -64.0),
+    ]
 
 
 def test_threads_may_write_and_search_at_once(store: PineconeStore) -> None:
@@ -316,10 +366,16 @@ def test_no_key_shows_in_its_repr(store: PineconeStore) -> None:
 # What the vectors were made with.
 
 
-def test_the_model_is_kept_beside_the_passages_and_not_counted(world: PineconeWorld, store: PineconeStore) -> None:
+def test_the_model_is_kept_beside_the_passages_and_not_counted(
+    world: PineconeWorld, store: PineconeStore
+) -> None:
     store.upsert([Passage("a", "")], [X])
     (note,) = (one.metadata for one in world.stored("passages", ABOUT).values())
-    assert (note["namespace"], note["embedding_model"], note["dimension"]) == ("__default__", "a-model", 3.0)
+    assert (note["namespace"], note["embedding_model"], note["dimension"]) == (
+        "__default__",
+        "a-model",
+        3.0,
+    )
     assert store.count() == 1
 
 
@@ -332,11 +388,20 @@ def test_it_is_looked_for_once(world: PineconeWorld, store: PineconeStore) -> No
     assert [one.path for one in world.exchanges].count("/vectors/fetch") == 1
 
 
-def test_another_model_of_the_same_length_is_refused(world: PineconeWorld, store: PineconeStore) -> None:
+def test_another_model_of_the_same_length_is_refused(
+    world: PineconeWorld, store: PineconeStore
+) -> None:
     store.upsert([Passage("a", "")], [X])
     other = opened(world, embedding_model="another")
-    for use in (lambda: other.search(X, 1), other.count, lambda: other.upsert([Passage("b", "")], [X])):
-        with pytest.raises(StoreError, match=r"made with the embedding model 'a-model' .*'another'.*store\.namespace"):
+    for use in (
+        lambda: other.search(X, 1),
+        other.count,
+        lambda: other.upsert([Passage("b", "")], [X]),
+    ):
+        with pytest.raises(
+            StoreError,
+            match=r"made with the embedding model 'a-model' .*'another'.*store\.namespace",
+        ):
             use()
     assert list(world.stored("passages")) == ["a"]
     opened(world, embedding_model="another", namespace="own").upsert([Passage("b", "")], [X])
@@ -357,7 +422,10 @@ def test_an_index_of_sparse_vectors_is_refused(world: PineconeWorld) -> None:
 def test_vectors_of_somebody_else_are_read_but_not_added_to(
     world: PineconeWorld, store: PineconeStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    foreign = {"a": Stored((1.0, 0.0, 0.0), metadata={"text": "apple", "page": 3.0}), "b": Stored((0.0, 1.0, 0.0))}
+    foreign = {
+        "a": Stored((1.0, 0.0, 0.0), metadata={"text": "apple", "page": 3.0}),
+        "b": Stored((0.0, 1.0, 0.0)),
+    }
     world.app.indexes["passages"].put("__default__", foreign)
     with caplog.at_level(logging.INFO, "qtmiddleware"):
         found = store.search(X, 5)
@@ -366,7 +434,8 @@ def test_vectors_of_somebody_else_are_read_but_not_added_to(
     assert "only its dimension was checked" in caplog.text
     assert store.identity.endswith("#")
     with pytest.raises(
-        StoreError, match=r"holds 2 vectors of an embedding model that is not recorded .*store\.namespace"
+        StoreError,
+        match=r"holds 2 vectors of an embedding model that is not recorded .*store\.namespace",
     ):
         store.upsert([Passage("c", "")], [X])
     store.write([], delete=["b"])
@@ -374,7 +443,9 @@ def test_vectors_of_somebody_else_are_read_but_not_added_to(
     assert ABOUT not in world.app.indexes["passages"].namespaces
 
 
-def test_the_identity_is_of_this_namespace_of_this_index_as_it_was_made(world: PineconeWorld) -> None:
+def test_the_identity_is_of_this_namespace_of_this_index_as_it_was_made(
+    world: PineconeWorld,
+) -> None:
     first, again, elsewhere = opened(world), opened(world), opened(world, namespace="other")
     assert first.identity == again.identity != elsewhere.identity
     first.upsert([Passage("a", "")], [X])
@@ -398,7 +469,9 @@ def test_the_namespace_of_the_notes_is_not_for_passages(world: PineconeWorld) ->
         opened(world, namespace=ABOUT)
 
 
-def test_everything_sent_is_json_without_a_number_that_is_none(world: PineconeWorld, store: PineconeStore) -> None:
+def test_everything_sent_is_json_without_a_number_that_is_none(
+    world: PineconeWorld, store: PineconeStore
+) -> None:
     store.upsert([Passage("a", "", {"n": 1e308, "m": -0.0})], [[1e-310, 1e308, -0.0]])
     body = world.sent("/vectors/upsert")[-1]
     assert "null" not in json.dumps(body)

@@ -22,7 +22,11 @@ from tests.support.pinecone_world import PineconeWorld, pinecone_world
 
 X, Y = [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]
 SPARSE = "pinecone-sparse-english-v0"
-PASSAGES = [Passage("a", "apple pie", {"page": 1}), Passage("b", "banana"), Passage("c", "an apple a day")]
+PASSAGES = [
+    Passage("a", "apple pie", {"page": 1}),
+    Passage("b", "banana"),
+    Passage("c", "an apple a day"),
+]
 VECTORS = [X, Y, [1.0, 1.0, 0.0]]
 
 
@@ -43,7 +47,9 @@ def words(world: PineconeWorld) -> SparsePineconeStore:
 
 @pytest.fixture
 def hybrid(world: PineconeWorld, words: SparsePineconeStore) -> HybridPineconeStore:
-    return HybridPineconeStore(world.index("passages"), sparse=words, embedding_model="a-model", dimension=3)
+    return HybridPineconeStore(
+        world.index("passages"), sparse=words, embedding_model="a-model", dimension=3
+    )
 
 
 @pytest.fixture
@@ -65,7 +71,9 @@ def test_with_a_sparse_index_it_is_a_store_with_a_word_search(hybrid: Any, words
     assert (hybrid.embeds, words.embeds) == (False, True)
 
 
-def test_passages_are_found_by_their_words_with_text_and_metadata(hybrid: HybridPineconeStore) -> None:
+def test_passages_are_found_by_their_words_with_text_and_metadata(
+    hybrid: HybridPineconeStore,
+) -> None:
     hybrid.upsert(PASSAGES, VECTORS)
     found = hybrid.keyword_search("apple pie", 5)
     assert ids(found) == ["a", "c"]
@@ -103,7 +111,9 @@ def test_both_indexes_keep_in_step(world: PineconeWorld, hybrid: HybridPineconeS
     assert set(world.stored("passages")) == set(world.stored("words")) == {"c", "d"}
 
 
-def test_a_passage_that_lost_its_words_leaves_the_word_index(world: PineconeWorld, hybrid: HybridPineconeStore) -> None:
+def test_a_passage_that_lost_its_words_leaves_the_word_index(
+    world: PineconeWorld, hybrid: HybridPineconeStore
+) -> None:
     hybrid.upsert(PASSAGES, VECTORS)
     hybrid.upsert([Passage("a", "the"), Passage("d", "")], [X, X])
     assert set(world.stored("passages")) == {"a", "b", "c", "d"}
@@ -146,12 +156,18 @@ def test_another_sparse_model_is_refused(world: PineconeWorld, hybrid: HybridPin
 
 def test_an_index_of_dense_vectors_is_refused_for_words(world: PineconeWorld) -> None:
     with pytest.raises(StoreError, match="holds dense vectors"):
-        SparsePineconeStore(world.index("passages"), PineconeSparseEncoder(world.client())).search("apple", 1)
+        SparsePineconeStore(world.index("passages"), PineconeSparseEncoder(world.client())).search(
+            "apple", 1
+        )
 
 
 def test_a_dense_model_is_refused_for_words(world: PineconeWorld) -> None:
-    leg = SparsePineconeStore(world.index("words"), PineconeSparseEncoder(world.client(), "test-embed"))
-    with pytest.raises(StoreError, match=r"test-embed must give one sparse vector per text; set store\.sparseModel"):
+    leg = SparsePineconeStore(
+        world.index("words"), PineconeSparseEncoder(world.client(), "test-embed")
+    )
+    with pytest.raises(
+        StoreError, match=r"test-embed must give one sparse vector per text; set store\.sparseModel"
+    ):
         leg.search("apple", 1)
 
 
@@ -181,7 +197,9 @@ def test_what_is_no_sparse_vector_is_refused(world: PineconeWorld, made: Any) ->
 
 def test_of_more_words_than_pinecone_takes_the_weightiest_are_kept(world: PineconeWorld) -> None:
     made = [(list(range(3_000)), [float(n) for n in range(3_000)])]
-    SparsePineconeStore(world.index("words"), lambda texts, kind: made).upsert([Passage("a", "apple")], [()])
+    SparsePineconeStore(world.index("words"), lambda texts, kind: made).upsert(
+        [Passage("a", "apple")], [()]
+    )
     assert min(world.stored("words")["a"].sparse) == 3_000 - 2_048
 
 
@@ -204,13 +222,19 @@ def test_the_identity_is_of_both_indexes(world: PineconeWorld, hybrid: HybridPin
     assert before == hybrid.identity
     world.add_index("words", kind="sparse")
     leg = SparsePineconeStore(world.index("words"), PineconeSparseEncoder(world.client(), SPARSE))
-    other = HybridPineconeStore(world.index("passages"), sparse=leg, embedding_model="a-model", dimension=3)
+    other = HybridPineconeStore(
+        world.index("passages"), sparse=leg, embedding_model="a-model", dimension=3
+    )
     assert other.identity != before
 
 
-def test_a_sparse_index_that_embeds_by_itself_serves_as_the_word_search(world: PineconeWorld) -> None:
+def test_a_sparse_index_that_embeds_by_itself_serves_as_the_word_search(
+    world: PineconeWorld,
+) -> None:
     words = PineconeTextStore(world.index("sparse-texts"))
-    store = HybridPineconeStore(world.index("passages"), sparse=words, embedding_model="a-model", dimension=3)
+    store = HybridPineconeStore(
+        world.index("passages"), sparse=words, embedding_model="a-model", dimension=3
+    )
     store.upsert(PASSAGES, VECTORS)
     assert ids(store.keyword_search("apple pie", 5)) == ["a", "c"]
     store.delete(["a"])
@@ -246,16 +270,26 @@ def test_an_index_that_embeds_is_written_and_searched_by_text(texts: PineconeTex
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(records=st.lists(TEXT, min_size=1, max_size=4))
-def test_texts_come_back_from_an_index_that_embeds_as_they_went(texts: PineconeTextStore, records: list[str]) -> None:
-    texts.upsert([Passage(str(n), text, {"of": text}) for n, text in enumerate(records)], [()] * len(records))
-    found = {one["id"]: (one["text"], one["metadata"]["of"]) for one in texts.search("anything", 10)}
+def test_texts_come_back_from_an_index_that_embeds_as_they_went(
+    texts: PineconeTextStore, records: list[str]
+) -> None:
+    texts.upsert(
+        [Passage(str(n), text, {"of": text}) for n, text in enumerate(records)], [()] * len(records)
+    )
+    found = {
+        one["id"]: (one["text"], one["metadata"]["of"]) for one in texts.search("anything", 10)
+    }
     assert found == {str(n): (text, text) for n, text in enumerate(records)}
     texts.delete(list(found))
 
 
-def test_texts_go_96_at_a_time_within_the_limit(world: PineconeWorld, texts: PineconeTextStore) -> None:
+def test_texts_go_96_at_a_time_within_the_limit(
+    world: PineconeWorld, texts: PineconeTextStore
+) -> None:
     texts.upsert([Passage(str(n), "ä" * 15_000) for n in range(300)], [()] * 300)
     requests = [one for one in world.exchanges if one.path.endswith("/upsert")]
     assert max(len(one.body) for one in requests) <= 2_000_000
@@ -264,7 +298,9 @@ def test_texts_go_96_at_a_time_within_the_limit(world: PineconeWorld, texts: Pin
 
 
 @pytest.mark.parametrize("namespace", ["", "__default__"])
-def test_the_default_namespace_is_named_to_an_index_that_embeds(world: PineconeWorld, namespace: str) -> None:
+def test_the_default_namespace_is_named_to_an_index_that_embeds(
+    world: PineconeWorld, namespace: str
+) -> None:
     store = PineconeTextStore(world.index("texts"), namespace=namespace, text_field="chunk")
     store.upsert(PASSAGES, [()] * 3)
     assert len(store.search("apple", 5)) == store.count() == 3
@@ -279,7 +315,9 @@ def test_an_index_that_embeds_is_searched_by_text_alone(texts: PineconeTextStore
 
 
 @pytest.mark.parametrize("key", ["id", "_id", "chunk"])
-def test_the_names_of_a_records_own_fields_are_refused_in_metadata(texts: PineconeTextStore, key: str) -> None:
+def test_the_names_of_a_records_own_fields_are_refused_in_metadata(
+    texts: PineconeTextStore, key: str
+) -> None:
     with pytest.raises(StoreError, match=f"'{key}'"):
         texts.upsert([Passage("a", "apple", {key: "x"})], [()])
 
@@ -290,7 +328,9 @@ def test_an_index_that_does_not_embed_is_told(world: PineconeWorld) -> None:
         store.upsert(PASSAGES, [()] * 3)
 
 
-def test_the_identity_of_an_index_that_embeds_stays(world: PineconeWorld, texts: PineconeTextStore) -> None:
+def test_the_identity_of_an_index_that_embeds_stays(
+    world: PineconeWorld, texts: PineconeTextStore
+) -> None:
     again = PineconeTextStore(world.index("texts"), text_field="chunk")
     assert texts.identity == again.identity
     assert texts.count() == 0
@@ -302,27 +342,43 @@ def test_the_identity_of_an_index_that_embeds_stays(world: PineconeWorld, texts:
 def test_an_index_that_does_not_embed_is_told_from_one_that_does(world: PineconeWorld) -> None:
     store = PineconeTextStore(world.index("passages"))
     for use in (lambda: store.search("apple", 1), lambda: store.upsert(PASSAGES, [()] * 3)):
-        with pytest.raises(StoreError, match=r"HTTP 400.*store\.integrated.*'text'.*store\.textField"):
+        with pytest.raises(
+            StoreError, match=r"HTTP 400.*store\.integrated.*'text'.*store\.textField"
+        ):
             use()
 
 
 def test_own_vectors_and_those_of_the_index_do_not_mix(world: PineconeWorld) -> None:
     vectors = [[1.0] * 16] * 3
-    own = PineconeStore(world.index("texts"), embedding_model="a-model", dimension=16, namespace="own")
+    own = PineconeStore(
+        world.index("texts"), embedding_model="a-model", dimension=16, namespace="own"
+    )
     own.upsert(PASSAGES, vectors)
     wrong = PineconeTextStore(world.index("texts"), text_field="chunk", namespace="own")
-    with pytest.raises(StoreError, match=r"made with the embedding model 'a-model' \(16.*by the index itself"):
+    with pytest.raises(
+        StoreError, match=r"made with the embedding model 'a-model' \(16.*by the index itself"
+    ):
         wrong.search("apple", 1)
     with pytest.raises(StoreError, match="mean different things"):
         wrong.upsert(PASSAGES, vectors)
-    PineconeTextStore(world.index("texts"), text_field="chunk", namespace="integrated").upsert(PASSAGES, vectors)
-    other = PineconeStore(world.index("texts"), embedding_model="a-model", dimension=16, namespace="integrated")
-    with pytest.raises(StoreError, match=r"made by the index itself \(store\.integrated\).*'a-model'"):
+    PineconeTextStore(world.index("texts"), text_field="chunk", namespace="integrated").upsert(
+        PASSAGES, vectors
+    )
+    other = PineconeStore(
+        world.index("texts"), embedding_model="a-model", dimension=16, namespace="integrated"
+    )
+    with pytest.raises(
+        StoreError, match=r"made by the index itself \(store\.integrated\).*'a-model'"
+    ):
         other.search([1.0] * 16, 1)
 
 
-def test_another_sparse_model_is_refused_by_both_names(world: PineconeWorld, words: SparsePineconeStore) -> None:
+def test_another_sparse_model_is_refused_by_both_names(
+    world: PineconeWorld, words: SparsePineconeStore
+) -> None:
     words.upsert(PASSAGES, VECTORS)
-    other = SparsePineconeStore(world.index("words"), PineconeSparseEncoder(world.client(), "another"))
+    other = SparsePineconeStore(
+        world.index("words"), PineconeSparseEncoder(world.client(), "another")
+    )
     with pytest.raises(StoreError, match=f"'{SPARSE}', not with the embedding model 'another':"):
         other.search("apple", 1)

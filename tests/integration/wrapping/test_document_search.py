@@ -63,19 +63,26 @@ def call_with(score_by: Any, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", CLAUSES)
-def test_a_variant_stands_where_the_question_stood(kind: str, world: PineconeWorld, index: Any) -> None:
+def test_a_variant_stands_where_the_question_stood(
+    kind: str, world: PineconeWorld, index: Any
+) -> None:
     clauses = CLAUSES[kind](QUERY)
     before = copy.deepcopy(clauses)
     call = call_with(clauses, filter={"page": {"$lt": 9}}, timeout=20.0)
     retrieval = middleware().wrap(index.documents.search).retrieve(**call)
     assert retrieval.status == "full"
-    assert (retrieval.original_query, [it.kind for it in retrieval.variants]) == (QUERY, ["original", "rewrite"])
+    assert (retrieval.original_query, [it.kind for it in retrieval.variants]) == (
+        QUERY,
+        ["original", "rewrite"],
+    )
     assert type(retrieval.response) is SearchDocumentsResponse
     assert clauses == before, "the caller's clauses stay as they are"
     asked = world.sent("/search")
     # A question mark is a wildcard in a query string, so what is written there has none; the caller's own stays.
     plain = REWRITE.removesuffix("?")
-    variant = {"query_string": [plain], "text and query_string": [REWRITE, plain]}.get(kind, [REWRITE])
+    variant = {"query_string": [plain], "text and query_string": [REWRITE, plain]}.get(
+        kind, [REWRITE]
+    )
     assert sorted(map(list_texts, asked)) == sorted([[QUERY] * len(clauses), variant])
     for body in asked:
         assert (body["top_k"], body["include_fields"], body["filter"]) == (
@@ -87,7 +94,9 @@ def test_a_variant_stands_where_the_question_stood(kind: str, world: PineconeWor
 
 
 @pytest.mark.parametrize("kind", ["embed", "embed, mapping"])
-def test_the_rules_lift_what_holds_the_keywords(kind: str, world: PineconeWorld, index: Any) -> None:
+def test_the_rules_lift_what_holds_the_keywords(
+    kind: str, world: PineconeWorld, index: Any
+) -> None:
     call = call_with(CLAUSES[kind](QUERY))
     assert list_ids(index.documents.search(**call))[0] == "cats"
     response = RULES.wrap(index.documents.search)(**call)
@@ -99,7 +108,9 @@ def test_the_rules_lift_what_holds_the_keywords(kind: str, world: PineconeWorld,
 async def test_the_async_index_gives_the_same_account(world: PineconeWorld, index: Any) -> None:
     call = call_with(CLAUSES["embed"](QUERY))
     plain = middleware().wrap(index.documents.search).retrieve(**call)
-    async with AsyncIndex(host=world.host("docs"), api_key=world.api_key, ssl_verify=False) as other:
+    async with AsyncIndex(
+        host=world.host("docs"), api_key=world.api_key, ssl_verify=False
+    ) as other:
         search = middleware().wrap(other.documents.search)
         awaited = await search.aretrieve(**call)
         assert list_ids(await search(**call)) == list_ids(plain.response)
@@ -107,10 +118,14 @@ async def test_the_async_index_gives_the_same_account(world: PineconeWorld, inde
     assert (awaited.variants, awaited.status) == (plain.variants, plain.status)
 
 
-def test_a_function_that_builds_the_clause_or_passes_it_on_is_decorated(world: PineconeWorld, index: Any) -> None:
+def test_a_function_that_builds_the_clause_or_passes_it_on_is_decorated(
+    world: PineconeWorld, index: Any
+) -> None:
     @qtm.middleware
     def ask(query: str, top_k: int = 2) -> Any:
-        return index.documents.search(**call_with([EmbedQuery(field="body", query=query)], top_k=top_k))
+        return index.documents.search(
+            **call_with([EmbedQuery(field="body", query=query)], top_k=top_k)
+        )
 
     @qtm.middleware
     def search(score_by: list[Any], top_k: int = 2) -> Any:
@@ -122,7 +137,12 @@ def test_a_function_that_builds_the_clause_or_passes_it_on_is_decorated(world: P
 
     clauses = CLAUSES["embed"](QUERY)
     expected = ["health", "cats"]
-    assert list_ids(ask(QUERY)) == list_ids(search(clauses)) == list_ids(search(score_by=clauses)) == expected
+    assert (
+        list_ids(ask(QUERY))
+        == list_ids(search(clauses))
+        == list_ids(search(score_by=clauses))
+        == expected
+    )
     assert list_ids(pass_on(score_by=clauses, top_k=2, include_fields=["body"])) == expected
     assert {body["top_k"] for body in world.sent("/search")} == {WIDE}
 
@@ -135,7 +155,9 @@ def test_a_partial_may_fix_namespace_fields_and_clause(world: PineconeWorld, ind
     clause = [{"type": "embed", "field": "body"}]
     search = RULES.wrap(functools.partial(fixed, score_by=clause))
     assert list_ids(search(QUERY)) == list_ids(search(query=QUERY)) == expected
-    assert [list_ids(it.response)[0] for it in search.retrieve_many([QUERY, "When is the fee due?"])] == [
+    assert [
+        list_ids(it.response)[0] for it in search.retrieve_many([QUERY, "When is the fee due?"])
+    ] == [
         "health",
         "fees",
     ]
@@ -144,7 +166,9 @@ def test_a_partial_may_fix_namespace_fields_and_clause(world: PineconeWorld, ind
     assert list_ids(whole()) == expected
 
 
-def test_a_text_goes_where_a_vector_clause_wants_its_values(world: PineconeWorld, index: Any) -> None:
+def test_a_text_goes_where_a_vector_clause_wants_its_values(
+    world: PineconeWorld, index: Any
+) -> None:
     search = middleware().wrap(index.documents.search, embed=embed)
     for clause in (
         DenseVectorQuery(field="vec", values=QUERY),
@@ -158,8 +182,12 @@ def test_a_text_goes_where_a_vector_clause_wants_its_values(world: PineconeWorld
     assert search.retrieve(**call_with(CLAUSES["embed"](QUERY))).status == "full"
 
 
-def test_a_sparse_clause_takes_what_is_not_zero_of_the_vector(world: PineconeWorld, index: Any) -> None:
-    search = RULES.wrap(index.documents.search, embed=lambda text: [0.0, float(len(text)), 0.0, 2.0])
+def test_a_sparse_clause_takes_what_is_not_zero_of_the_vector(
+    world: PineconeWorld, index: Any
+) -> None:
+    search = RULES.wrap(
+        index.documents.search, embed=lambda text: [0.0, float(len(text)), 0.0, 2.0]
+    )
     search(**call_with([SparseVectorQuery(field="terms", sparse_values=QUERY)]))  # type: ignore[arg-type]
     assert world.sent("/search")[0]["score_by"][0]["sparse_values"] == {
         "indices": [1, 3],
@@ -168,7 +196,15 @@ def test_a_sparse_clause_takes_what_is_not_zero_of_the_vector(world: PineconeWor
 
 
 LUCENE = [
-    *('"Jaco health"', "title:Jaco", "Jaco^2 health", "Jaco AND health", "Jaco OR health", "NOT Jaco", "+Jaco health"),
+    *(
+        '"Jaco health"',
+        "title:Jaco",
+        "Jaco^2 health",
+        "Jaco AND health",
+        "Jaco OR health",
+        "NOT Jaco",
+        "+Jaco health",
+    ),
     *(
         "Jaco -health",
         "heal*",
@@ -200,8 +236,20 @@ def test_lucene_is_the_callers_own(query: str, world: PineconeWorld, index: Any)
     ("clauses", "reason"),
     [
         ([DenseVectorQuery(field="vec", values=[1.0, 2.0])], "not_text"),
-        ([{"type": "sparse_vector", "field": "terms", "sparse_values": {"indices": [1], "values": [1.0]}}], "not_text"),
-        ([TextQuery(query="Jaco", fields=["title"]), TextQuery(query="food", fields=["body"])], "several_questions"),
+        (
+            [
+                {
+                    "type": "sparse_vector",
+                    "field": "terms",
+                    "sparse_values": {"indices": [1], "values": [1.0]},
+                }
+            ],
+            "not_text",
+        ),
+        (
+            [TextQuery(query="Jaco", fields=["title"]), TextQuery(query="food", fields=["body"])],
+            "several_questions",
+        ),
     ],
     ids=["dense", "sparse", "two questions"],
 )
@@ -211,7 +259,9 @@ def test_what_is_no_question_is_searched_as_it_was_passed(
 ) -> None:
     plain = list_ids(index.documents.search(**call_with(clauses)))
     search = (
-        middleware().wrap(index.documents.search, embed=embed) if embeds else middleware().wrap(index.documents.search)
+        middleware().wrap(index.documents.search, embed=embed)
+        if embeds
+        else middleware().wrap(index.documents.search)
     )
     retrieval = search.retrieve(**call_with(clauses))
     assert list_ids(retrieval.response) == plain
@@ -221,12 +271,16 @@ def test_what_is_no_question_is_searched_as_it_was_passed(
 
 
 BAD: dict[str, dict[str, Any]] = {
-    "a vector clause beside another": {"score_by": [*CLAUSES["embed"](QUERY), *CLAUSES["text"](QUERY)]},
+    "a vector clause beside another": {
+        "score_by": [*CLAUSES["embed"](QUERY), *CLAUSES["text"](QUERY)]
+    },
     "no clause": {"score_by": []},
     "a bare text": {"score_by": QUERY},
     "a bare clause": {"score_by": EmbedQuery(field="body", query=QUERY)},
     "an unknown type": {"score_by": [{"type": "guess", "query": QUERY}]},
-    "a clause with an unknown key": {"score_by": [{"type": "embed", "field": "body", "query": QUERY, "boost": 2}]},
+    "a clause with an unknown key": {
+        "score_by": [{"type": "embed", "field": "body", "query": QUERY, "boost": 2}]
+    },
     "top_k as a text": {"score_by": CLAUSES["embed"](QUERY), "top_k": "2"},
     "a field without the aspect": {"score_by": [EmbedQuery(field="title", query=QUERY)]},
     "words of a field without them": {"score_by": [TextQuery(query=QUERY, fields=["vec"])]},
@@ -237,7 +291,9 @@ BAD: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-@pytest.mark.parametrize("config", [{}, {"keywordEvidence": {"textField": "body"}}], ids=["usual", "a text field"])
+@pytest.mark.parametrize(
+    "config", [{}, {"keywordEvidence": {"textField": "body"}}], ids=["usual", "a text field"]
+)
 def test_the_sdks_own_error_reaches_the_caller(
     case: str, config: dict[str, Any], world: PineconeWorld, index: Any
 ) -> None:
@@ -252,7 +308,10 @@ def test_the_sdks_own_error_reaches_the_caller(
 
 def test_a_call_without_a_namespace_or_a_clause_fails_as_it_does_without_us(index: Any) -> None:
     search = RULES.wrap(index.documents.search)
-    for call in ({"score_by": CLAUSES["embed"](QUERY), "top_k": 2}, {"namespace": "docs", "top_k": 2}):
+    for call in (
+        {"score_by": CLAUSES["embed"](QUERY), "top_k": 2},
+        {"namespace": "docs", "top_k": 2},
+    ):
         with pytest.raises(TypeError) as plain:
             index.documents.search(**call)
         with pytest.raises(TypeError) as wrapped:
@@ -267,11 +326,15 @@ def test_an_empty_namespace_and_a_filter_that_nothing_meets_give_no_passage(inde
     assert search(**call_with(clauses, filter={"page": {"$gt": 99}})).matches == []
 
 
-@pytest.mark.parametrize("fields", [None, [], ["title"], ("title",)], ids=["none", "empty", "title", "a tuple"])
+@pytest.mark.parametrize(
+    "fields", [None, [], ["title"], ("title",)], ids=["none", "empty", "title", "a tuple"]
+)
 def test_the_field_of_the_texts_is_requested_too_and_taken_out_again(
     fields: Any, world: PineconeWorld, index: Any
 ) -> None:
-    search = qtm.QueryMiddleware({"keywordEvidence": {"textField": "body"}}).wrap(index.documents.search)
+    search = qtm.QueryMiddleware({"keywordEvidence": {"textField": "body"}}).wrap(
+        index.documents.search
+    )
     call = call_with(CLAUSES["embed"](QUERY), include_fields=fields)
     plain = index.documents.search(**call)
     retrieval = search.retrieve(**call)
@@ -283,37 +346,58 @@ def test_the_field_of_the_texts_is_requested_too_and_taken_out_again(
     # An answer is written from the texts.
     assert retrieval.matches[0].text == BODIES["health"]
     assert all(
-        match.raw is document for match, document in zip(retrieval.matches, retrieval.response.matches, strict=True)
+        match.raw is document
+        for match, document in zip(retrieval.matches, retrieval.response.matches, strict=True)
     )
 
 
 @pytest.mark.parametrize("fields", [["body"], ["*"], ["title", "body"]])
-def test_a_field_that_is_requested_already_stays(fields: list[str], world: PineconeWorld, index: Any) -> None:
-    search = qtm.QueryMiddleware({"keywordEvidence": {"textField": "body"}}).wrap(index.documents.search)
+def test_a_field_that_is_requested_already_stays(
+    fields: list[str], world: PineconeWorld, index: Any
+) -> None:
+    search = qtm.QueryMiddleware({"keywordEvidence": {"textField": "body"}}).wrap(
+        index.documents.search
+    )
     response = search(**call_with(CLAUSES["embed"](QUERY), include_fields=fields))
     assert world.sent("/search")[0]["include_fields"] == fields
     assert response.matches[0].body == BODIES["health"]
 
 
-def test_a_field_whose_text_is_not_stored_is_requested_once(world: PineconeWorld, index: Any) -> None:
-    search = qtm.QueryMiddleware({"keywordEvidence": {"textField": "secret"}}).wrap(index.documents.search)
+def test_a_field_whose_text_is_not_stored_is_requested_once(
+    world: PineconeWorld, index: Any
+) -> None:
+    search = qtm.QueryMiddleware({"keywordEvidence": {"textField": "secret"}}).wrap(
+        index.documents.search
+    )
     call = call_with(CLAUSES["embed"](QUERY), include_fields=["title"])
     plain = list_ids(index.documents.search(**call))
-    with pytest.warns(qtm.SetupWarning, match=r"does not return keywordEvidence.textField 'secret'"):
+    with pytest.warns(
+        qtm.SetupWarning, match=r"does not return keywordEvidence.textField 'secret'"
+    ):
         assert list_ids(search(**call)) == plain
     search(**call)
-    assert [body["include_fields"] for body in world.sent("/search")[1:]] == [["title", "secret"], ["title"], ["title"]]
+    assert [body["include_fields"] for body in world.sent("/search")[1:]] == [
+        ["title", "secret"],
+        ["title"],
+        ["title"],
+    ]
 
 
-def test_without_a_text_the_plain_order_stays_and_the_warning_says_what_to_write(index: Any) -> None:
+def test_without_a_text_the_plain_order_stays_and_the_warning_says_what_to_write(
+    index: Any,
+) -> None:
     call = call_with(CLAUSES["embed"](QUERY), include_fields=[])
     plain = list_ids(index.documents.search(**call))
     with pytest.warns(qtm.SetupWarning, match=r"include_fields="):
         assert list_ids(RULES.wrap(index.documents.search)(**call)) == plain
 
 
-def test_more_passages_are_asked_for_within_the_limit_of_the_api(world: PineconeWorld, index: Any) -> None:
-    search = qtm.QueryMiddleware({"keywordEvidence": {"candidates": 10_000}}).wrap(index.documents.search)
+def test_more_passages_are_asked_for_within_the_limit_of_the_api(
+    world: PineconeWorld, index: Any
+) -> None:
+    search = qtm.QueryMiddleware({"keywordEvidence": {"candidates": 10_000}}).wrap(
+        index.documents.search
+    )
     assert len(search(**call_with(CLAUSES["embed"](QUERY))).matches) == 2
     assert len(search(**call_with(CLAUSES["embed"](QUERY), top_k=10_000)).matches) == len(BODIES)
     assert {body["top_k"] for body in world.sent("/search")} == {10_000}
@@ -327,7 +411,9 @@ def test_a_variant_whose_search_fails_leaves_the_question_its_answer(
     call = call_with(CLAUSES["embed"](QUERY))
     world.answers("/search", status, text=REWRITE)
     retrieval = middleware().wrap(index.documents.search).retrieve(**call)
-    assert [(it.stage, it.reason) for it in retrieval.degradations][:1] == [("search.rewrite", "failed")]
+    assert [(it.stage, it.reason) for it in retrieval.degradations][:1] == [
+        ("search.rewrite", "failed")
+    ]
     assert set(list_ids(retrieval.response)) == {"health", "cats"}
 
 
@@ -336,7 +422,9 @@ def test_an_index_that_becomes_one_of_documents_refuses_the_old_call_and_answers
 ) -> None:
     world.add_index("docs", dimension=16, model="test-embed", text_field="body")
     legacy = world.index("docs")
-    legacy.upsert_records(namespace="docs", records=[{"_id": name, "body": body} for name, body in BODIES.items()])
+    legacy.upsert_records(
+        namespace="docs", records=[{"_id": name, "body": body} for name, body in BODIES.items()]
+    )
     old, new = RULES.wrap(legacy.search), RULES.wrap(legacy.documents.search)
     call = call_with(CLAUSES["embed"](QUERY))
     asked = {"namespace": "docs", "inputs": {"text": QUERY}, "top_k": 2}

@@ -65,7 +65,9 @@ def again(it: Any) -> Any:
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 @pytest.mark.parametrize("dumps", [pickle.dumps, cloudpickle.dumps])
-def test_a_function_that_was_wrapped_under_another_name_is_wrapped_again(dumps: Any, protocol: int) -> None:
+def test_a_function_that_was_wrapped_under_another_name_is_wrapped_again(
+    dumps: Any, protocol: int
+) -> None:
     search = qtm.QueryMiddleware(CONFIG, client=say).wrap(plain)
     twin = pickle.loads(dumps(search, protocol=protocol))
     assert twin is not search
@@ -87,7 +89,11 @@ def test_an_asynchronous_function_stays_one() -> None:
 
 def test_options_and_settings_go_along() -> None:
     qm = qtm.QueryMiddleware(CONFIG, client=say, redact=identity)
-    search = qm.wrap(vector_search, query_arg="vector", embed=vector_of).configured({"topK": 7}).configured({})
+    search = (
+        qm.wrap(vector_search, query_arg="vector", embed=vector_of)
+        .configured({"topK": 7})
+        .configured({})
+    )
     twin = again(search)
     assert twin._context.settings == search._context.settings
     assert twin._context.settings.top_k == 7
@@ -161,7 +167,9 @@ class Finder:
 
 @pytest.mark.parametrize("dumps", [pickle.dumps, cloudpickle.dumps])
 @pytest.mark.parametrize(
-    "fn", [Finder(), Finder().find, functools.partial(plain, top_k=4)], ids=["object", "method", "partial"]
+    "fn",
+    [Finder(), Finder().find, functools.partial(plain, top_k=4)],
+    ids=["object", "method", "partial"],
 )
 def test_an_object_that_may_hold_a_key_is_refused_with_advice(dumps: Any, fn: Any) -> None:
     with pytest.raises(pickle.PicklingError, match=f"may hold a key; {ADVICE}"):
@@ -170,16 +178,22 @@ def test_an_object_that_may_hold_a_key_is_refused_with_advice(dumps: Any, fn: An
 
 @pytest.mark.parametrize("dumps", [pickle.dumps, cloudpickle.dumps])
 @pytest.mark.parametrize("part", ["client", "reranker", "embedder", "redact"])
-def test_a_client_or_another_object_that_was_given_is_refused_with_advice(dumps: Any, part: str) -> None:
+def test_a_client_or_another_object_that_was_given_is_refused_with_advice(
+    dumps: Any, part: str
+) -> None:
     given: Any = {
         "client": openai.OpenAI(api_key=SECRET),
-        "reranker": type("Judge", (), {"name": "judge", "rerank": lambda *_: [], "api_key": SECRET})(),
+        "reranker": type(
+            "Judge", (), {"name": "judge", "rerank": lambda *_: [], "api_key": SECRET}
+        )(),
         "embedder": type("Maker", (), {"name": "maker", "dimension": 2, "embed": lambda *_: []})(),
         "redact": functools.partial(str.replace, SECRET),
     }
     qm = qtm.QueryMiddleware(CONFIG, **{part: given[part]})
     for it in (qm, qm.wrap(plain)):
-        with pytest.raises(pickle.PicklingError, match=f"{part}= must be a function .*; {ADVICE}") as caught:
+        with pytest.raises(
+            pickle.PicklingError, match=f"{part}= must be a function .*; {ADVICE}"
+        ) as caught:
             dumps(it)
         assert SECRET not in str(caught.value)
 
@@ -190,7 +204,9 @@ def test_a_function_without_a_name_to_be_found_under_asks_for_cloudpickle() -> N
 
     for fn in (local, lambda query, top_k=4: rows()):
         search = qtm.QueryMiddleware().wrap(fn)
-        with pytest.raises(pickle.PicklingError, match=f"cannot be imported as .* with cloudpickle, or {ADVICE}"):
+        with pytest.raises(
+            pickle.PicklingError, match=f"cannot be imported as .* with cloudpickle, or {ADVICE}"
+        ):
             pickle.dumps(search)
         assert ids(cloudpickle.loads(cloudpickle.dumps(search))(QUERY)) == ["near", "far"]
 
@@ -204,7 +220,9 @@ def test_the_search_of_the_own_store_is_refused_with_advice() -> None:
 
 def test_no_key_of_the_environment_is_in_a_pickle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
-    search = qtm.QueryMiddleware({**CONFIG, "llm": {"baseUrl": "http://127.0.0.1:9/v1"}}).wrap(plain)
+    search = qtm.QueryMiddleware({**CONFIG, "llm": {"baseUrl": "http://127.0.0.1:9/v1"}}).wrap(
+        plain
+    )
     search._context.model.inner._clients.sync()
     for dumps in (pickle.dumps, cloudpickle.dumps):
         assert SECRET.encode() not in dumps(search)
@@ -272,12 +290,16 @@ def test_cloudpickle_takes_it_from_a_script_into_a_fresh_process(name: str, tmp_
     (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
     (tmp_path / "load.py").write_text(LOADED, encoding="utf-8")
     environment = {**os.environ, "OPENAI_API_KEY": SECRET}
-    run = functools.partial(subprocess.run, check=True, capture_output=True, text=True, cwd=tmp_path, timeout=200)
+    run = functools.partial(
+        subprocess.run, check=True, capture_output=True, text=True, cwd=tmp_path, timeout=200
+    )
     run([sys.executable, "script.py", "it.pickle", name], env=environment)
     assert SECRET.encode() not in (tmp_path / "it.pickle").read_bytes()
     done = run([sys.executable, "load.py", "it.pickle"], env=dict(os.environ))
     expected = "['near', 'far', 'last']"
-    assert done.stdout.splitlines()[0] == " ".join([expected] * (2 if name == "task" else 1)), done.stderr
+    assert done.stdout.splitlines()[0] == " ".join([expected] * (2 if name == "task" else 1)), (
+        done.stderr
+    )
 
 
 def test_what_a_script_decorates_goes_to_a_pool_of_processes_by_its_name(tmp_path: Path) -> None:
@@ -291,7 +313,12 @@ def test_what_a_script_decorates_goes_to_a_pool_of_processes_by_its_name(tmp_pat
     (tmp_path / "script.py").write_text(script, encoding="utf-8")
     for name in ("decorated", "search"):
         done = subprocess.run(
-            [sys.executable, "script.py", name], check=True, capture_output=True, text=True, cwd=tmp_path, timeout=200
+            [sys.executable, "script.py", name],
+            check=True,
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            timeout=200,
         )
         assert done.stdout.splitlines() == ["['near', 'far', 'last']"] * 2
 
@@ -305,9 +332,16 @@ def test_a_module_that_is_registered_with_cloudpickle_goes_along(tmp_path: Path)
         "open(sys.argv[2], 'wb').write(cloudpickle.dumps(mine.decorated))"
     )
     target = tmp_path / "it.pickle"
-    subprocess.run([sys.executable, "-c", dump, str(tmp_path), str(target)], check=True, timeout=200)
+    subprocess.run(
+        [sys.executable, "-c", dump, str(tmp_path), str(target)], check=True, timeout=200
+    )
     (tmp_path / "mine.py").unlink()
     done = subprocess.run(
-        [sys.executable, "load.py", str(target)], check=True, capture_output=True, text=True, cwd=tmp_path, timeout=200
+        [sys.executable, "load.py", str(target)],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=200,
     )
     assert done.stdout.splitlines()[0] == "['near', 'far', 'last']"

@@ -36,22 +36,35 @@ class Service:
         self.bodies: list[dict[str, Any]] = []
         self.status = 200
         server.expect_request("/query", method="POST").respond_with_handler(self._query)
-        server.expect_request("/records/namespaces/dogs/search", method="POST").respond_with_handler(self._search)
+        server.expect_request(
+            "/records/namespaces/dogs/search", method="POST"
+        ).respond_with_handler(self._search)
 
     def _rows(self, top_k: int) -> list[tuple[str, float, str]]:
-        return [(name, score, text) for (name, text), score in zip(TEXTS.items(), SCORES, strict=True)][:top_k]
+        return [
+            (name, score, text) for (name, text), score in zip(TEXTS.items(), SCORES, strict=True)
+        ][:top_k]
 
     def _query(self, request: Request) -> Response:
         body = json.loads(request.data)
         self.bodies.append(body)
-        matches = [{"id": i, "score": s, "metadata": {"text": t}} for i, s, t in self._rows(body["topK"])]
-        return self._answer({"matches": matches, "namespace": body.get("namespace", ""), "usage": {"readUnits": 5}})
+        matches = [
+            {"id": i, "score": s, "metadata": {"text": t}} for i, s, t in self._rows(body["topK"])
+        ]
+        return self._answer(
+            {"matches": matches, "namespace": body.get("namespace", ""), "usage": {"readUnits": 5}}
+        )
 
     def _search(self, request: Request) -> Response:
         body = json.loads(request.data)
         self.bodies.append(body)
-        hits = [{"_id": i, "_score": s, "fields": {"chunk_text": t}} for i, s, t in self._rows(body["query"]["top_k"])]
-        return self._answer({"result": {"hits": hits}, "usage": {"read_units": 5, "embed_total_tokens": 4}})
+        hits = [
+            {"_id": i, "_score": s, "fields": {"chunk_text": t}}
+            for i, s, t in self._rows(body["query"]["top_k"])
+        ]
+        return self._answer(
+            {"result": {"hits": hits}, "usage": {"read_units": 5, "embed_total_tokens": 4}}
+        )
 
     def _answer(self, body: dict[str, Any]) -> Response:
         if self.status != 200:
@@ -110,7 +123,12 @@ def test_a_query_tells_its_account(service: Service, index: Any) -> None:
     search = qm.wrap(index.query, embed=Embedding())
     retrieval = search.retrieve(QUERY, top_k=2, namespace="dogs", include_metadata=True)
     best = retrieval.matches[0]
-    assert (best.id, best.namespace, best.score, best.text) == ("health", "dogs", 0.89, TEXTS["health"])
+    assert (best.id, best.namespace, best.score, best.text) == (
+        "health",
+        "dogs",
+        0.89,
+        TEXTS["health"],
+    )
     assert best.found_by == ("original", "rewrite")
     assert best.raw is retrieval.response.matches[0]
     assert retrieval.status == "full"
@@ -119,7 +137,9 @@ def test_a_query_tells_its_account(service: Service, index: Any) -> None:
 
 def test_a_query_may_be_asked_for_later(service: Service, index: Any) -> None:
     search = qm.wrap(index.query, embed=Embedding())
-    retrieval = search.retrieve(QUERY, top_k=2, namespace="dogs", include_metadata=True, async_req=True)
+    retrieval = search.retrieve(
+        QUERY, top_k=2, namespace="dogs", include_metadata=True, async_req=True
+    )
     assert [match.id for match in retrieval.matches] == ["health", "food"]
 
 
@@ -137,17 +157,22 @@ def test_the_one_line_around_an_openai_client_gives_every_text_its_vector(
     is_async: bool, service: Service, httpserver: HTTPServer, index: Any
 ) -> None:
     server = EmbeddingsServer(httpserver)
-    client: Any = (openai.AsyncOpenAI if is_async else openai.OpenAI)(api_key="k", base_url=server.url)
+    client: Any = (openai.AsyncOpenAI if is_async else openai.OpenAI)(
+        api_key="k", base_url=server.url
+    )
 
     def create(text: Any) -> Any:
         return client.embeddings.create(model="tiny", input=text)
 
     search = qm.wrap(
-        index.query, embed=lambda text: first(create(text)) if is_async else create(text).data[0].embedding
+        index.query,
+        embed=lambda text: first(create(text)) if is_async else create(text).data[0].embedding,
     )
     retrieval = search.retrieve(QUERY, top_k=2, namespace="dogs", include_metadata=True)
     assert retrieval.status == "full"
-    assert sorted(body["vector"] for body in service.bodies) == sorted(server.expected([QUERY, REWRITE]))
+    assert sorted(body["vector"] for body in service.bodies) == sorted(
+        server.expected([QUERY, REWRITE])
+    )
 
 
 @pytest.mark.parametrize(
@@ -158,7 +183,9 @@ def test_the_one_line_around_an_openai_client_gives_every_text_its_vector(
     ],
     ids=["inputs", "query"],
 )
-def test_a_search_with_integrated_embedding_is_wrapped(arguments: dict[str, Any], service: Service, index: Any) -> None:
+def test_a_search_with_integrated_embedding_is_wrapped(
+    arguments: dict[str, Any], service: Service, index: Any
+) -> None:
     response = qm.wrap(index.search)(namespace="dogs", **arguments)
     assert type(response) is type(index.search(namespace="dogs", inputs={"text": "x"}, top_k=1))
     assert [hit.id for hit in response.result.hits] == ["health", "food"]
@@ -190,7 +217,9 @@ async def test_the_async_index_is_wrapped(service: Service) -> None:
 async def test_both_kinds_of_index_give_the_same_account(service: Service, index: Any) -> None:
     plain = qm.wrap(index.search).retrieve(namespace="dogs", inputs={"text": QUERY}, top_k=3)
     async with AsyncIndex(host=service.url, api_key="k") as other:
-        awaited = await qm.wrap(other.search).aretrieve(namespace="dogs", inputs={"text": QUERY}, top_k=3)
+        awaited = await qm.wrap(other.search).aretrieve(
+            namespace="dogs", inputs={"text": QUERY}, top_k=3
+        )
     assert awaited.matches == plain.matches
     assert (awaited.variants, awaited.status) == (plain.variants, plain.status)
 
@@ -205,7 +234,9 @@ def test_a_function_around_the_client_is_decorated(service: Service, index: Any)
 
 
 @pytest.mark.parametrize("status", [401, 404])
-def test_the_clients_own_error_reaches_the_caller(status: int, service: Service, index: Any) -> None:
+def test_the_clients_own_error_reaches_the_caller(
+    status: int, service: Service, index: Any
+) -> None:
     service.status = status
     with pytest.raises(PineconeException) as plain:
         index.search(namespace="dogs", inputs={"text": QUERY}, top_k=2)
@@ -222,7 +253,9 @@ def test_one_index_serves_many_threads_and_loops(service: Service, index: Any) -
 
     async def both() -> list[Any]:
         one = search.aretrieve(namespace="dogs", inputs={"text": QUERY}, top_k=2)
-        other = search.aretrieve(namespace="dogs", inputs={"text": "Which dry food is it?"}, top_k=1)
+        other = search.aretrieve(
+            namespace="dogs", inputs={"text": "Which dry food is it?"}, top_k=1
+        )
         return list(await asyncio.gather(one, other))
 
     first, second = asyncio.run(both())
@@ -232,7 +265,11 @@ def test_one_index_serves_many_threads_and_loops(service: Service, index: Any) -
 
 @pytest.mark.parametrize(
     ("query", "reason"),
-    [({"vector": [0.5, 0.25]}, "not_text"), ({"id": "cats"}, "missing"), ({"query": "   "}, "blank")],
+    [
+        ({"vector": [0.5, 0.25]}, "not_text"),
+        ({"id": "cats"}, "missing"),
+        ({"query": "   "}, "blank"),
+    ],
     ids=["vector", "id", "blank text"],
 )
 def test_a_vector_an_id_or_a_blank_text_is_searched_as_the_plain_index_would(
@@ -244,7 +281,11 @@ def test_a_vector_an_id_or_a_blank_text_is_searched_as_the_plain_index_would(
     (body,) = service.bodies
     assert body["topK"] == 2
     expected = {"vector": vector("   ")} if "query" in query else query
-    assert {name: body.get(name) for name in ("vector", "id")} == {"vector": None, "id": None, **expected}
+    assert {name: body.get(name) for name in ("vector", "id")} == {
+        "vector": None,
+        "id": None,
+        **expected,
+    }
     retrieval = search.retrieve(**query, top_k=2, namespace="dogs", include_metadata=True)
     assert [(it.stage, it.reason) for it in retrieval.degradations] == [("query", reason)]
     assert [match.id for match in retrieval.matches] == ["cats", "health"]

@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pinecone import AsyncIndex, DenseVectorQuery, EmbedQuery, QueryStringQuery, SparseEmbedQuery, TextQuery
+from pinecone import (
+    AsyncIndex,
+    DenseVectorQuery,
+    EmbedQuery,
+    QueryStringQuery,
+    SparseEmbedQuery,
+    TextQuery,
+)
 from pinecone.models.documents.responses import SearchDocumentsResponse
 
 import qtmiddleware as qtm
@@ -43,7 +50,9 @@ def list_types(world: PineconeWorld) -> list[str]:
     return [body["score_by"][0]["type"] for body in world.sent("/search")]
 
 
-def test_the_keywords_are_searched_with_everything_else_as_the_caller_said(world: PineconeWorld, index: Any) -> None:
+def test_the_keywords_are_searched_with_everything_else_as_the_caller_said(
+    world: PineconeWorld, index: Any
+) -> None:
     retrieval = qtm.QueryMiddleware(FIELDS).wrap(index.documents.search).retrieve(**CALL)
     bodies = sorted(world.sent("/search"), key=lambda it: str(it["score_by"][0]["type"]))
     same = {"top_k": WIDE, "include_fields": ["body"], "filter": {"page": {"$lt": 9}}}
@@ -52,7 +61,10 @@ def test_the_keywords_are_searched_with_everything_else_as_the_caller_said(world
         {"score_by": [CLAUSE], **same},
     ]
     assert (retrieval.trace.searches, retrieval.trace.read_units) == (2, 2)
-    assert [(it.kind, it.text) for it in retrieval.variants] == [("original", QUERY), ("text_clause", KEYWORDS)]
+    assert [(it.kind, it.text) for it in retrieval.variants] == [
+        ("original", QUERY),
+        ("text_clause", KEYWORDS),
+    ]
     assert retrieval.matches[0].found_by == ("original", "text_clause")
     assert (retrieval.status, list_ids(retrieval.response)) == ("full", ["health", "cats"])
     assert type(retrieval.response) is SearchDocumentsResponse
@@ -61,7 +73,9 @@ def test_the_keywords_are_searched_with_everything_else_as_the_caller_said(world
 async def test_both_indexes_give_the_same(world: PineconeWorld, index: Any) -> None:
     qm = qtm.QueryMiddleware({**CONFIG, **FIELDS}, client=ScriptedModel({"rewrite": REWRITE}))
     plain = qm.wrap(index.documents.search).retrieve(**CALL)
-    async with AsyncIndex(host=world.host("docs"), api_key=world.api_key, ssl_verify=False) as other:
+    async with AsyncIndex(
+        host=world.host("docs"), api_key=world.api_key, ssl_verify=False
+    ) as other:
         search = qm.wrap(other.documents.search)
         awaited = await search.aretrieve(**CALL)
         assert list_ids(await search(**CALL)) == list_ids(plain.response)
@@ -70,10 +84,14 @@ async def test_both_indexes_give_the_same(world: PineconeWorld, index: Any) -> N
     assert (awaited.trace.searches, awaited.status) == (3, "full")
 
 
-def test_a_passage_that_words_alone_find_has_the_lowest_score_of_the_call(world: PineconeWorld) -> None:
+def test_a_passage_that_words_alone_find_has_the_lowest_score_of_the_call(
+    world: PineconeWorld,
+) -> None:
     documents = build_documents()
     # No word in common with the question but one that vectors of three passages do not bring.
-    documents.append({**documents[0], "_id": "rare", "body": "Zyx", "title": "concerns jaco health"})
+    documents.append(
+        {**documents[0], "_id": "rare", "body": "Zyx", "title": "concerns jaco health"}
+    )
     world.add_documents("docs", SCHEMA, documents)
     search = world.index("docs").documents.search
     call = {**CALL, "top_k": 3, "filter": {"page": {"$lt": 9}}}
@@ -96,7 +114,9 @@ def test_a_passage_that_words_alone_find_has_the_lowest_score_of_the_call(world:
     ],
     ids=["text", "query_string", "lucene"],
 )
-def test_a_search_by_words_gets_no_second_one(score_by: list[Any], world: PineconeWorld, index: Any) -> None:
+def test_a_search_by_words_gets_no_second_one(
+    score_by: list[Any], world: PineconeWorld, index: Any
+) -> None:
     qtm.QueryMiddleware(FIELDS).wrap(index.documents.search)(**{**CALL, "score_by": score_by})
     assert len(world.sent("/search")) == 1
 
@@ -138,7 +158,9 @@ def test_settings_that_leave_no_place_for_it_leave_it_out(
 
 def test_the_limit_of_searches_counts_it(world: PineconeWorld, index: Any) -> None:
     config = {**CONFIG, **FIELDS, "limits": {**CONFIG["limits"], "maxSearches": 2}}  # type: ignore[dict-item]
-    search = qtm.QueryMiddleware(config, client=ScriptedModel({"rewrite": REWRITE})).wrap(index.documents.search)
+    search = qtm.QueryMiddleware(config, client=ScriptedModel({"rewrite": REWRITE})).wrap(
+        index.documents.search
+    )
     assert search.retrieve(**CALL).trace.searches == 2
     assert sorted(list_types(world)) == ["embed", "text"]
 
@@ -167,40 +189,61 @@ def test_a_service_that_is_busy_in_the_second_search_alone_leaves_the_first_as_t
     for _ in range(2):
         # What is busy is asked again the next time.
         retrieval = search.retrieve(**CALL)
-        assert [(it.stage, it.reason) for it in retrieval.degradations] == [("search.text_clause", "failed")]
+        assert [(it.stage, it.reason) for it in retrieval.degradations] == [
+            ("search.text_clause", "failed")
+        ]
         assert list_ids(retrieval.response) == expected
     world.recovers()
     assert search.retrieve(**CALL).status == "full"
 
 
-def test_a_second_search_that_hangs_is_waited_for_until_the_deadline(world: PineconeWorld, index: Any) -> None:
+def test_a_second_search_that_hangs_is_waited_for_until_the_deadline(
+    world: PineconeWorld, index: Any
+) -> None:
     expected = list_ids(qtm.QueryMiddleware().wrap(index.documents.search)(**CALL))
     world.hangs("/search", text='"type":"text"')
-    search = qtm.QueryMiddleware({**FIELDS, "limits": {"deadlineMs": 400}}).wrap(index.documents.search)
+    search = qtm.QueryMiddleware({**FIELDS, "limits": {"deadlineMs": 400}}).wrap(
+        index.documents.search
+    )
     retrieval = search.retrieve(**CALL)
-    assert [(it.stage, it.reason) for it in retrieval.degradations] == [("search.text_clause", "timeout")]
+    assert [(it.stage, it.reason) for it in retrieval.degradations] == [
+        ("search.text_clause", "timeout")
+    ]
     assert list_ids(retrieval.response) == expected
 
 
 @pytest.mark.parametrize("fields", [["vec"], ["title", "nowhere"]])
-def test_a_clause_that_is_refused_is_not_tried_again(fields: list[str], world: PineconeWorld, index: Any) -> None:
+def test_a_clause_that_is_refused_is_not_tried_again(
+    fields: list[str], world: PineconeWorld, index: Any
+) -> None:
     search = qtm.QueryMiddleware({"hybrid": {"textFields": fields}}).wrap(index.documents.search)
     expected = list_ids(qtm.QueryMiddleware().wrap(index.documents.search)(**CALL))
     with pytest.warns(qtm.SetupWarning, match=r"hybrid\.textFields"):
         first = search.retrieve(**CALL)
     second = search.retrieve(**CALL)
-    assert [(it.stage, it.reason) for it in first.degradations] == [("search.text_clause", "failed")]
+    assert [(it.stage, it.reason) for it in first.degradations] == [
+        ("search.text_clause", "failed")
+    ]
     assert (second.status, second.trace.searches) == ("full", 1)
-    assert ("text_clause", "not searched: the function rejected a text clause") in second.trace.notes
+    assert (
+        "text_clause",
+        "not searched: the function rejected a text clause",
+    ) in second.trace.notes
     assert list_ids(first.response) == list_ids(second.response) == expected
     assert list_types(world).count("text") == 1
 
 
-def test_the_field_of_the_texts_is_requested_by_both_and_shown_by_none(world: PineconeWorld, index: Any) -> None:
+def test_the_field_of_the_texts_is_requested_by_both_and_shown_by_none(
+    world: PineconeWorld, index: Any
+) -> None:
     config = {**FIELDS, "keywordEvidence": {"textField": "body"}}
-    response = qtm.QueryMiddleware(config).wrap(index.documents.search)(**{**CALL, "include_fields": ["title"]})
+    response = qtm.QueryMiddleware(config).wrap(index.documents.search)(
+        **{**CALL, "include_fields": ["title"]}
+    )
     assert [body["include_fields"] for body in world.sent("/search")] == [["title", "body"]] * 2
-    assert all(set(document.to_dict()) == {"_id", "_score", "title"} for document in response.matches)
+    assert all(
+        set(document.to_dict()) == {"_id", "_score", "title"} for document in response.matches
+    )
 
 
 def read_findings(check: Any) -> dict[str, Any]:
@@ -213,7 +256,11 @@ def test_check_names_the_clause_the_texts_and_what_a_text_clause_costs(index: An
     assert found["query"].values["clauses"] == ["embed"]
     assert found["text"].values["field"] == "body"
     clause = found["text clause"]
-    assert (clause.state, clause.values["fields"], clause.values["read_units"]) == ("off", ["body"], 1)
+    assert (clause.state, clause.values["fields"], clause.values["read_units"]) == (
+        "off",
+        ["body"],
+        1,
+    )
     assert "1 more search per question" in clause.text
     assert clause.mend == 'set config={"hybrid": {"textFields": ["body"]}} and measure'
     assert found["searches"].values["most"] == 1
@@ -222,14 +269,24 @@ def test_check_names_the_clause_the_texts_and_what_a_text_clause_costs(index: An
 def test_check_tells_of_the_text_clause_that_is_set(index: Any) -> None:
     found = read_findings(qtm.QueryMiddleware(FIELDS).wrap(index.documents.search).check(**CALL))
     assert (found["text clause"].state, found["searches"].values["most"]) == ("ok", 2)
-    refused = qtm.QueryMiddleware({"hybrid": {"textFields": ["vec"]}}).wrap(index.documents.search).check(**CALL)
+    refused = (
+        qtm.QueryMiddleware({"hybrid": {"textFields": ["vec"]}})
+        .wrap(index.documents.search)
+        .check(**CALL)
+    )
     assert read_findings(refused)["text clause"].state == "problem"
     assert read_findings(refused)["searches"].values["most"] == 1
 
 
 @pytest.mark.parametrize("fields", [None, ["title"]])
-def test_check_says_what_to_write_where_the_texts_are_not_requested(fields: Any, index: Any) -> None:
-    check = qtm.QueryMiddleware().wrap(index.documents.search).check(**{**CALL, "include_fields": fields})
+def test_check_says_what_to_write_where_the_texts_are_not_requested(
+    fields: Any, index: Any
+) -> None:
+    check = (
+        qtm.QueryMiddleware()
+        .wrap(index.documents.search)
+        .check(**{**CALL, "include_fields": fields})
+    )
     text = read_findings(check)["text"]
     assert text.state == "problem"
     assert 'add "body" to include_fields' in text.mend
@@ -248,7 +305,9 @@ def test_check_says_why_a_query_string_of_ones_own_is_left_alone(index: Any) -> 
 
 async def test_check_of_the_async_index_says_the_same(world: PineconeWorld, index: Any) -> None:
     plain = qtm.QueryMiddleware(FIELDS).wrap(index.documents.search).check(**CALL)
-    async with AsyncIndex(host=world.host("docs"), api_key=world.api_key, ssl_verify=False) as other:
+    async with AsyncIndex(
+        host=world.host("docs"), api_key=world.api_key, ssl_verify=False
+    ) as other:
         awaited = await qtm.QueryMiddleware(FIELDS).wrap(other.documents.search).acheck(**CALL)
     assert [it.subject for it in awaited.findings] == [it.subject for it in plain.findings]
     assert read_findings(awaited)["query"] == read_findings(plain)["query"]

@@ -33,7 +33,15 @@ def test_killed_twenty_times_every_question_is_answered_once_and_sent_once(
 
     def run(command: str, *, kill: bool) -> bool:
         """Whether *command* came to its end; where it is to be killed, that is around a call it makes."""
-        worker = [sys.executable, "-m", "tests.support.batch_worker", str(source), str(out), service.url, command]
+        worker = [
+            sys.executable,
+            "-m",
+            "tests.support.batch_worker",
+            str(source),
+            str(out),
+            service.url,
+            command,
+        ]
         left = chance.randint(1, 3)
         with subprocess.Popen(worker, stderr=subprocess.PIPE) as process:
 

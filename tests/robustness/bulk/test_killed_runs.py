@@ -26,7 +26,9 @@ CONCURRENCY = 4
 QUESTIONS = 300
 
 
-def test_a_run_that_is_killed_twenty_times_loses_nothing(service: RewritingService, tmp_path: Path) -> None:
+def test_a_run_that_is_killed_twenty_times_loses_nothing(
+    service: RewritingService, tmp_path: Path
+) -> None:
     service.seconds = 0.01
     questions = make_questions(QUESTIONS)
     write_questions(tmp_path / "queries.jsonl", questions)
@@ -43,6 +45,8 @@ def test_a_run_that_is_killed_twenty_times_loses_nothing(service: RewritingServi
     records = read_records(tmp_path / "out.jsonl")
     assert sorted(it["line"] for it in records) == list(range(1, QUESTIONS + 1))
     assert all(it["rewrite"] == rewrite(questions[it["line"] - 1]) for it in records)
-    again = {question: count - 1 for question, count in Counter(service.questions).items() if count > 1}
+    again = {
+        question: count - 1 for question, count in Counter(service.questions).items() if count > 1
+    }
     # Each kill met at most so many questions that were under way, or answered and not written yet.
     assert sum(again.values()) <= KILLS * (CONCURRENCY + SPARE)

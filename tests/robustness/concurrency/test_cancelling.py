@@ -46,7 +46,9 @@ def test_a_retrieval_can_be_cancelled_wherever_it_waits(kind: str, cap: int) -> 
 @pytest.mark.parametrize("mode", ["plain", "synthesis"])
 def test_an_answer_can_be_cancelled_wherever_it_waits(mode: str) -> None:
     counted = Counted()
-    wrapped = qtm.QueryMiddleware(config(answer={"mode": mode}), client=Model(counted)).wrap(searching(counted))
+    wrapped = qtm.QueryMiddleware(config(answer={"mode": mode}), client=Model(counted)).wrap(
+        searching(counted)
+    )
     assert cancelled_at_every_step(lambda: wrapped.aanswer(QUERY), counted) > 10
     assert asyncio.run(wrapped.aanswer(QUERY)).status == "full"
 
@@ -54,7 +56,9 @@ def test_an_answer_can_be_cancelled_wherever_it_waits(mode: str) -> None:
 @pytest.mark.parametrize("mode", ["plain", "synthesis"])
 def test_a_streamed_answer_can_be_cancelled_wherever_it_waits(mode: str) -> None:
     counted = Counted()
-    wrapped = qtm.QueryMiddleware(config(answer={"mode": mode}), client=Model(counted)).wrap(searching(counted))
+    wrapped = qtm.QueryMiddleware(config(answer={"mode": mode}), client=Model(counted)).wrap(
+        searching(counted)
+    )
     assert cancelled_at_every_step(streaming(wrapped), counted) > 10
     assert asyncio.run(streaming(wrapped)()) == asyncio.run(wrapped.aanswer(QUERY)).text
 
@@ -78,7 +82,9 @@ def test_a_search_in_threads_can_be_cancelled_wherever_it_is_waited_for() -> Non
 
 
 @pytest.mark.parametrize("way", ["retrieve", "stream"])
-def test_with_the_real_client_it_can_be_cancelled_wherever_it_waits(way: str, house: ModelServer) -> None:
+def test_with_the_real_client_it_can_be_cancelled_wherever_it_waits(
+    way: str, house: ModelServer
+) -> None:
     counted = Counted()
 
     async def call() -> Any:
@@ -208,7 +214,9 @@ async def test_a_search_that_gives_itself_up_costs_its_own_variant_alone() -> No
     assert [it.variant.text for it in retrieval.rankings] == [QUERY, SUBS[1], SUBS[2]]
 
 
-def test_a_call_whose_loop_was_closed_in_the_middle_is_thrown_away_in_silence(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_call_whose_loop_was_closed_in_the_middle_is_thrown_away_in_silence(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     counted = Counted()
 
     async def retrieve(query: str, top_k: int = 3) -> Any:

@@ -96,20 +96,30 @@ PARTS = ["embed", "embed", "model", "rerank", *["search"] * 4]
 
 
 @every_way
-def test_the_callers_span_is_the_parent_of_every_part_of_its_question(way: str, spans: InMemorySpanExporter) -> None:
+def test_the_callers_span_is_the_parent_of_every_part_of_its_question(
+    way: str, spans: InMemorySpanExporter
+) -> None:
     tracer = spans.tracer  # type: ignore[attr-defined]
     with tracer.start_as_current_span("caller") as caller:
         retrieval = House(tracer).ask(way)
     assert retrieval.status == "full", retrieval.degradations
-    finished: Sequence[ReadableSpan] = [span for span in spans.get_finished_spans() if span.name != "caller"]
+    finished: Sequence[ReadableSpan] = [
+        span for span in spans.get_finished_spans() if span.name != "caller"
+    ]
     assert sorted(span.name for span in finished) == PARTS
-    assert {span.parent.span_id for span in finished if span.parent} == {caller.get_span_context().span_id}
-    assert {span.context.trace_id for span in finished if span.context} == {caller.get_span_context().trace_id}
+    assert {span.parent.span_id for span in finished if span.parent} == {
+        caller.get_span_context().span_id
+    }
+    assert {span.context.trace_id for span in finished if span.context} == {
+        caller.get_span_context().trace_id
+    }
     assert all(span.parent is not None for span in finished)
 
 
 @every_way
-def test_the_callers_variables_and_baggage_are_seen_in_every_part(way: str, spans: InMemorySpanExporter) -> None:
+def test_the_callers_variables_and_baggage_are_seen_in_every_part(
+    way: str, spans: InMemorySpanExporter
+) -> None:
     house = House(spans.tracer)  # type: ignore[attr-defined]
     mark = request_id.set("r-17")
     token = context.attach(baggage.set_baggage("tenant", "zoo"))
@@ -122,7 +132,9 @@ def test_the_callers_variables_and_baggage_are_seen_in_every_part(way: str, span
 
 
 @every_way
-def test_questions_side_by_side_see_each_their_own_caller(way: str, spans: InMemorySpanExporter) -> None:
+def test_questions_side_by_side_see_each_their_own_caller(
+    way: str, spans: InMemorySpanExporter
+) -> None:
     tracer = spans.tracer  # type: ignore[attr-defined]
     seen: list[tuple[str, str]] = []
 
@@ -135,14 +147,18 @@ def test_questions_side_by_side_see_each_their_own_caller(way: str, spans: InMem
         return plain(query, top_k)
 
     house = House(tracer)
-    middleware = qtm.QueryMiddleware(config(), client=house.amodel if way == "async" else house.model)
+    middleware = qtm.QueryMiddleware(
+        config(), client=house.amodel if way == "async" else house.model
+    )
     wrapped = middleware.wrap(awaited if way == "async" else plain)
 
     async def ask(number: int) -> None:
         request_id.set(str(number))
         query = f"{QUERY} In year {number}?"
         retrieval = wrapped.retrieve(query) if way == "sync" else await wrapped.aretrieve(query)
-        assert {it.text for it in retrieval.variants} == {text for name, text in seen if name == str(number)}
+        assert {it.text for it in retrieval.variants} == {
+            text for name, text in seen if name == str(number)
+        }
 
     async def many() -> None:
         await asyncio.gather(*map(ask, range(20)))
@@ -153,7 +169,9 @@ def test_questions_side_by_side_see_each_their_own_caller(way: str, spans: InMem
 
 @every_way
 @pytest.mark.parametrize("cap", [8, 2, 1])
-def test_what_a_search_sets_is_seen_by_no_other_search_and_not_by_the_caller(way: str, cap: int) -> None:
+def test_what_a_search_sets_is_seen_by_no_other_search_and_not_by_the_caller(
+    way: str, cap: int
+) -> None:
     """The question's own search in the caller's thread or task is apart: what it sets, the plain call would set too."""
     seen: dict[str, tuple[str, object]] = {}
 

@@ -10,7 +10,10 @@ import pytest
 
 from tests.support.model_server import ModelServer
 
-pytestmark = [pytest.mark.thorough, pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")]
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),
+]
 
 EARLY = """
 import warnings
@@ -76,14 +79,21 @@ os._exit(0)
         pytest.param([MAKE, USE, FORK, LATE, SERVE], id="forked_in_use_and_patched"),
     ],
 )
-def test_all_questions_are_answered_in_full_and_idle_threads_stop_nobody(steps: list[str], house: ModelServer) -> None:
+def test_all_questions_are_answered_in_full_and_idle_threads_stop_nobody(
+    steps: list[str], house: ModelServer
+) -> None:
     done = subprocess.run(
         [sys.executable, "-c", "".join(steps)],
         capture_output=True,
         text=True,
         timeout=200,
         check=False,
-        env={**os.environ, "OPENAI_API_KEY": "sk-x", "QTM_LLM_BASE_URL": house.url, "OPENAI_BASE_URL": house.url},
+        env={
+            **os.environ,
+            "OPENAI_API_KEY": "sk-x",
+            "QTM_LLM_BASE_URL": house.url,
+            "OPENAI_BASE_URL": house.url,
+        },
     )
     assert done.stdout == f"{['full'] * 8}\n" * 3 + "alive\n", done.stderr
     assert done.returncode == 0

@@ -76,7 +76,9 @@ class Quiet(ThreadingHTTPServer):
 def kept() -> Iterator[str]:
     KeptAlive.opened = 0
     with Quiet(("127.0.0.1", 0), KeptAlive) as server:
-        thread = threading.Thread(target=partial(server.serve_forever, poll_interval=0.01), daemon=True)
+        thread = threading.Thread(
+            target=partial(server.serve_forever, poll_interval=0.01), daemon=True
+        )
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}/v1"
         server.shutdown()
@@ -109,13 +111,19 @@ def test_a_blocking_call_inside_a_running_loop_comes_back(run: Run) -> None:
 
 
 @every_loop
-def test_a_blocking_call_in_a_running_loop_does_not_wait_for_that_loop(run: Run, house: ModelServer) -> None:
+def test_a_blocking_call_in_a_running_loop_does_not_wait_for_that_loop(
+    run: Run, house: ModelServer
+) -> None:
     async def cell() -> Any:
         async with openai.AsyncOpenAI(base_url=house.url, api_key="sk-x") as client:
             with openai.OpenAI(base_url=house.url, api_key="sk-x") as other:
                 middleware = qtm.QueryMiddleware(config("rewrite"), client=(other, client))
                 both = middleware.wrap(plain), middleware.wrap(awaited)
-                return both[0].retrieve(QUERY), await both[1].aretrieve(QUERY), await both[0].aretrieve(QUERY)
+                return (
+                    both[0].retrieve(QUERY),
+                    await both[1].aretrieve(QUERY),
+                    await both[0].aretrieve(QUERY),
+                )
 
     assert [searched(it) for it in run(cell())] == [[QUERY, REWRITE]] * 3
 
@@ -144,7 +152,9 @@ def test_a_cancelled_call_leaves_nothing_under_every_loop(run: Run, house: Model
 
     async def cancelled() -> None:
         async with openai.AsyncOpenAI(base_url=house.url, api_key="sk-x", max_retries=0) as client:
-            task = asyncio.create_task(qtm.QueryMiddleware(config(), client=client).wrap(search).aretrieve(QUERY))
+            task = asyncio.create_task(
+                qtm.QueryMiddleware(config(), client=client).wrap(search).aretrieve(QUERY)
+            )
             await await_until(house.asked.is_set)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -159,7 +169,9 @@ def test_a_cancelled_call_leaves_nothing_under_every_loop(run: Run, house: Model
 def test_an_answer_is_streamed_under_every_loop(run: Run, house: ModelServer) -> None:
     async def streamed() -> str:
         async with openai.AsyncOpenAI(base_url=house.url, api_key="sk-x") as client:
-            stream = qtm.QueryMiddleware(config(), client=client).wrap(awaited).astream_answer(QUERY)
+            stream = (
+                qtm.QueryMiddleware(config(), client=client).wrap(awaited).astream_answer(QUERY)
+            )
             return "".join([piece async for piece in stream])
 
     assert run(streamed()) == ANSWER
@@ -168,7 +180,9 @@ def test_an_answer_is_streamed_under_every_loop(run: Run, house: ModelServer) ->
 @every_loop
 @pytest.mark.parametrize("closes", [True, False], ids=["closed", "left_open"])
 @pytest.mark.usefixtures("own_account")
-def test_three_loops_in_a_row_share_one_middleware_with_a_client_of_its_own(run: Run, closes: bool) -> None:
+def test_three_loops_in_a_row_share_one_middleware_with_a_client_of_its_own(
+    run: Run, closes: bool
+) -> None:
     middleware = qtm.QueryMiddleware(config("rewrite"))
     functions = middleware.wrap(awaited), middleware.wrap(plain)
 
@@ -182,22 +196,30 @@ def test_three_loops_in_a_row_share_one_middleware_with_a_client_of_its_own(run:
     middleware.close()
 
 
-def test_three_loops_in_a_row_share_one_given_client_whose_connections_are_kept_alive(kept: str) -> None:
+def test_three_loops_in_a_row_share_one_given_client_whose_connections_are_kept_alive(
+    kept: str,
+) -> None:
     client = openai.AsyncOpenAI(base_url=kept, api_key="sk-x")
     wrapped = qtm.QueryMiddleware(config("rewrite"), client=client).wrap(awaited)
-    assert [searched(asyncio.run(wrapped.aretrieve(QUERY))) for _ in range(3)] == [[QUERY, REWRITE]] * 3
+    assert [searched(asyncio.run(wrapped.aretrieve(QUERY))) for _ in range(3)] == [
+        [QUERY, REWRITE]
+    ] * 3
     del client, wrapped
     gc.collect()
 
 
-def test_one_async_client_serves_its_owner_and_a_blocking_function_in_threads_and_loops_of_all_kinds(kept: str) -> None:
+def test_one_async_client_serves_its_owner_and_a_blocking_function_in_threads_and_loops_of_all_kinds(
+    kept: str,
+) -> None:
     """Two hundred calls: of the caller's own, blocking ones, awaited ones, and loops that soon end."""
     client = openai.AsyncOpenAI(base_url=kept, api_key="sk-x", max_retries=0)
     middleware = qtm.QueryMiddleware(config("rewrite"), client=client)
     wrapped = middleware.wrap(plain)
 
     async def own() -> str:
-        made = await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hello"}])
+        made = await client.chat.completions.create(
+            model="m", messages=[{"role": "user", "content": "hello"}]
+        )
         return made.choices[0].message.content or ""
 
     async def application() -> tuple[list[Any], list[str]]:
@@ -230,7 +252,9 @@ def test_loops_in_several_threads_share_one_middleware_at_once() -> None:
 
     def caller(run: Run) -> None:
         async def many() -> Any:
-            return await asyncio.gather(*(fn.aretrieve(QUERY) for fn in functions for _ in range(4)))
+            return await asyncio.gather(
+                *(fn.aretrieve(QUERY) for fn in functions for _ in range(4))
+            )
 
         try:
             together.wait()
@@ -238,7 +262,9 @@ def test_loops_in_several_threads_share_one_middleware_at_once() -> None:
         except BaseException as error:
             failed.append(error)
 
-    threads = [threading.Thread(target=caller, args=(run,)) for run in (asyncio.run, run_by_uvloop) * 3]
+    threads = [
+        threading.Thread(target=caller, args=(run,)) for run in (asyncio.run, run_by_uvloop) * 3
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -133,7 +133,9 @@ def in_a_process(number: int) -> tuple[int, str, list[str]]:
     return number, retrieval.status, [it.text for it in retrieval.variants]
 
 
-def test_four_workers_are_four_budgets_and_the_threads_of_one_share_theirs(house: ModelServer) -> None:
+def test_four_workers_are_four_budgets_and_the_threads_of_one_share_theirs(
+    house: ModelServer,
+) -> None:
     printed = python(
         FORKING
         + f"""
@@ -184,11 +186,15 @@ def test_a_retrieval_at_exit_works(warm: str) -> None:
 
 @pytest.mark.parametrize("warm", ["", WARM], ids=["first", "warm"])
 def test_a_retrieval_in_a_thread_that_outlives_the_main_one_works(warm: str) -> None:
-    body = "threading.Thread(target=lambda: (threading.main_thread().join(), print(works()))).start()"
+    body = (
+        "threading.Thread(target=lambda: (threading.main_thread().join(), print(works()))).start()"
+    )
     assert python(WRAPPED + warm + body) == "True\n"
 
 
-def test_a_retrieval_of_a_finalizer_while_the_interpreter_is_torn_down_gives_what_the_function_gives() -> None:
+def test_a_retrieval_of_a_finalizer_while_the_interpreter_is_torn_down_gives_what_the_function_gives() -> (
+    None
+):
     """Daemon threads stand still by then, those that idle in the pool too, and nothing can be imported."""
     printed = python(
         WRAPPED

@@ -269,7 +269,9 @@ def test_what_the_gate_decides_is_what_it_decides_for_the_same_lists_in_a_row() 
     decided.sort(key=lambda it: it[1].signals["observed"])
     assert [it.signals["observed"] for _, it in decided] == list(range(THREADS * per_thread))
     in_a_row = Gate()
-    assert [in_a_row.decide(scores, target_call_rate=0.3) for scores, _ in decided] == [it for _, it in decided]
+    assert [in_a_row.decide(scores, target_call_rate=0.3) for scores, _ in decided] == [
+        it for _, it in decided
+    ]
 
 
 def test_the_gate_keeps_its_rate_when_it_forgets_the_oldest() -> None:

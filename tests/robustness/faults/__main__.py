@@ -32,7 +32,14 @@ RESULTS = Path(__file__).parents[3] / "benchmarks" / "results" / "faults.md"
 @contextmanager
 def quiet_environment() -> Iterator[None]:
     """Nothing of the machine's own settings, and one certificate authority: all of them take 40 ms a client."""
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "OPENAI_BASE_URL", "OPENAI_API_KEY", "QTM_LLM_BASE_URL"):
+    for name in (
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "ALL_PROXY",
+        "OPENAI_BASE_URL",
+        "OPENAI_API_KEY",
+        "QTM_LLM_BASE_URL",
+    ):
         os.environ.pop(name, None)
         os.environ.pop(name.lower(), None)
     found = ssl.create_default_context().get_ca_certs(binary_form=True)
@@ -64,14 +71,23 @@ def run(cases: list[Case], seed: int) -> list[Tried]:
             if done[-1].last:
                 print(told(done[-1], seed, whole=len(cases) < 20), flush=True)
             if len(done) % 100 == 0:
-                print(f"{len(done):,} of {len(cases):,}, {sum(bool(it.last) for it in done)} failed", flush=True)
+                print(
+                    f"{len(done):,} of {len(cases):,}, {sum(bool(it.last) for it in done)} failed",
+                    flush=True,
+                )
     return done
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="*", metavar="PATTERN", help="the cases whose name matches")
-    parser.add_argument("--seed", type=int, default=7, help="what the cases leave open is drawn from it (7)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only", default="*", metavar="PATTERN", help="the cases whose name matches"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=7, help="what the cases leave open is drawn from it (7)"
+    )
     options = parser.parse_args()
     cases = matrix(options.only)
     if not cases:
@@ -81,7 +97,9 @@ def main() -> int:
     logger.addHandler(logging.NullHandler())
     logger.propagate = False
     product = " x ".join(f"{len(values)}" for values in DIMENSIONS.values())
-    print(f"{' x '.join(DIMENSIONS)}: {product} = {len(matrix()):,} cases, of which {len(cases):,} are played")
+    print(
+        f"{' x '.join(DIMENSIONS)}: {product} = {len(matrix()):,} cases, of which {len(cases):,} are played"
+    )
     began = perf_counter()
     done = run(cases, options.seed)
     seconds = perf_counter() - began
@@ -89,7 +107,9 @@ def main() -> int:
     if options.only == "*":
         command = " ".join(["python -m tests.robustness.faults", *sys.argv[1:]])
         head = HEAD.read_text(encoding="utf-8")
-        text = document(done, command=command, seed=options.seed, seconds=seconds, limits=Limits(), head=head)
+        text = document(
+            done, command=command, seed=options.seed, seconds=seconds, limits=Limits(), head=head
+        )
         RESULTS.write_text(text, encoding="utf-8")
         print(f"\nwritten to {RESULTS}")
     return int(any(it.last for it in done))

@@ -13,11 +13,34 @@ from random import Random
 from typing import Final
 
 MODELS: Final = (
-    *("ok", "slow", "hang", "trickle", "401", "429-retry-after", "429", "500", "503", "reset", "dns", "tls"),
+    *(
+        "ok",
+        "slow",
+        "hang",
+        "trickle",
+        "401",
+        "429-retry-after",
+        "429",
+        "500",
+        "503",
+        "reset",
+        "dns",
+        "tls",
+    ),
     *("endless", "endless-500", "trickled-500", "pieces", "deep"),
     *("empty-body", "10mb", "bad-utf8", "wrong-schema", "refusal", "length", "reasoning"),
 )
-SEARCHES: Final = ("ok", "one-fails", "all-fail", "original-fails", "slow", "duplicates", "empty", "scores", "unsorted")
+SEARCHES: Final = (
+    "ok",
+    "one-fails",
+    "all-fail",
+    "original-fails",
+    "slow",
+    "duplicates",
+    "empty",
+    "scores",
+    "unsorted",
+)
 WAYS: Final = ("sync", "async")
 KINDS: Final = ("rewrite", "decompose", "all", "combined", "auto")
 DIMENSIONS: Final = {"model": MODELS, "search": SEARCHES, "way": WAYS, "kind": KINDS}
@@ -44,7 +67,9 @@ class Case:
         random = Random(f"{seed} {self.name}")
         # JSON knows no NaN, and the SDK refuses null: only a function can give such scores.
         backend = "function" if self.search == "scores" else random.choice(BACKENDS)
-        return Draw(backend, random.choice(("given", "own")), random.choice((0, 1)), random.random() < 0.25)
+        return Draw(
+            backend, random.choice(("given", "own")), random.choice((0, 1)), random.random() < 0.25
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +87,11 @@ class Draw:
 
 def matrix(pattern: str = "*") -> list[Case]:
     """Every case whose name matches the shell *pattern*."""
-    return [case for row in product(*DIMENSIONS.values()) if fnmatchcase((case := Case(*row)).name, pattern)]
+    return [
+        case
+        for row in product(*DIMENSIONS.values())
+        if fnmatchcase((case := Case(*row)).name, pattern)
+    ]
 
 
 def covering() -> list[Case]:
@@ -72,7 +101,12 @@ def covering() -> list[Case]:
     hold all five kinds, both ways, and (over all of them) each kind with each way.
     """
     return [
-        Case(model, search, WAYS[(row + column) // len(KINDS) % len(WAYS)], KINDS[(row + column) % len(KINDS)])
+        Case(
+            model,
+            search,
+            WAYS[(row + column) // len(KINDS) % len(WAYS)],
+            KINDS[(row + column) % len(KINDS)],
+        )
         for row, model in enumerate(MODELS)
         for column, search in enumerate(SEARCHES)
     ]

@@ -117,7 +117,9 @@ def expected(case: Case, draw: Draw) -> Expected:
         # Its status came; whether its body's end or the deadline comes first is a matter of milliseconds.
         excused.add("unavailable")
     own = REASONS.get(model, "")
-    return Expected(case.search == "original-fails", troubles, variants, came, own, frozenset(excused))
+    return Expected(
+        case.search == "original-fails", troubles, variants, came, own, frozenset(excused)
+    )
 
 
 def broken(case: Case, draw: Draw, variants: Texts | None = None) -> tuple[str, ...]:

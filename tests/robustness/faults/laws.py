@@ -34,20 +34,32 @@ class Verdict(list[tuple[str, str]]):
             self.append((law, str(seen)))
 
 
-def judged(case: Case, draw: Draw, played: Played, limits: Limits, *, times: bool = True) -> Verdict:
+def judged(
+    case: Case, draw: Draw, played: Played, limits: Limits, *, times: bool = True
+) -> Verdict:
     """Every law that *played* breaks; that of time only with *times*."""
     verdict, wanted = Verdict(), expected(case, draw)
     verdict.overrun = played.seconds - max(played.plain_seconds, limits.deadline_ms / 1e3)
     verdict.check(
-        TIME, not times or verdict.overrun <= GRACE_SECONDS, f"{verdict.overrun * 1e3:.0f} ms beyond what it may take"
+        TIME,
+        not times or verdict.overrun <= GRACE_SECONDS,
+        f"{verdict.overrun * 1e3:.0f} ms beyond what it may take",
     )
     for complaint in dict.fromkeys(played.watch.complaints):
         # The SDK alone leaves the same where it is cancelled then, as the end of the original's search does here.
-        is_foreign = "unclosed" in complaint and wanted.raises and (case.model, case.way) == ("tls", "async")
+        is_foreign = (
+            "unclosed" in complaint and wanted.raises and (case.model, case.way) == ("tls", "async")
+        )
         verdict.unclosed |= is_foreign
         verdict.check("left behind", is_foreign, complaint)
-    verdict.check("no mutation", all(repr(it) == repr(was) for it, was in played.served), "a response was changed")
-    verdict.check("no mutation", played.arguments == arguments_of(draw), f"arguments are {played.arguments!r}")
+    verdict.check(
+        "no mutation",
+        all(repr(it) == repr(was) for it, was in played.served),
+        "a response was changed",
+    )
+    verdict.check(
+        "no mutation", played.arguments == arguments_of(draw), f"arguments are {played.arguments!r}"
+    )
     if wanted.raises:
         _judge_error(verdict, played, draw)
         return verdict
@@ -76,7 +88,9 @@ def _judge_account(verdict: Verdict, played: Played, case: Case, draw: Draw) -> 
     wanted, retrieval = expected(case, draw), played.retrieval
     told = [(it.stage, it.reason) for it in retrieval.degradations]
     verdict.excused = any(reason in wanted.excused and reason != wanted.own for _, reason in told)
-    meant = Counter((stage, wanted.own if reason in wanted.excused else reason) for stage, reason in told)
+    meant = Counter(
+        (stage, wanted.own if reason in wanted.excused else reason) for stage, reason in told
+    )
     is_late = any(reason == "timeout" for _, reason in meant - wanted.troubles)
     seen = f"{dict(meant)} in place of {dict(wanted.troubles)}"
     verdict.check(LATE if is_late else "degradations", meant == wanted.troubles, seen)
@@ -90,8 +104,14 @@ def _judge_rows(verdict: Verdict, played: Played, case: Case, draw: Draw, *, alo
     """Never worse than the plain function, and the very same where no variant contributed."""
     got, plain = read(played.retrieval.response), read(played.plain)
     if alone:
-        verdict.check("same as plain", repr(got) == repr(plain), f"{_told(got)} in place of {_told(plain)}")
-    verdict.check("as many as plain", len(got) >= min(len(plain), TOP_K), f"{len(got)} in place of {len(plain)}")
+        verdict.check(
+            "same as plain", repr(got) == repr(plain), f"{_told(got)} in place of {_told(plain)}"
+        )
+    verdict.check(
+        "as many as plain",
+        len(got) >= min(len(plain), TOP_K),
+        f"{len(got)} in place of {len(plain)}",
+    )
     held, before = Counter(row[0] for row in got), Counter(row[0] for row in plain)
     more = [name for name, number in held.items() if number > max(1, before[name])]
     verdict.check("no new duplicates", not more, more)
@@ -104,7 +124,9 @@ def _judge_rows(verdict: Verdict, played: Played, case: Case, draw: Draw, *, alo
     passages = {(name, text) for found in lists for name, _, text in found}
     ends = {repr(score) for _, score, _ in lists[0]}
     made_up = [
-        row for row in got if repr(row) not in known and not ((row[0], row[2]) in passages and repr(row[1]) in ends)
+        row
+        for row in got
+        if repr(row) not in known and not ((row[0], row[2]) in passages and repr(row[1]) in ends)
     ]
     verdict.check("only what was found", not made_up, _told(got))
     ids = [(it.id, repr(it.score)) for it in played.retrieval.matches]

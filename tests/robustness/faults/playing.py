@@ -90,7 +90,9 @@ class Servers:
 def served() -> Iterator[Servers]:
     """The servers, in a process of their own that ends with the block."""
     command = [sys.executable, "-m", "tests.robustness.faults.serving"]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         try:
             assert process.stdout is not None
             yield Servers(*map(int, process.stdout.readline().split()))
@@ -131,7 +133,9 @@ class Player:
                 function = getattr(index, self.draw.backend)
             client = None
             if self.draw.client == "given":
-                client = stack.enter_context(openai.OpenAI(base_url=self._address, api_key=KEY, max_retries=0))
+                client = stack.enter_context(
+                    openai.OpenAI(base_url=self._address, api_key=KEY, max_retries=0)
+                )
             began = perf_counter()
             try:
                 played.plain = function(**self._plain_arguments())
@@ -139,9 +143,9 @@ class Player:
                 played.plain_error = error
             played.plain_seconds = perf_counter() - began
             with self._environment():
-                wrapped = stack.enter_context(qtm.QueryMiddleware(self._settings, client=client)).wrap(
-                    function, **self._options
-                )
+                wrapped = stack.enter_context(
+                    qtm.QueryMiddleware(self._settings, client=client)
+                ).wrap(function, **self._options)
                 played.arguments = arguments_of(self.draw)
                 began = perf_counter()
                 try:
@@ -160,7 +164,9 @@ class Player:
         async with AsyncExitStack() as stack:
             function: Callable[..., Any] = self._coroutine
             if self.draw.backend != "function":
-                index = await stack.enter_async_context(AsyncIndex(host=self._host, api_key=KEY, ssl_verify=False))
+                index = await stack.enter_async_context(
+                    AsyncIndex(host=self._host, api_key=KEY, ssl_verify=False)
+                )
                 function = getattr(index, self.draw.backend)
             client = None
             if self.draw.client == "given":
@@ -173,7 +179,9 @@ class Player:
                 played.plain_error = error
             played.plain_seconds = perf_counter() - began
             with self._environment():
-                middleware = await stack.enter_async_context(qtm.QueryMiddleware(self._settings, client=client))
+                middleware = await stack.enter_async_context(
+                    qtm.QueryMiddleware(self._settings, client=client)
+                )
                 wrapped = middleware.wrap(function, **self._options)
                 played.arguments = arguments_of(self.draw)
                 began = perf_counter()
@@ -213,7 +221,11 @@ class Player:
             # Whether the gate would let this question through is not what is asked here.
             "escalation": {"mode": "auto", "targetCallRate": 1.0} if is_auto else {},
             "keywordEvidence": {"enabled": self.draw.evidence},
-            "limits": {"maxSearches": 20, "llmTimeoutMs": self.limits.llm_ms, "deadlineMs": self.limits.deadline_ms},
+            "limits": {
+                "maxSearches": 20,
+                "llmTimeoutMs": self.limits.llm_ms,
+                "deadlineMs": self.limits.deadline_ms,
+            },
         }
 
     @property
@@ -231,7 +243,9 @@ class Player:
         return self._found(query, top_k)
 
     async def _coroutine(self, query: str, top_k: int = TOP_K, filter: Any = None) -> Any:  # noqa: A002
-        await asyncio.sleep(self.limits.pace * seconds(self.case.search, self.draw.form, number_of(query)))
+        await asyncio.sleep(
+            self.limits.pace * seconds(self.case.search, self.draw.form, number_of(query))
+        )
         return self._found(query, top_k)
 
     def _found(self, query: str, top_k: int) -> Any:
@@ -240,7 +254,10 @@ class Player:
         if query in self._broken or number_of(query) < 0:
             raise self._error
         found = rows(self.case.search, self.draw.form, number_of(query), top_k)
-        matches = [ScoredVector(id=name, score=score, metadata={"text": text}) for name, score, text in found]
+        matches = [
+            ScoredVector(id=name, score=score, metadata={"text": text})
+            for name, score, text in found
+        ]
         response = QueryResponse(matches=matches, namespace=NAMESPACE)
         self.played.served.append((response, copy.deepcopy(response)))
         return response

@@ -22,9 +22,14 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     lines = [tuple(head), *(tuple(map(str, row)) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     shown = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in lines
+        "| "
+        + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        + " |"
+        for line in lines
     ]
-    return "\n".join([shown[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *shown[1:]])
+    return "\n".join(
+        [shown[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *shown[1:]]
+    )
 
 
 def told(one: Tried, seed: int, *, whole: bool) -> str:
@@ -41,10 +46,23 @@ def summary(run: Sequence[Tried]) -> str:
         for dimension, values in DIMENSIONS.items()
         for value in values
     ]
-    rows += [_row("backend", value, [it for it in run if it.draw.backend == value]) for value in BACKENDS]
-    rows += [_row("client", value, [it for it in run if it.draw.client == value]) for value in ("given", "own")]
+    rows += [
+        _row("backend", value, [it for it in run if it.draw.backend == value]) for value in BACKENDS
+    ]
+    rows += [
+        _row("client", value, [it for it in run if it.draw.client == value])
+        for value in ("given", "own")
+    ]
     rows.append(_row("all", "", run))
-    head = ("dimension", "value", "cases", "failed", "repeated", "most beyond its limit", "reason told")
+    head = (
+        "dimension",
+        "value",
+        "cases",
+        "failed",
+        "repeated",
+        "most beyond its limit",
+        "reason told",
+    )
     return table(head, [row for row in rows if row[2]])
 
 
@@ -79,21 +97,36 @@ def totals(run: Sequence[Tried], limits: Limits) -> list[tuple[str, object]]:
     """The figures of the whole run."""
     over = [it for it in run if any(law == TIME for law, _ in it.first)]
     late = [it for it in run if any(law == LATE for law, _ in it.first)]
-    drained = {way: max((it.drained for it in run if it.case.way == way), default=0.0) for way in ("sync", "async")}
+    drained = {
+        way: max((it.drained for it in run if it.case.way == way), default=0.0)
+        for way in ("sync", "async")
+    }
     grace = f"{GRACE_SECONDS * 1e3:.0f} ms"
     first = max(it.first.overrun for it in run) * 1e3
     last = max(it.last.overrun for it in run) * 1e3
     return [
         ("cases", f"{len(run):,}"),
         ("cases that broke a law", sum(bool(it.last) for it in run)),
-        (f"more than {grace} beyond max(own search, {limits.deadline_ms} ms), at the first try", len(over)),
+        (
+            f"more than {grace} beyond max(own search, {limits.deadline_ms} ms), at the first try",
+            len(over),
+        ),
         ("the same, after repeating", sum(any(law == TIME for law, _ in it.last) for it in run)),
         ("most beyond it, of all first tries", f"{first:.0f} ms"),
         ("most beyond it, of the tries that count", f"{last:.0f} ms"),
         ("something in time was taken for late, at the first try", len(late)),
-        (f"the same, after up to {MOST_REPEATS} repeats", sum(any(law == LATE for law, _ in it.last) for it in run)),
-        ("told as circuit_open, or a slow look-up of a name as timeout", sum(it.last.excused for it in run)),
-        ("cancelled in a TLS handshake, its socket left to the garbage collector", sum(it.last.unclosed for it in run)),
+        (
+            f"the same, after up to {MOST_REPEATS} repeats",
+            sum(any(law == LATE for law, _ in it.last) for it in run),
+        ),
+        (
+            "told as circuit_open, or a slow look-up of a name as timeout",
+            sum(it.last.excused for it in run),
+        ),
+        (
+            "cancelled in a TLS handshake, its socket left to the garbage collector",
+            sum(it.last.unclosed for it in run),
+        ),
         *(
             (f"longest that threads went on after a call, {way}", f"{took * 1e3:.0f} ms")
             for way, took in drained.items()
@@ -101,7 +134,9 @@ def totals(run: Sequence[Tried], limits: Limits) -> list[tuple[str, object]]:
     ]
 
 
-def document(run: Sequence[Tried], *, command: str, seed: int, seconds: float, limits: Limits, head: str) -> str:
+def document(
+    run: Sequence[Tried], *, command: str, seed: int, seconds: float, limits: Limits, head: str
+) -> str:
     """The whole account."""
     versions = ", ".join(f"{name} {version(name)}" for name in ("qtmiddleware", *PACKAGES))
     product = " x ".join(str(len(values)) for values in DIMENSIONS.values())
@@ -112,5 +147,11 @@ def document(run: Sequence[Tried], *, command: str, seed: int, seconds: float, l
         f"{versions})"
     )
     whole = table(("what", "figure"), totals(run, limits))
-    parts = [head.strip(), about, whole, f"## By dimension\n\n{summary(run)}", f"## Failures\n\n{failures(run, seed)}"]
+    parts = [
+        head.strip(),
+        about,
+        whole,
+        f"## By dimension\n\n{summary(run)}",
+        f"## Failures\n\n{failures(run, seed)}",
+    ]
     return "\n\n".join(parts) + "\n"

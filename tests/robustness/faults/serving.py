@@ -33,10 +33,18 @@ PIECE: Final = 1 << 16
 """Nobody reads to the end of too much: what was not asked for need not be copied either."""
 
 
-def completion(content: str | None, *, finish: str = "stop", refusal: str | None = None, reasoned: int = 0) -> bytes:
-    usage: dict[str, Any] = {"prompt_tokens": 100, "completion_tokens": 20 + reasoned, "total_tokens": 120 + reasoned}
+def completion(
+    content: str | None, *, finish: str = "stop", refusal: str | None = None, reasoned: int = 0
+) -> bytes:
+    usage: dict[str, Any] = {
+        "prompt_tokens": 100,
+        "completion_tokens": 20 + reasoned,
+        "total_tokens": 120 + reasoned,
+    }
     usage["completion_tokens_details"] = {"reasoning_tokens": reasoned}
-    return json.dumps(completions.completion(content, finish=finish, usage=usage, refusal=refusal)).encode()
+    return json.dumps(
+        completions.completion(content, finish=finish, usage=usage, refusal=refusal)
+    ).encode()
 
 
 def reply(request: bytes) -> str:
@@ -90,7 +98,9 @@ class Connection:
     async def _exchange(self) -> bool:
         head = await self.reader.readuntil(b"\r\n\r\n")
         first, *fields = head.decode("latin-1").split("\r\n")
-        lengths = [int(field[15:]) for field in fields if field.lower().startswith("content-length:")]
+        lengths = [
+            int(field[15:]) for field in fields if field.lower().startswith("content-length:")
+        ]
         request = await self.reader.readexactly(lengths[0] if lengths else 0)
         _, pace, what, *path = first.split()[1].split("/")
         self.pace = int(pace)
@@ -99,7 +109,12 @@ class Connection:
         return await self._complete(path[0], request)
 
     async def _send(self, body: bytes, status: int = 200, *fields: str) -> bool:
-        head = (f"HTTP/1.1 {status} X", "content-type: application/json", f"content-length: {len(body)}", *fields)
+        head = (
+            f"HTTP/1.1 {status} X",
+            "content-type: application/json",
+            f"content-length: {len(body)}",
+            *fields,
+        )
         self.writer.write("\r\n".join((*head, "", "")).encode() + body[:PIECE])
         await self.writer.drain()
         for start in range(PIECE, len(body), PIECE):
@@ -110,7 +125,9 @@ class Connection:
     async def _complete(self, fault: str, request: bytes) -> bool:
         if fault in STATUS:
             fields = ("retry-after: 20",) if fault == "429-retry-after" else ()
-            return await self._send(json.dumps(completions.error()).encode(), STATUS[fault], *fields)
+            return await self._send(
+                json.dumps(completions.error()).encode(), STATUS[fault], *fields
+            )
         if fault == "slow":
             await asyncio.sleep(self.pace * SLOW_SECONDS)
         if fault in ("hang", "trickle", "trickled-500", "reset"):
@@ -121,7 +138,10 @@ class Connection:
 
     async def _misbehave(self, fault: str) -> bool:
         status = 500 if fault == "trickled-500" else 200
-        self.writer.write(b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ncontent-length: 5000\r\n\r\n" % status)
+        self.writer.write(
+            b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ncontent-length: 5000\r\n\r\n"
+            % status
+        )
         if fault == "hang":
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.reader.read(1), LONGEST)
@@ -144,9 +164,13 @@ class Connection:
     async def _send_on(self, fault: str) -> bool:
         """Send for as long as anybody reads: large pieces, or one line in pieces of a byte each."""
         status = 500 if fault == "endless-500" else 200
-        head = b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+        head = (
+            b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+        )
         self.writer.write(head % status + (b"" if status == 500 else b"1\r\n{\r\n"))
-        piece = b"1\r\nx\r\n" * 1_000 if fault == "pieces" else b"%x\r\n%b\r\n" % (PIECE, b"x" * PIECE)
+        piece = (
+            b"1\r\nx\r\n" * 1_000 if fault == "pieces" else b"%x\r\n%b\r\n" % (PIECE, b"x" * PIECE)
+        )
         ends = asyncio.get_running_loop().time() + LONGEST
         while asyncio.get_running_loop().time() < ends:
             self.writer.write(piece)
@@ -169,10 +193,16 @@ class Connection:
         found = rows(search, int(form), number, top_k)
         body: dict[str, Any]
         if is_query:
-            matches = [{"id": name, "score": score, "metadata": {"text": text}} for name, score, text in found]
+            matches = [
+                {"id": name, "score": score, "metadata": {"text": text}}
+                for name, score, text in found
+            ]
             body = {"matches": matches, "namespace": NAMESPACE, "usage": {"readUnits": 5}}
         else:
-            hits = [{"_id": name, "_score": score, "fields": {"text": text}} for name, score, text in found]
+            hits = [
+                {"_id": name, "_score": score, "fields": {"text": text}}
+                for name, score, text in found
+            ]
             body = {"result": {"hits": hits}, "usage": {"read_units": 5, "embed_total_tokens": 4}}
         return await self._send(json.dumps(body).encode())
 
@@ -194,8 +224,12 @@ def untrusted() -> ssl.SSLContext:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "certificate.pem"
         plain = serialization.NoEncryption()
-        private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
-        path.write_bytes(private + made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+        private = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain
+        )
+        path.write_bytes(
+            private + made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+        )
         context.load_cert_chain(path)
     return context
 

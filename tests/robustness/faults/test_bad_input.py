@@ -62,14 +62,20 @@ def test_the_longest_query_is_searched(caller: Caller) -> None:
 def test_how_long_a_query_may_be_is_set(caller: Caller) -> None:
     day = caller.ask({"limits": {"maxQueryChars": 10}}, query=QUERY)
     (it,) = day.retrieval.degradations
-    assert (it.reason, it.detail) == ("too_long", f"{len(QUERY)} characters; limits.maxQueryChars is 10")
+    assert (it.reason, it.detail) == (
+        "too_long",
+        f"{len(QUERY)} characters; limits.maxQueryChars is 10",
+    )
     assert day.calls == [(QUERY, 3)]
 
 
 @pytest.mark.parametrize(
-    "query", ["🐶", "a\x00b", "\ud800 dog", "؟", "...", "\u200bdog", "<script>", "{query}", "%s %d", "0"]
+    "query",
+    ["🐶", "a\x00b", "\ud800 dog", "؟", "...", "\u200bdog", "<script>", "{query}", "%s %d", "0"],
 )
-def test_odd_queries_are_searched_as_they_are(query: str, caller: Caller, service: ModelServer) -> None:
+def test_odd_queries_are_searched_as_they_are(
+    query: str, caller: Caller, service: ModelServer
+) -> None:
     service.reply = {"rewrite": "Which dog?"}
     day = caller.ask(transforming("rewrite"), query=query)
     assert day.error is None
@@ -88,7 +94,9 @@ BAD_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD_CONFIGS)
-def test_a_bad_setting_for_one_call_is_refused_before_any_call(name: str, caller: Caller, service: ModelServer) -> None:
+def test_a_bad_setting_for_one_call_is_refused_before_any_call(
+    name: str, caller: Caller, service: ModelServer
+) -> None:
     values, path = BAD_CONFIGS[name]
     day = caller.ask(transforming("rewrite"), config=values)
     assert isinstance(day.error, qtm.ConfigError)
@@ -113,7 +121,9 @@ def test_a_history_that_cannot_be_read_is_left_out_and_told(
 ) -> None:
     service.reply = {"rewrite": "Does the dog Jaco have an illness?"}
     day = caller.ask(transforming("rewrite"), history=history)
-    assert [(it.stage, it.reason) for it in day.retrieval.degradations] == [("history", "unreadable")]
+    assert [(it.stage, it.reason) for it in day.retrieval.degradations] == [
+        ("history", "unreadable")
+    ]
     assert [it.kind for it in day.retrieval.variants] == ["original", "rewrite"]
 
 

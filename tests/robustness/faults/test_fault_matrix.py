@@ -14,7 +14,17 @@ from typing import Any
 import pytest
 
 from tests.robustness.faults import watching
-from tests.robustness.faults.cases import DIMENSIONS, KINDS, MODELS, SEARCHES, WAYS, Case, Draw, covering, matrix
+from tests.robustness.faults.cases import (
+    DIMENSIONS,
+    KINDS,
+    MODELS,
+    SEARCHES,
+    WAYS,
+    Case,
+    Draw,
+    covering,
+    matrix,
+)
 from tests.robustness.faults.expected import REASONS, expected
 from tests.robustness.faults.laws import Verdict, judged
 from tests.robustness.faults.playing import Limits, Played, Player, Servers, served
@@ -84,13 +94,21 @@ def test_the_laws_are_broken_by_what_breaks_them(case: Case, servers: Servers) -
     assert broken() == set()
     assert "as many as plain" in broken(retrieval=answered(rest))
     assert "no new duplicates" in broken(retrieval=answered([first, *rest, first]))
-    assert "plain's scores" in broken(retrieval=answered([type(first)(id="p0", score=7.0, metadata=first.metadata)]))
-    assert "only what was found" in broken(retrieval=answered([type(first)(id="x", score=0.9, metadata={"text": "x"})]))
+    assert "plain's scores" in broken(
+        retrieval=answered([type(first)(id="p0", score=7.0, metadata=first.metadata)])
+    )
+    assert "only what was found" in broken(
+        retrieval=answered([type(first)(id="x", score=0.9, metadata={"text": "x"})])
+    )
     assert ("same as plain" in broken(retrieval=answered([*rest, first]))) is (case is LONELY)
     assert "matches are the response" in broken(retrieval=replace(played.retrieval, matches=()))
     assert "type" in broken(retrieval=replace(played.retrieval, response=_Twin(played.plain)))
-    assert "original query" in broken(retrieval=replace(played.retrieval, original_query="Does Jaco"))
-    assert "status" in broken(retrieval=replace(played.retrieval, status="full" if case is LONELY else "degraded"))
+    assert "original query" in broken(
+        retrieval=replace(played.retrieval, original_query="Does Jaco")
+    )
+    assert "status" in broken(
+        retrieval=replace(played.retrieval, status="full" if case is LONELY else "degraded")
+    )
     assert broken(error=ValueError("x"), retrieval=None) == {"nothing is raised"}
     assert broken(seconds=25.1) == {"time"}
     assert broken(arguments={}) == {"no mutation"}
@@ -128,5 +146,11 @@ def test_what_is_left_behind_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     ended.set()
     kept[0].close()
     said = "\n".join(watch.complaints)
-    for what in ("never awaited", "never retrieved", "a task is left", "qtmiddleware is at work", "1 more open files"):
+    for what in (
+        "never awaited",
+        "never retrieved",
+        "a task is left",
+        "qtmiddleware is at work",
+        "1 more open files",
+    ):
         assert what in said

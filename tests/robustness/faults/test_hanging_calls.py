@@ -26,7 +26,10 @@ FOREVER = 600.0
 
 
 def plain(query: str, top_k: int = 4) -> list[dict[str, Any]]:
-    return [{"id": str(n), "score": 1 - n / 10, "metadata": {"text": f"Nike sells shoe {n}"}} for n in range(top_k)]
+    return [
+        {"id": str(n), "score": 1 - n / 10, "metadata": {"text": f"Nike sells shoe {n}"}}
+        for n in range(top_k)
+    ]
 
 
 class Hanging:
@@ -69,20 +72,26 @@ def by_vector(vector: Sequence[float], top_k: int = 4) -> Any:
 
 
 MULTI: dict[str, Any] = {"transformationType": "multi_query"}
-PATIENT: dict[str, Any] = {"limits": {"deadlineMs": 20_000, "llmTimeoutMs": 20_000, "maxThreads": MOST}}
+PATIENT: dict[str, Any] = {
+    "limits": {"deadlineMs": 20_000, "llmTimeoutMs": 20_000, "maxThreads": MOST}
+}
 RERANK: dict[str, Any] = {"rerank": {"enabled": True, "timeoutMs": 160}}
 IN_VECTORS: dict[str, Any] = {"query_arg": "vector"}
 
 Make = Callable[[Hanging], tuple[qtm.QueryMiddleware, Any]]
 
 
-def wrapped(qm: qtm.QueryMiddleware, fn: Any = plain, **options: Any) -> tuple[qtm.QueryMiddleware, Any]:
+def wrapped(
+    qm: qtm.QueryMiddleware, fn: Any = plain, **options: Any
+) -> tuple[qtm.QueryMiddleware, Any]:
     return qm, qm.wrap(fn, **options)
 
 
 CASES: dict[str, Make] = {
     "model": lambda it: wrapped(middleware(MULTI, client=it)),
-    "model_with_breaker": lambda it: wrapped(middleware({**MULTI, "breaker": {"seconds": 0.001}}, client=it)),
+    "model_with_breaker": lambda it: wrapped(
+        middleware({**MULTI, "breaker": {"seconds": 0.001}}, client=it)
+    ),
     "variants": lambda it: wrapped(middleware(MULTI, client=ScriptedModel(REPLY)), it.on_variants),
     "reranker": lambda it: wrapped(middleware(RERANK, reranker=it)),
     "embedder": lambda it: wrapped(
@@ -113,7 +122,9 @@ async def test_what_hangs_takes_no_more_threads_than_it_may_and_every_call_gets_
     seen: list[qtm.Retrieval] = []
     # On a busy machine a call may be out of time before it asks for a thread, and is then not refused one.
     while len(seen) < CALLS or (not any(map(refused, seen)) and len(seen) < 20 * CALLS):
-        found = await asyncio.wait_for(asyncio.gather(*(search.aretrieve(QUERY) for _ in range(10))), PATIENCE)
+        found = await asyncio.wait_for(
+            asyncio.gather(*(search.aretrieve(QUERY) for _ in range(10))), PATIENCE
+        )
         assert [ids(it.response) for it in found] == [ids(plain(QUERY))] * 10
         assert {it.status for it in found} == {"degraded"}
         assert bulkhead.in_use <= MOST
@@ -148,7 +159,11 @@ def test_being_full_is_warned_of_once_and_told_again_when_it_is_over(
         # On a busy machine a call may be out of time before it asks for a thread.
         bulkhead = qm._components.bulkhead
         wait_until(lambda: search(QUERY) and bulkhead.refused >= MOST)
-        (warned,) = [it.getMessage() for it in caplog.records if "all threads of a middleware" in it.getMessage()]
+        (warned,) = [
+            it.getMessage()
+            for it in caplog.records
+            if "all threads of a middleware" in it.getMessage()
+        ]
         assert f"limits.maxThreads is {MOST}" in warned
         assert QUERY not in warned
         # Not that of the test before, whose threads are released when it is over.
@@ -196,10 +211,14 @@ def test_an_async_model_that_blocks_the_private_loop_delays_no_blocking_caller_b
     assert search.retrieve(QUERY).status == "degraded"
     found = other.retrieve(QUERY)
     assert ids(found.response) == ids(plain(QUERY))
-    assert [it.reason for it in found.degradations if it.stage.startswith("transform")] == ["timeout"]
+    assert [it.reason for it in found.degradations if it.stage.startswith("transform")] == [
+        "timeout"
+    ]
 
 
-async def test_a_middleware_within_a_variants_search_is_bound_by_no_foreign_threads(hanging: Hanging) -> None:
+async def test_a_middleware_within_a_variants_search_is_bound_by_no_foreign_threads(
+    hanging: Hanging,
+) -> None:
     inner = qtm.QueryMiddleware().wrap(plain)
     seen: list[str] = []
 
@@ -223,12 +242,17 @@ def test_the_threads_belong_to_the_whole_middleware() -> None:
         search.retrieve(QUERY, config={"limits": {"maxThreads": 3}})
 
 
-async def test_an_embedder_of_single_texts_counts_every_call_beside_the_original(hanging: Hanging) -> None:
+async def test_an_embedder_of_single_texts_counts_every_call_beside_the_original(
+    hanging: Hanging,
+) -> None:
     def embed(text: str) -> Any:
         return [1.0, 0.0] if text.startswith("Q") else hanging()
 
     qm, search = wrapped(
-        middleware(MULTI, client=ScriptedModel(REPLY)), by_vector, embed=CallableEmbedder(embed), **IN_VECTORS
+        middleware(MULTI, client=ScriptedModel(REPLY)),
+        by_vector,
+        embed=CallableEmbedder(embed),
+        **IN_VECTORS,
     )
     before = threads()
     # On a busy machine a call may be out of time before it asks for a thread.
@@ -241,7 +265,9 @@ async def test_an_embedder_of_single_texts_counts_every_call_beside_the_original
     assert [it.reason for it in found.degradations if it.stage == "embed"] == ["overloaded"]
 
 
-def test_a_call_that_is_refused_says_nothing_of_the_model_and_costs_nothing(hanging: Hanging) -> None:
+def test_a_call_that_is_refused_says_nothing_of_the_model_and_costs_nothing(
+    hanging: Hanging,
+) -> None:
     config = {**MULTI, **PATIENT, "breaker": {"failures": 1}}
     qm, search = wrapped(middleware(config, client=ScriptedModel(REPLY)))
     qm._components.bulkhead.in_use = MOST

@@ -40,13 +40,21 @@ def middleware(script: Any = GOOD, **more: Any) -> qtm.QueryMiddleware:
 def test_a_middleware_that_was_never_asked_is_well() -> None:
     health = qtm.QueryMiddleware().health()
     assert not health.model.is_configured
-    assert (health.model.breaker, health.model.failures, health.model.retry_in) == (BreakerState.CLOSED, 0, 0.0)
+    assert (health.model.breaker, health.model.failures, health.model.retry_in) == (
+        BreakerState.CLOSED,
+        0,
+        0.0,
+    )
     assert (health.threads.in_use, health.threads.limit, health.threads.refused, health.threads.given_up) == (
         0, 256, 0, 0,
     )  # fmt: skip
     assert (health.cache.entries, health.cache.limit, health.cache.hit_rate) == (0, 1_024, None)
     assert health.redis.state is RedisState.NOT_USED
-    assert (health.budget.calls.spent, health.budget.calls.limit, health.budget.calls.left) == (0, None, None)
+    assert (health.budget.calls.spent, health.budget.calls.limit, health.budget.calls.left) == (
+        0,
+        None,
+        None,
+    )
 
 
 @pytest.mark.parametrize("how", ["client", "key", "address", "config"])
@@ -71,7 +79,11 @@ def test_the_breaker_is_seen_closed_open_half_open_and_closed_again(clock: Clock
         wrapped.retrieve(f"{QUERY} ({number})")
     opened = qm.health()
     assert seen == [(BreakerState.CLOSED, 0), (BreakerState.CLOSED, 1)]
-    assert (opened.model.breaker, opened.model.failures, opened.model.allowed_failures) == (BreakerState.OPEN, 2, 2)
+    assert (opened.model.breaker, opened.model.failures, opened.model.allowed_failures) == (
+        BreakerState.OPEN,
+        2,
+        2,
+    )
     assert opened.model.retry_in == 20.0
     clock.now += 19.5
     assert (qm.health().model.breaker, qm.health().model.retry_in) == (BreakerState.OPEN, 0.5)
@@ -143,7 +155,10 @@ def test_what_is_left_of_a_budget_is_told(service: ModelServer) -> None:
     assert (told.calls.spent, told.calls.limit, told.calls.left) == (2, 10, 8)
     assert (told.tokens.spent, told.tokens.limit, told.tokens.left) == (240, 5_000, 4_760)
     assert (told.usd.spent, told.usd.limit, told.usd.left) == (0.0028, 1.0, 0.9972)
-    assert "2 of 10 calls in the last minute; 240 of 5,000 tokens and 0.0028 of 1 US dollars in the last 2" in str(told)
+    assert (
+        "2 of 10 calls in the last minute; 240 of 5,000 tokens and 0.0028 of 1 US dollars in the last 2"
+        in str(told)
+    )
 
 
 def test_it_can_be_answered_as_json_and_not_be_changed() -> None:
@@ -230,7 +245,9 @@ async def test_a_closed_middleware_is_ready_when_it_is_used_again() -> None:
     assert qm.ready()
 
 
-def test_a_broken_model_a_lost_redis_and_an_open_breaker_leave_it_ready(service: ModelServer) -> None:
+def test_a_broken_model_a_lost_redis_and_an_open_breaker_leave_it_ready(
+    service: ModelServer,
+) -> None:
     service.reply = failure(500)
     config = transforming(
         "rewrite",
@@ -248,7 +265,10 @@ def test_a_broken_model_a_lost_redis_and_an_open_breaker_leave_it_ready(service:
         retrieval = qm.wrap(search).retrieve(QUERY)
         assert retrieval.response
         health = qm.health()
-        assert (health.model.breaker, health.redis.state) == (BreakerState.OPEN, RedisState.NOT_REACHED)
+        assert (health.model.breaker, health.redis.state) == (
+            BreakerState.OPEN,
+            RedisState.NOT_REACHED,
+        )
         assert health.redis.where == "127.0.0.1:9"
         assert qm.ready()
 
@@ -276,7 +296,9 @@ def test_it_is_not_ready_while_it_warms_up() -> None:
     assert qm.ready()
 
 
-def test_loading_that_never_ends_does_not_keep_it_from_being_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_that_never_ends_does_not_keep_it_from_being_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     release = Event()
 
     class Stuck(ScriptedModel):

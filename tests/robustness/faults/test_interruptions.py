@@ -9,7 +9,16 @@ import openai
 import pytest
 
 import qtmiddleware as qtm
-from tests.support.fault_world import PATIENT, QUERY, SECRET, WIDE, Caller, Day, search, transforming
+from tests.support.fault_world import (
+    PATIENT,
+    QUERY,
+    SECRET,
+    WIDE,
+    Caller,
+    Day,
+    search,
+    transforming,
+)
 from tests.support.model_server import ModelServer
 from tests.support.waiting import with_enough_time
 
@@ -27,7 +36,9 @@ def test_ctrl_c_while_the_model_thinks_ends_the_call(service: ModelServer) -> No
     assert day.calls == [(QUERY, WIDE)]
 
 
-async def test_a_cancelled_retrieval_cancels_its_searches_and_its_question(service: ModelServer) -> None:
+async def test_a_cancelled_retrieval_cancels_its_searches_and_its_question(
+    service: ModelServer,
+) -> None:
     began, ended = asyncio.Event(), []
 
     async def retrieve(query: str, top_k: int = 3) -> Any:
@@ -50,7 +61,9 @@ async def test_a_cancelled_retrieval_cancels_its_searches_and_its_question(servi
     assert asyncio.all_tasks() == before
 
 
-async def test_cancelling_while_the_variants_are_searched_cancels_them_all(service: ModelServer) -> None:
+async def test_cancelling_while_the_variants_are_searched_cancels_them_all(
+    service: ModelServer,
+) -> None:
     service.reply = {"sub_queries": SUBS}
     both, begun, ended = asyncio.Event(), [], []
 
@@ -83,7 +96,9 @@ async def test_a_timeout_of_the_caller_is_the_callers(service: ModelServer) -> N
         await released.wait()
 
     async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
-        wrapped = qtm.QueryMiddleware(transforming("rewrite", PATIENT), client=client).wrap(retrieve)
+        wrapped = qtm.QueryMiddleware(transforming("rewrite", PATIENT), client=client).wrap(
+            retrieve
+        )
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await wrapped(QUERY)
@@ -128,11 +143,15 @@ def test_an_awaited_variant_that_hangs_is_cancelled_at_the_deadline(service: Mod
 
     async def ask(seconds: float) -> Day:
         ended.clear()
-        async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
+        async with openai.AsyncOpenAI(
+            base_url=service.url, api_key=SECRET, max_retries=0
+        ) as client:
             wrapped = qtm.QueryMiddleware(within(seconds), client=client).wrap(retrieve)
             return Day(retrieval=await wrapped.aretrieve(QUERY))
 
-    day = with_enough_time(lambda seconds: asyncio.run(ask(seconds)), has_second_variant, seconds=0.3)
+    day = with_enough_time(
+        lambda seconds: asyncio.run(ask(seconds)), has_second_variant, seconds=0.3
+    )
     assert day.reasons == [("search.sub_query", "timeout")]
     assert [it.variant.text for it in day.retrieval.rankings] == [QUERY, SUBS[1]]
     assert ended == [SUBS[0]]

@@ -96,7 +96,9 @@ def test_a_log_that_comes_and_goes_is_warned_of_once_a_minute_and_no_failure_is_
     assert sum(counts) + log._outage._count == 100
 
 
-def test_every_query_is_logged_for_its_owner_alone(caller: Caller, service: ModelServer, tmp_path: Path) -> None:
+def test_every_query_is_logged_for_its_owner_alone(
+    caller: Caller, service: ModelServer, tmp_path: Path
+) -> None:
     path = tmp_path / "queries.jsonl"
     service.reply = {"rewrite": "Which illness does Jaco have?"}
     day = caller.ask(transforming("rewrite", log={"path": str(path)}))
@@ -104,11 +106,15 @@ def test_every_query_is_logged_for_its_owner_alone(caller: Caller, service: Mode
     assert line["query_id"] == day.retrieval.trace.query_id
     assert line["queries"] == [QUERY]
     assert [it["kind"] for it in line["variants"]] == ["original", "rewrite"]
-    assert [it["id"] for it in line["retrieval_steps"]["final"]] == [match.id for match in day.retrieval.matches]
+    assert [it["id"] for it in line["retrieval_steps"]["final"]] == [
+        match.id for match in day.retrieval.matches
+    ]
     assert path.stat().st_mode & 0o077 == 0 or os.name == "nt"
 
 
-def test_no_passage_reaches_the_log_even_where_it_stands_in_for_an_id(caller: Caller, tmp_path: Path) -> None:
+def test_no_passage_reaches_the_log_even_where_it_stands_in_for_an_id(
+    caller: Caller, tmp_path: Path
+) -> None:
     path = tmp_path / "queries.jsonl"
     rows = [
         {"document_id": "d1", "text": "Jaco has a secret illness", "score": 0.9},

@@ -65,7 +65,9 @@ def test_all_that_are_asked_at_once_keep_to_the_limit_together(service: ModelSer
 
 def test_of_several_prompts_as_many_are_asked_as_there_is_room_for(service: ModelServer) -> None:
     service.reply = GOOD
-    retrieval = middleware(service, "all", budget={"maxLlmCallsPerMinute": 1}).wrap(search).retrieve(QUERY)
+    retrieval = (
+        middleware(service, "all", budget={"maxLlmCallsPerMinute": 1}).wrap(search).retrieve(QUERY)
+    )
     assert [reason for _, reason in reasons(retrieval)] == ["over_budget", "over_budget"]
     assert (retrieval.trace.llm_calls, len(service.bodies)) == (1, 1)
 
@@ -90,11 +92,15 @@ def test_money_is_counted_by_the_prices_that_were_given(service: ModelServer) ->
     assert [reason for _, reason in reasons(seen[-1])] == ["over_budget"]
 
 
-@pytest.mark.parametrize("count", [10**400, -(10**6), 1e400, "many", None], ids=lambda it: str(it)[:9])
+@pytest.mark.parametrize(
+    "count", [10**400, -(10**6), 1e400, "many", None], ids=lambda it: str(it)[:9]
+)
 def test_a_count_that_no_call_can_come_to_neither_fails_a_reply_nor_opens_the_budget(
     service: ModelServer, count: Any
 ) -> None:
-    body = completion(json.dumps(GOOD)) | {"usage": {"prompt_tokens": count, "completion_tokens": count}}
+    body = completion(json.dumps(GOOD)) | {
+        "usage": {"prompt_tokens": count, "completion_tokens": count}
+    }
     service.reply = body
     llm = {"inputPrice": 10.0, "outputPrice": 20.0, "maxTokens": 50}
     wrapped = middleware(service, budget={"maxUsd": 0.02}, llm=llm).wrap(search)
@@ -104,7 +110,9 @@ def test_a_count_that_no_call_can_come_to_neither_fails_a_reply_nor_opens_the_bu
 
 
 def test_a_limit_on_money_needs_a_price(service: ModelServer) -> None:
-    with pytest.raises(qtm.ConfigError, match=r"budget\.maxUsd needs the price of nobody-knows") as caught:
+    with pytest.raises(
+        qtm.ConfigError, match=r"budget\.maxUsd needs the price of nobody-knows"
+    ) as caught:
         middleware(service, transformationModel="nobody-knows", budget={"maxUsd": 1.0})
     assert caught.value.path == "budget.maxUsd"
 
@@ -135,10 +143,14 @@ def test_an_awaited_question_keeps_to_the_limit_as_well(service: ModelServer) ->
         return search(query, top_k)
 
     async def ask() -> list[list[tuple[str, str]]]:
-        async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
+        async with openai.AsyncOpenAI(
+            base_url=service.url, api_key=SECRET, max_retries=0
+        ) as client:
             config = transforming("rewrite", budget={"maxLlmCallsPerMinute": 2})
             wrapped = qtm.QueryMiddleware(config, client=client).wrap(asearch)
-            found = await asyncio.gather(*(wrapped.aretrieve(f"{QUERY} ({place})") for place in range(6)))
+            found = await asyncio.gather(
+                *(wrapped.aretrieve(f"{QUERY} ({place})") for place in range(6))
+            )
             return sorted(reasons(it) for it in found)
 
     seen = asyncio.run(ask())

@@ -36,7 +36,9 @@ FAULTS = (
     Fault("503", failure(503), "unavailable"),
     Fault("refusal as a field", completion(None, refusal="I can't help with that."), "refused"),
     Fault("refusal in words", completion("I'm sorry, but I can't help with that."), "refused"),
-    Fault("refusal in the JSON", {"rewrite": "I'm sorry, but I can't assist with that."}, "refused"),
+    Fault(
+        "refusal in the JSON", {"rewrite": "I'm sorry, but I can't assist with that."}, "refused"
+    ),
     Fault("content filter", completion("", finish="content_filter"), "refused"),
     Fault("empty text", completion(""), "empty"),
     Fault("no text", completion(None), "empty"),
@@ -48,9 +50,15 @@ FAULTS = (
     Fault("a list of numbers", completion("[1, 2, 3]"), "unparsable"),
     Fault("broken off", completion('{"rewrite": "Does the dog Ja', finish="length"), "truncated"),
     Fault("broken off and nobody says so", completion('{"rewrite": "Does the dog Ja'), "truncated"),
-    Fault("a page", Response("<html><body>Sign in</body></html>", content_type="text/html"), "unparsable"),
     Fault(
-        "an error as a success", Response('{"error": {"code": 429}}', content_type="application/json"), "rate_limited"
+        "a page",
+        Response("<html><body>Sign in</body></html>", content_type="text/html"),
+        "unparsable",
+    ),
+    Fault(
+        "an error as a success",
+        Response('{"error": {"code": 429}}', content_type="application/json"),
+        "rate_limited",
     ),
     Fault("nothing at all", Response("", content_type="application/json"), "empty"),
     Fault("bytes", Response(b"\x00\xff\xfe", content_type="application/json"), "unparsable"),
@@ -58,7 +66,9 @@ FAULTS = (
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda it: it.name)
-def test_a_model_that_fails_leaves_the_result_of_the_rules(fault: Fault, caller: Caller, service: ModelServer) -> None:
+def test_a_model_that_fails_leaves_the_result_of_the_rules(
+    fault: Fault, caller: Caller, service: ModelServer
+) -> None:
     service.reply = fault.answer
     day = caller.ask(transforming("rewrite"))
     rules = caller.rules_alone()
@@ -82,22 +92,32 @@ def test_what_is_told_of_a_failure_holds_neither_query_nor_key(
         assert secret not in told
 
 
-def test_a_model_that_has_nothing_to_add_is_no_failure(caller: Caller, service: ModelServer) -> None:
+def test_a_model_that_has_nothing_to_add_is_no_failure(
+    caller: Caller, service: ModelServer
+) -> None:
     service.reply = {"rewrite": QUERY}
     day = caller.ask(transforming("rewrite"))
-    assert (day.response, day.kinds, day.calls) == (caller.rules_alone().response, ["original"], [(QUERY, WIDE)])
+    assert (day.response, day.kinds, day.calls) == (
+        caller.rules_alone().response,
+        ["original"],
+        [(QUERY, WIDE)],
+    )
     assert day.retrieval.status == "full"
 
 
 @pytest.mark.parametrize("status", [401, 429, 500, 503])
-def test_a_failed_request_is_not_sent_again(status: int, caller: Caller, service: ModelServer) -> None:
+def test_a_failed_request_is_not_sent_again(
+    status: int, caller: Caller, service: ModelServer
+) -> None:
     service.reply = failure(status)
     day = caller.ask(transforming("rewrite"))
     assert len(service.bodies) == day.retrieval.trace.llm_calls == 1
 
 
 @pytest.mark.parametrize("kind", ["rewrite", "all"])
-def test_a_slow_model_is_waited_for_no_longer_than_its_timeout(kind: str, caller: Caller, service: ModelServer) -> None:
+def test_a_slow_model_is_waited_for_no_longer_than_its_timeout(
+    kind: str, caller: Caller, service: ModelServer
+) -> None:
     service.reply = service.hang
     day = caller.ask(transforming(kind, HASTY))
     rules = caller.rules_alone()
@@ -116,7 +136,9 @@ def test_a_model_that_never_answers_is_given_up(caller: Caller) -> None:
     assert day.reasons == [("transform.rewrite", "timeout")]
 
 
-def test_the_deadline_of_the_query_bounds_a_slow_model_too(caller: Caller, service: ModelServer) -> None:
+def test_the_deadline_of_the_query_bounds_a_slow_model_too(
+    caller: Caller, service: ModelServer
+) -> None:
     service.reply = service.hang
     day = caller.ask(transforming("rewrite", {"llmTimeoutMs": 50_000, "deadlineMs": 150}))
     assert day.reasons == [("transform.rewrite", "timeout")]
@@ -134,20 +156,41 @@ def test_a_model_that_is_not_there_is_unavailable(caller: Caller) -> None:
 SALVAGED: dict[str, tuple[str, Said, tuple[str, ...]]] = {
     "fenced": (
         "rewrite",
-        completion('Sure!\n```json\n{"rewrite": "Which illness does Jaco have?"}\n```\nHope this helps.'),
+        completion(
+            'Sure!\n```json\n{"rewrite": "Which illness does Jaco have?"}\n```\nHope this helps.'
+        ),
         ("Which illness does Jaco have?",),
     ),
-    "plain text": ("rewrite", completion("Which illness does Jaco have?"), ("Which illness does Jaco have?",)),
-    "labelled": ("rewrite", completion("Rewrite: Which illness does Jaco have?"), ("Which illness does Jaco have?",)),
+    "plain text": (
+        "rewrite",
+        completion("Which illness does Jaco have?"),
+        ("Which illness does Jaco have?",),
+    ),
+    "labelled": (
+        "rewrite",
+        completion("Rewrite: Which illness does Jaco have?"),
+        ("Which illness does Jaco have?",),
+    ),
     "too many": (
         "decompose",
-        {"sub_queries": [f"What does vet {name} say of Jaco?" for name in ("Ann", "Ben", "Cem", "Dan", "Eve", "Flo")]},
+        {
+            "sub_queries": [
+                f"What does vet {name} say of Jaco?"
+                for name in ("Ann", "Ben", "Cem", "Dan", "Eve", "Flo")
+            ]
+        },
         tuple(f"What does vet {name} say of Jaco?" for name in ("Ann", "Ben", "Cem", "Dan")),
     ),
-    "too few": ("multi_query", {"paraphrases": ["Is Jaco ill in any way?"]}, ("Is Jaco ill in any way?",)),
+    "too few": (
+        "multi_query",
+        {"paraphrases": ["Is Jaco ill in any way?"]},
+        ("Is Jaco ill in any way?",),
+    ),
     "broken off after the first": (
         "decompose",
-        completion('{"sub_queries": ["Which illness does Jaco have?", "What did the v', finish="length"),
+        completion(
+            '{"sub_queries": ["Which illness does Jaco have?", "What did the v', finish="length"
+        ),
         ("Which illness does Jaco have?",),
     ),
     "numbered": (
@@ -159,7 +202,9 @@ SALVAGED: dict[str, tuple[str, Said, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", SALVAGED)
-def test_what_can_be_salvaged_of_a_reply_is_searched(name: str, caller: Caller, service: ModelServer) -> None:
+def test_what_can_be_salvaged_of_a_reply_is_searched(
+    name: str, caller: Caller, service: ModelServer
+) -> None:
     kind, service.reply, expected = SALVAGED[name]
     day = caller.ask(transforming(kind))
     assert tuple(variant.text for variant in day.retrieval.variants[1:]) == expected
@@ -167,9 +212,13 @@ def test_what_can_be_salvaged_of_a_reply_is_searched(name: str, caller: Caller, 
     assert sorted(text for text, _ in day.calls) == sorted([QUERY, *expected])
 
 
-def test_a_good_reply_is_counted_with_its_tokens_and_cost(caller: Caller, service: ModelServer) -> None:
+def test_a_good_reply_is_counted_with_its_tokens_and_cost(
+    caller: Caller, service: ModelServer
+) -> None:
     service.reply = {"rewrite": "Which illness does Jaco have?"}
-    trace = caller.ask(transforming("rewrite", llm={"inputPrice": 1.0, "outputPrice": 10.0})).retrieval.trace
+    trace = caller.ask(
+        transforming("rewrite", llm={"inputPrice": 1.0, "outputPrice": 10.0})
+    ).retrieval.trace
     assert (trace.llm_calls, trace.input_tokens, trace.output_tokens) == (1, 100, 20)
     assert trace.cost_usd == pytest.approx((100 * 1.0 + 20 * 10.0) / 1e6)
 
@@ -183,7 +232,9 @@ OTHER_SCRIPT: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", OTHER_SCRIPT)
-def test_a_reply_in_another_script_is_dropped_and_told(kind: str, caller: Caller, service: ModelServer) -> None:
+def test_a_reply_in_another_script_is_dropped_and_told(
+    kind: str, caller: Caller, service: ModelServer
+) -> None:
     service.reply = OTHER_SCRIPT[kind]
     day = caller.ask(transforming(kind))
     assert day.response == caller.rules_alone().response
@@ -194,8 +245,16 @@ def test_a_reply_in_another_script_is_dropped_and_told(kind: str, caller: Caller
 
 LOST: dict[str, tuple[str, str, str]] = {
     "number": ("What was the fee in 2023 for Jaco?", "How much did Jaco cost to adopt?", "2023"),
-    "identifier": ("Why does ERR_4711 stop the import?", "What makes the data import stop early?", "ERR_4711"),
-    "quote": ('Where does it say "no dogs on the lawn"?', "Where are pets forbidden on grass?", "no dogs on the lawn"),
+    "identifier": (
+        "Why does ERR_4711 stop the import?",
+        "What makes the data import stop early?",
+        "ERR_4711",
+    ),
+    "quote": (
+        'Where does it say "no dogs on the lawn"?',
+        "Where are pets forbidden on grass?",
+        "no dogs on the lawn",
+    ),
 }
 
 
@@ -217,20 +276,29 @@ def test_a_rewrite_that_lost_a_denial_is_dropped(caller: Caller, service: ModelS
     service.reply = {"rewrite": "Which dogs may be fed with carrots?"}
     day = caller.ask(transforming("rewrite"), query=query)
     assert day.kinds == ["original"]
-    assert [what for subject, what in day.retrieval.trace.notes if subject == "rewrite"] == ["dropped: negation 15:18"]
+    assert [what for subject, what in day.retrieval.trace.notes if subject == "rewrite"] == [
+        "dropped: negation 15:18"
+    ]
     assert day.response == caller.rules_alone(query=query).response
 
 
 def test_a_rewrite_that_lost_a_name_gets_it_back(caller: Caller, service: ModelServer) -> None:
     service.reply = {"rewrite": "Which medical conditions does the dog have?"}
     day = caller.ask(transforming("rewrite"), query="Which illness does the dog Jaco have?")
-    assert day.retrieval.transformation.rewrite == "Which medical conditions does the dog have? (Jaco)"
+    assert (
+        day.retrieval.transformation.rewrite == "Which medical conditions does the dog have? (Jaco)"
+    )
     assert ("rewrite", "repaired: name 27:31") in day.retrieval.trace.notes
 
 
-def test_the_model_and_its_options_are_set_for_one_call(caller: Caller, service: ModelServer) -> None:
+def test_the_model_and_its_options_are_set_for_one_call(
+    caller: Caller, service: ModelServer
+) -> None:
     service.reply = {"rewrite": "Which illness does Jaco have?"}
-    caller.ask(transforming("rewrite"), config={"transformationModel": "other", "llm": {"temperature": 0.7}})
+    caller.ask(
+        transforming("rewrite"),
+        config={"transformationModel": "other", "llm": {"temperature": 0.7}},
+    )
     with qtm.override({"transformationModel": "third", "llm": {"maxTokens": 77}}):
         caller.ask(transforming("rewrite"))
     caller.ask(transforming("rewrite"))

@@ -17,7 +17,16 @@ from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.wrapping.health import BreakerState
 from tests.support.clock import Clock
 from tests.support.completions import completion
-from tests.support.fault_world import HASTY, PASSAGES, PATIENT, QUERY, SECRET, failure, search, transforming
+from tests.support.fault_world import (
+    HASTY,
+    PASSAGES,
+    PATIENT,
+    QUERY,
+    SECRET,
+    failure,
+    search,
+    transforming,
+)
 from tests.support.model_server import ModelServer
 from tests.support.waiting import PATIENCE, await_until, timeout_when, wait_until
 
@@ -42,7 +51,9 @@ def test_after_five_failures_the_model_is_not_asked_any_more(service: ModelServe
     service.reply = failure(500)
     wrapped = middleware(service).wrap(search)
     seen = asked(wrapped, 8)
-    assert seen == [[("transform.rewrite", "unavailable")]] * 5 + [[("transform", "circuit_open")]] * 3
+    assert (
+        seen == [[("transform.rewrite", "unavailable")]] * 5 + [[("transform", "circuit_open")]] * 3
+    )
     assert len(service.bodies) == 5
 
 
@@ -56,7 +67,9 @@ def test_what_is_found_meanwhile_is_what_the_rules_find(service: ModelServer) ->
     assert (retrieval.trace.llm_calls, retrieval.trace.decision.call) == (0, False)
     (degradation,) = retrieval.degradations
     # A few seconds less on a busy machine.
-    assert re.search(r"gpt-6-luna failed and is not called for (1\d|2\d|30) more seconds", degradation.detail)
+    assert re.search(
+        r"gpt-6-luna failed and is not called for (1\d|2\d|30) more seconds", degradation.detail
+    )
 
 
 def test_without_rules_that_work_either_the_plain_result_comes(
@@ -79,14 +92,18 @@ def assert_left_alone_after_timeouts(seen: list[list[tuple[str, str]]]) -> None:
     # On a busy machine a question may be late before its call has begun, which says nothing about the model.
     late = seen.index([("transform", "circuit_open")])
     assert late >= 2
-    assert seen == [[("transform.rewrite", "timeout")]] * late + [[("transform", "circuit_open")]] * (6 - late)
+    assert seen == [[("transform.rewrite", "timeout")]] * late + [
+        [("transform", "circuit_open")]
+    ] * (6 - late)
 
 
 def test_a_slow_model_is_left_alone_too(service: ModelServer) -> None:
     service.reply = service.hang
     client = openai.OpenAI(base_url=service.url, api_key=SECRET, max_retries=0)
     config = transforming("rewrite", HASTY, breaker={"failures": 2})
-    assert_left_alone_after_timeouts(asked(qtm.QueryMiddleware(config, client=client).wrap(search), 6))
+    assert_left_alone_after_timeouts(
+        asked(qtm.QueryMiddleware(config, client=client).wrap(search), 6)
+    )
 
 
 def test_a_model_that_hangs_for_ever_is_left_alone_too() -> None:
@@ -121,18 +138,29 @@ def test_after_the_wait_one_question_tries_and_all_may_ask_again(service: ModelS
         ({"retry-after-ms": "250"}, 0.25, "gpt-6-luna failed and is not called for 1 more second"),
         ({"Retry-After": "2"}, 2.0, "gpt-6-luna failed and is not called for 2 more seconds"),
         ({"Retry-After": "120"}, 120.0, "gpt-6-luna failed and is not called for 120 more seconds"),
-        ({"Retry-After": "99999"}, 600.0, "gpt-6-luna failed and is not called for 600 more seconds"),
+        (
+            {"Retry-After": "99999"},
+            600.0,
+            "gpt-6-luna failed and is not called for 600 more seconds",
+        ),
     ],
     ids=lambda value: next(iter(value.values())) if isinstance(value, dict) else "",
 )
 def test_a_service_that_says_when_to_come_back_is_asked_then_and_not_before(
-    headers: dict[str, str], seconds: float, said: str, service: ModelServer, monkeypatch: pytest.MonkeyPatch
+    headers: dict[str, str],
+    seconds: float,
+    said: str,
+    service: ModelServer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock()
     monkeypatch.setattr("qtmiddleware.wrapping.components.Breaker", partial(Breaker, clock=clock))
     service.reply = Response("{}", status=429, headers=headers, content_type="application/json")
     wrapped = middleware(service).wrap(search)
-    assert asked(wrapped, 2) == [[("transform.rewrite", "rate_limited")], [("transform", "circuit_open")]]
+    assert asked(wrapped, 2) == [
+        [("transform.rewrite", "rate_limited")],
+        [("transform", "circuit_open")],
+    ]
     service.reply = GOOD
     (degradation,) = wrapped.retrieve(QUERY).degradations
     assert degradation.detail.startswith(said)
@@ -150,7 +178,9 @@ def test_a_service_that_says_when_to_come_back_is_asked_then_and_not_before(
     ],
     ids=["refusal", "empty", "refusal in words", "too long"],
 )
-def test_a_question_the_model_will_not_answer_is_no_outage(answer: Any, service: ModelServer) -> None:
+def test_a_question_the_model_will_not_answer_is_no_outage(
+    answer: Any, service: ModelServer
+) -> None:
     service.reply = answer
     asked(middleware(service, breaker={"failures": 2}).wrap(search), 5)
     assert len(service.bodies) == 5
@@ -160,7 +190,9 @@ def test_callers_who_give_up_do_not_speak_against_the_model(service: ModelServer
     service.reply = service.hang
 
     async def impatient() -> None:
-        async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
+        async with openai.AsyncOpenAI(
+            base_url=service.url, api_key=SECRET, max_retries=0
+        ) as client:
             config = transforming("rewrite", PATIENT, breaker={"failures": 1})
             qm = qtm.QueryMiddleware(config, client=client)
             for number in (1, 2, 3):
@@ -198,7 +230,9 @@ def test_what_is_remembered_is_used_while_the_model_is_left_alone(service: Model
     assert (retrieval.status, retrieval.trace.cache_hits) == ("full", 1)
 
 
-def test_answers_are_refused_with_what_was_found_while_the_model_is_left_alone(service: ModelServer) -> None:
+def test_answers_are_refused_with_what_was_found_while_the_model_is_left_alone(
+    service: ModelServer,
+) -> None:
     service.reply = failure(500)
     config = {"limits": PATIENT, "breaker": {"failures": 1}}
     client = openai.OpenAI(base_url=service.url, api_key=SECRET, max_retries=0)
@@ -218,9 +252,13 @@ def test_no_call_can_change_what_protects_all(service: ModelServer) -> None:
             wrapped.retrieve(QUERY, config=group)
 
 
-def test_a_caller_who_gives_up_the_probe_after_an_outage_leaves_the_next_one_to_try(service: ModelServer) -> None:
+def test_a_caller_who_gives_up_the_probe_after_an_outage_leaves_the_next_one_to_try(
+    service: ModelServer,
+) -> None:
     async def stopped() -> list[list[tuple[str, str]]]:
-        async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
+        async with openai.AsyncOpenAI(
+            base_url=service.url, api_key=SECRET, max_retries=0
+        ) as client:
             config = transforming("rewrite", PATIENT, breaker={"failures": 1, "seconds": 0.001})
             qm = qtm.QueryMiddleware(config, client=client)
             wrapped = qm.wrap(search)

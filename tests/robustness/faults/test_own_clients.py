@@ -33,7 +33,9 @@ def test_a_failed_request_is_sent_once(service: ModelServer) -> None:
     service.reply = failure(500)
     with qtm.QueryMiddleware(transforming("rewrite")) as qm:
         retrieval = qm.wrap(plain).retrieve(QUERY)
-    assert [(it.stage, it.reason) for it in retrieval.degradations] == [("transform.rewrite", "unavailable")]
+    assert [(it.stage, it.reason) for it in retrieval.degradations] == [
+        ("transform.rewrite", "unavailable")
+    ]
     assert len(service.bodies) == 1
 
 

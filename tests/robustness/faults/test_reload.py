@@ -37,8 +37,12 @@ class TwoServices(NamedTuple):
 @pytest.fixture
 def services(httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[TwoServices]:
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
-    rewritten = {name: {"rewrite": f"Does Jaco have health concerns, asked at {name}?"} for name in "ab"}
-    two = TwoServices(*(ModelServer(httpserver, reply, path=f"/{name}/v1") for name, reply in rewritten.items()))
+    rewritten = {
+        name: {"rewrite": f"Does Jaco have health concerns, asked at {name}?"} for name in "ab"
+    }
+    two = TwoServices(
+        *(ModelServer(httpserver, reply, path=f"/{name}/v1") for name, reply in rewritten.items())
+    )
     yield two
     two.a.released.set()
 
@@ -50,7 +54,9 @@ def config(service: ModelServer, **more: Any) -> dict[str, Any]:
 
 def rewrites(retrieval: qtm.Retrieval) -> list[str]:
     """At which service each rewrite was made."""
-    return [it.text.partition("asked at ")[2][:1] for it in retrieval.variants if it.kind == "rewrite"]
+    return [
+        it.text.partition("asked at ")[2][:1] for it in retrieval.variants if it.kind == "rewrite"
+    ]
 
 
 def client_of(qm: qtm.QueryMiddleware) -> Any:
@@ -80,7 +86,11 @@ def test_every_wrapped_function_follows() -> None:
     narrow, library = plain.configured({"keywordEvidence": {"candidates": 7}}), Wrapped()
 
     def kinds() -> list[list[str]]:
-        found = [plain.retrieve(QUERY), asyncio.run(awaited.aretrieve(QUERY)), asyncio.run(plain.aretrieve(QUERY))]
+        found = [
+            plain.retrieve(QUERY),
+            asyncio.run(awaited.aretrieve(QUERY)),
+            asyncio.run(plain.aretrieve(QUERY)),
+        ]
         found += [narrow.retrieve(QUERY), library.find.retrieve(QUERY)]
         return [[variant.kind for variant in it.variants] for it in found]
 
@@ -105,16 +115,30 @@ def test_settings_laid_over_a_function_stay_over_it() -> None:
     wrapped = qm.wrap(wide)
     narrow = wrapped.configured({"keywordEvidence": {"candidates": 7}})
     qm.reload({"keywordEvidence": {"candidates": 9}})
-    wrapped(QUERY), narrow(QUERY), wrapped.retrieve(QUERY, config={"keywordEvidence": {"candidates": 11}})
+    (
+        wrapped(QUERY),
+        narrow(QUERY),
+        wrapped.retrieve(QUERY, config={"keywordEvidence": {"candidates": 11}}),
+    )
     assert widths == [9, 7, 11]
 
 
 @pytest.mark.parametrize("kind", ["path", "text", "mapping", "Config", "Settings", "nothing"])
-def test_a_config_is_given_as_to_the_middleware(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_config_is_given_as_to_the_middleware(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "config.json"
     path.write_text('{"top_k": 7}')
-    given: dict[str, Any] = {"path": path, "text": str(path), "mapping": {"topK": 7}, "nothing": None}
-    given |= {"Config": qtm.Config.load({"topK": 7}), "Settings": qtm.Config.load({"topK": 7}).settings}
+    given: dict[str, Any] = {
+        "path": path,
+        "text": str(path),
+        "mapping": {"topK": 7},
+        "nothing": None,
+    }
+    given |= {
+        "Config": qtm.Config.load({"topK": 7}),
+        "Settings": qtm.Config.load({"topK": 7}).settings,
+    }
     qm = qtm.QueryMiddleware({"topK": 5})
     monkeypatch.setenv("QTM_TOP_K", "7")
     qm.reload(given[kind])
@@ -150,7 +174,9 @@ def test_what_changed_is_logged_by_name_alone(caplog: pytest.LogCaptureFixture) 
     with caplog.at_level(logging.INFO, "qtmiddleware"):
         qm.reload({"topK": 7, "cache": {"tenant": "acme"}})
         qm.reload(qm.config)
-    assert [it.getMessage() for it in caplog.records] == ["the config was reloaded; changed: topK, cache.tenant"]
+    assert [it.getMessage() for it in caplog.records] == [
+        "the config was reloaded; changed: topK, cache.tenant"
+    ]
 
 
 # --- what is kept -----------------------------------------------------------------------------------------------------
@@ -186,7 +212,9 @@ def test_what_is_remembered_is_kept_within_the_new_limits() -> None:
     assert len(model.prompts) == 6
 
 
-def test_a_breaker_stays_open_for_the_same_service_and_not_for_another(services: TwoServices) -> None:
+def test_a_breaker_stays_open_for_the_same_service_and_not_for_another(
+    services: TwoServices,
+) -> None:
     good, services.a.reply = services.a.reply, failure(500)
     breaker = {"failures": 2, "seconds": 600}
     with qtm.QueryMiddleware(config(services.a, breaker=breaker)) as qm:
@@ -194,9 +222,20 @@ def test_a_breaker_stays_open_for_the_same_service_and_not_for_another(services:
         for number in range(2):
             wrapped.retrieve(f"{QUERY} ({number})")
         assert qm.health().model.breaker is BreakerState.OPEN
-        qm.reload(config(services.a, breaker={"failures": 3, "seconds": 500}, topK=9, llm={"temperature": 0.5}))
+        qm.reload(
+            config(
+                services.a,
+                breaker={"failures": 3, "seconds": 500},
+                topK=9,
+                llm={"temperature": 0.5},
+            )
+        )
         health = qm.health().model
-        assert (health.breaker, health.failures, health.allowed_failures) == (BreakerState.OPEN, 2, 3)
+        assert (health.breaker, health.failures, health.allowed_failures) == (
+            BreakerState.OPEN,
+            2,
+            3,
+        )
         assert [it.reason for it in wrapped.retrieve(QUERY).degradations] == ["circuit_open"]
         qm.reload(config(services.b, breaker=breaker))
         assert qm.health().model.breaker is BreakerState.CLOSED
@@ -215,7 +254,9 @@ def test_the_breaker_of_a_given_client_is_kept_whatever_address_is_set() -> None
 
 
 def test_what_was_spent_is_not_forgotten() -> None:
-    qm = qtm.QueryMiddleware(transforming("rewrite"), client=ScriptedModel({"rewrite": "Is Jaco ill?"}))
+    qm = qtm.QueryMiddleware(
+        transforming("rewrite"), client=ScriptedModel({"rewrite": "Is Jaco ill?"})
+    )
     wrapped = qm.wrap(search)
     wrapped.retrieve(QUERY)
     spent = qm.health().budget.calls.spent
@@ -235,7 +276,15 @@ def test_the_number_of_threads_changes_for_those_in_use_too() -> None:
 def test_a_client_is_kept_where_address_and_key_are_the_same(services: TwoServices) -> None:
     with qtm.QueryMiddleware(config(services.a)) as qm:
         client = client_of(qm)
-        qm.reload(config(services.a, topK=9, llm={"temperature": 0.7}, chatModel="another", budget={"maxTokens": 9**9}))
+        qm.reload(
+            config(
+                services.a,
+                topK=9,
+                llm={"temperature": 0.7},
+                chatModel="another",
+                budget={"maxTokens": 9**9},
+            )
+        )
         assert client_of(qm) is client
         assert rewrites(qm.wrap(search).retrieve(QUERY)) == ["a"]
         assert not client.is_closed()
@@ -302,7 +351,9 @@ def test_a_client_is_closed_after_the_last_call_in_it(kind: str, services: TwoSe
     qm.close()
 
 
-def test_the_client_of_a_loop_is_closed_by_a_reload_in_another_thread(services: TwoServices) -> None:
+def test_the_client_of_a_loop_is_closed_by_a_reload_in_another_thread(
+    services: TwoServices,
+) -> None:
     async def serve() -> None:
         qm = qtm.QueryMiddleware(config(services.a))
         wrapped = qm.wrap(asearch)
@@ -322,7 +373,9 @@ def test_a_client_that_was_given_stays_open_and_in_use(services: TwoServices) ->
         qm = qtm.QueryMiddleware(transforming("rewrite"), client=client)
         wrapped = qm.wrap(search)
         for number in range(3):
-            qm.reload(transforming("rewrite", llm={"temperature": number / 10, "baseUrl": services.b.url}))
+            qm.reload(
+                transforming("rewrite", llm={"temperature": number / 10, "baseUrl": services.b.url})
+            )
             assert rewrites(wrapped.retrieve(f"{QUERY} ({number})")) == ["a"]
         assert not client.is_closed()
 
@@ -450,7 +503,10 @@ def test_eight_threads_ask_while_two_configs_take_turns(services: TwoServices) -
             errors.append(error)
 
     asking = [Thread(target=guarded, args=(lambda place=place: ask(place),)) for place in range(6)]
-    asking += [Thread(target=guarded, args=(lambda place=place: asyncio.run(aask(place)),)) for place in range(6, 8)]
+    asking += [
+        Thread(target=guarded, args=(lambda place=place: asyncio.run(aask(place)),))
+        for place in range(6, 8)
+    ]
     for thread in asking:
         thread.start()
     flip()

@@ -12,7 +12,11 @@ import qtmiddleware as qtm
 from tests.support.fault_world import QUERY, WIDE, Caller, search, transforming
 from tests.support.model_server import ModelServer
 
-SUBS = ["What did the vet say about Jaco?", "Which medical conditions do dogs have?", "When is the fee due?"]
+SUBS = [
+    "What did the vet say about Jaco?",
+    "Which medical conditions do dogs have?",
+    "When is the fee due?",
+]
 
 
 class Unlucky(Exception):
@@ -52,10 +56,15 @@ def test_where_one_search_fails_the_others_are_merged(caller: Caller, service: M
 
 
 @pytest.mark.parametrize("broken", [SUBS, SUBS[:2]], ids=["all", "all but one"])
-def test_below_min_successes_the_original_stands_alone(broken: list[str], caller: Caller, service: ModelServer) -> None:
+def test_below_min_successes_the_original_stands_alone(
+    broken: list[str], caller: Caller, service: ModelServer
+) -> None:
     day = caller.ask(transforming("decompose"), respond=failing(*broken))
     assert day.response == caller.rules_alone().response
-    assert day.reasons == [*[("search.sub_query", "failed")] * len(broken), ("search", "too_few_successes")]
+    assert day.reasons == [
+        *[("search.sub_query", "failed")] * len(broken),
+        ("search", "too_few_successes"),
+    ]
     assert day.retrieval.degradations[-1].detail == f"{3 - len(broken)} of 3 searches succeeded"
 
 
@@ -66,7 +75,9 @@ def test_min_successes_of_one_merges_a_single_success(caller: Caller, service: M
     assert day.reasons == [("search.sub_query", "failed")] * 2
 
 
-@pytest.mark.parametrize("error", [Unlucky("no index"), Busy(), OSError("gone"), KeyError("namespace")], ids=repr)
+@pytest.mark.parametrize(
+    "error", [Unlucky("no index"), Busy(), OSError("gone"), KeyError("namespace")], ids=repr
+)
 def test_the_error_of_the_original_search_is_raised_as_it_is(
     error: Exception, caller: Caller, service: ModelServer
 ) -> None:
@@ -105,19 +116,30 @@ def test_a_function_that_refuses_many_candidates_is_asked_as_the_caller_asked(
         return search(query, top_k)
 
     day = caller.ask(transforming("decompose"), respond=respond)
-    assert sorted(day.calls) == sorted((text, top_k) for text in (QUERY, *SUBS) for top_k in (WIDE, 3))
+    assert sorted(day.calls) == sorted(
+        (text, top_k) for text in (QUERY, *SUBS) for top_k in (WIDE, 3)
+    )
     assert day.retrieval.status == "full"
-    assert ("keyword_evidence", f"the function rejects {WIDE} candidates") in day.retrieval.trace.notes
+    assert (
+        "keyword_evidence",
+        f"the function rejects {WIDE} candidates",
+    ) in day.retrieval.trace.notes
 
 
 def rows(*scores: Any) -> list[dict[str, Any]]:
-    return [{"id": f"p{i}", "score": score, "metadata": {"text": f"passage {i}"}} for i, score in enumerate(scores)]
+    return [
+        {"id": f"p{i}", "score": score, "metadata": {"text": f"passage {i}"}}
+        for i, score in enumerate(scores)
+    ]
 
 
 RESPONSES: dict[str, Any] = {
     "nothing": [],
     "one": rows(0.5),
-    "no scores": [{"id": "a", "metadata": {"text": "health of Jaco"}}, {"id": "b", "metadata": {"text": "food"}}],
+    "no scores": [
+        {"id": "a", "metadata": {"text": "health of Jaco"}},
+        {"id": "b", "metadata": {"text": "food"}},
+    ],
     "scores None": rows(None, None, None),
     "scores NaN": rows(float("nan"), 0.5, float("nan")),
     "scores infinite": rows(float("inf"), 0.5, float("-inf")),
@@ -136,7 +158,9 @@ RESPONSES: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", RESPONSES)
 @pytest.mark.parametrize("kind", ["none", "decompose"])
-def test_any_list_comes_back_in_its_own_shape(name: str, kind: str, caller: Caller, service: ModelServer) -> None:
+def test_any_list_comes_back_in_its_own_shape(
+    name: str, kind: str, caller: Caller, service: ModelServer
+) -> None:
     given = RESPONSES[name]
     before = copy.deepcopy(given)
     day = caller.ask(transforming(kind), respond=lambda query, top_k: given)
@@ -148,7 +172,9 @@ def test_any_list_comes_back_in_its_own_shape(name: str, kind: str, caller: Call
     assert repr(given) == repr(before)
 
 
-def test_lists_without_scores_are_fused_by_their_ranks(caller: Caller, service: ModelServer) -> None:
+def test_lists_without_scores_are_fused_by_their_ranks(
+    caller: Caller, service: ModelServer
+) -> None:
     def respond(query: str, top_k: int) -> Any:
         return [{"id": row["id"], "metadata": row["metadata"]} for row in search(query, top_k)]
 
@@ -170,8 +196,12 @@ def test_a_passage_found_twice_comes_back_once(caller: Caller, service: ModelSer
         assert len(found) == len(set(found)) == 3
 
 
-def test_where_the_original_finds_nothing_the_variants_answer(caller: Caller, service: ModelServer) -> None:
-    day = caller.ask(transforming("decompose"), respond=lambda q, k: [] if q == QUERY else search(q, k))
+def test_where_the_original_finds_nothing_the_variants_answer(
+    caller: Caller, service: ModelServer
+) -> None:
+    day = caller.ask(
+        transforming("decompose"), respond=lambda q, k: [] if q == QUERY else search(q, k)
+    )
     assert len(day.retrieval.matches) == 3
     assert {kind for match in day.retrieval.matches for kind in match.found_by} == {"sub_query"}
     assert day.retrieval.status == "full"
@@ -192,7 +222,11 @@ def test_a_response_that_cannot_be_read_comes_back_as_it_is(
     assert "Jaco" not in caplog.text
 
 
-def test_a_variant_whose_response_cannot_be_read_has_failed(caller: Caller, service: ModelServer) -> None:
-    day = caller.ask(transforming("decompose"), respond=lambda q, k: 42 if q == SUBS[0] else search(q, k))
+def test_a_variant_whose_response_cannot_be_read_has_failed(
+    caller: Caller, service: ModelServer
+) -> None:
+    day = caller.ask(
+        transforming("decompose"), respond=lambda q, k: 42 if q == SUBS[0] else search(q, k)
+    )
     assert day.reasons == [("search.sub_query", "failed")]
     assert day.retrieval.degradations[0].detail == qtm.ResponseShapeError.__name__

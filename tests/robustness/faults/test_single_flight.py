@@ -47,7 +47,9 @@ class Searched(list[str]):
 
 def waiting(wrapped: Any) -> int:
     """How many wait for what another one asks the model."""
-    return sum(len(it.result._done_callbacks) for it in wrapped._context.cache.flights._by_key.values())
+    return sum(
+        len(it.result._done_callbacks) for it in wrapped._context.cache.flights._by_key.values()
+    )
 
 
 def middleware(service: ModelServer, kind: str = "rewrite", **more: Any) -> qtm.QueryMiddleware:
@@ -55,12 +57,16 @@ def middleware(service: ModelServer, kind: str = "rewrite", **more: Any) -> qtm.
     return qtm.QueryMiddleware(transforming(kind, **more), client=client)
 
 
-async def gathered(service: ModelServer, number: int, answer: Said, config: Any = None) -> list[qtm.Retrieval]:
+async def gathered(
+    service: ModelServer, number: int, answer: Said, config: Any = None
+) -> list[qtm.Retrieval]:
     """What *number* tasks that ask the same at once get."""
     searched = Searched()
     service.reply = searched.reply_to(number, answer)
     async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
-        wrapped = qtm.QueryMiddleware(config or transforming("rewrite"), client=client).wrap(searched.awaited)
+        wrapped = qtm.QueryMiddleware(config or transforming("rewrite"), client=client).wrap(
+            searched.awaited
+        )
         return list(await asyncio.gather(*(wrapped.aretrieve(QUERY) for _ in range(number))))
 
 
@@ -72,7 +78,9 @@ def test_a_hundred_equal_threads_ask_once(service: ModelServer) -> None:
         seen = list(pool.map(lambda _: wrapped.retrieve(QUERY), range(MANY)))
     assert len(service.bodies) == 1
     assert {it.status for it in seen} == {"full"}
-    assert {tuple(variant.text for variant in it.variants) for it in seen} == {(QUERY, GOOD["rewrite"])}
+    assert {tuple(variant.text for variant in it.variants) for it in seen} == {
+        (QUERY, GOOD["rewrite"])
+    }
     assert sum(it.trace.llm_calls for it in seen) == 1
     assert sum(it.trace.cache_hits for it in seen) == MANY - 1
     # Each searched for itself: results are never shared.
@@ -82,7 +90,9 @@ def test_a_hundred_equal_threads_ask_once(service: ModelServer) -> None:
 async def test_a_hundred_equal_tasks_ask_once(service: ModelServer) -> None:
     seen = await gathered(service, MANY, GOOD)
     assert len(service.bodies) == 1
-    assert {tuple(variant.text for variant in it.variants) for it in seen} == {(QUERY, GOOD["rewrite"])}
+    assert {tuple(variant.text for variant in it.variants) for it in seen} == {
+        (QUERY, GOOD["rewrite"])
+    }
     assert {it.trace.decision.reason for it in seen if not it.trace.llm_calls} == {"shared"}
 
 
@@ -93,23 +103,31 @@ def test_threads_and_loops_share_one_call(service: ModelServer) -> None:
         wrapped = qtm.QueryMiddleware(transforming("rewrite"), client=client).wrap(searched)
         with ThreadPoolExecutor(12) as pool:
             blocking = [pool.submit(wrapped.retrieve, QUERY) for _ in range(6)]
-            awaiting = [pool.submit(lambda: asyncio.run(wrapped.aretrieve(QUERY))) for _ in range(6)]
+            awaiting = [
+                pool.submit(lambda: asyncio.run(wrapped.aretrieve(QUERY))) for _ in range(6)
+            ]
             seen = [it.result() for it in (*blocking, *awaiting)]
     assert len(service.bodies) == 1
     assert {it.status for it in seen} == {"full"}
 
 
-async def test_a_failure_is_shared_and_told_to_each_but_not_remembered(service: ModelServer) -> None:
+async def test_a_failure_is_shared_and_told_to_each_but_not_remembered(
+    service: ModelServer,
+) -> None:
     config = transforming("rewrite", breaker={"enabled": False})
     seen = await gathered(service, 20, failure(500), config)
     assert len(service.bodies) == 1
-    assert {(it.stage, it.reason) for one in seen for it in one.degradations} == {("transform.rewrite", "unavailable")}
+    assert {(it.stage, it.reason) for one in seen for it in one.degradations} == {
+        ("transform.rewrite", "unavailable")
+    }
     assert {it.status for it in seen} == {"degraded"}
     await gathered(service, 1, failure(500), config)
     assert len(service.bodies) == 2
 
 
-@pytest.mark.parametrize("answer", [failure(500), completion(""), completion('{"rewrite": "Does Ja', finish="length")])
+@pytest.mark.parametrize(
+    "answer", [failure(500), completion(""), completion('{"rewrite": "Does Ja', finish="length")]
+)
 def test_no_failure_is_kept_as_a_success(answer: Any, service: ModelServer) -> None:
     wrapped = middleware(service, breaker={"enabled": False}).wrap(search)
     service.reply = answer
@@ -125,7 +143,10 @@ def test_what_is_half_a_success_is_asked_again(service: ModelServer) -> None:
 
     def answer(body: dict[str, Any]) -> Said:
         with lock:
-            return next(replies, {"sub_queries": ["What did the vet say about Jaco?", "What does Jaco eat?"]})
+            return next(
+                replies,
+                {"sub_queries": ["What did the vet say about Jaco?", "What does Jaco eat?"]},
+            )
 
     service.reply = answer
     assert wrapped.retrieve(QUERY).status == "degraded"
@@ -219,7 +240,11 @@ def test_what_may_change_a_reply_keeps_questions_apart(change: str, service: Mod
 def test_conversations_keep_questions_apart(service: ModelServer) -> None:
     service.reply = {"standalone": QUERY, **GOOD}
     wrapped = middleware(service).wrap(search)
-    for turns in ([], [("user", "Who is Jaco?")], [("user", "Who is Jaco?"), ("assistant", "A dog.")]):
+    for turns in (
+        [],
+        [("user", "Who is Jaco?")],
+        [("user", "Who is Jaco?"), ("assistant", "A dog.")],
+    ):
         for _ in range(2):
             wrapped.retrieve(QUERY, history=turns)
     assert len(service.bodies) == 3
@@ -227,7 +252,9 @@ def test_conversations_keep_questions_apart(service: ModelServer) -> None:
 
 def test_a_list_with_equal_questions_is_transformed_once_each(service: ModelServer) -> None:
     service.reply = GOOD
-    made = middleware(service, limits=PATIENT).transform([QUERY] * 30 + ["What does Jaco eat?"] + [QUERY])
+    made = middleware(service, limits=PATIENT).transform(
+        [QUERY] * 30 + ["What does Jaco eat?"] + [QUERY]
+    )
     assert [it.rewrite for it in made[:30]] == [GOOD["rewrite"]] * 30
     assert len(made) == 32
     assert len(service.bodies) == 2
@@ -255,7 +282,9 @@ def test_a_forked_child_asks_for_itself(service: ModelServer) -> None:
     leader.join()
 
 
-def test_a_wrapped_function_that_calls_another_one_does_not_wait_for_itself(service: ModelServer) -> None:
+def test_a_wrapped_function_that_calls_another_one_does_not_wait_for_itself(
+    service: ModelServer,
+) -> None:
     service.reply = GOOD
     qm = middleware(service)
     inner = qm.wrap(search)
@@ -264,7 +293,9 @@ def test_a_wrapped_function_that_calls_another_one_does_not_wait_for_itself(serv
     assert (seen.status, seen.transformation.rewrite) == ("full", GOOD["rewrite"])
 
 
-async def test_an_awaited_function_that_calls_another_one_does_not_wait_for_itself(service: ModelServer) -> None:
+async def test_an_awaited_function_that_calls_another_one_does_not_wait_for_itself(
+    service: ModelServer,
+) -> None:
     service.reply = GOOD
 
     async def asearch(query: str, top_k: int = 3) -> Any:
@@ -300,7 +331,9 @@ async def test_the_account_says_who_asked_when_one_asks_for_another(service: Mod
     assert (trace.llm_calls, trace.cache_hits) == (1, 0)
 
 
-async def test_a_hundred_who_are_cancelled_one_by_one_leave_one_who_asks(service: ModelServer) -> None:
+async def test_a_hundred_who_are_cancelled_one_by_one_leave_one_who_asks(
+    service: ModelServer,
+) -> None:
     service.reply = service.hang
 
     async def asearch(query: str, top_k: int = 3) -> Any:
@@ -325,23 +358,33 @@ async def test_a_hundred_who_are_cancelled_one_by_one_leave_one_who_asks(service
     assert 4 <= len(service.bodies) <= 6
 
 
-def test_a_second_round_is_neither_asked_nor_counted_where_the_first_took_all_the_time(service: ModelServer) -> None:
+def test_a_second_round_is_neither_asked_nor_counted_where_the_first_took_all_the_time(
+    service: ModelServer,
+) -> None:
     service.reply = service.hang
 
     def ask(seconds: float) -> tuple[qtm.Retrieval, list[dict[str, Any]]]:
         question = f"{QUERY} ({seconds})"
-        wrapped = middleware(service, "all", limits={**HASTY, "llmTimeoutMs": round(1e3 * seconds)}).wrap(search)
+        wrapped = middleware(
+            service, "all", limits={**HASTY, "llmTimeoutMs": round(1e3 * seconds)}
+        ).wrap(search)
         seen = wrapped.retrieve(question, history=[("user", "Who is Jaco?")])
-        return seen, [body for body in service.bodies if question in body["messages"][-1]["content"]]
+        return seen, [
+            body for body in service.bodies if question in body["messages"][-1]["content"]
+        ]
 
     # Where connecting fails for want of time, some is left: connecting may take nine tenths of it.
     seen, asked = with_enough_time(ask, lambda made: made[1])
-    assert [(it.stage, it.reason) for it in seen.degradations] == [("transform.standalone", "timeout")]
+    assert [(it.stage, it.reason) for it in seen.degradations] == [
+        ("transform.standalone", "timeout")
+    ]
     assert seen.trace.llm_calls == 1
     assert len(asked) == 1
 
 
-def test_a_circuit_that_opens_between_two_rounds_is_told_and_nothing_is_remembered(service: ModelServer) -> None:
+def test_a_circuit_that_opens_between_two_rounds_is_told_and_nothing_is_remembered(
+    service: ModelServer,
+) -> None:
     service.reply = failure(500)
     wrapped = middleware(service, "all", breaker={"failures": 1}).wrap(search)
     seen = wrapped.retrieve(QUERY, history=[("user", "Who is Jaco?")])
@@ -351,7 +394,9 @@ def test_a_circuit_that_opens_between_two_rounds_is_told_and_nothing_is_remember
     assert [(it.stage, it.reason) for it in again.degradations] == [("transform", "circuit_open")]
 
 
-def test_what_was_learned_while_a_first_result_was_searched_is_not_asked_again(service: ModelServer) -> None:
+def test_what_was_learned_while_a_first_result_was_searched_is_not_asked_again(
+    service: ModelServer,
+) -> None:
     service.reply = GOOD
     qm = middleware(service, escalation={"mode": "auto", "targetCallRate": 1.0})
     inner = qm.wrap(search)
@@ -368,7 +413,9 @@ def test_what_was_learned_while_a_first_result_was_searched_is_not_asked_again(s
 
 async def test_equal_follow_ups_that_take_two_rounds_share_both(service: ModelServer) -> None:
     said = {"standalone": QUERY, **GOOD, "step_back": "What is known of the health of dogs?"}
-    service.reply = said | {"sub_queries": ["What did the vet say about Jaco?", "What illness does Jaco have?"]}
+    service.reply = said | {
+        "sub_queries": ["What did the vet say about Jaco?", "What illness does Jaco have?"]
+    }
     released = asyncio.Event()
 
     async def slowly_searched(query: str, top_k: int = 3) -> Any:
@@ -383,7 +430,9 @@ async def test_equal_follow_ups_that_take_two_rounds_share_both(service: ModelSe
         turns = [("user", "Who is Jaco?")]
         leader = asyncio.create_task(qm.wrap(slowly_searched).aretrieve(QUERY, history=turns))
         await await_until(lambda: service.bodies)
-        others = [asyncio.create_task(qm.wrap(asearch).aretrieve(QUERY, history=turns)) for _ in range(2)]
+        others = [
+            asyncio.create_task(qm.wrap(asearch).aretrieve(QUERY, history=turns)) for _ in range(2)
+        ]
         await await_until(lambda: waiting(qm.wrap(asearch)) == 2)
         assert not any(it.done() for it in others)
         released.set()
@@ -404,7 +453,9 @@ async def test_one_who_waits_and_is_cancelled_leaves_nothing_behind(service: Mod
         qm = qtm.QueryMiddleware(transforming("rewrite", PATIENT), client=client)
         tasks = [asyncio.create_task(qm.wrap(asearch).aretrieve(QUERY)) for _ in range(2)]
         flights = qm._cache.flights
-        await await_until(lambda: sum(len(it.result._done_callbacks) for it in flights._by_key.values()) == 1)
+        await await_until(
+            lambda: sum(len(it.result._done_callbacks) for it in flights._by_key.values()) == 1
+        )
         for task in reversed(tasks):
             task.cancel()
             with pytest.raises(asyncio.CancelledError):

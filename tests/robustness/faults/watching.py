@@ -44,14 +44,20 @@ class Watch(logging.Handler):
         self._threads, self._files = set(threading.enumerate()), open_files()
         # What was asked before and nobody waits for any more is no business of this case.
         frames = sys._current_frames()
-        self._threads -= {it for it in self._threads if it.name == "qtmiddleware" and not _is_idle(it, frames)}
+        self._threads -= {
+            it for it in self._threads if it.name == "qtmiddleware" and not _is_idle(it, frames)
+        }
         self._foreign = {it for it in threading.enumerate() if it not in self._threads}
         self._hooks = sys.unraisablehook, threading.excepthook
-        sys.unraisablehook = lambda it: self.complaints.append(f"unraisable: {it.exc_value!r} in {it.object!r}")
+        sys.unraisablehook = lambda it: self.complaints.append(
+            f"unraisable: {it.exc_value!r} in {it.object!r}"
+        )
         threading.excepthook = lambda it: self.complaints.append(f"a thread died: {it.exc_value!r}")
         self._warned.__enter__()
         warnings.simplefilter("always")
-        warnings.showwarning = lambda message, *_, **__: self.complaints.append(f"warning: {message!r}")
+        warnings.showwarning = lambda message, *_, **__: self.complaints.append(
+            f"warning: {message!r}"
+        )
         logging.getLogger("asyncio").addHandler(self)
         return self
 
@@ -107,7 +113,11 @@ class Watch(logging.Handler):
 def _is_idle(thread: threading.Thread, frames: dict[int, Any]) -> bool:
     """Whether *thread* is one of the pool's that waits for its next task: that has no frame above the pool's own."""
     frame = frames.get(thread.ident or 0)
-    return thread.name == "qtmiddleware" and frame is not None and frame.f_code.co_qualname == "Threads._work"
+    return (
+        thread.name == "qtmiddleware"
+        and frame is not None
+        and frame.f_code.co_qualname == "Threads._work"
+    )
 
 
 def _is_looking_up(frame: FrameType | None) -> bool:
@@ -129,4 +139,6 @@ def _new_files() -> str:
             found.append(os.readlink(one).partition(":")[0])  # noqa: PTH115
         except OSError:
             continue
-    return ", ".join(f"{found.count(kind)} {kind}" for kind in sorted(set(found)) if not kind.startswith("/"))
+    return ", ".join(
+        f"{found.count(kind)} {kind}" for kind in sorted(set(found)) if not kind.startswith("/")
+    )

@@ -19,7 +19,12 @@ HYDE: Final = "Jaco was seen by the vet in May. His heart, hips and teeth are he
 TEXTS: Final = (QUERY, REWRITE, STEP_BACK, *SUBS, HYDE)
 """A text's place here is its number."""
 
-REPLIES: Final = {"rewrite": REWRITE, "step_back": STEP_BACK, "sub_queries": list(SUBS), "hyde": HYDE}
+REPLIES: Final = {
+    "rewrite": REWRITE,
+    "step_back": STEP_BACK,
+    "sub_queries": list(SUBS),
+    "hyde": HYDE,
+}
 
 TOP_K: Final = 4
 NAMESPACE: Final = "dogs"
@@ -27,8 +32,20 @@ PASSAGES: Final = tuple(
     f"Passage {number}: Jaco {deed}"
     for number, deed in enumerate(
         (
-            *("has no health concerns", "eats twice a day", "sleeps at noon", "was seen by the vet", "is seven"),
-            *("takes no medicine", "hears well", "walks at eight", "likes carrots", "has healthy hips"),
+            *(
+                "has no health concerns",
+                "eats twice a day",
+                "sleeps at noon",
+                "was seen by the vet",
+                "is seven",
+            ),
+            *(
+                "takes no medicine",
+                "hears well",
+                "walks at eight",
+                "likes carrots",
+                "has healthy hips",
+            ),
             *("came from the shelter", "has no illness"),
         )
     )
@@ -68,7 +85,8 @@ def rows(search: str, form: int, number: int, top_k: int) -> list[Row]:
     elif search == "scores":
         wrong = float("nan") if form else None
         found = [
-            (name, score if form and place % 2 else wrong, text) for place, (name, score, text) in enumerate(found)
+            (name, score if form and place % 2 else wrong, text)
+            for place, (name, score, text) in enumerate(found)
         ]
     elif search == "unsorted" and (number or not form):
         scores = Random(number).sample([row[1] for row in found], len(found))

@@ -143,7 +143,9 @@ FUNCTIONS: Final[dict[str, Callable[[str], None]]] = {
     "opinion of a judge": _quietly(lambda text: parse_opinion(Reply(text), (0, 1))),
     "members of a reply": _quietly(lambda text: parse_object(Reply(text), ("a",))),
     "faults of a question": _quietly(lambda text: find_fault(text[:300], text[:2_000], text)),
-    "faults of a check": _quietly(lambda text: find_check_fault({"quote": text, "answers": "yes"}, text)),
+    "faults of a check": _quietly(
+        lambda text: find_check_fault({"quote": text, "answers": "yes"}, text)
+    ),
     "is_prose": _quietly(is_prose),
     "score_by_keywords": _quietly(lambda text: score_by_keywords([(text, 1.0)], [text, "a"])),
     "query_words": _quietly(query_words),

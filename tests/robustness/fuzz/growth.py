@@ -48,8 +48,13 @@ def measured(lengths: Sequence[int], report: Callable[[Sequence[Growth]], None])
         _tell(found[-1])
         report(found)
     for name, timed in FUNCTIONS.items():
-        taken = sorted(((_time(timed, long(*attack, 4 * FIRST)), attack) for attack in PUMPS), key=lambda it: -it[0])
-        worst = _worst([_grown("function", name, timed, attack, lengths) for _, attack in taken[:_THOROUGH]])
+        taken = sorted(
+            ((_time(timed, long(*attack, 4 * FIRST)), attack) for attack in PUMPS),
+            key=lambda it: -it[0],
+        )
+        worst = _worst(
+            [_grown("function", name, timed, attack, lengths) for _, attack in taken[:_THOROUGH]]
+        )
         found.append(replace(worst, attacks=len(taken)))
         _tell(found[-1])
         report(found)
@@ -96,13 +101,22 @@ _GIVEN: Final = {
 def _names(it: Used) -> list[str]:
     """What its module calls the pattern: a constant, or a function that makes it once."""
     module = sys.modules.get(it.module)
-    return [name for name, value in vars(module).items() if it.pattern in (value, _made_by(value))] if module else []
+    return (
+        [name for name, value in vars(module).items() if it.pattern in (value, _made_by(value))]
+        if module
+        else []
+    )
 
 
 def _made_by(value: object) -> object:
     info = getattr(value, "cache_info", None)
     return (
-        value() if callable(value) and info is not None and info().maxsize is None and not _parameters(value) else None
+        value()
+        if callable(value)
+        and info is not None
+        and info().maxsize is None
+        and not _parameters(value)
+        else None
     )
 
 
@@ -113,7 +127,10 @@ def _parameters(function: Callable[..., object]) -> bool:
 def _longest(it: Used) -> int:
     """How many characters the package gives the pattern at most; 0 where that is not bounded."""
     names = _names(it)
-    return max((_GIVEN.get(f"{it.module.removeprefix('qtmiddleware.')}.{name}", 0) for name in names), default=0)
+    return max(
+        (_GIVEN.get(f"{it.module.removeprefix('qtmiddleware.')}.{name}", 0) for name in names),
+        default=0,
+    )
 
 
 def _methods(it: Used) -> frozenset[str]:
@@ -150,7 +167,9 @@ def _pattern(it: Used, timed: Timed, lengths: Sequence[int]) -> Growth:
     return replace(worst, attacks=len(taken))
 
 
-def _grown(kind: str, name: str, timed: Timed, attack: tuple[str, str, str], lengths: Sequence[int]) -> Growth:
+def _grown(
+    kind: str, name: str, timed: Timed, attack: tuple[str, str, str], lengths: Sequence[int]
+) -> Growth:
     before, ratio, last, shorter = 0.0, 0.0, 0.0, 0
     # From a small length on, so that what is not linear is met where it does not take minutes yet.
     for length in (FIRST, 4 * FIRST, *lengths):
@@ -182,10 +201,15 @@ def _time(timed: Timed, text: str) -> float:
 
 
 def _shown(attack: tuple[str, str, str]) -> str:
-    start, pump, end = (ascii(part)[1:-1].replace("`", "´").replace("|", "¦")[:40] for part in attack)
+    start, pump, end = (
+        ascii(part)[1:-1].replace("`", "´").replace("|", "¦")[:40] for part in attack
+    )
     return f"{start} ({pump})* {end}"
 
 
 def _tell(found: Growth) -> None:
     with suppress(OSError):
-        print(f"{found.ratio:6.1f} {found.worst_ms:9.1f} ms  {found.kind} {found.name!a}  {found.attack}", flush=True)
+        print(
+            f"{found.ratio:6.1f} {found.worst_ms:9.1f} ms  {found.kind} {found.name!a}  {found.attack}",
+            flush=True,
+        )

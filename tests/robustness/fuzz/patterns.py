@@ -58,7 +58,10 @@ class Watching:
 
     def _kept(self, made: Any) -> Any:
         frame: FrameType | None = sys._getframe(2)
-        while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES:
+        while (
+            frame is not None
+            and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES
+        ):
             frame = frame.f_back
         module = "" if frame is None else frame.f_globals.get("__name__", "")
         if module.startswith(_OWN) and isinstance(made.pattern, str):

@@ -40,10 +40,15 @@ def parsing(data: bytes) -> None:
     spans = [(span.kind, span.text) for span in protected_spans(QUESTION)]
     kept = guard(made, query=QUESTION, must_keep=spans)
     check(_is_bounded(made) and _is_bounded(kept), "texts are bounded")
-    check(all(is_within_limits(it, prompt.fields) for it in (made, kept)), "what a reply gives can be remembered")
+    check(
+        all(is_within_limits(it, prompt.fields) for it in (made, kept)),
+        "what a reply gives can be remembered",
+    )
     for cut in (0, len(text) // 2):
         with suppress(ModelError):
-            check(_is_bounded(parse(prompt, Reply(text[:cut], truncated=True))), "texts are bounded")
+            check(
+                _is_bounded(parse(prompt, Reply(text[:cut], truncated=True))), "texts are bounded"
+            )
 
 
 def _is_bounded(made: Transformation) -> bool:
@@ -55,7 +60,9 @@ def guarding(data: bytes) -> None:
     """A question and a text of the model: what the guard leaves holds every span, and near texts are told apart."""
     query, _, said = text_of(data).partition("\n")
     spans = [(span.kind, span.text) for span in protected_spans(query)]
-    given = Transformation(rewrite=said[:1_000] or None, sub_queries=(said[:500], query[:500]), hyde=said[:4_000])
+    given = Transformation(
+        rewrite=said[:1_000] or None, sub_queries=(said[:500], query[:500]), hyde=said[:4_000]
+    )
     made = guard(given, query=query, must_keep=spans)
     check(made.rewrite is None or len(made.rewrite) <= 1_000, "texts are bounded")
     repeats = find_repeats([said, query, said], original=query)
@@ -74,7 +81,10 @@ def salvaging(data: bytes) -> None:
         return
     if isinstance(value, list) and _depth(text) <= 16 and not re.search(r"\\u[dD][89a-fA-F]", text):
         check(len(found) == 1 and not found[0].cut, "a well-formed text is one value")
-        check(_words(found[0].value) == _words(value), "a well-formed text is read as the standard says")
+        check(
+            _words(found[0].value) == _words(value),
+            "a well-formed text is read as the standard says",
+        )
 
 
 def _no_constant(_: str) -> None:
@@ -112,7 +122,8 @@ def streaming(data: bytes) -> None:
         step = data[0] % 32 + 1
         stream = data[1:]
         check(
-            _streamed([stream]) == _streamed([stream[at : at + step] for at in range(0, len(stream), step)]),
+            _streamed([stream])
+            == _streamed([stream[at : at + step] for at in range(0, len(stream), step)]),
             "however a stream is cut the same comes out",
         )
 
@@ -137,7 +148,10 @@ def answer(data: bytes) -> None:
     passages, said = text[: len(text) // 3], text[len(text) // 3 :]
     step = (data[0] if data else 0) % 7 + 1
     pieces = [said[at : at + step] for at in range(0, len(said), step)]
-    check(_read(passages, [said]) == _read(passages, pieces), "however an answer is cut the same comes out")
+    check(
+        _read(passages, [said]) == _read(passages, pieces),
+        "however an answer is cut the same comes out",
+    )
 
 
 def _read(passage: str, pieces: list[str]) -> tuple[str, bool, list[int], int]:
@@ -145,5 +159,8 @@ def _read(passage: str, pieces: list[str]) -> tuple[str, bool, list[int], int]:
     given = "".join([*map(reading.feed, pieces), reading.end()])
     check(given == reading.text, "the pieces are the whole")
     for it in reading.citations:
-        check(given[it.start : it.end] == f"[{it.number}]" and 1 <= it.number <= 3, "a citation is its mark")
+        check(
+            given[it.start : it.end] == f"[{it.number}]" and 1 <= it.number <= 3,
+            "a citation is its mark",
+        )
     return given, reading.found, [it.number for it in reading.citations], reading.invented

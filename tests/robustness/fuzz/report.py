@@ -16,12 +16,18 @@ from tests.robustness.fuzz.targets import TARGETS
 
 RESULT: Final = Path(__file__).resolve().parents[3] / "benchmarks" / "results" / "fuzz.md"
 _PARTS: Final = ("Coverage-guided fuzzing", "Time by length")
-_HEAD: Final = "# Hostile text\n\nEach part is written by its own command and leaves the other as it was.\n"
+_HEAD: Final = (
+    "# Hostile text\n\nEach part is written by its own command and leaves the other as it was.\n"
+)
 
 
 def write_runs(runs: Sequence[Run], seconds: int) -> None:
     """Keep what fuzzing found; what is known of other targets stays."""
-    rows = {name: row for row in _parts()[_PARTS[0]].splitlines() if (name := row[2:].partition(" ")[0]) in TARGETS}
+    rows = {
+        name: row
+        for row in _parts()[_PARTS[0]].splitlines()
+        if (name := row[2:].partition(" ")[0]) in TARGETS
+    }
     for run in runs:
         finding = run.finding.replace("|", "/") or "none"
         rows[run.target] = (
@@ -36,7 +42,8 @@ def write_runs(runs: Sequence[Run], seconds: int) -> None:
         "*covered before* are the places of the code that the corpus and what earlier runs kept reach, *covered* those "
         "reached at the end, *inputs* the texts that each reach something of their own.\n\n"
         "| target | executions | a second | covered before | covered | inputs | findings |\n"
-        "|---|---:|---:|---:|---:|---:|---|\n" + "\n".join(rows[name] for name in TARGETS if name in rows),
+        "|---|---:|---:|---:|---:|---:|---|\n"
+        + "\n".join(rows[name] for name in TARGETS if name in rows),
     )
 
 

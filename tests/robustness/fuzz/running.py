@@ -62,7 +62,9 @@ def fuzz(target: str, seconds: int) -> Run:
     count, rate = _COUNT.search(said), _RATE.search(said)
     if _STARTED not in said:
         # What broke then is no target, and an account of it no finding.
-        raise RuntimeError(f"the fuzzer did not start for {target}: {(said.strip().splitlines() or ['no word'])[-1]}")
+        raise RuntimeError(
+            f"the fuzzer did not start for {target}: {(said.strip().splitlines() or ['no word'])[-1]}"
+        )
     finding = ""
     if done.returncode:
         (KEPT / f"{target}.txt").write_text(said, encoding="utf-8")
@@ -94,7 +96,10 @@ def fuzz_here(target: str, seconds: int) -> None:
 
     folder = KEPT / target
     folder.mkdir(parents=True, exist_ok=True)
-    for data in (*(hostile.text.encode("utf-8", "surrogatepass")[:MOST_BYTES] for hostile in SHORT), *SHAPES):
+    for data in (
+        *(hostile.text.encode("utf-8", "surrogatepass")[:MOST_BYTES] for hostile in SHORT),
+        *SHAPES,
+    ):
         (folder / f"seed-{sha256(data).hexdigest()[:16]}").write_bytes(data)
     options = [
         sys.argv[0],

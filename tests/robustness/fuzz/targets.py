@@ -34,7 +34,9 @@ def preprocess(data: bytes) -> None:
     """Keywords of any text: preparing them again changes nothing, and every span is where it says."""
     text = text_of(data)
     made = prepare(text)
-    check(prepare(made.keywords).keywords == made.keywords, "preparing keywords again changes nothing")
+    check(
+        prepare(made.keywords).keywords == made.keywords, "preparing keywords again changes nothing"
+    )
     check(bool(made.keywords) or not text, "a query never becomes empty")
     code = _CODES[len(data) % len(_CODES)]
     own = prepare(text, language=code, keep_words=("it",), extra_words=("dog",))
@@ -90,7 +92,9 @@ def _json(data: bytes) -> Iterator[Any]:
 def terminal(data: bytes) -> None:
     """What is shown holds nothing a terminal obeys, and JSON says the same as before."""
     text = text_of(data)
-    check(not _OBEYED.search(strip_control_characters(text)), "nothing is left that a terminal obeys")
+    check(
+        not _OBEYED.search(strip_control_characters(text)), "nothing is left that a terminal obeys"
+    )
     written = json.dumps({text: [text]}, ensure_ascii=False)
     check(json.loads(escape_json(written)) == json.loads(written), "JSON says the same")
     check(not _OBEYED.search(escape_json(written)), "nothing is left that a terminal obeys")

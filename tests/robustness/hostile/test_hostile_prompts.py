@@ -16,12 +16,17 @@ from tests.support.hostile_world import prompts, strings, whole
 
 pytestmark = pytest.mark.thorough
 
-PLAIN = {with_history: prompts("where is the vet?", with_history=with_history) for with_history in (False, True)}
+PLAIN = {
+    with_history: prompts("where is the vet?", with_history=with_history)
+    for with_history in (False, True)
+}
 
 
 def check(text: str) -> None:
     for with_history in (False, True):
-        for prompt, plain in zip(prompts(text, with_history=with_history), PLAIN[with_history], strict=True):
+        for prompt, plain in zip(
+            prompts(text, with_history=with_history), PLAIN[with_history], strict=True
+        ):
             has_turns = with_history and bool(text.strip())
             if has_turns == with_history or "history" not in plain.user:
                 assert prompt.system == plain.system
@@ -53,14 +58,19 @@ def test_no_text_whatever_reaches_the_instructions(text: str) -> None:
 
 
 @pytest.mark.parametrize("mode", PROMPTS)
-def test_an_own_instruction_of_any_words_is_taken_as_it_is_and_changes_nothing_else(mode: str) -> None:
+def test_an_own_instruction_of_any_words_is_taken_as_it_is_and_changes_nothing_else(
+    mode: str,
+) -> None:
     for hostile in SHORT:
         own = hostile.text.strip()
         if not own:
             continue
         prompt = PROMPTS[mode].build_prompt(_with(mode, own), "where?")
         assert prompt.system.startswith(own)
-        assert prompt.system[len(own) :] == PROMPTS[mode].build_prompt(_with(mode, "x"), "where?").system[1:]
+        assert (
+            prompt.system[len(own) :]
+            == PROMPTS[mode].build_prompt(_with(mode, "x"), "where?").system[1:]
+        )
         assert json.loads(prompt.user) == {"query": "where?"}
 
 

@@ -48,7 +48,9 @@ def test_a_reply_gives_bounded_texts_for_the_fields_that_were_asked_for_or_a_mod
             with suppress(ModelError):
                 made = parse(prompt, Reply(text))
                 assert is_bounded(made)
-                assert not any(getattr(made, name) for name in FIELDS - {field.name for field in prompt.fields})
+                assert not any(
+                    getattr(made, name) for name in FIELDS - {field.name for field in prompt.fields}
+                )
                 # Or no other process would take it from a shared cache.
                 assert is_within_limits(made, prompt.fields)
 
@@ -66,7 +68,9 @@ def test_what_must_be_kept_of_a_hostile_question_makes_nothing_longer_than_it_ma
     for hostile in (*SHORT, *LONG[::3]):
         query = hostile.text[: 2_000 if hostile in LONG else 8_000]
         spans = [(span.kind, span.text) for span in protected_spans(query)]
-        said = Transformation(rewrite="Is the dog ill?", sub_queries=("Is it?", query[:900]), hyde=query[:4_000])
+        said = Transformation(
+            rewrite="Is the dog ill?", sub_queries=("Is it?", query[:900]), hyde=query[:4_000]
+        )
         made = guard(said, query=query, must_keep=spans)
         assert is_bounded(made)
         repeats = find_repeats([made.rewrite or "a", query[:1_000], query[:999]], original=query)
@@ -101,7 +105,9 @@ def test_an_answer_put_together_of_hostile_texts_comes_out_the_same_however_it_i
     text: str, data: st.DataObject
 ) -> None:
     places = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
-    pieces = [text[start:end] for start, end in zip([0, *places], [*places, len(text)], strict=True)]
+    pieces = [
+        text[start:end] for start, end in zip([0, *places], [*places, len(text)], strict=True)
+    ]
     assert answered(pieces, [text, "b"]) == answered([text], [text, "b"])
 
 

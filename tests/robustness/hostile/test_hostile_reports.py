@@ -17,10 +17,15 @@ pytestmark = pytest.mark.thorough
 
 def told(texts: list[str]) -> Comparison:
     """A comparison in which everything that others write is one of *texts*; each is a question that was hurt."""
-    runs = {text: run(text, text=text, ids=(text, "p1"), variants=[("hyde", text, 0.5)]) for text in texts}
+    runs = {
+        text: run(text, text=text, ids=(text, "p1"), variants=[("hyde", text, 0.5)])
+        for text in texts
+    }
     gains = {text: -0.2 - at / 100 for at, text in enumerate(texts)}
     stages = {text[:100]: (1.0, 2.0) for text in texts[:1]}
-    return comparison(score(f"{texts[0]}!", gains, runs=runs, stages=stages), notes=texts[:2], name=texts[-1])
+    return comparison(
+        score(f"{texts[0]}!", gains, runs=runs, stages=stages), notes=texts[:2], name=texts[-1]
+    )
 
 
 BATCH = 10
@@ -60,13 +65,19 @@ def test_a_page_of_hostile_texts_has_the_tags_of_one_of_plain_texts_and_no_other
 
 def test_markdown_of_hostile_texts_has_the_lines_of_one_of_plain_texts() -> None:
     plain = markdown(told([f"plain words {number}" for number in range(BATCH)]))
-    bars = [line.replace("\\|", "").count("|") for line in plain.splitlines() if line.startswith("|")]
+    bars = [
+        line.replace("\\|", "").count("|") for line in plain.splitlines() if line.startswith("|")
+    ]
     for texts in BATCHES:
         found = told(texts)
         text = markdown(found, data(found, words=texts[0]))
         text.encode()
         lines = text.splitlines()
-        assert [line.replace("\\\\", "").replace("\\|", "").count("|") for line in lines if line[:1] == "|"] == bars
+        assert [
+            line.replace("\\\\", "").replace("\\|", "").count("|")
+            for line in lines
+            if line[:1] == "|"
+        ] == bars
         assert len(lines) == len(plain.splitlines())
         assert "<" not in text.replace("&lt;", "")
         assert all("\n" not in cell for row in rows(found) for cell in row)
@@ -96,6 +107,16 @@ def test_nothing_of_them_runs_or_loads_in_a_real_browser(opened: Open) -> None:
             assert "<img src=x onerror='hacked = 2'>" in header
             assert "{{ 7 * 7 }}" in header
         assert shown.evaluate("typeof hacked") == "undefined"
-        assert shown.evaluate("document.querySelectorAll('img, iframe, a, base, object, embed, script').length") == 0
-        assert shown.evaluate("[...document.querySelectorAll('*')].some(it => it.onload || it.onerror)") is False
+        assert (
+            shown.evaluate(
+                "document.querySelectorAll('img, iframe, a, base, object, embed, script').length"
+            )
+            == 0
+        )
+        assert (
+            shown.evaluate(
+                "[...document.querySelectorAll('*')].some(it => it.onload || it.onerror)"
+            )
+            is False
+        )
         shown.close()

@@ -24,7 +24,8 @@ FILTER = {"source": {"$eq": "vet.pdf"}, "$or": [{"page": 1}, {"page": {"$gt": 3}
 NAMESPACE = "tenant-7"
 KINDS = ("rewrite", "stepback", "decompose", "multi_query", "hyde", "keywords", "all", "combined")
 PLAIN = [
-    {"id": f"p{number}", "score": 1.0 - number / 10, "metadata": {"text": f"passage {number}"}} for number in range(6)
+    {"id": f"p{number}", "score": 1.0 - number / 10, "metadata": {"text": f"passage {number}"}}
+    for number in range(6)
 ]
 
 
@@ -35,7 +36,15 @@ class Backend:
         self.rows = PLAIN if rows is None else rows
         self.calls: list[dict[str, Any]] = []
 
-    def query(self, text: str, *, top_k: int, namespace: str, filter: Any, include_metadata: bool = True) -> Any:  # noqa: A002
+    def query(
+        self,
+        text: str,
+        *,
+        top_k: int,
+        namespace: str,
+        filter: Any,  # noqa: A002
+        include_metadata: bool = True,
+    ) -> Any:
         self.calls.append({"text": text, "top_k": top_k, "namespace": namespace, "filter": filter})
         return {"matches": self.rows[:top_k], "namespace": namespace}
 
@@ -66,7 +75,9 @@ def ask(backend: Backend, kind: str, reply: str, query: str, **options: Any) -> 
     middleware = qtm.QueryMiddleware(config(kind), client=ScriptedModel(reply))
     with middleware:
         wrapped = middleware.wrap(backend.query)
-        return wrapped.retrieve(query, top_k=3, namespace=NAMESPACE, filter=FILTER, **options).response
+        return wrapped.retrieve(
+            query, top_k=3, namespace=NAMESPACE, filter=FILTER, **options
+        ).response
 
 
 def test_whatever_the_user_asks_and_said_before_the_search_is_asked_that_and_no_more() -> None:
@@ -83,12 +94,20 @@ def test_whatever_the_model_says_only_the_texts_of_variants_change() -> None:
     for number, hostile in enumerate((*SHORT, *LONG[::8])):
         kinds = replies(hostile.text)
         backend = Backend()
-        check(backend, query, ask(backend, KINDS[number % len(KINDS)], kinds[number // 3 % len(kinds)], query))
+        check(
+            backend,
+            query,
+            ask(backend, KINDS[number % len(KINDS)], kinds[number // 3 % len(kinds)], query),
+        )
 
 
 def rows(text: str) -> list[dict[str, Any]]:
     made: list[dict[str, Any]] = [
-        {"id": text, "score": 0.9, "metadata": {"text": text, "title": text, "source": text, text: text}},
+        {
+            "id": text,
+            "score": 0.9,
+            "metadata": {"text": text, "title": text, "source": text, text: text},
+        },
         {"id": f"{text}!", "score": 0.8, "metadata": {"text": f"{text} vet", "page": text}},
         {"id": "p2", "score": 0.7, "metadata": {"text": "the vet", "url": text, "context": text}},
         {"id": "p3", "score": 0.6, "metadata": {}},
@@ -100,7 +119,9 @@ def told(prompt: Prompt, *, said: str, otherwise: str) -> str:
     return said if prompt.mode == "answer" else otherwise
 
 
-def test_whatever_passages_hold_they_are_the_ones_returned_cited_and_logged_one_record_a_line(tmp_path: Path) -> None:
+def test_whatever_passages_hold_they_are_the_ones_returned_cited_and_logged_one_record_a_line(
+    tmp_path: Path,
+) -> None:
     log = tmp_path / "log.jsonl"
     count = 0
     prompts = []
@@ -108,13 +129,19 @@ def test_whatever_passages_hold_they_are_the_ones_returned_cited_and_logged_one_
         text = hostile.text
         backend = Backend(rows(text))
         model = ScriptedModel(
-            lambda prompt, text=text: f"{text} [1][2]" if prompt.mode == "answer" else smuggling(text[:500])
+            lambda prompt, text=text: (
+                f"{text} [1][2]" if prompt.mode == "answer" else smuggling(text[:500])
+            )
         )
         given = config(KINDS[number % len(KINDS)], log={"path": str(log)})
         with qtm.QueryMiddleware(given, client=model) as middleware:
             wrapped = middleware.wrap(backend.query)
-            given_whole = wrapped.answer("Where is the vet?", top_k=3, namespace=NAMESPACE, filter=FILTER)
-            with wrapped.stream_answer("Where is the vet?", top_k=3, namespace=NAMESPACE, filter=FILTER) as stream:
+            given_whole = wrapped.answer(
+                "Where is the vet?", top_k=3, namespace=NAMESPACE, filter=FILTER
+            )
+            with wrapped.stream_answer(
+                "Where is the vet?", top_k=3, namespace=NAMESPACE, filter=FILTER
+            ) as stream:
                 said = "".join(stream)
         assert said == given_whole.text == stream.answer.text
         assert all(said[it.start : it.end] == f"[{it.number}]" for it in given_whole.citations)
@@ -128,7 +155,11 @@ def test_whatever_passages_hold_they_are_the_ones_returned_cited_and_logged_one_
 
 
 def test_a_function_that_is_left_as_it_is_returns_the_very_same_for_any_query() -> None:
-    off = {"preprocess": {"enabled": False}, "keywordEvidence": {"enabled": False}, "transformationType": "none"}
+    off = {
+        "preprocess": {"enabled": False},
+        "keywordEvidence": {"enabled": False},
+        "transformationType": "none",
+    }
     with qtm.QueryMiddleware({**off, "limits": {"maxQueryChars": 200_000}}) as middleware:
         wrapped = middleware.wrap(lambda query, top_k=3: [query, top_k])
         for hostile in CORPUS:
@@ -138,7 +169,9 @@ def test_a_function_that_is_left_as_it_is_returns_the_very_same_for_any_query() 
 def test_an_own_store_keeps_and_finds_any_text_by_any_words(tmp_path: Path) -> None:
     texts = [hostile.text for hostile in (*SHORT, *LONG[::8])]
     passages = [
-        Passage(f"p{number}", text, {"title": text[:1_000]}) for number, text in enumerate(texts) if text.strip()
+        Passage(f"p{number}", text, {"title": text[:1_000]})
+        for number, text in enumerate(texts)
+        if text.strip()
     ]
     with SQLiteStore(tmp_path / "index.sqlite", embedding_model="m", dimension=2) as store:
         store.upsert(passages, [[1.0, 0.5]] * len(passages))

@@ -32,9 +32,14 @@ Run = Callable[..., Ended]
 LINES = [
     text
     for hostile in SHORT
-    if len((text := hostile.text.encode("utf-8", "replace").decode()).splitlines()) == 1 and not text.isspace()
+    if len((text := hostile.text.encode("utf-8", "replace").decode()).splitlines()) == 1
+    and not text.isspace()
 ]
-WORST = "".join(hostile.text for hostile in SHORT if hostile.category in ("terminal", "control", "bidi", "invisible"))
+WORST = "".join(
+    hostile.text
+    for hostile in SHORT
+    if hostile.category in ("terminal", "control", "bidi", "invisible")
+)
 WORST = WORST.encode("utf-8", "replace").decode().replace("\x00", "")
 # What our own console writes: colours, and moves of the cursor around its spinner and its table.
 OURS = re.compile(r"\x1b\[[0-9;]*[mAK]|\x1b\[\?25[hl]|\r")
@@ -82,9 +87,17 @@ def test_keywords_of_hostile_questions_are_one_harmless_line_each(qtm: Run) -> N
     assert [row["query"] for row in json.loads(ended.out)] == [line.rstrip("\r") for line in LINES]
 
 
-def test_what_a_model_writes_into_variants_is_shown_harmlessly(qtm: Run, service: AnsweringService) -> None:
-    service.transformation |= {"rewrite": f"dog {WORST}", "keywords": LINES[:30], "hyde": f"dog {WORST}"}
-    ended = qtm("transform", "Where is the dog?", "--type", "combined", QTM_LLM_BASE_URL=service.url)
+def test_what_a_model_writes_into_variants_is_shown_harmlessly(
+    qtm: Run, service: AnsweringService
+) -> None:
+    service.transformation |= {
+        "rewrite": f"dog {WORST}",
+        "keywords": LINES[:30],
+        "hyde": f"dog {WORST}",
+    }
+    ended = qtm(
+        "transform", "Where is the dog?", "--type", "combined", QTM_LLM_BASE_URL=service.url
+    )
     assert ended.code == 0, ended.err
     assert "rewrite: dog" in ended.out
     nothing_acts(ended)
@@ -106,7 +119,18 @@ def test_answers_passages_and_the_account_of_them_are_shown_harmlessly(
 ) -> None:
     service.text = f"{WORST} [1]"
     for more in ((), ("--json",)):
-        asked = ("ask", "Where is the vet?", "--type", "rewrite", "--explain", "--top-k", "9", "-H", "a\x1b[2J", *more)
+        asked = (
+            "ask",
+            "Where is the vet?",
+            "--type",
+            "rewrite",
+            "--explain",
+            "--top-k",
+            "9",
+            "-H",
+            "a\x1b[2J",
+            *more,
+        )
         ended = qtm(*asked, folder=hostile_folder, QTM_LLM_BASE_URL=service.url)
         assert ended.code == 0, ended.err
         assert "[1]" in ended.out
@@ -118,7 +142,9 @@ def test_a_streamed_answer_at_a_terminal_holds_no_sequence_but_our_own(
 ) -> None:
     service.text = f"so it is: {WORST} [1]"
     at = environ(hostile_folder, QTM_LLM_BASE_URL=service.url)
-    with Terminal("ask", "Where is the vet?", "--type", "rewrite", folder=hostile_folder, environ=at) as terminal:
+    with Terminal(
+        "ask", "Where is the vet?", "--type", "rewrite", folder=hostile_folder, environ=at
+    ) as terminal:
         terminal.wait_for("so it is", "Sources:")
         assert terminal.ended() == 0
         shown = OURS.sub("", terminal.raw.decode("utf-8", "replace"))
@@ -126,16 +152,23 @@ def test_a_streamed_answer_at_a_terminal_holds_no_sequence_but_our_own(
 
 
 def test_a_config_and_what_is_wrong_with_it_are_shown_harmlessly(qtm: Run, tmp_path: Path) -> None:
-    given = {"llm": {"prompts": {"rewrite": f"Rewrite. {WORST}"}}, "preprocess": {"extraWords": LINES[:40]}}
+    given = {
+        "llm": {"prompts": {"rewrite": f"Rewrite. {WORST}"}},
+        "preprocess": {"extraWords": LINES[:40]},
+    }
     (tmp_path / "c.json").write_text(json.dumps(given), encoding="utf-8")
     ended = qtm("config", "show", "c.json")
     assert ended.code == 0, ended.err
     nothing_acts(ended)
-    (tmp_path / "c.json").write_text(json.dumps({"preprocess": {"language": WORST}, WORST: 1}), encoding="utf-8")
+    (tmp_path / "c.json").write_text(
+        json.dumps({"preprocess": {"language": WORST}, WORST: 1}), encoding="utf-8"
+    )
     ended = qtm("config", "check", "c.json")
     assert ended.code == 2
     nothing_acts(ended)
-    nothing_acts(qtm("ask", "--config", "no\x1b]0;x\x07.json", "--type", "\x1b]0;x\x07\u202e", "Where?"))
+    nothing_acts(
+        qtm("ask", "--config", "no\x1b]0;x\x07.json", "--type", "\x1b]0;x\x07\u202e", "Where?")
+    )
 
 
 FORGED = "2 documents in 2 chunks: 2 added"
@@ -144,10 +177,15 @@ BREAKS = ["\n", "\r", "\r\n", "\t", "\v", "\x1b[2K\x1b[1G", "\x85", "\u2028", "\
 
 def test_no_name_of_a_file_forges_a_line(qtm: Run, tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
-    names = [name for made in BREAKS for name in (f"a{made}{FORGED}{made}.txt", f"b{made}{FORGED}.pdf")]
+    names = [
+        name for made in BREAKS for name in (f"a{made}{FORGED}{made}.txt", f"b{made}{FORGED}.pdf")
+    ]
     for name in names:
         (tmp_path / "docs" / name).write_bytes(b"")
-    for arguments in (("ingest", "docs"), ("bench", "--generate", "3", "--docs", "docs", "--data", "set")):
+    for arguments in (
+        ("ingest", "docs"),
+        ("bench", "--generate", "3", "--docs", "docs", "--data", "set"),
+    ):
         ended = qtm(*arguments, OPENAI_API_KEY="none")
         nothing_acts(ended)
         lines = (ended.out + "\n" + ended.err).splitlines()
@@ -166,7 +204,9 @@ def test_files_of_any_name_are_ingested_or_named_harmlessly(qtm: Run, tmp_path: 
     documents.mkdir()
     names = [line.replace("/", "_")[:60] for line in LINES if "\x00" not in line]
     for number, name in enumerate(names[::9]):
-        (documents / f"{number}{name}.txt").write_bytes(b"A vet is a doctor of dogs. " * 3 if number % 5 else b"")
+        (documents / f"{number}{name}.txt").write_bytes(
+            b"A vet is a doctor of dogs. " * 3 if number % 5 else b""
+        )
     (documents / "x\x1b]0;title\x07\u202e.pdf").write_bytes(b"no PDF")
     ended = qtm("ingest", str(documents))
     nothing_acts(ended)

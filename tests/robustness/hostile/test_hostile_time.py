@@ -46,8 +46,42 @@ def test_what_once_took_the_square_of_its_length_is_read_to_its_end(name: str) -
     FUNCTIONS[function](long(*attack, LENGTH))  # type: ignore[arg-type]
 
 
-NASTY = ["'", "a-", "(", ")", "a.b.", '"', "“", "http://", "a'", "1.", "@", "/", "\\", "a=", "--", "<a", "É", "a@", "`"]
-NASTY += ["can you tell me ", "the who ", "A ", "Will ", "?.", "\u0301", "c'", "l'qu'", "1-", "x::", "😀", "' a", "'a "]
+NASTY = [
+    "'",
+    "a-",
+    "(",
+    ")",
+    "a.b.",
+    '"',
+    "“",
+    "http://",
+    "a'",
+    "1.",
+    "@",
+    "/",
+    "\\",
+    "a=",
+    "--",
+    "<a",
+    "É",
+    "a@",
+    "`",
+]
+NASTY += [
+    "can you tell me ",
+    "the who ",
+    "A ",
+    "Will ",
+    "?.",
+    "\u0301",
+    "c'",
+    "l'qu'",
+    "1-",
+    "x::",
+    "😀",
+    "' a",
+    "'a ",
+]
 
 
 @pytest.mark.parametrize("pattern", NASTY)

@@ -13,7 +13,16 @@ import pytest
 
 import qtmiddleware as qtm
 from tests.support.echoing import EchoingService
-from tests.support.emitted import HISTORY, KEYS, METADATA, OPENAI_KEY, PASSAGE, PINECONE_KEY, QUERY, TEXTS
+from tests.support.emitted import (
+    HISTORY,
+    KEYS,
+    METADATA,
+    OPENAI_KEY,
+    PASSAGE,
+    PINECONE_KEY,
+    QUERY,
+    TEXTS,
+)
 
 pytestmark = pytest.mark.thorough
 
@@ -67,16 +76,22 @@ def folder(tmp_path: Path, service: EchoingService, monkeypatch: pytest.MonkeyPa
     (tmp_path / "c.json").write_text(json.dumps(CONFIG))
     (tmp_path / "contextual.json").write_text(json.dumps({**CONFIG, "contextualChunks": True}))
     (tmp_path / "wrong.json").write_text(json.dumps({"apiKey": OPENAI_KEY, "topK": PINECONE_KEY}))
-    (tmp_path / "address.json").write_text(json.dumps({"llm": {"baseUrl": f"https://me:{OPENAI_KEY}@example.org"}}))
+    (tmp_path / "address.json").write_text(
+        json.dumps({"llm": {"baseUrl": f"https://me:{OPENAI_KEY}@example.org"}})
+    )
     (tmp_path / "broken.json").write_text(f'{{"topK": 4, "apiKey": "{OPENAI_KEY}}}')
-    (tmp_path / ".env").write_text(f"OPENAI_API_KEY={OPENAI_KEY}\nPINECONE_API_KEY={PINECONE_KEY}\nbroken line\n")
+    (tmp_path / ".env").write_text(
+        f"OPENAI_API_KEY={OPENAI_KEY}\nPINECONE_API_KEY={PINECONE_KEY}\nbroken line\n"
+    )
     (tmp_path / ".env").chmod(0o600)
     qtm.ingest("docs", config=CONFIG)
     return tmp_path
 
 
 @pytest.mark.parametrize(("fault", "embeds"), [("400", True), ("401", False)])
-def test_the_command_line_brings_nothing_out(folder: Path, service: EchoingService, fault: str, embeds: bool) -> None:
+def test_the_command_line_brings_nothing_out(
+    folder: Path, service: EchoingService, fault: str, embeds: bool
+) -> None:
     service.fault, service.embeds = fault, embeds
     ended = subprocess.run(
         [sys.executable, "-c", SCRIPT, json.dumps(RUNS), QUERY],

@@ -41,7 +41,9 @@ def cut_off(path: Path) -> None:
 
 def first_page_flipped(path: Path) -> None:
     content = path.read_bytes()
-    path.write_bytes(content[:100] + bytes(byte ^ 0xFF for byte in content[100:PAGE]) + content[PAGE:])
+    path.write_bytes(
+        content[:100] + bytes(byte ^ 0xFF for byte in content[100:PAGE]) + content[PAGE:]
+    )
 
 
 def of_another_version(path: Path) -> None:
@@ -58,7 +60,9 @@ def of_another_program(path: Path) -> None:
 
 
 def a_text(path: Path) -> None:
-    path.write_text("Dear diary, this is no database at all, but it is long enough to be taken for one. " * 9)
+    path.write_text(
+        "Dear diary, this is no database at all, but it is long enough to be taken for one. " * 9
+    )
 
 
 def a_folder(path: Path) -> None:
@@ -80,7 +84,11 @@ each_damage: Final = pytest.mark.parametrize("damage", DAMAGES, ids=lambda it: i
 
 
 def content_of(folder: Path) -> dict[str, bytes]:
-    return {str(it.relative_to(folder)): it.read_bytes() for it in sorted(folder.rglob("*")) if it.is_file()}
+    return {
+        str(it.relative_to(folder)): it.read_bytes()
+        for it in sorted(folder.rglob("*"))
+        if it.is_file()
+    }
 
 
 def vectors(texts: list[str]) -> list[list[float]]:
@@ -99,7 +107,9 @@ def config(tmp_path: Path) -> dict[str, Any]:
 
 
 @each_damage
-def test_a_damaged_index_is_named_and_left_as_it_is(tmp_path: Path, config: dict[str, Any], damage: Damage) -> None:
+def test_a_damaged_index_is_named_and_left_as_it_is(
+    tmp_path: Path, config: dict[str, Any], damage: Damage
+) -> None:
     damage(tmp_path / "at" / "index.sqlite")
     before = content_of(tmp_path / "at")
     with listening() as emitted, qtm.QueryMiddleware(config, embedder=vectors) as middleware:
@@ -107,18 +117,24 @@ def test_a_damaged_index_is_named_and_left_as_it_is(tmp_path: Path, config: dict
             lambda: middleware.retriever,
             lambda: qtm.ingest(tmp_path / "docs", config=config, embedder=vectors),
         ):
-            with pytest.raises(StoreError, match=r"index\.sqlite.*(move it away|name another path)") as caught:
+            with pytest.raises(
+                StoreError, match=r"index\.sqlite.*(move it away|name another path)"
+            ) as caught:
                 use()
             emitted.raised(caught.value)
     assert content_of(tmp_path / "at") == before
 
 
 @each_damage
-def test_a_damaged_ledger_is_named_and_left_as_it_is(tmp_path: Path, config: dict[str, Any], damage: Damage) -> None:
+def test_a_damaged_ledger_is_named_and_left_as_it_is(
+    tmp_path: Path, config: dict[str, Any], damage: Damage
+) -> None:
     damage(tmp_path / "at" / "index.sqlite.ingest")
     before = content_of(tmp_path / "at")
     with listening() as emitted:
-        with pytest.raises(StoreError, match=r"index\.sqlite\.ingest.*move the file away") as caught:
+        with pytest.raises(
+            StoreError, match=r"index\.sqlite\.ingest.*move the file away"
+        ) as caught:
             qtm.ingest(tmp_path / "docs", config=config, embedder=vectors)
         emitted.raised(caught.value)
     assert content_of(tmp_path / "at") == before
@@ -142,7 +158,9 @@ def test_a_ledger_that_holds_what_it_cannot_hold_is_named_without_its_texts(
     # All of it is written again, out of the ledger.
     (tmp_path / "at" / "index.sqlite").unlink()
     with listening() as emitted:
-        with pytest.raises(StoreError, match=r"index\.sqlite\.ingest.*is damaged.*move it away") as caught:
+        with pytest.raises(
+            StoreError, match=r"index\.sqlite\.ingest.*is damaged.*move it away"
+        ) as caught:
             qtm.ingest(tmp_path / "docs", config=config, embedder=vectors)
         emitted.raised(caught.value)
         assert caught.value.__cause__ is None
@@ -155,9 +173,14 @@ def test_an_empty_index_or_ledger_is_made_anew(tmp_path: Path, config: dict[str,
         assert report.chunks == report.written > 0
 
 
-def test_no_flipped_or_lost_byte_of_an_index_brings_anything_but_a_store_error(tmp_path: Path) -> None:
+def test_no_flipped_or_lost_byte_of_an_index_brings_anything_but_a_store_error(
+    tmp_path: Path,
+) -> None:
     whole, bad = tmp_path / "whole.sqlite", tmp_path / "bad.sqlite"
-    texts = [Passage(f"id{n}", f"{PASSAGE} {n} " * 12, {"source": f"s{n}", "context": "ctx"}) for n in range(40)]
+    texts = [
+        Passage(f"id{n}", f"{PASSAGE} {n} " * 12, {"source": f"s{n}", "context": "ctx"})
+        for n in range(40)
+    ]
     with SQLiteStore(whole, embedding_model="m", dimension=3) as store:
         store.upsert(texts, [[1.0, float(n), 0.5] for n in range(40)])
         store.delete(["id3"])
@@ -181,7 +204,9 @@ USES: Final[tuple[Callable[[SQLiteStore], Any], ...]] = (
     lambda store: store.search(X, 50),
     lambda store: store.search(X, 5, filter={"source": "s4"}),
     lambda store: store.keyword_search("vet document", 50, filter={"source": "s4"}),
-    lambda store: store.write([(Passage("id5", "new", {}), X), (Passage("x", "new", {}), X)], delete=["id7"]),
+    lambda store: store.write(
+        [(Passage("id5", "new", {}), X), (Passage("x", "new", {}), X)], delete=["id7"]
+    ),
 )
 
 
@@ -200,7 +225,9 @@ def _damaged(content: bytes, chance: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["ledger", "cache"])
-def test_a_ledger_or_cache_with_a_trigger_of_somebody_elses_is_not_used(tmp_path: Path, kind: str) -> None:
+def test_a_ledger_or_cache_with_a_trigger_of_somebody_elses_is_not_used(
+    tmp_path: Path, kind: str
+) -> None:
     path = tmp_path / "file.sqlite"
 
     def use() -> None:
@@ -208,7 +235,9 @@ def test_a_ledger_or_cache_with_a_trigger_of_somebody_elses_is_not_used(tmp_path
 
     use()
     with closing(sqlite3.connect(path)) as theirs:
-        theirs.execute("CREATE TRIGGER theirs AFTER INSERT ON vectors BEGIN DELETE FROM vectors; END")
+        theirs.execute(
+            "CREATE TRIGGER theirs AFTER INSERT ON vectors BEGIN DELETE FROM vectors; END"
+        )
         theirs.commit()
     with pytest.raises(StoreError, match=r"its tables are not those .* was not changed"):
         use()
@@ -260,7 +289,9 @@ CACHE_DAMAGES = [
 
 
 @pytest.mark.parametrize("damage", CACHE_DAMAGES, ids=lambda it: it.__name__)
-def test_a_cache_that_is_damaged_or_something_else_is_named_and_left_as_it_is(tmp_path: Path, damage: Damage) -> None:
+def test_a_cache_that_is_damaged_or_something_else_is_named_and_left_as_it_is(
+    tmp_path: Path, damage: Damage
+) -> None:
     path = tmp_path / "cache.sqlite"
     kept_in(path)
     damage(path)
@@ -276,14 +307,25 @@ def test_a_cache_that_is_damaged_or_something_else_is_named_and_left_as_it_is(tm
 
 
 @pytest.mark.parametrize(
-    "line", ['{"_id": "b", "rew', "[1]", "null", "5", '{"_id": "b", "history": 5, "rewrite": "x"}', "\0", "1" * 5_000]
+    "line",
+    [
+        '{"_id": "b", "rew',
+        "[1]",
+        "null",
+        "5",
+        '{"_id": "b", "history": 5, "rewrite": "x"}',
+        "\0",
+        "1" * 5_000,
+    ],
 )
 def test_a_recording_with_a_damaged_line_names_file_and_line(tmp_path: Path, line: str) -> None:
     path = tmp_path / "recording.jsonl"
     path.write_text(f'{{"_id": "a", "query": "{QUERY}", "rewrite": "{PASSAGE}"}}\n{line}\n')
     before = path.read_bytes()
     with listening() as emitted:
-        with pytest.raises(ConfigError, match=r"recording\.jsonl, line 2 .*fix or delete that line") as caught:
+        with pytest.raises(
+            ConfigError, match=r"recording\.jsonl, line 2 .*fix or delete that line"
+        ) as caught:
             RecordedModel.from_file(path)
         emitted.raised(caught.value)
     assert path.read_bytes() == before
@@ -305,7 +347,10 @@ def test_what_is_recorded_after_a_line_that_was_cut_off_is_whole(tmp_path: Path)
     middleware.transform("How old is Jaco?")
     first, half, second = path.read_bytes().splitlines()
     assert half == b'{"_id": "hal'
-    assert [json.loads(line)["query"] for line in (first, second)] == ["Is Jaco ill?", "How old is Jaco?"]
+    assert [json.loads(line)["query"] for line in (first, second)] == [
+        "Is Jaco ill?",
+        "How old is Jaco?",
+    ]
 
 
 # --- configs ------------------------------------------------------------------------------------------------------
@@ -316,7 +361,10 @@ CONFIGS: Final = {
     "UTF-16": ('{"topK": 4}'.encode("utf-16"), "is not UTF-8"),
     "bytes": (bytes(range(256)), "is not UTF-8"),
     "repeated": (b'{"topK": 4, "topK": 5}', "topK must be set once"),
-    "repeated in a group": (b'{"llm": {"temperature": 0, "temperature": 1}}', r"llm\.temperature must be set once"),
+    "repeated in a group": (
+        b'{"llm": {"temperature": 0, "temperature": 1}}',
+        r"llm\.temperature must be set once",
+    ),
     "not a number": (b'{"fusion": {"rrfK": NaN}}', "not a finite number"),
     "infinite": (b'{"keywordEvidence": {"weight": 1e999}}', "not a finite number"),
     "endless number": (b'{"topK": 1' + b"0" * 6_000 + b"}", "number that is too long"),
@@ -366,7 +414,9 @@ for arguments in json.loads(sys.argv[1]):
 
 
 @pytest.mark.thorough
-def test_no_damaged_file_brings_a_traceback_to_the_command_line(tmp_path: Path, config: dict[str, Any]) -> None:
+def test_no_damaged_file_brings_a_traceback_to_the_command_line(
+    tmp_path: Path, config: dict[str, Any]
+) -> None:
     at = tmp_path / "at"
     (at / "other.sqlite.ingest").write_bytes((at / "index.sqlite.ingest").read_bytes())
     cut_off(at / "index.sqlite")
@@ -387,6 +437,8 @@ def test_no_damaged_file_brings_a_traceback_to_the_command_line(tmp_path: Path, 
     assert "Traceback" not in ended.stderr
     assert [int(it.split()[0]) for it in (*told[1:], left)] == [1, 1, 1, 2, 2]
     for said, name in zip(
-        told, ("index.sqlite", "index.sqlite", "other.sqlite.ingest", "broken.json", "recording.jsonl"), strict=True
+        told,
+        ("index.sqlite", "index.sqlite", "other.sqlite.ingest", "broken.json", "recording.jsonl"),
+        strict=True,
     ):
         assert name in said

@@ -15,14 +15,22 @@ from packaging.utils import canonicalize_name
 ROOT: Final = Path(__file__).resolve().parents[3]
 EXTRAS: Final = ("thorough", "fuzz")
 OURS: Final = "qtmiddleware"
-BUILD_NEEDS: Final = {"hatchling": ("packaging", "pathspec", "pluggy", "tomlkit", "trove-classifiers")}
+BUILD_NEEDS: Final = {
+    "hatchling": ("packaging", "pathspec", "pluggy", "tomlkit", "trove-classifiers")
+}
 """Of what pip installs apart to build the package, and removes again."""
 
 
 def pinned() -> dict[str, str]:
     """The versions in the file, by name; a line that pins nothing fails."""
-    lines = [line.strip() for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()]
-    found = [re.fullmatch(r"([\w.-]+)==([\w.+!-]+)", line) for line in lines if line and not line.startswith("#")]
+    lines = [
+        line.strip() for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    ]
+    found = [
+        re.fullmatch(r"([\w.-]+)==([\w.+!-]+)", line)
+        for line in lines
+        if line and not line.startswith("#")
+    ]
     assert all(found)
     return {canonicalize_name(it[1]): it[2] for it in found if it}
 
@@ -85,8 +93,12 @@ def test_nothing_is_pinned_that_nothing_asks_for() -> None:
 
 
 def test_promises_hang_on_the_oldest_versions_that_are_allowed() -> None:
-    told = dict(re.findall(r"`([\w-]+)>=([\w.]+)`", (ROOT / "SECURITY.md").read_text(encoding="utf-8")))
-    asked = {it.name: str(it.specifier).removeprefix(">=") for it in map(Requirement, asked_by(OURS))}
+    told = dict(
+        re.findall(r"`([\w-]+)>=([\w.]+)`", (ROOT / "SECURITY.md").read_text(encoding="utf-8"))
+    )
+    asked = {
+        it.name: str(it.specifier).removeprefix(">=") for it in map(Requirement, asked_by(OURS))
+    }
     assert told == {name: asked[name] for name in told}
     assert "sentence-transformers" in told
 

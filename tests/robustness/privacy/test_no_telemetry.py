@@ -65,7 +65,11 @@ USES: Final = {
 
 
 def after(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "QTM_", "PINECONE_"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OPENAI_", "QTM_", "PINECONE_"))
+    }
     return subprocess.run(
         [sys.executable, "-c", WATCH + code],
         capture_output=True,
@@ -80,9 +84,15 @@ def after(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("use", USES)
 def test_nothing_is_sent_that_nobody_asked_for(use: str, tmp_path: Path) -> None:
     done = after(USES[use], tmp_path)
-    assert (done.returncode, [line for line in done.stderr.splitlines() if line.startswith("sent:")]) == (0, [])
+    assert (
+        done.returncode,
+        [line for line in done.stderr.splitlines() if line.startswith("sent:")],
+    ) == (0, [])
 
 
 def test_the_watch_sees_what_is_sent(tmp_path: Path) -> None:
-    done = after("import socket\nsocket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(('127.0.0.1', 9))", tmp_path)
+    done = after(
+        "import socket\nsocket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(('127.0.0.1', 9))",
+        tmp_path,
+    )
     assert "sent: socket.connect" in done.stderr

@@ -72,7 +72,9 @@ class Roads:
     def __init__(self, emitted: Emitted, config: Config, client: Any, **given: Any) -> None:
         self.emitted = emitted
         self.middleware = qtm.QueryMiddleware(config, client=client, **given)
-        emitted.show(self.middleware, self.middleware.config, self.middleware.settings, self.middleware.model)
+        emitted.show(
+            self.middleware, self.middleware.config, self.middleware.settings, self.middleware.model
+        )
         emitted.pickle(self.middleware.config)
         emitted.pickle(self.middleware.settings)
 
@@ -135,7 +137,9 @@ def config_for(fault: str, kind: str, **more: Any) -> Config:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_model_that_repeats_what_it_was_sent_brings_nothing_out(service: EchoingService, fault: str) -> None:
+def test_a_model_that_repeats_what_it_was_sent_brings_nothing_out(
+    service: EchoingService, fault: str
+) -> None:
     account: dict[str, Any] = {"base_url": service.url, "api_key": OPENAI_KEY, "max_retries": 0}
     service.fault = fault
     # What is told of a failure is the same for every kind; what is made of a reply is not.
@@ -150,7 +154,9 @@ def test_a_model_that_repeats_what_it_was_sent_brings_nothing_out(service: Echoi
             assert len(service.bodies) > before, "the model was not asked"
             roads.transformed()
         Roads(emitted, config_for(fault, "rewrite", answer=answer), client).answered()
-        Roads(emitted, config_for(fault, "decompose", answer={**answer, "mode": "synthesis"}), client).answered()
+        Roads(
+            emitted, config_for(fault, "decompose", answer={**answer, "mode": "synthesis"}), client
+        ).answered()
 
         async def later() -> None:
             async with openai.AsyncOpenAI(**account) as aclient:
@@ -205,7 +211,9 @@ STRANGE: Final[Mapping[str, Any]] = {
 @pytest.mark.parametrize("kind", ["rewrite", "decompose"])
 def test_a_search_that_fails_for_a_variant_and_quotes_it_brings_nothing_out(kind: str) -> None:
     with listening() as emitted:
-        found = Roads(emitted, {"transformationType": kind, "limits": PATIENT}, model).retrieved(raising)
+        found = Roads(emitted, {"transformationType": kind, "limits": PATIENT}, model).retrieved(
+            raising
+        )
         assert found.status == "degraded"
 
 
@@ -224,7 +232,9 @@ def test_the_functions_own_error_passes_as_it_is_and_is_told_nowhere() -> None:
         raise own
 
     with listening() as emitted, pytest.raises(RuntimeError) as caught:
-        Roads(emitted, {"transformationType": "rewrite", "limits": PATIENT}, model).retrieved(failing)
+        Roads(emitted, {"transformationType": "rewrite", "limits": PATIENT}, model).retrieved(
+            failing
+        )
     assert caught.value is own
     assert own.args == (f"{QUERY} {PASSAGE}",)
     assert not hasattr(own, "__notes__")
@@ -243,7 +253,9 @@ class RefusingReranker:
         raise qtm.ModelError("unavailable", f"no luck with {query} and {texts}")
 
 
-@pytest.mark.parametrize("fails", [failing_reranker, talking_reranker, refusing_reranker, RefusingReranker()])
+@pytest.mark.parametrize(
+    "fails", [failing_reranker, talking_reranker, refusing_reranker, RefusingReranker()]
+)
 def test_a_reranker_that_fails_and_quotes_brings_nothing_out(fails: Any) -> None:
     with listening() as emitted:
         found = Roads(emitted, {"rerank": {"enabled": True}}, model, reranker=fails).retrieved()
@@ -259,7 +271,9 @@ def test_a_model_function_that_fails_and_quotes_brings_nothing_out() -> None:
 
 
 def refusing_model(messages: list[dict[str, str]]) -> str:
-    raise qtm.ModelError(f"{QUERY} {messages[-1]['content']} {OPENAI_KEY}", f"no luck with {messages}")
+    raise qtm.ModelError(
+        f"{QUERY} {messages[-1]['content']} {OPENAI_KEY}", f"no luck with {messages}"
+    )
 
 
 async def arefusing_model(messages: list[dict[str, str]]) -> str:
@@ -283,15 +297,24 @@ class Refusing:
 
 
 @pytest.mark.parametrize(
-    ("client", "reason"), [(refusing_model, "unavailable"), (arefusing_model, "refused"), (Refusing(), "unavailable")]
+    ("client", "reason"),
+    [(refusing_model, "unavailable"), (arefusing_model, "refused"), (Refusing(), "unavailable")],
 )
-def test_a_model_whose_reason_quotes_brings_nothing_out(tmp_path: Path, client: Any, reason: str) -> None:
+def test_a_model_whose_reason_quotes_brings_nothing_out(
+    tmp_path: Path, client: Any, reason: str
+) -> None:
     path = tmp_path / "log.jsonl"
     with listening() as emitted:
-        config = {"transformationType": "combined", "limits": PATIENT, "breaker": {"enabled": False}}
+        config = {
+            "transformationType": "combined",
+            "limits": PATIENT,
+            "breaker": {"enabled": False},
+        }
         roads = Roads(emitted, {**config, "log": {"path": str(path), "queryText": False}}, client)
         found = roads.retrieved()
-        assert [(it.stage, it.reason) for it in found.degradations] == [("transform.combined", reason)]
+        assert [(it.stage, it.reason) for it in found.degradations] == [
+            ("transform.combined", reason)
+        ]
         roads.answered()
         roads.transformed()
         asyncio.run(roads.later())
@@ -305,18 +328,26 @@ def test_a_search_that_raises_an_error_of_ours_brings_nothing_out() -> None:
         return search(query, top_k)
 
     with listening() as emitted:
-        found = Roads(emitted, {"transformationType": "decompose", "limits": PATIENT}, model).retrieved(quoting)
+        found = Roads(
+            emitted, {"transformationType": "decompose", "limits": PATIENT}, model
+        ).retrieved(quoting)
         assert found.degradations[0].detail == "ModelError"
 
 
 async def aquoting(retrieval: qtm.Retrieval) -> None:
-    raise RuntimeError(f"no luck with {retrieval.original_query}, {retrieval.matches[0].text} and {OPENAI_KEY}")
+    raise RuntimeError(
+        f"no luck with {retrieval.original_query}, {retrieval.matches[0].text} and {OPENAI_KEY}"
+    )
 
 
-@pytest.mark.parametrize("hook", [lambda it: asyncio.run(aquoting(it)), aquoting], ids=["plain", "async"])
+@pytest.mark.parametrize(
+    "hook", [lambda it: asyncio.run(aquoting(it)), aquoting], ids=["plain", "async"]
+)
 def test_a_hook_that_fails_and_quotes_brings_nothing_out(hook: Any) -> None:
     with listening() as emitted:
-        roads = Roads(emitted, {"transformationType": "rewrite", "limits": PATIENT}, model, on_retrieval=hook)
+        roads = Roads(
+            emitted, {"transformationType": "rewrite", "limits": PATIENT}, model, on_retrieval=hook
+        )
         assert [it.stage for it in roads.retrieved().degradations] == ["hook"]
         roads.answered()
         asyncio.run(roads.later())
@@ -332,7 +363,11 @@ def test_a_log_that_cannot_be_written_brings_nothing_out(tmp_path: Path) -> None
 @pytest.mark.parametrize("client", [model, failing_model])
 def test_a_query_log_without_texts_holds_none(tmp_path: Path, search_of: Any, client: Any) -> None:
     path = tmp_path / "log.jsonl"
-    config = {"transformationType": "decompose", "limits": PATIENT, "log": {"path": str(path), "queryText": False}}
+    config = {
+        "transformationType": "decompose",
+        "limits": PATIENT,
+        "log": {"path": str(path), "queryText": False},
+    }
     with listening() as emitted:
         roads = Roads(emitted, config, client)
         roads.retrieved(search_of)
@@ -345,8 +380,12 @@ def failing_redact(text: str) -> str:
     raise ValueError(f"no luck with {text}")
 
 
-@pytest.mark.parametrize(("redact", "status"), [(lambda text: "[gone]", "full"), (failing_redact, "degraded")])
-def test_what_is_redacted_is_neither_in_the_log_nor_in_a_debug_record(tmp_path: Path, redact: Any, status: str) -> None:
+@pytest.mark.parametrize(
+    ("redact", "status"), [(lambda text: "[gone]", "full"), (failing_redact, "degraded")]
+)
+def test_what_is_redacted_is_neither_in_the_log_nor_in_a_debug_record(
+    tmp_path: Path, redact: Any, status: str
+) -> None:
     path = tmp_path / "log.jsonl"
     config = {"transformationType": "decompose", "limits": PATIENT, "log": {"path": str(path)}}
     with listening() as emitted:
@@ -367,8 +406,12 @@ def failing_embedder(texts: list[str]) -> Any:
     raise RuntimeError(f"no luck with {texts}")
 
 
-@pytest.mark.parametrize("embed", [echoing_embedder, lambda texts: [["nan"]], lambda texts: [PASSAGE]])
-def test_an_embedder_that_gives_texts_for_numbers_brings_nothing_out(tmp_path: Path, embed: Any) -> None:
+@pytest.mark.parametrize(
+    "embed", [echoing_embedder, lambda texts: [["nan"]], lambda texts: [PASSAGE]]
+)
+def test_an_embedder_that_gives_texts_for_numbers_brings_nothing_out(
+    tmp_path: Path, embed: Any
+) -> None:
     (tmp_path / "doc.txt").write_text(PASSAGE)
     index = str(tmp_path / "index.sqlite")
     with listening() as emitted:
@@ -416,7 +459,9 @@ OWN: Final = {
         pytest.param("lancedb", "400", marks=pytest.mark.thorough),
     ],
 )
-def test_the_own_store_brings_nothing_out(service: EchoingService, documents: Path, kind: str, fault: str) -> None:
+def test_the_own_store_brings_nothing_out(
+    service: EchoingService, documents: Path, kind: str, fault: str
+) -> None:
     config = {**OWN, "store": kind}
     contextual = {**config, "contextualChunks": True}
     with listening() as emitted:
@@ -426,7 +471,9 @@ def test_the_own_store_brings_nothing_out(service: EchoingService, documents: Pa
         with roads.middleware:
             retriever = roads.tried(lambda: roads.middleware.retriever)
             emitted.show(retriever)
-            if (found := roads.tried(lambda: retriever.retrieve(QUERY, history=HISTORY))) is not None:
+            if (
+                found := roads.tried(lambda: retriever.retrieve(QUERY, history=HISTORY))
+            ) is not None:
                 emitted.retrieval(found)
             emitted.show(roads.tried(lambda: roads.middleware.answer(QUERY)))
         (documents / "new.md").write_text(f"New: {PASSAGE}")
@@ -472,7 +519,10 @@ def test_pinecone_brings_nothing_out(monkeypatch: pytest.MonkeyPatch, fault: int
         dense.upsert([Passage("a", PASSAGE, {"author": METADATA})], [X])
         emitted.show(dense, texts, reranker, StoreSettings(index="passages"))
         echo = json.dumps(
-            {"error": {"code": QUERY, "message": f"{PINECONE_KEY} {QUERY} {PASSAGE}"}, "matches": PASSAGE}
+            {
+                "error": {"code": QUERY, "message": f"{PINECONE_KEY} {QUERY} {PASSAGE}"},
+                "matches": PASSAGE,
+            }
         )
         world.answers("", fault, echo, content_type="application/json")
         calls: list[Callable[[], Any]] = [
@@ -499,7 +549,10 @@ def test_pinecone_brings_nothing_out(monkeypatch: pytest.MonkeyPatch, fault: int
 @pytest.mark.parametrize("fails", [failing_model, lambda messages: f"no: {messages} {OPENAI_KEY}"])
 def test_generating_and_judging_bring_nothing_out(fails: Any, tmp_path: Path) -> None:
     asked = as_language_model(fails, Settings())
-    passages = [Passage(f"{n}#0", f"{PASSAGE} and every other spring, {n}. " * 6, {"a": METADATA}) for n in range(12)]
+    passages = [
+        Passage(f"{n}#0", f"{PASSAGE} and every other spring, {n}. " * 6, {"a": METADATA})
+        for n in range(12)
+    ]
     questions = [Question("q", QUERY, metadata={"answer": PASSAGE})]
     with listening() as emitted:
         emitted.show(asked, *passages, *questions)
@@ -508,7 +561,12 @@ def test_generating_and_judging_bring_nothing_out(fails: Any, tmp_path: Path) ->
         for call in (
             lambda: generate(passages, kept, count=3, name="set"),
             lambda: judge(
-                lambda it: PASSAGE, lambda it: ANSWER, questions, kept, baseline_name="a", challenger_name="b"
+                lambda it: PASSAGE,
+                lambda it: ANSWER,
+                questions,
+                kept,
+                baseline_name="a",
+                challenger_name="b",
             ),
         ):
             try:
@@ -552,7 +610,9 @@ def test_a_key_that_strayed_into_the_config_is_refused_and_not_repeated(
         emitted.raised(caught.value)
 
 
-def test_keys_of_the_environment_are_never_copied_into_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_of_the_environment_are_never_copied_into_objects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", OPENAI_KEY)
     monkeypatch.setenv("PINECONE_API_KEY", PINECONE_KEY)
     with listening() as emitted:
@@ -561,4 +621,7 @@ def test_keys_of_the_environment_are_never_copied_into_objects(monkeypatch: pyte
         emitted.pickle(config)
         with qtm.QueryMiddleware(config) as middleware:
             emitted.show(middleware, middleware.model, OpenAIModel("m"), OpenAIEmbedder("m"))
-            emitted.say("attributes", repr([vars(it) for it in (middleware, middleware.model, OpenAIModel("m"))]))
+            emitted.say(
+                "attributes",
+                repr([vars(it) for it in (middleware, middleware.model, OpenAIModel("m"))]),
+            )

@@ -32,7 +32,9 @@ from tests.support.thorough import mark_thorough
 
 
 def model() -> ScriptedModel:
-    return ScriptedModel({"rewrite": "Which illness does the dog have?", "context": "It is about a dog."})
+    return ScriptedModel(
+        {"rewrite": "Which illness does the dog have?", "context": "It is about a dog."}
+    )
 
 
 def embedder(texts: list[str]) -> list[list[float]]:
@@ -70,7 +72,9 @@ def in_reach_of_others(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", mark_thorough(["sqlite", "lancedb"], "lancedb"))
-def test_an_index_and_its_ledger_are_their_owners_alone(tmp_path: Path, folder: Path, kind: str) -> None:
+def test_an_index_and_its_ledger_are_their_owners_alone(
+    tmp_path: Path, folder: Path, kind: str
+) -> None:
     (tmp_path / "doc.txt").write_text(PASSAGE)
     seen: list[str] = []
     for index in (folder / "index", folder / "made" / "here" / "index"):
@@ -91,7 +95,9 @@ def test_an_index_and_its_ledger_are_their_owners_alone(tmp_path: Path, folder: 
 
 
 def open_store(kind: str, place: Path) -> None:
-    (SQLiteStore if kind == "sqlite" else LanceDBStore)(place, embedding_model="m", dimension=3).close()
+    (SQLiteStore if kind == "sqlite" else LanceDBStore)(
+        place, embedding_model="m", dimension=3
+    ).close()
 
 
 def write_log(place: Path) -> None:
@@ -108,7 +114,9 @@ def ingest(place: Path) -> None:
 def record_reply(place: Path) -> None:
     with (
         listening(),
-        qtm.QueryMiddleware({"transformationType": "rewrite"}, client=RecordingModel(model(), place)) as it,
+        qtm.QueryMiddleware(
+            {"transformationType": "rewrite"}, client=RecordingModel(model(), place)
+        ) as it,
     ):
         assert it.wrap(search)(QUERY)
 
@@ -123,7 +131,9 @@ def submit(place: Path) -> None:
     (place.parent / "asked.txt").write_text(QUERY)
     config = qtm.Config.load({"transformationType": "rewrite"}, environ={})
     client = openai.OpenAI(api_key="k", base_url="http://127.0.0.1:9")
-    with open_file_work(place.parent / "asked.txt", place, config=config, client=client, overwrite=True):
+    with open_file_work(
+        place.parent / "asked.txt", place, config=config, client=client, overwrite=True
+    ):
         pass
 
 
@@ -139,7 +149,9 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "questions asked in batches": submit,
     "history of questions": lambda place: make_history_file(),
     "report": lambda place: write_report(place.parent, {place.name: "text"}),
-    "report, before anything is asked": lambda place: check_places(place.parent, (place.name,), "--report"),
+    "report, before anything is asked": lambda place: check_places(
+        place.parent, (place.name,), "--report"
+    ),
     "tuned config": lambda place: write_config(place, {"topK": 4}),
     "test set": lambda place: write(bridges_data(), place),
 }
@@ -186,12 +198,18 @@ def test_a_link_that_is_planted_while_a_database_is_opened_is_not_written_throug
     with pytest.raises(StoreError):
         WRITERS[writer](place)
     assert place.is_symlink()
-    assert (victim.read_bytes() if victim.exists() else None) == (b"" if leads_to == "an empty file" else None)
+    assert (victim.read_bytes() if victim.exists() else None) == (
+        b"" if leads_to == "an empty file" else None
+    )
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away"
+)
 @pytest.mark.parametrize("writer", ["sqlite", "ledger", "bench cache"])
-def test_an_empty_file_of_another_account_is_not_made_a_database(tmp_path: Path, writer: str) -> None:
+def test_an_empty_file_of_another_account_is_not_made_a_database(
+    tmp_path: Path, writer: str
+) -> None:
     (tmp_path / "index.ingest").touch()
     (tmp_path / "index.ingest").chmod(0o666)
     os.chown(tmp_path / "index.ingest", 65534, 65534)
@@ -201,20 +219,28 @@ def test_an_empty_file_of_another_account_is_not_made_a_database(tmp_path: Path,
 
 
 @pytest.mark.parametrize("kind", mark_thorough(["sqlite", "lancedb"], "lancedb"))
-def test_an_index_that_was_moved_to_another_disk_is_used_through_its_link(tmp_path: Path, kind: str) -> None:
+def test_an_index_that_was_moved_to_another_disk_is_used_through_its_link(
+    tmp_path: Path, kind: str
+) -> None:
     open_store(kind, tmp_path / "elsewhere")
     (tmp_path / "index").symlink_to(tmp_path / "elsewhere")
     open_store(kind, tmp_path / "index")
 
 
 @pytest.mark.parametrize("kind", mark_thorough(["sqlite", "lancedb"], "lancedb"))
-def test_an_index_whose_link_leads_to_nothing_is_refused_and_what_it_names_is_told(tmp_path: Path, kind: str) -> None:
+def test_an_index_whose_link_leads_to_nothing_is_refused_and_what_it_names_is_told(
+    tmp_path: Path, kind: str
+) -> None:
     (tmp_path / "index").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(StoreError, match=rf"{tmp_path / 'index'} cannot be opened.* name {tmp_path / 'elsewhere'}"):
+    with pytest.raises(
+        StoreError, match=rf"{tmp_path / 'index'} cannot be opened.* name {tmp_path / 'elsewhere'}"
+    ):
         open_store(kind, tmp_path / "index")
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give links away")
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give links away"
+)
 def test_an_index_behind_a_link_of_another_account_is_refused(tmp_path: Path) -> None:
     open_store("sqlite", tmp_path / "elsewhere")
     (tmp_path / "index").symlink_to(tmp_path / "elsewhere")
@@ -224,7 +250,9 @@ def test_an_index_behind_a_link_of_another_account_is_refused(tmp_path: Path) ->
 
 
 @pytest.mark.thorough
-def test_a_folder_for_lancedb_that_was_there_keeps_its_permissions_and_lets_nobody_at_the_table(folder: Path) -> None:
+def test_a_folder_for_lancedb_that_was_there_keeps_its_permissions_and_lets_nobody_at_the_table(
+    folder: Path,
+) -> None:
     index = folder / "index"
     index.mkdir()
     index.chmod(0o755)
@@ -250,7 +278,9 @@ def test_a_generated_test_set_is_its_owners_alone(folder: Path) -> None:
     assert in_reach_of_others(folder) == []
 
 
-def test_a_report_and_a_tuned_config_are_as_readable_as_other_files(folder: Path, umask: int) -> None:
+def test_a_report_and_a_tuned_config_are_as_readable_as_other_files(
+    folder: Path, umask: int
+) -> None:
     check_places(folder / "new", ("report.md",), "--report")
     write_report(folder / "new", {"report.md": "text"})
     write_config(folder / "new" / "tuned.json", {"topK": 4})
@@ -268,7 +298,9 @@ def test_a_link_planted_where_a_config_is_drafted_is_not_written_through(folder:
     assert qtm.Config.from_file(target).settings.top_k == 4
 
 
-def test_a_report_that_cannot_be_written_is_told_with_the_option_that_names_another_place(folder: Path) -> None:
+def test_a_report_that_cannot_be_written_is_told_with_the_option_that_names_another_place(
+    folder: Path,
+) -> None:
     (folder / "report.md").mkdir()
     for place, named in ((folder, "report.md"), (folder / "report.md" / "file", "")):
         (folder / "report.md" / "file").write_text("mine")

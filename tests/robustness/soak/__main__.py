@@ -22,11 +22,19 @@ ROOT = Path(__file__).parents[3]
 
 def main() -> int:
     """Run both modes, each in a process of its own, print and keep what came of them."""
-    parser = argparse.ArgumentParser(prog="python -m tests.robustness.soak", description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=600, help="for how long, both runs together (default 600)")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.robustness.soak", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=600, help="for how long, both runs together (default 600)"
+    )
     parser.add_argument("--seed", type=int, default=7, help="what chance begins with (default 7)")
-    parser.add_argument("--breaker", choices=("off", "on", "both"), default="both", help="which runs (default both)")
-    parser.add_argument("--result", type=Path, default=RESULT, help="the file to write (default results/soak.md)")
+    parser.add_argument(
+        "--breaker", choices=("off", "on", "both"), default="both", help="which runs (default both)"
+    )
+    parser.add_argument(
+        "--result", type=Path, default=RESULT, help="the file to write (default results/soak.md)"
+    )
     options = parser.parse_args()
     modes = ("off", "on") if options.breaker == "both" else (options.breaker,)
     found = []
@@ -35,7 +43,10 @@ def main() -> int:
         command = [sys.executable, "-m", "tests.robustness.soak.run", *arguments]
         done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
         if done.returncode:
-            print(f"the run with the breaker {mode} broke down (exit {done.returncode})", file=sys.stderr)
+            print(
+                f"the run with the breaker {mode} broke down (exit {done.returncode})",
+                file=sys.stderr,
+            )
             return 1
         found.append(json.loads(done.stdout))
     text = report(found, " ".join(["python -m tests.robustness.soak", *sys.argv[1:]]), options.seed)

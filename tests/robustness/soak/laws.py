@@ -68,8 +68,14 @@ class Laws:
     def retrieval(self, way: str, cap: int, token: str, found: Retrieval, meter: Meter) -> str:
         """Judge one account; answers its outcome."""
         self.rows(token, found.response)
-        texts = [found.original_query, *(it.text for it in found.variants), *_texts(found.transformation)]
-        if found.original_query != question(token) or any(tokens_in(text) - {token} for text in texts):
+        texts = [
+            found.original_query,
+            *(it.text for it in found.variants),
+            *_texts(found.transformation),
+        ]
+        if found.original_query != question(token) or any(
+            tokens_in(text) - {token} for text in texts
+        ):
             self.breach(f"{token} was given texts of another question")
         if any(not str(match.id).startswith(f"{token}/") for match in found.matches):
             self.breach(f"{token} was given matches of another question")
@@ -80,7 +86,9 @@ class Laws:
                 self.able[way] += 1
                 self.reached[way] += meter.peak == cap
             if way == "async" and meter.peak < cap:
-                self.breach(f"{token} had {meter.peak} calls in flight at most, where {cap} are allowed")
+                self.breach(
+                    f"{token} had {meter.peak} calls in flight at most, where {cap} are allowed"
+                )
         if found.status == "full":
             return "full"
         stage, reason = found.degradations[0].stage.split(".")[0], found.degradations[0].reason
@@ -89,7 +97,9 @@ class Laws:
     def cap(self, way: str, cap: int, token: str, meter: Meter) -> None:
         """Never were more calls in flight than allowed."""
         if meter.peak > cap:
-            self.breach(f"{token} ({way}) had {meter.peak} calls in flight, where {cap} are allowed")
+            self.breach(
+                f"{token} ({way}) had {meter.peak} calls in flight, where {cap} are allowed"
+            )
 
     def percentile(self, share: float) -> float:
         """The seconds within which *share* of all questions came back."""
@@ -110,5 +120,9 @@ class Complaints(logging.Handler):
 
 
 def _texts(transformation: Any) -> list[str]:
-    values = [getattr(transformation, it.name) for it in fields(transformation) if it.name != "notes"]
-    return [text for value in values for text in ((value,) if isinstance(value, str) else value or ())]
+    values = [
+        getattr(transformation, it.name) for it in fields(transformation) if it.name != "notes"
+    ]
+    return [
+        text for value in values for text in ((value,) if isinstance(value, str) else value or ())
+    ]

@@ -17,7 +17,15 @@ import openai
 import qtmiddleware as qtm
 from tests.robustness.soak.laws import Laws, SearchDown
 from tests.robustness.soak.meters import AsyncMeteredTransport, MeteredTransport, Meters, httpx
-from tests.robustness.soak.texts import LUCKY, is_lucky, passages, question, token_in, token_of, tokens_in
+from tests.robustness.soak.texts import (
+    LUCKY,
+    is_lucky,
+    passages,
+    question,
+    token_in,
+    token_of,
+    tokens_in,
+)
 
 CAPS: Final = {"combined": 3, "decompose": 3, "multi_query": 4, "all": 2, "rewrite": 8}
 """Each kind of transformation with the limit of calls in flight it is run under."""
@@ -46,7 +54,10 @@ class Plan:
     @property
     def limits(self) -> dict[str, int]:
         """Patience: several times what the model and a busy processor take."""
-        return {"llmTimeoutMs": int(4_500 + 3_750 * self.pace), "deadlineMs": int(7_000 + 6_500 * self.pace)}
+        return {
+            "llmTimeoutMs": int(4_500 + 3_750 * self.pace),
+            "deadlineMs": int(7_000 + 6_500 * self.pace),
+        }
 
 
 class Load:
@@ -79,7 +90,9 @@ class Load:
                 "cache": {"maxEntries": 256},
             }
             middleware = qtm.QueryMiddleware(config, client=clients)
-            self._cases.append((cap, middleware.wrap(self._coroutine), middleware.wrap(self._function)))
+            self._cases.append(
+                (cap, middleware.wrap(self._coroutine), middleware.wrap(self._function))
+            )
 
     # --- the functions that are wrapped ---
 
@@ -104,7 +117,9 @@ class Load:
             if mood == "fails":
                 raise SearchDown(query)
             if mood == "http":
-                return self._search.get(f"{self._address}/search", params={"q": query}).json()[:top_k]  # type: ignore[no-any-return]
+                return self._search.get(f"{self._address}/search", params={"q": query}).json()[
+                    :top_k
+                ]  # type: ignore[no-any-return]
             return passages(query, top_k)
 
     async def _coroutine(self, query: str, top_k: int = 4) -> list[dict[str, Any]]:
@@ -139,7 +154,9 @@ class Load:
         self.laws.cap(way, cap, token, meter)
         self.laws.ended(outcome, time.perf_counter() - began)
 
-    async def _ajudged(self, way: str, cap: int, token: str, meter: Any, ask: Callable[[], Any]) -> None:
+    async def _ajudged(
+        self, way: str, cap: int, token: str, meter: Any, ask: Callable[[], Any]
+    ) -> None:
         self.laws.begun()
         began, outcome = time.perf_counter(), "raised: the search's own error"
         try:
@@ -163,7 +180,11 @@ class Load:
         rng = Random(f"{self.plan.seed}/coroutine/{number}")
         for cap, awaited, plain, token, chance in self._questions(rng):
             asked_by.set(token)
-            way, call = ("async", awaited.aretrieve) if chance > IN_THREADS else ("threads", plain.aretrieve)
+            way, call = (
+                ("async", awaited.aretrieve)
+                if chance > IN_THREADS
+                else ("threads", plain.aretrieve)
+            )
             if chance > 0.8:
                 call = awaited
             with self.meters.of(token) as meter:
@@ -193,7 +214,9 @@ class Load:
         began = time.monotonic()
         self._until = began + self.plan.seconds
         threads = [
-            threading.Thread(target=self._threads_asking, args=(number,), name=f"asks-{number}", daemon=True)
+            threading.Thread(
+                target=self._threads_asking, args=(number,), name=f"asks-{number}", daemon=True
+            )
             for number in range(self.plan.threads)
         ]
         for thread in threads:

@@ -68,7 +68,9 @@ class Meters:
             del self._by_token[token]
 
     @contextmanager
-    def call(self, text: str, what: str, until: float = float("inf"), *, in_thread: bool = False) -> Iterator[None]:
+    def call(
+        self, text: str, what: str, until: float = float("inf"), *, in_thread: bool = False
+    ) -> Iterator[None]:
         """One call that carries *text*. Only a thread may be about to make one while its question comes to its end."""
         found = tokens_in(text)
         meter = self._by_token.get(next(iter(found))) if len(found) == 1 else None

@@ -55,7 +55,9 @@ def report(runs: Sequence[Mapping[str, Any]], command: str, seed: int) -> str:
 
 
 def _section(run: Mapping[str, Any]) -> str:
-    percentiles = ", ".join(f"p{share} {seconds:.2f} s" for share, seconds in run["percentiles"].items())
+    percentiles = ", ".join(
+        f"p{share} {seconds:.2f} s" for share, seconds in run["percentiles"].items()
+    )
     rows = [
         ("ran for", f"{run['seconds']:.0f} s"),
         ("questions asked, all of which came back", f"{run['asked']:,}"),
@@ -64,7 +66,10 @@ def _section(run: Mapping[str, Any]) -> str:
         ("questions a second", f"{run['asked'] / run['seconds']:.0f}"),
         ("time to the result", percentiles),
         ("patience", ", ".join(f"{name} {ms:,}" for name, ms in run["limits"].items())),
-        *((f"the cap was reached ({way})", f"{hit:,} of {able:,}") for way, (hit, able) in run["reached"].items()),
+        *(
+            (f"the cap was reached ({way})", f"{hit:,} of {able:,}")
+            for way, (hit, able) in run["reached"].items()
+        ),
         ("left at the end", ", ".join(f"{name} {many:.0f}" for name, many in run["left"].items())),
         ("laws broken", str(run["broken"] + len(run["grown"]))),
     ]
@@ -75,7 +80,10 @@ def _section(run: Mapping[str, Any]) -> str:
             "",
             *_table(("what", "figure"), rows),
             "",
-            *_table(("outcome", "questions"), [(name, f"{many:,}") for name, many in run["outcomes"].items()]),
+            *_table(
+                ("outcome", "questions"),
+                [(name, f"{many:,}") for name, many in run["outcomes"].items()],
+            ),
             "",
             *_table(
                 ("held by the process (median)", "second fifth", "last fifth", "tolerance", "flat"),

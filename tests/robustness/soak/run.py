@@ -27,11 +27,15 @@ def soak(plan: Plan) -> dict[str, Any]:
         logging.getLogger(name).addHandler(Complaints(laws))
         logging.getLogger(name).propagate = False
     sys.unraisablehook = lambda it: laws.breach(f"unraisable: {it.exc_value!r} {it.err_msg or ''}")
-    threading.excepthook = lambda it: laws.breach(f"in thread {it.thread and it.thread.name}: {it.exc_value!r}")
+    threading.excepthook = lambda it: laws.breach(
+        f"in thread {it.thread and it.thread.name}: {it.exc_value!r}"
+    )
     idle_seconds(plan.seconds)
     before = held(None)
     command = [sys.executable, "-m", "tests.robustness.soak.server", str(plan.seed), str(plan.pace)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
         assert server.stdin is not None
         assert server.stdout is not None
         account = asyncio.run(_run(plan, int(server.stdout.readline()), laws))
@@ -84,7 +88,9 @@ async def _run(plan: Plan, port: int, laws: Laws) -> dict[str, Any]:
             for name, bound in BOUNDS.items()
         },
         "grown": [
-            name for name, bound in BOUNDS.items() if plan.seconds >= SHORTEST and not bound.allows(*trends[name])
+            name
+            for name, bound in BOUNDS.items()
+            if plan.seconds >= SHORTEST and not bound.allows(*trends[name])
         ],
         "limits": plan.limits,
     }

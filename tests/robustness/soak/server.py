@@ -31,7 +31,14 @@ FAULTS: Final[Mapping[str, float]] = {
 }
 # So many calls of each thousand, one after the other, are answered with 503: what a circuit breaker is there for.
 OUTAGE: Final = 40
-_GARBAGE: Final = ("", "<html>bad gateway</html>", "{", "[]", '{"choices": []}', '{"choices": [{"message": null}]}')
+_GARBAGE: Final = (
+    "",
+    "<html>bad gateway</html>",
+    "{",
+    "[]",
+    '{"choices": []}',
+    '{"choices": [{"message": null}]}',
+)
 
 
 class Service:
@@ -50,7 +57,9 @@ class Service:
                     (query,) = parse_qs(urlsplit(path).query)["q"]
                     await asyncio.sleep(0.01)
                     _write(writer, 200, json.dumps(passages(query)))
-                elif not await self._completed(writer, json.loads(body), headers.get("x-stainless-retry-count", "0")):
+                elif not await self._completed(
+                    writer, json.loads(body), headers.get("x-stainless-retry-count", "0")
+                ):
                     return
                 await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):
@@ -58,7 +67,9 @@ class Service:
         finally:
             writer.close()
 
-    async def _completed(self, writer: asyncio.StreamWriter, asked: Mapping[str, Any], retry: str) -> bool:
+    async def _completed(
+        self, writer: asyncio.StreamWriter, asked: Mapping[str, Any], retry: str
+    ) -> bool:
         """Answer one call of the model; whether the connection is still good."""
         schema = asked["response_format"]["json_schema"]
         token = token_in(asked["messages"][-1]["content"])
@@ -73,7 +84,9 @@ class Service:
         if fault == "hang":
             await asyncio.sleep(600)
             return False
-        await asyncio.sleep(self._pace * (rng.uniform(2, 4) if fault == "slow" else rng.uniform(0.2, 1.0)))
+        await asyncio.sleep(
+            self._pace * (rng.uniform(2, 4) if fault == "slow" else rng.uniform(0.2, 1.0))
+        )
         if fault in ("429", "500"):
             wait = {"retry-after-ms": "20"} if rng.random() < 0.5 else {}
             _write(writer, int(fault), '{"error": {"message": "not now"}}', wait)
@@ -104,19 +117,28 @@ def _fields(schema: Mapping[str, Any], token: str) -> dict[str, Any]:
     return said
 
 
-async def _requests(reader: asyncio.StreamReader) -> AsyncIterator[tuple[str, dict[str, str], bytes]]:
+async def _requests(
+    reader: asyncio.StreamReader,
+) -> AsyncIterator[tuple[str, dict[str, str], bytes]]:
     while True:
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         except asyncio.IncompleteReadError:
             return
-        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
+        headers = {
+            name.lower(): value.strip()
+            for name, _, value in (line.partition(":") for line in head[1:])
+        }
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         yield head[0].split(" ")[1], headers, body
 
 
 def _write(
-    writer: asyncio.StreamWriter, status: int, body: str, more: Mapping[str, str] | None = None, cut: int | None = None
+    writer: asyncio.StreamWriter,
+    status: int,
+    body: str,
+    more: Mapping[str, str] | None = None,
+    cut: int | None = None,
 ) -> None:
     raw = body.encode()
     headers = {"content-type": "application/json", "content-length": str(len(raw)), **(more or {})}

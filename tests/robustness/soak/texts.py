@@ -60,6 +60,10 @@ def passages(query: str, top_k: int = PASSAGES) -> list[dict[str, Any]]:
     token, own = token_in(query), f"{crc32(query.encode()):08x}"
     names = ["shared-0", "shared-1", *(f"{own}-{number}" for number in range(PASSAGES - 2))]
     return [
-        {"id": f"{token}/{name}", "score": 1.0 - place / 10, "metadata": {"text": f"{name} of report {token}"}}
+        {
+            "id": f"{token}/{name}",
+            "score": 1.0 - place / 10,
+            "metadata": {"text": f"{name} of report {token}"},
+        }
         for place, name in enumerate(names)
     ][:top_k]

@@ -60,7 +60,9 @@ class Exchange:
 
     @property
     def json(self) -> Any:
-        return rules.parsed(self.body, lines=self.path.endswith("/upsert") and self.path.startswith("/records"))
+        return rules.parsed(
+            self.body, lines=self.path.endswith("/upsert") and self.path.startswith("/records")
+        )
 
 
 @dataclass
@@ -81,7 +83,9 @@ class App:
         if canned is not None:
             if canned.waits_for is not None:
                 canned.waits_for.wait(30)
-            response = Response(canned.body, canned.status, canned.headers, content_type=canned.content_type)
+            response = Response(
+                canned.body, canned.status, canned.headers, content_type=canned.content_type
+            )
         else:
             response, broken = self._answered(request, body, index, path)
         self.watch(Exchange(request, body, index, path, response, canned is not None, broken))
@@ -94,15 +98,21 @@ class App:
                 return one
         return None
 
-    def _answered(self, request: Request, body: bytes, index: str, path: str) -> tuple[Response, str]:
+    def _answered(
+        self, request: Request, body: bytes, index: str, path: str
+    ) -> tuple[Response, str]:
         if request.headers.get("Api-Key") != self.api_key:
             return Response("Unauthorized", 401, content_type="text/plain"), ""
         try:
-            rules.rule("X-Pinecone-Api-Version" in request.headers, "X-Pinecone-Api-Version is missing")
+            rules.rule(
+                "X-Pinecone-Api-Version" in request.headers, "X-Pinecone-Api-Version is missing"
+            )
             return self._served(request, body, index, path), ""
         except Refused as refused:
             broken = str(refused) if isinstance(refused, RuleBroken) else ""
-            return _error(refused, rpc=bool(index) and not path.startswith(("/records", "/namespaces"))), broken
+            return _error(
+                refused, rpc=bool(index) and not path.startswith(("/records", "/namespaces"))
+            ), broken
 
     def _served(self, request: Request, body: bytes, name: str, path: str) -> Response:
         if not name:
@@ -122,7 +132,9 @@ class App:
                 raise Refused("there is no such path", 404)
             operation, status = verbs[parts[4]]
             # The path is decoded by the server: a namespace holds no slash here.
-            return _json(operation(parts[2], rules.mapping(rules.parsed(body), "the request")), status)
+            return _json(
+                operation(parts[2], rules.mapping(rules.parsed(body), "the request")), status
+            )
         if path in BY_BODY:
             _only(request, "POST", JSON)
             return _json(BY_BODY[path](index, rules.mapping(rules.parsed(body), "the request")))
@@ -133,10 +145,21 @@ class App:
         if path == "/vectors/list":
             _only(request, "GET")
             limit = request.args.get("limit", "100")
-            rules.rule(limit.isascii() and limit.isdecimal() and 1 <= int(limit) <= 100, "limit must be from 1 to 100")
+            rules.rule(
+                limit.isascii() and limit.isdecimal() and 1 <= int(limit) <= 100,
+                "limit must be from 1 to 100",
+            )
             prefix, after = request.args.get("prefix", ""), request.args.get("paginationToken", "")
-            return _json(operations.list_ids(index, prefix, int(limit), after, request.args.get("namespace", "")))
-        if len(parts) == 5 and parts[:3] == ["", "records", "namespaces"] and parts[4] in ("upsert", "search"):
+            return _json(
+                operations.list_ids(
+                    index, prefix, int(limit), after, request.args.get("namespace", "")
+                )
+            )
+        if (
+            len(parts) == 5
+            and parts[:3] == ["", "records", "namespaces"]
+            and parts[4] in ("upsert", "search")
+        ):
             return _records(request, body, index, parts[3], parts[4])
         raise Refused("there is no such path", 404)
 
@@ -162,7 +185,11 @@ class App:
                 "name": name,
                 "host": f"{self.base_url}/i/{name}",
                 "status": {"ready": True, "state": "Ready"},
-                "schema": {"fields": {"_values": dense if index.kind == "dense" else {"type": "sparse_vector"}}},
+                "schema": {
+                    "fields": {
+                        "_values": dense if index.kind == "dense" else {"type": "sparse_vector"}
+                    }
+                },
                 "deployment": {"deployment_type": "managed", "cloud": "aws", "region": "us-east-1"},
                 "deletion_protection": "disabled",
                 # As clients before 10 read it.
@@ -188,7 +215,11 @@ def _records(request: Request, body: bytes, index: Index, namespace: str, verb: 
         operations.upsert_records(index, namespace, rules.parsed(body, lines=True))
         return Response(status=201)
     _only(request, "POST", JSON)
-    return _json(operations.search_records(index, namespace, rules.mapping(rules.parsed(body), "the request")))
+    return _json(
+        operations.search_records(
+            index, namespace, rules.mapping(rules.parsed(body), "the request")
+        )
+    )
 
 
 def _only(request: Request, method: str, mimetype: str = "") -> None:
@@ -204,7 +235,11 @@ def _json(body: Any, status: int = 200) -> Response:
 
 def _error(refused: Refused, *, rpc: bool) -> Response:
     if rpc:
-        made: dict[str, Any] = {"code": 5 if refused.status == 404 else 3, "message": str(refused), "details": []}
+        made: dict[str, Any] = {
+            "code": 5 if refused.status == 404 else 3,
+            "message": str(refused),
+            "details": [],
+        }
     else:
         code = "NOT_FOUND" if refused.status == 404 else "INVALID_ARGUMENT"
         made = {"error": {"code": code, "message": str(refused)}, "status": refused.status}

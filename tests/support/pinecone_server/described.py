@@ -65,7 +65,11 @@ def validator(name: str) -> Any:
     from openapi_core import Config, OpenAPI
 
     def lines(body: bytes | str) -> list[Any]:
-        return [json.loads(line) for line in (body if isinstance(body, str) else body.decode()).split("\n") if line]
+        return [
+            json.loads(line)
+            for line in (body if isinstance(body, str) else body.decode()).split("\n")
+            if line
+        ]
 
     config = Config(extra_media_type_deserializers={LINES: lines}, spec_validator_cls=None)
     return OpenAPI.from_dict(description(name), config=config)
@@ -97,7 +101,9 @@ def complaint(exchange: Exchange) -> str:
         # The gateway's own answers are plain text, which the description of 2026-07 says and that of 2026-04 does not.
         return ""
     response = MockResponse(
-        exchange.response.get_data(), status, content_type=exchange.response.content_type or "application/json"
+        exchange.response.get_data(),
+        status,
+        content_type=exchange.response.content_type or "application/json",
     )
     try:
         api.validate_response(request, response)
@@ -114,7 +120,9 @@ def _find_description(exchange: Exchange) -> str:
 
 def _said(error: Exception) -> str:
     cause = error.__cause__
-    details = "; ".join(str(getattr(one, "message", one)) for one in getattr(cause, "schema_errors", ()))
+    details = "; ".join(
+        str(getattr(one, "message", one)) for one in getattr(cause, "schema_errors", ())
+    )
     return f"{error} {details or cause or ''}"[:500]
 
 
@@ -140,7 +148,11 @@ def _without_embed(exchange: Exchange) -> bytes:
         body = exchange.json
     except RuleBroken:
         return exchange.body
-    for clause in body["score_by"] if isinstance(body, dict) and isinstance(body.get("score_by"), list) else ():
+    for clause in (
+        body["score_by"]
+        if isinstance(body, dict) and isinstance(body.get("score_by"), list)
+        else ()
+    ):
         if isinstance(clause, dict) and clause.get("type") in ("embed", "sparse_embed"):
             clause["type"] = "text"
     return json.dumps(body).encode()
@@ -152,7 +164,11 @@ def _cut(node: Any) -> Any:
         left_out = {"values"} if node.get("values") == [] and node.get("sparseValues") else set()
         return {key: _cut(value) for key, value in node.items() if key not in left_out}
     if isinstance(node, list):
-        if len(node) > SHOWN and len(node) <= rules.MOST_DIMENSION and all(type(one) in (int, float) for one in node):
+        if (
+            len(node) > SHOWN
+            and len(node) <= rules.MOST_DIMENSION
+            and all(type(one) in (int, float) for one in node)
+        ):
             return node[:SHOWN]
         return [_cut(one) for one in node]
     return node

@@ -48,7 +48,9 @@ class DocumentIndex:
     def upsert(self, namespace: str, body: dict[str, Any]) -> dict[str, Any]:
         rules.only_keys(body, "documents", "the request")
         documents = body.get("documents")
-        rules.rule(isinstance(documents, list) and 1 <= len(documents) <= 1_000, "documents must be a list")
+        rules.rule(
+            isinstance(documents, list) and 1 <= len(documents) <= 1_000, "documents must be a list"
+        )
         kept: dict[str, dict[str, Any]] = {}
         for document in documents or ():
             id_ = rules.id_(rules.mapping(document, "a document").get("_id"))
@@ -57,7 +59,10 @@ class DocumentIndex:
                     raise Refused(f"document {id_} needs the field {name}")
             if not any(name in document for name, one in self.schema.items() if one.is_data):
                 raise Refused(f"document {id_} has no searchable field")
-            kept[id_] = {key: float(value) if rules.is_number(value) else value for key, value in document.items()}
+            kept[id_] = {
+                key: float(value) if rules.is_number(value) else value
+                for key, value in document.items()
+            }
         with self.lock:
             self.namespaces.setdefault(namespace, {}).update(kept)
         return {"upserted_count": len(kept)}
@@ -66,7 +71,10 @@ class DocumentIndex:
         rules.only_keys(body, "score_by top_k include_fields filter", "the request")
         top_k = rules.whole(body.get("top_k"), 1, 10_000, "top_k")
         clauses = body.get("score_by")
-        rules.rule(isinstance(clauses, list) and 1 <= len(clauses) <= 100, "score_by must be a list of clauses")
+        rules.rule(
+            isinstance(clauses, list) and 1 <= len(clauses) <= 100,
+            "score_by must be a list of clauses",
+        )
         fields = body.get("include_fields") or []
         rules.rule(isinstance(fields, list), "include_fields must be a list")
         for name in fields:
@@ -80,21 +88,34 @@ class DocumentIndex:
                 raise Refused(f"{name} is a data field and takes no comparison")
         with self.lock:
             held = dict(self.namespaces.get(namespace, {}))
-        held = {id_: one for id_, one in held.items() if condition is None or filtering.meets(one, condition)}
+        held = {
+            id_: one
+            for id_, one in held.items()
+            if condition is None or filtering.meets(one, condition)
+        }
         scores: dict[str, float] = {}
         tokens = 0
         for clause in clauses or ():
-            found, count = self._score(rules.mapping(clause, "a clause"), held, alone=len(clauses or ()) == 1)
+            found, count = self._score(
+                rules.mapping(clause, "a clause"), held, alone=len(clauses or ()) == 1
+            )
             tokens += count
             for id_, score in found.items():
                 scores[id_] = scores.get(id_, 0.0) + score
         best = sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))[:top_k]
-        matches = [{"_id": id_, "_score": round(score, 6), **self._show(held[id_], fields)} for id_, score in best]
+        matches = [
+            {"_id": id_, "_score": round(score, 6), **self._show(held[id_], fields)}
+            for id_, score in best
+        ]
         usage = USAGE | ({"embed_total_tokens": tokens} if tokens else {})
         return {"matches": matches, "namespace": namespace, "usage": usage}
 
     def _show(self, document: dict[str, Any], fields: list[str]) -> dict[str, Any]:
-        wanted = {name for name in document if self.schema.get(name, Field()).store_text} if "*" in fields else fields
+        wanted = (
+            {name for name in document if self.schema.get(name, Field()).store_text}
+            if "*" in fields
+            else fields
+        )
         return {name: document[name] for name in wanted if name in document and name != "_id"}
 
     def _score(
@@ -111,7 +132,9 @@ class DocumentIndex:
                 return self._search_string(query, held), 0
             for name in names:
                 self._check_aspect(name, "full_text", "full_text_search")
-            return _add(_bm25(query, {id_: one.get(name) for id_, one in held.items()}) for name in names), 0
+            return _add(
+                _bm25(query, {id_: one.get(name) for id_, one in held.items()}) for name in names
+            ), 0
         if not alone:
             raise Refused("a vector clause must stand alone")
         (name,) = names
@@ -121,10 +144,15 @@ class DocumentIndex:
             texts = {id_: one[name] for id_, one in held.items() if name in one}
             if kind == "embed":
                 wanted = models.dense(query, DIMENSION)
-                found = {id_: _dot(wanted, models.dense(text, DIMENSION)) for id_, text in texts.items()}
+                found = {
+                    id_: _dot(wanted, models.dense(text, DIMENSION)) for id_, text in texts.items()
+                }
             else:
                 sparse = models.sparse(query, "query")
-                found = {id_: _dot_sparse(sparse, models.sparse(text, "passage")) for id_, text in texts.items()}
+                found = {
+                    id_: _dot_sparse(sparse, models.sparse(text, "passage"))
+                    for id_, text in texts.items()
+                }
             return found, len(models.words(query))
         if name not in self.schema or self.schema[name].kind != kind:
             raise Refused(f"the field {name} is not declared {kind}")
@@ -134,7 +162,9 @@ class DocumentIndex:
             return {id_: _dot_sparse(sparse, values) for id_, values in kept.items()}, 0
         values = rules.numbers(clause.get("values"), "values")
         if len(values) != self.schema[name].dimension:
-            raise Refused(f"the vector has {len(values)} numbers, the field {name} {self.schema[name].dimension}")
+            raise Refused(
+                f"the vector has {len(values)} numbers, the field {name} {self.schema[name].dimension}"
+            )
         return {id_: _dot(values, one[name]) for id_, one in held.items()}, 0
 
     def _check_aspect(self, name: Any, aspect: str, called: str) -> None:
@@ -184,6 +214,8 @@ def _bm25(query: str, texts: dict[str, Any]) -> dict[str, float]:
         rows = [(id_, text) for id_, text in texts.items() if isinstance(text, str)]
         database.executemany("INSERT INTO texts VALUES (?, ?)", rows)
         asked = " OR ".join(f'"{word}"' for word in words)
-        found = database.execute("SELECT id, -bm25(texts) FROM texts WHERE texts MATCH ?", (asked,)).fetchall()
+        found = database.execute(
+            "SELECT id, -bm25(texts) FROM texts WHERE texts MATCH ?", (asked,)
+        ).fetchall()
     database.close()
     return {str(id_): float(score) for id_, score in found}

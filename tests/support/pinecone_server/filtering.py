@@ -32,7 +32,11 @@ def check(condition: Any) -> dict[str, Any] | None:
 
 def _clause(metadata: dict[str, Any], key: str, wanted: Any) -> bool:
     if key in ("$and", "$or"):
-        if not isinstance(wanted, list) or not wanted or not all(isinstance(part, dict) for part in wanted):
+        if (
+            not isinstance(wanted, list)
+            or not wanted
+            or not all(isinstance(part, dict) for part in wanted)
+        ):
             raise Refused(f"{key} must be a list of conditions")
         parts = [meets(metadata, part) for part in wanted]
         return all(parts) if key == "$and" else any(parts)

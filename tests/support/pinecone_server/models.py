@@ -9,9 +9,15 @@ from zlib import crc32
 DENSE = {"multilingual-e5-large": 1024, "llama-text-embed-v2": 1024, "test-embed": 16}
 SPARSE = ("pinecone-sparse-english-v0",)
 MOST_INPUTS = 96
-RERANKERS = {"bge-reranker-v2-m3": (100, 1024), "pinecone-rerank-v0": (100, 512), "cohere-rerank-3.5": (200, 40_000)}
+RERANKERS = {
+    "bge-reranker-v2-m3": (100, 1024),
+    "pinecone-rerank-v0": (100, 512),
+    "cohere-rerank-3.5": (200, 40_000),
+}
 """The most documents in a request and the most words that are read of a query with a document."""
-UNKNOWN_WORDS = frozenset({"a", "an", "and", "are", "do", "does", "have", "in", "is", "it", "of", "on", "the", "to"})
+UNKNOWN_WORDS = frozenset(
+    {"a", "an", "and", "are", "do", "does", "have", "in", "is", "it", "of", "on", "the", "to"}
+)
 
 
 def words(text: str) -> list[str]:

@@ -15,7 +15,10 @@ USAGE = {"readUnits": 1}
 def upsert(index: Index, body: dict[str, Any]) -> dict[str, Any]:
     rules.only_keys(body, "vectors namespace", "the request")
     namespace, vectors = rules.namespace(body.get("namespace")), body.get("vectors")
-    rule(isinstance(vectors, list) and 1 <= len(vectors) <= 1_000, "vectors must be a list of 1 to 1000")
+    rule(
+        isinstance(vectors, list) and 1 <= len(vectors) <= 1_000,
+        "vectors must be a list of 1 to 1000",
+    )
     records: dict[str, Stored] = {}
     for one in vectors or ():
         vector = rules.mapping(one, "a vector")
@@ -23,10 +26,16 @@ def upsert(index: Index, body: dict[str, Any]) -> dict[str, Any]:
         id_ = rules.id_(vector.get("id"))
         given, sparse = vector.get("values"), vector.get("sparseValues")
         # The client sends an empty list where there are no dense values, as 2026-07 allows beside sparse ones.
-        values = () if given is None or (given == [] and sparse is not None) else tuple(rules.numbers(given, "values"))
+        values = (
+            ()
+            if given is None or (given == [] and sparse is not None)
+            else tuple(rules.numbers(given, "values"))
+        )
         rule(bool(values) or sparse is not None, "a vector must have values")
         weights = {} if sparse is None else rules.sparse(sparse)
-        records[id_] = Stored(values, weights, rules.metadata(vector.get("metadata"), whose=f"for {id_}"))
+        records[id_] = Stored(
+            values, weights, rules.metadata(vector.get("metadata"), whose=f"for {id_}")
+        )
     index.put(namespace, records)
     return {"upsertedCount": len(vectors or ())}
 
@@ -39,11 +48,17 @@ def query(index: Index, body: dict[str, Any]) -> dict[str, Any]:
     )
     namespace = rules.namespace(body.get("namespace"))
     top_k = rules.whole(body.get("topK"), 1, 10_000, "topK")
-    values, metadata = rules.flag(body.get("includeValues"), "iV"), rules.flag(body.get("includeMetadata"), "iM")
+    values, metadata = (
+        rules.flag(body.get("includeValues"), "iV"),
+        rules.flag(body.get("includeMetadata"), "iM"),
+    )
     vector, sparse, id_ = body.get("vector"), body.get("sparseVector"), body.get("id")
     for key, low, high in (("scanFactor", 0.5, 4.0), ("maxCandidates", 1, 100_000)):
         if key in body:
-            rule(rules.is_number(body[key]) and low <= body[key] <= high, f"{key} must be from {low} to {high}")
+            rule(
+                rules.is_number(body[key]) and low <= body[key] <= high,
+                f"{key} must be from {low} to {high}",
+            )
             rule(key == "scanFactor" or rules.is_whole(body[key]), f"{key} must be whole")
     if "queries" in body:
         raise Refused("queries is not served")
@@ -72,13 +87,19 @@ def query(index: Index, body: dict[str, Any]) -> dict[str, Any]:
 
 def delete(index: Index, body: dict[str, Any]) -> dict[str, Any]:
     rules.only_keys(body, "ids deleteAll namespace filter", "the request")
-    namespace, everything = rules.namespace(body.get("namespace")), rules.flag(body.get("deleteAll"), "deleteAll")
+    namespace, everything = (
+        rules.namespace(body.get("namespace")),
+        rules.flag(body.get("deleteAll"), "deleteAll"),
+    )
     ids = None if body.get("ids") is None else rules.ids(body["ids"])
     if "filter" in body:
         rules.mapping(body["filter"], "filter")
         rule(bool(body["filter"]), "the filter must not be empty")
     condition = filtering.check(body.get("filter"))
-    rule([ids is not None, everything, condition is not None].count(True) == 1, "ids, deleteAll or filter is needed")
+    rule(
+        [ids is not None, everything, condition is not None].count(True) == 1,
+        "ids, deleteAll or filter is needed",
+    )
     index.remove(namespace, ids, condition)
     return {}
 
@@ -87,7 +108,9 @@ def stats(index: Index, body: dict[str, Any]) -> dict[str, Any]:
     rules.only_keys(body, "filter", "the request")
     if body.get("filter") is not None or "filter" in body:
         rules.mapping(body.get("filter"), "filter")
-        raise Refused("Serverless indexes do not support describing index stats with metadata filtering")
+        raise Refused(
+            "Serverless indexes do not support describing index stats with metadata filtering"
+        )
     counts = {name: {"vectorCount": len(held)} for name, held in index.namespaces.items()}
     answer = {
         "namespaces": counts,
@@ -106,7 +129,11 @@ def fetch(index: Index, ids: list[str], namespace: str) -> dict[str, Any]:
     vectors = {
         id_: {"id": id_, "metadata": one.metadata}
         | ({"values": list(one.values)} if one.values else {})
-        | ({"sparseValues": {"indices": list(one.sparse), "values": list(one.sparse.values())}} if one.sparse else {})
+        | (
+            {"sparseValues": {"indices": list(one.sparse), "values": list(one.sparse.values())}}
+            if one.sparse
+            else {}
+        )
         for id_, one in found.items()
     }
     return {"vectors": vectors, "namespace": name, "usage": USAGE}
@@ -114,8 +141,14 @@ def fetch(index: Index, ids: list[str], namespace: str) -> dict[str, Any]:
 
 def list_ids(index: Index, prefix: str, limit: int, after: str, namespace: str) -> dict[str, Any]:
     name = rules.namespace(namespace)
-    rest = sorted(id_ for id_ in index.namespaces.get(name, {}) if id_.startswith(prefix) and id_ > after)
-    answer: dict[str, Any] = {"vectors": [{"id": id_} for id_ in rest[:limit]], "namespace": name, "usage": USAGE}
+    rest = sorted(
+        id_ for id_ in index.namespaces.get(name, {}) if id_.startswith(prefix) and id_ > after
+    )
+    answer: dict[str, Any] = {
+        "vectors": [{"id": id_} for id_ in rest[:limit]],
+        "namespace": name,
+        "usage": USAGE,
+    }
     return answer | ({"pagination": {"next": rest[limit - 1]}} if len(rest) > limit else {})
 
 
@@ -156,13 +189,17 @@ def search_records(index: Index, namespace: str, body: dict[str, Any]) -> dict[s
     condition = filtering.check(asked.get("filter"))
     rule(inputs is not None, "inputs are needed")
     text = rules.text((inputs or {}).get("text"), "inputs.text")
-    found = index.nearest(rules.namespace(namespace), index.embedded(text, "query"), top_k, condition)
+    found = index.nearest(
+        rules.namespace(namespace), index.embedded(text, "query"), top_k, condition
+    )
     hits = [
         {
             "_id": id_,
             "_score": score,
             "fields": {
-                key: value for key, value in one.metadata.items() if not wanted or key in wanted or "*" in wanted
+                key: value
+                for key, value in one.metadata.items()
+                if not wanted or key in wanted or "*" in wanted
             },
         }
         for id_, score, one in found
@@ -186,17 +223,31 @@ def embed(body: dict[str, Any]) -> dict[str, Any]:
     if model in models.SPARSE:
         vectors = [models.sparse(text, kind) for text in inputs]
         data: list[dict[str, Any]] = [
-            {"vector_type": "sparse", "sparse_indices": list(one), "sparse_values": list(one.values())}
+            {
+                "vector_type": "sparse",
+                "sparse_indices": list(one),
+                "sparse_values": list(one.values()),
+            }
             for one in vectors
         ]
     else:
-        data = [{"vector_type": "dense", "values": models.dense(text, models.DENSE[model])} for text in inputs]
+        data = [
+            {"vector_type": "dense", "values": models.dense(text, models.DENSE[model])}
+            for text in inputs
+        ]
     tokens = sum(len(models.words(text)) for text in inputs)
-    return {"model": model, "vector_type": data[0]["vector_type"], "data": data, "usage": {"total_tokens": tokens}}
+    return {
+        "model": model,
+        "vector_type": data[0]["vector_type"],
+        "data": data,
+        "usage": {"total_tokens": tokens},
+    }
 
 
 def rerank(body: dict[str, Any]) -> dict[str, Any]:
-    rules.only_keys(body, "model query documents top_n return_documents rank_fields parameters", "the request")
+    rules.only_keys(
+        body, "model query documents top_n return_documents rank_fields parameters", "the request"
+    )
     model, asked = rules.text(body.get("model"), "model"), rules.text(body.get("query"), "query")
     parameters = rules.mapping(body.get("parameters", {}), "parameters")
     returned = rules.flag(body.get("return_documents", True), "return_documents")
@@ -216,10 +267,15 @@ def rerank(body: dict[str, Any]) -> dict[str, Any]:
     if set(parameters) - ({"max_chunks_per_doc"} if model.startswith("cohere") else {"truncate"}):
         raise Refused("a parameter is not known to the model")
     cut = parameters.get("truncate") == "END" or model.startswith("cohere")
-    if not cut and any(len(models.words(asked)) + len(models.words(text)) > most_words for text in texts):
-        raise Refused(f"Request contains a query+document pair that exceeds the token limit of {most_words}")
+    if not cut and any(
+        len(models.words(asked)) + len(models.words(text)) > most_words for text in texts
+    ):
+        raise Refused(
+            f"Request contains a query+document pair that exceeds the token limit of {most_words}"
+        )
     data: list[dict[str, Any]] = [
-        {"index": at, "score": models.relevance(asked, text)} | ({"document": documents[at]} if returned else {})  # type: ignore[index]
+        {"index": at, "score": models.relevance(asked, text)}
+        | ({"document": documents[at]} if returned else {})  # type: ignore[index]
         for at, text in enumerate(texts)
     ]
     data.sort(key=lambda one: -one["score"])

@@ -32,7 +32,11 @@ def parsed(body: bytes, *, lines: bool = False) -> Any:
         text = body.decode("utf-8")
         if lines:
             # Only the line feed parts them: other separators may stand inside a text.
-            return [json.loads(line, parse_constant=no_constant) for line in text.split("\n") if line.strip()]
+            return [
+                json.loads(line, parse_constant=no_constant)
+                for line in text.split("\n")
+                if line.strip()
+            ]
         return json.loads(text, parse_constant=no_constant)
     except (ValueError, RecursionError) as error:
         raise RuleBroken(f"the body is no JSON: {type(error).__name__}") from error
@@ -63,12 +67,18 @@ def flag(value: Any, what: str) -> bool:
 
 def namespace(value: Any) -> str:
     name = text(value, "namespace", default="")
-    rule(len(name) <= 512 and name.isascii() and "\0" not in name, "namespace must be at most 512 ASCII characters")
+    rule(
+        len(name) <= 512 and name.isascii() and "\0" not in name,
+        "namespace must be at most 512 ASCII characters",
+    )
     return name or "__default__"
 
 
 def id_(value: Any) -> str:
-    rule(isinstance(value, str) and ID.fullmatch(value) is not None, "an id must be 1 to 512 ASCII characters")
+    rule(
+        isinstance(value, str) and ID.fullmatch(value) is not None,
+        "an id must be 1 to 512 ASCII characters",
+    )
     return value  # type: ignore[no-any-return]
 
 
@@ -87,12 +97,17 @@ def is_number(value: Any) -> bool:
 
 def whole(value: Any, low: int, high: int, what: str) -> int:
     finite = is_number(value)
-    rule(finite and is_whole(value) and low <= value <= high, f"{what} must be a whole number from {low} to {high}")
+    rule(
+        finite and is_whole(value) and low <= value <= high,
+        f"{what} must be a whole number from {low} to {high}",
+    )
     return int(value)
 
 
 def numbers(value: Any, what: str, most: int = MOST_DIMENSION) -> list[float]:
-    rule(isinstance(value, list) and 1 <= len(value) <= most, f"{what} must be a list of 1 to {most}")
+    rule(
+        isinstance(value, list) and 1 <= len(value) <= most, f"{what} must be a list of 1 to {most}"
+    )
     rule(all(map(is_number, value)), f"{what} must hold numbers")
     return [float(number) for number in value]
 
@@ -102,7 +117,10 @@ def sparse(value: Any) -> dict[int, float]:
     only_keys(held, "indices values", "sparse values")
     indices = held.get("indices")
     weights = numbers(held.get("values"), "sparse values", MOST_SPARSE)
-    rule(isinstance(indices, list) and len(indices) == len(weights), "sparse indices must be as many as values")
+    rule(
+        isinstance(indices, list) and len(indices) == len(weights),
+        "sparse indices must be as many as values",
+    )
     whole_ones = [whole(index, 0, 2**32 - 1, "a sparse index") for index in indices or ()]
     rule(len(set(whole_ones)) == len(whole_ones), "sparse indices must not repeat")
     return dict(zip(whole_ones, weights, strict=True))
@@ -117,12 +135,18 @@ def metadata(value: Any, *, whose: str = "") -> dict[str, Any]:
         rule(not key.startswith("$"), "a metadata key must not start with $")
         fits = isinstance(one, str | bool) or is_number(one) or one is None
         fits = fits or (isinstance(one, list) and all(isinstance(member, str) for member in one))
-        rule(fits, f"metadata value of {key!r} must be a string, number, boolean or list of strings")
+        rule(
+            fits, f"metadata value of {key!r} must be a string, number, boolean or list of strings"
+        )
         if one is not None:
             kept[key] = float(one) if is_number(one) else one
-    size = len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace"))
+    size = len(
+        json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    )
     if size > MOST_METADATA_BYTES:
-        raise Refused(f"metadata size is {size} bytes, which exceeds the limit of {MOST_METADATA_BYTES} bytes {whose}")
+        raise Refused(
+            f"metadata size is {size} bytes, which exceeds the limit of {MOST_METADATA_BYTES} bytes {whose}"
+        )
     return kept
 
 
@@ -131,4 +155,7 @@ def texts(value: Any, what: str, field: str, most: int) -> list[str]:
     rule(isinstance(value, Sequence) and not isinstance(value, str), f"{what} must be a list")
     if not 1 <= len(value) <= most:
         raise Refused(f"{what} must be 1 to {most}, not {len(value)}")
-    return [text(mapping(one, f"one of {what}").get(field), f"{field} of one of {what}") for one in value]
+    return [
+        text(mapping(one, f"one of {what}").get(field), f"{field} of one of {what}")
+        for one in value
+    ]

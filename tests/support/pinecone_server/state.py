@@ -62,14 +62,18 @@ class Index:
             return Stored(sparse=models.sparse(text, kind))
         return Stored(values=tuple(models.dense(text, self.dimension)))
 
-    def remove(self, namespace: str, ids: list[str] | None, condition: dict[str, Any] | None) -> None:
+    def remove(
+        self, namespace: str, ids: list[str] | None, condition: dict[str, Any] | None
+    ) -> None:
         """Remove those *ids*, those that meet *condition*, or all."""
         with self.lock:
             if namespace not in self.namespaces:
                 raise Refused("Namespace not found", 404)
             held = self.namespaces[namespace]
             for id_ in list(held) if ids is None else ids:
-                if id_ in held and (condition is None or filtering.meets(held[id_].metadata, condition)):
+                if id_ in held and (
+                    condition is None or filtering.meets(held[id_].metadata, condition)
+                ):
                     del held[id_]
             if not held:
                 del self.namespaces[namespace]
@@ -85,8 +89,15 @@ class Index:
             raise Refused("Sparse indexes are queried by sparse vectors")
         with self.lock:
             held = list(self.namespaces.get(namespace, {}).items())
-        kept = [(id_, one) for id_, one in held if condition is None or filtering.meets(one.metadata, condition)]
-        found = [(id_, score, one) for (id_, one), score in zip(kept, self._scores(query, kept), strict=True)]
+        kept = [
+            (id_, one)
+            for id_, one in held
+            if condition is None or filtering.meets(one.metadata, condition)
+        ]
+        found = [
+            (id_, score, one)
+            for (id_, one), score in zip(kept, self._scores(query, kept), strict=True)
+        ]
         if self.kind == "sparse":
             found = [one for one in found if one[1] != 0.0]
         found.sort(key=lambda one: (ORDER[self.metric] * one[1], one[0]))
@@ -94,7 +105,10 @@ class Index:
 
     def _scores(self, query: Stored, kept: list[tuple[str, Stored]]) -> list[float]:
         if self.kind == "sparse":
-            return [round(sum(w * one.sparse.get(at, 0.0) for at, w in query.sparse.items()), 6) for _, one in kept]
+            return [
+                round(sum(w * one.sparse.get(at, 0.0) for at, w in query.sparse.items()), 6)
+                for _, one in kept
+            ]
         if not kept:
             return []
         import numpy as np

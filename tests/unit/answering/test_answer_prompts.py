@@ -24,10 +24,16 @@ def material(text: str) -> dict[str, object]:
 
 
 @every_task
-def test_the_instructions_hold_nothing_of_the_question_the_passages_or_the_history(task: Task) -> None:
+def test_the_instructions_hold_nothing_of_the_question_the_passages_or_the_history(
+    task: Task,
+) -> None:
     said = (Message("user", f"{INJECTION} history"),)
-    one = task.build_prompt(SETTINGS, f"{INJECTION} question", said, material(f"{INJECTION} passage"))
-    other = task.build_prompt(SETTINGS, "Is Jaco fit?", (Message("user", "Hello"),), material("Jaco is fit."))
+    one = task.build_prompt(
+        SETTINGS, f"{INJECTION} question", said, material(f"{INJECTION} passage")
+    )
+    other = task.build_prompt(
+        SETTINGS, "Is Jaco fit?", (Message("user", "Hello"),), material("Jaco is fit.")
+    )
     assert one.system == other.system
     assert json.loads(one.user) == {
         "passages": [{"passage": 1, "text": f"{INJECTION} passage"}],
@@ -59,14 +65,18 @@ def test_own_instructions_stand_in_for_ours_and_mark_the_version(task: Task) -> 
 
 
 def test_the_conversation_is_no_source_and_its_citations_are_not_ours() -> None:
-    system = ANSWER.build_prompt(SETTINGS, "And now?", [Message("assistant", "He is fit [1].")], {}).system
+    system = ANSWER.build_prompt(
+        SETTINGS, "And now?", [Message("assistant", "He is fit [1].")], {}
+    ).system
     assert "is no source; numbers in brackets there mean other passages" in system
 
 
 def test_the_conversation_is_bounded() -> None:
     history = [Message("user" if n % 2 else "assistant", f"turn {n}") for n in range(20)]
     prompt = ANSWER.build_prompt(SETTINGS, "Is Jaco fit?", history, {})
-    assert [turn["content"] for turn in json.loads(prompt.user)["history"]] == [f"turn {n}" for n in range(14, 20)]
+    assert [turn["content"] for turn in json.loads(prompt.user)["history"]] == [
+        f"turn {n}" for n in range(14, 20)
+    ]
 
 
 def test_without_a_token_limit_the_prompt_still_names_one() -> None:
@@ -76,14 +86,21 @@ def test_without_a_token_limit_the_prompt_still_names_one() -> None:
 
 def test_sub_answers_are_data_too() -> None:
     answers = [SubAnswer("Is he fit?", "Yes [1]."), SubAnswer("Does he eat?", f"{INJECTION} [2].")]
-    prompt = SYNTHESIS.build_prompt(SETTINGS, "How is he?", (), {"sub_answers": list_sub_answers(answers)})
-    assert json.loads(prompt.user)["sub_answers"][1] == {"question": "Does he eat?", "answer": f"{INJECTION} [2]."}
+    prompt = SYNTHESIS.build_prompt(
+        SETTINGS, "How is he?", (), {"sub_answers": list_sub_answers(answers)}
+    )
+    assert json.loads(prompt.user)["sub_answers"][1] == {
+        "question": "Does he eat?",
+        "answer": f"{INJECTION} [2].",
+    }
     assert INJECTION not in prompt.system
 
 
 @given(st.text(), st.text(), st.text(max_size=900))
 def test_every_text_comes_through_byte_for_byte(question: str, passage: str, said: str) -> None:
-    prompt = ANSWER.build_prompt(SETTINGS, question, (Message("assistant", said),), material(passage))
+    prompt = ANSWER.build_prompt(
+        SETTINGS, question, (Message("assistant", said),), material(passage)
+    )
     prompt.user.encode("utf-8")
     data = json.loads(prompt.user)
     assert data["question"] == question

@@ -19,7 +19,16 @@ from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.runtime.drivers import Bulkhead, astream, stream
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline
-from tests.support.answer_world import BROAD, PARTS, Telling, every_stream, scripted, stages, synthesis, troubles
+from tests.support.answer_world import (
+    BROAD,
+    PARTS,
+    Telling,
+    every_stream,
+    scripted,
+    stages,
+    synthesis,
+    troubles,
+)
 from tests.support.retrieval_world import QUERY, Way, ids
 from tests.support.waiting import PATIENCE
 
@@ -29,7 +38,9 @@ SYNC = Way("sync")
 
 @every_stream
 def test_pieces_come_as_the_model_says_them(telling: Telling) -> None:
-    searched = telling.way.wrap(script=scripted(answer=["Jaco ", "is", " fit [", "1", "].", " Very."]))
+    searched = telling.way.wrap(
+        script=scripted(answer=["Jaco ", "is", " fit [", "1", "].", " Very."])
+    )
     answer, pieces = telling.told(searched, QUERY)
     assert pieces == ["Jaco", " is", " fit", " [1].", " Very."]
     assert answer.text == "Jaco is fit [1]. Very."
@@ -39,7 +50,9 @@ def test_pieces_come_as_the_model_says_them(telling: Telling) -> None:
 @every_stream
 @pytest.mark.parametrize("mark", ["NO_ANSWER", "**NO_ANSWER**"])
 def test_the_marker_is_never_shown(telling: Telling, mark: str) -> None:
-    searched = telling.way.wrap(script=scripted(answer=[*mark, ":", " His", " age", " is missing."]))
+    searched = telling.way.wrap(
+        script=scripted(answer=[*mark, ":", " His", " age", " is missing."])
+    )
     answer, pieces = telling.told(searched, QUERY)
     assert pieces[0] == "His"
     assert "".join(pieces) == answer.text == "His age is missing."
@@ -63,13 +76,17 @@ def test_invented_marks_are_never_shown(telling: Telling) -> None:
 
 @every_stream
 def test_without_passages_the_sentence_is_the_only_piece(telling: Telling) -> None:
-    answer, pieces = telling.told(telling.way.wrap(lambda query, top_k: [], script=scripted()), QUERY)
+    answer, pieces = telling.told(
+        telling.way.wrap(lambda query, top_k: [], script=scripted()), QUERY
+    )
     assert pieces == [answer.text]
 
 
 @every_stream
 def test_a_stream_that_breaks_off_raises_after_what_came(telling: Telling) -> None:
-    searched = telling.way.wrap(script=scripted(answer=["Jaco is", " fit", ModelError("unavailable")]))
+    searched = telling.way.wrap(
+        script=scripted(answer=["Jaco is", " fit", ModelError("unavailable")])
+    )
     shown: list[str] = []
 
     def read() -> None:
@@ -131,7 +148,9 @@ def test_the_passages_are_there_before_the_first_piece() -> None:
 
 
 def test_there_is_no_answer_before_the_end() -> None:
-    with SYNC.wrap(script=scripted(answer="Jaco is really fit.")).wrapped.stream_answer(QUERY) as stream:
+    with SYNC.wrap(script=scripted(answer="Jaco is really fit.")).wrapped.stream_answer(
+        QUERY
+    ) as stream:
         next(stream)
         with pytest.raises(RuntimeError, match="read to its end"):
             _ = stream.answer
@@ -212,7 +231,9 @@ def test_a_stream_that_was_never_read_costs_no_call(tmp_path: Path) -> None:
     assert (trace["stages"][-1]["name"], trace["stages"][-1]["detail"]) == ("answer", "closed")
 
 
-async def test_an_asynchronous_stream_that_never_began_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_an_asynchronous_stream_that_never_began_leaves_nothing_behind(
+    tmp_path: Path,
+) -> None:
     wrapped, _ = endless(tmp_path / "log")
     await wrapped.astream_answer(QUERY).aclose()
     assert not (tmp_path / "log").exists()
@@ -242,7 +263,10 @@ async def test_a_model_that_cancels_itself_keeps_nobody_waiting() -> None:
             raise asyncio.CancelledError
 
     pieces = astream(
-        Cancelling("never said"), Prompt("answer", "1", "", "", (), QUERY), Deadline.after(600), Bulkhead()
+        Cancelling("never said"),
+        Prompt("answer", "1", "", "", (), QUERY),
+        Deadline.after(600),
+        Bulkhead(),
     )
     assert await anext(pieces) == "Jaco "
     with pytest.raises(ModelError) as caught:
@@ -344,7 +368,23 @@ def test_a_cut_answer_is_kept_and_noted(telling: Telling) -> None:
     assert stages(answer)[-1] == ("answer", "degraded")
 
 
-WORDS = ["Fit", " ", "[1]", "[", "2", "]", "[9", "9]", ", 1]", ".", "\n", "NO_", "ANSWER", "`", "（"]
+WORDS = [
+    "Fit",
+    " ",
+    "[1]",
+    "[",
+    "2",
+    "]",
+    "[9",
+    "9]",
+    ", 1]",
+    ".",
+    "\n",
+    "NO_",
+    "ANSWER",
+    "`",
+    "（",
+]
 PIECES = st.lists(st.sampled_from(WORDS), max_size=20)
 
 

@@ -13,8 +13,24 @@ import qtmiddleware as qtm
 from qtmiddleware.errors import ModelError, WrapError
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.testing import ScriptedModel
-from tests.support.answer_world import PATIENT, Telling, asked, every_telling, scripted, stages, troubles
-from tests.support.retrieval_world import FOLLOW_UP, HISTORY, PASSAGES, QUERY, Way, ids, transforming
+from tests.support.answer_world import (
+    PATIENT,
+    Telling,
+    asked,
+    every_telling,
+    scripted,
+    stages,
+    troubles,
+)
+from tests.support.retrieval_world import (
+    FOLLOW_UP,
+    HISTORY,
+    PASSAGES,
+    QUERY,
+    Way,
+    ids,
+    transforming,
+)
 
 FIT = "Jaco has no health concerns [1]."
 
@@ -37,20 +53,28 @@ def test_an_answer_has_its_text_its_citations_and_what_it_rests_on(telling: Tell
 
 
 @every_telling
-def test_the_model_sees_the_question_as_it_was_asked_and_the_fused_passages(telling: Telling) -> None:
+def test_the_model_sees_the_question_as_it_was_asked_and_the_fused_passages(
+    telling: Telling,
+) -> None:
     query = "  Does *Jaco* have any “health” concerns?? "
     searched = telling.way.wrap(script=scripted(answer=FIT), config=transforming("rewrite"))
     answer = telling.answer(searched, query)
     (data,) = asked(searched, "answer")
     assert data["question"] == query
-    assert [entry["text"] for entry in data["passages"]] == [it.text for it in answer.retrieval.matches]
-    assert [entry["passage"] for entry in data["passages"]] == list(range(1, len(answer.matches) + 1))
+    assert [entry["text"] for entry in data["passages"]] == [
+        it.text for it in answer.retrieval.matches
+    ]
+    assert [entry["passage"] for entry in data["passages"]] == list(
+        range(1, len(answer.matches) + 1)
+    )
     assert set(answer.retrieval.matches[0].found_by) <= {"original", "rewrite"}
 
 
 @every_telling
 def test_a_follow_up_is_answered_with_its_conversation(telling: Telling) -> None:
-    searched = telling.way.wrap(script=scripted(answer="Dry food [1]."), config=transforming("rewrite"))
+    searched = telling.way.wrap(
+        script=scripted(answer="Dry food [1]."), config=transforming("rewrite")
+    )
     telling.answer(searched, FOLLOW_UP, history=HISTORY)
     (data,) = asked(searched, "answer")
     assert data["question"] == FOLLOW_UP
@@ -66,9 +90,16 @@ def test_settings_of_the_call_count(telling: Telling) -> None:
 
 @every_telling
 def test_the_trace_tells_how_the_answering_ended(telling: Telling) -> None:
-    said = telling.answer(telling.way.wrap(script=scripted(answer="He is fit [1]. Quite [1].")), QUERY)
-    assert said.retrieval.trace.notes[-1] == ("answer", f"1 of {len(said.matches)} passages are cited")
-    silent = telling.answer(telling.way.wrap(script=scripted(answer="NO_ANSWER It is not said.")), QUERY)
+    said = telling.answer(
+        telling.way.wrap(script=scripted(answer="He is fit [1]. Quite [1].")), QUERY
+    )
+    assert said.retrieval.trace.notes[-1] == (
+        "answer",
+        f"1 of {len(said.matches)} passages are cited",
+    )
+    silent = telling.answer(
+        telling.way.wrap(script=scripted(answer="NO_ANSWER It is not said.")), QUERY
+    )
     assert silent.retrieval.trace.notes[-1] == ("answer", "not in the passages")
 
 
@@ -82,7 +113,10 @@ def test_matches_without_a_text_are_not_taken_for_ignorance(telling: Telling, mo
     assert answer.status == "degraded"
     (trouble,) = [it for it in answer.degradations if it.reason == "no_text"]
     assert trouble.stage == "passages"
-    assert trouble.detail == "2 matches have no text; set keywordEvidence.textField to the field that holds it"
+    assert (
+        trouble.detail
+        == "2 matches have no text; set keywordEvidence.textField to the field that holds it"
+    )
 
 
 @every_telling
@@ -99,7 +133,9 @@ def test_without_passages_nobody_is_asked_and_the_answer_says_so(telling: Tellin
 @every_telling
 def test_without_passages_the_answer_speaks_the_language_of_the_question(telling: Telling) -> None:
     searched = telling.way.wrap(lambda query, top_k: [], script=scripted())
-    answer = telling.answer(searched, "Welche gesundheitlichen Probleme hat der Hund von meinem Nachbarn?")
+    answer = telling.answer(
+        searched, "Welche gesundheitlichen Probleme hat der Hund von meinem Nachbarn?"
+    )
     assert answer.text.startswith("Die Textstellen")
 
 
@@ -107,7 +143,10 @@ def test_without_passages_the_answer_speaks_the_language_of_the_question(telling
 @pytest.mark.parametrize(
     ("said", "text"),
     [
-        ("NO_ANSWER: The passages do not name his age [1].", "The passages do not name his age [1]."),
+        (
+            "NO_ANSWER: The passages do not name his age [1].",
+            "The passages do not name his age [1].",
+        ),
         ("**NO_ANSWER**\n\nHis age is missing.", "His age is missing."),
         ("NO_ANSWER", "The passages do not hold enough information for an answer."),
     ],
@@ -121,7 +160,9 @@ def test_what_the_passages_do_not_hold_is_not_found(telling: Telling, said: str,
 
 @every_telling
 def test_citations_of_passages_that_do_not_exist_are_removed_and_noted(telling: Telling) -> None:
-    answer = telling.answer(telling.way.wrap(script=scripted(answer="Fit [1, 77] and well [78].")), QUERY)
+    answer = telling.answer(
+        telling.way.wrap(script=scripted(answer="Fit [1, 77] and well [78].")), QUERY
+    )
     assert answer.text == "Fit [1] and well."
     assert [it.number for it in answer.citations] == [1]
     assert answer.status == "degraded"
@@ -130,14 +171,18 @@ def test_citations_of_passages_that_do_not_exist_are_removed_and_noted(telling: 
 
 @every_telling
 @pytest.mark.parametrize("reason", ["unavailable", "refused", "rate_limited", "empty", "truncated"])
-def test_a_model_that_fails_is_an_error_that_holds_what_was_found(telling: Telling, reason: str) -> None:
+def test_a_model_that_fails_is_an_error_that_holds_what_was_found(
+    telling: Telling, reason: str
+) -> None:
     error = ModelError(reason, "no luck")
     searched = telling.way.wrap(script=scripted(answer=error))
     with pytest.raises(ModelError) as caught:
         telling.answer(searched, QUERY)
     assert caught.value is error
     assert ids(caught.value.retrieval)[0] == "health"
-    assert ("answer", "failed") in [(it.name, it.status) for it in caught.value.retrieval.trace.stages]
+    assert ("answer", "failed") in [
+        (it.name, it.status) for it in caught.value.retrieval.trace.stages
+    ]
     assert caught.value.retrieval.trace.llm_calls == 1
 
 
@@ -221,7 +266,9 @@ def test_a_failed_answer_is_logged_too(telling: Telling, tmp_path: Path) -> None
     path = tmp_path / "log.jsonl"
     config = {"log": {"path": str(path)}}
     with pytest.raises(ModelError):
-        telling.answer(telling.way.wrap(script=scripted(answer=ModelError("refused")), config=config), QUERY)
+        telling.answer(
+            telling.way.wrap(script=scripted(answer=ModelError("refused")), config=config), QUERY
+        )
     (line,) = path.read_text(encoding="utf-8").splitlines()
     assert json.loads(line)["trace"]["stages"][-1]["detail"] == "refused"
 
@@ -229,7 +276,8 @@ def test_a_failed_answer_is_logged_too(telling: Telling, tmp_path: Path) -> None
 @every_telling
 def test_a_log_that_cannot_be_written_is_noted(telling: Telling, tmp_path: Path) -> None:
     answer = telling.answer(
-        telling.way.wrap(script=scripted(answer=FIT), config={"log": {"path": str(tmp_path)}}), QUERY
+        telling.way.wrap(script=scripted(answer=FIT), config={"log": {"path": str(tmp_path)}}),
+        QUERY,
     )
     assert answer.text == FIT
     assert troubles(answer) == [("log", "failed")]
@@ -277,7 +325,9 @@ def test_an_asynchronous_function_cannot_be_answered_blocking() -> None:
 
 
 def test_a_method_is_answered_on_its_object() -> None:
-    middleware = qtm.QueryMiddleware({"limits": PATIENT}, client=ScriptedModel(scripted(answer=FIT)))
+    middleware = qtm.QueryMiddleware(
+        {"limits": PATIENT}, client=ScriptedModel(scripted(answer=FIT))
+    )
 
     class Index:
         text = "Jaco is fit."

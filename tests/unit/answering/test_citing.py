@@ -57,7 +57,9 @@ def numbers(text: str, count: int = 9, passages: tuple[str, ...] = ()) -> list[i
         ('"He is fit [1]", says the vet [2].', '"He is fit [1]", says the vet [2].'),
     ],
 )
-def test_every_way_to_write_a_citation_becomes_one_mark_a_passage(written: str, given_out: str) -> None:
+def test_every_way_to_write_a_citation_becomes_one_mark_a_passage(
+    written: str, given_out: str
+) -> None:
     text, citing = read(written)
     assert text == given_out
     assert [text[start:end] for _, start, end in citing.marks] == re.findall(r"\[\d\]", given_out)
@@ -120,7 +122,9 @@ def test_what_is_no_citation_stays_as_it_is(text: str) -> None:
         ("Fit  \t[12]!", "Fit!", 1),
     ],
 )
-def test_a_mark_without_a_passage_goes_with_the_space_before_it(written: str, given_out: str, invented: int) -> None:
+def test_a_mark_without_a_passage_goes_with_the_space_before_it(
+    written: str, given_out: str, invented: int
+) -> None:
     text, citing = read(written)
     assert text == given_out
     assert citing.invented == invented
@@ -135,7 +139,9 @@ def test_code_ends_and_citations_go_on() -> None:
 
 def test_a_bracket_that_was_copied_with_its_words_out_of_a_passage_is_no_citation() -> None:
     passage = "The dog Jaco[3] was seen by the vet [2] in May."
-    assert numbers('It says "The dog Jaco[3] was seen by the vet [2] in May" [1].', 3, (passage,)) == [1]
+    assert numbers(
+        'It says "The dog Jaco[3] was seen by the vet [2] in May" [1].', 3, (passage,)
+    ) == [1]
     assert numbers("Jaco [3] is fit [2].", 3, (passage,)) == [3, 2]
     text, citing = read("He was seen by the vet [2] in May [7].", 3, (passage,))
     assert text == "He was seen by the vet [2] in May."
@@ -146,15 +152,49 @@ def test_no_passages_leave_no_citation() -> None:
     assert read("Fit [1].", 0)[0] == "Fit."
 
 
-PLAIN = ["Jaco", "is", "fit", " ", "  ", "\n", "\n\n", ".", "a", "x_y", ":", ",", "^", "é", "犬", "\u00a0", "`", "```"]
-MARKS = ["[1]", "[2]", "[9]", "[12]", "[1, 2]", "[3-5]", "【1】", "【1†s】", "［3］", "[passage 2]", "[0]", "[2023]"]
+PLAIN = [
+    "Jaco",
+    "is",
+    "fit",
+    " ",
+    "  ",
+    "\n",
+    "\n\n",
+    ".",
+    "a",
+    "x_y",
+    ":",
+    ",",
+    "^",
+    "é",
+    "犬",
+    "\u00a0",
+    "`",
+    "```",
+]
+MARKS = [
+    "[1]",
+    "[2]",
+    "[9]",
+    "[12]",
+    "[1, 2]",
+    "[3-5]",
+    "【1】",
+    "【1†s】",
+    "［3］",
+    "[passage 2]",
+    "[0]",
+    "[2023]",
+]
 WORDS = st.sampled_from([*PLAIN, *MARKS, "[1", "]", "[", "(", "†"])
 TEXTS = st.one_of(st.lists(WORDS, max_size=30).map("".join), st.text(max_size=80))
 CUTS = st.lists(st.integers(0, 120), max_size=12).map(tuple)
 
 
 @given(TEXTS, CUTS, st.integers(0, 12))
-def test_however_an_answer_is_cut_the_same_comes_out(text: str, cuts: tuple[int, ...], count: int) -> None:
+def test_however_an_answer_is_cut_the_same_comes_out(
+    text: str, cuts: tuple[int, ...], count: int
+) -> None:
     whole, at_once = read(text, count)
     pieces, piecewise = read(text, count, cuts=cuts)
     assert pieces == whole

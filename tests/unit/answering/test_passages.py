@@ -21,7 +21,12 @@ def test_passages_are_numbered_in_their_order_with_what_is_known_about_them() ->
     made = select_passages(
         [
             match(
-                "Jaco is fit.", title="Report", source="a.pdf", page=3.0, context="From the chapter on dogs.", x="no"
+                "Jaco is fit.",
+                title="Report",
+                source="a.pdf",
+                page=3.0,
+                context="From the chapter on dogs.",
+                x="no",
             ),
             match("He eats.", url="https://x"),
         ],
@@ -76,12 +81,18 @@ def test_odd_metadata_is_left_out(value: Any) -> None:
     assert made.entries == ({"passage": 1, "text": "Fit."},)
 
 
-VALUES = st.one_of(st.none(), st.text(max_size=300), st.floats(), st.integers(), st.lists(st.text(), max_size=2))
+VALUES = st.one_of(
+    st.none(), st.text(max_size=300), st.floats(), st.integers(), st.lists(st.text(), max_size=2)
+)
 MATCHES = st.lists(
     st.builds(
         lambda text, metadata: Match("m", "", None, text=text, metadata=metadata),
         st.one_of(st.none(), st.text(max_size=400)),
-        st.dictionaries(st.sampled_from(["title", "source", "url", "page", "context", "else"]), VALUES, max_size=4),
+        st.dictionaries(
+            st.sampled_from(["title", "source", "url", "page", "context", "else"]),
+            VALUES,
+            max_size=4,
+        ),
     ),
     max_size=8,
 )
@@ -90,7 +101,12 @@ MATCHES = st.lists(
 @given(MATCHES, st.integers(100, 1500))
 def test_never_more_than_the_budget_is_shown(matches: list[Match], most: int) -> None:
     made = select_passages(matches, most)
-    size = sum(len(str(value)) for entry in made.entries for name, value in entry.items() if name != "passage")
+    size = sum(
+        len(str(value))
+        for entry in made.entries
+        for name, value in entry.items()
+        if name != "passage"
+    )
     assert size <= most
     assert len(made.matches) == len(made.entries)
     assert [entry["passage"] for entry in made.entries] == list(range(1, len(made.matches) + 1))

@@ -24,7 +24,9 @@ def read(*pieces: str) -> AnswerReader:
 def test_citations_mean_their_passages() -> None:
     reading = read("Fit [2", "] and ", "well [1,", " 9].")
     assert reading.text == "Fit [2] and well [1]."
-    assert [(it.number, it.match.id, reading.text[it.start : it.end]) for it in reading.citations] == [
+    assert [
+        (it.number, it.match.id, reading.text[it.start : it.end]) for it in reading.citations
+    ] == [
         (2, "2", "[2]"),
         (1, "1", "[1]"),
     ]
@@ -46,12 +48,28 @@ def test_an_answer_of_nothing_is_an_error() -> None:
         assert error.reason == "empty"
 
 
-WORDS = ["Fit", " ", "[1]", "[2]", "[3, 4]", "[9]", "[77]", ".", "\n", "NO_ANSWER", "<think>", "</think>", "`"]
+WORDS = [
+    "Fit",
+    " ",
+    "[1]",
+    "[2]",
+    "[3, 4]",
+    "[9]",
+    "[77]",
+    ".",
+    "\n",
+    "NO_ANSWER",
+    "<think>",
+    "</think>",
+    "`",
+]
 TEXTS = st.lists(st.sampled_from(WORDS), max_size=20).map("".join)
 
 
 @given(TEXTS, st.lists(st.integers(1, 9), max_size=40))
-def test_the_pieces_that_are_shown_are_the_text_and_hold_nothing_invented(text: str, sizes: list[int]) -> None:
+def test_the_pieces_that_are_shown_are_the_text_and_hold_nothing_invented(
+    text: str, sizes: list[int]
+) -> None:
     reading = AnswerReader(MATCHES)
     shown, place = [], 0
     for size in [*sizes, len(text)]:

@@ -30,8 +30,12 @@ WHOLE = "Overview: he is well [1]. Details: hips and teeth [5], the fee is due e
 
 
 @every_telling
-def test_each_part_is_answered_from_its_own_passages_and_then_all_are_put_together(telling: Telling) -> None:
-    searched = telling.way.wrap(script=scripted(sub_answer=SAID, synthesis=WHOLE), config=synthesis())
+def test_each_part_is_answered_from_its_own_passages_and_then_all_are_put_together(
+    telling: Telling,
+) -> None:
+    searched = telling.way.wrap(
+        script=scripted(sub_answer=SAID, synthesis=WHOLE), config=synthesis()
+    )
     answer = telling.answer(searched, BROAD)
     assert answer.text == WHOLE
     assert answer.found
@@ -47,8 +51,12 @@ def test_each_part_is_answered_from_its_own_passages_and_then_all_are_put_togeth
 
 
 @every_telling
-def test_the_passages_of_all_parts_are_kept_and_numbers_count_through_them(telling: Telling) -> None:
-    searched = telling.way.wrap(script=scripted(sub_answer=SAID, synthesis=WHOLE), config=synthesis())
+def test_the_passages_of_all_parts_are_kept_and_numbers_count_through_them(
+    telling: Telling,
+) -> None:
+    searched = telling.way.wrap(
+        script=scripted(sub_answer=SAID, synthesis=WHOLE), config=synthesis()
+    )
     answer = telling.answer(searched, BROAD)
     first, second, third = answer.sub_answers
     assert answer.matches == (*first.matches, *second.matches, *third.matches)
@@ -60,7 +68,9 @@ def test_the_passages_of_all_parts_are_kept_and_numbers_count_through_them(telli
         {"question": VET, "answer": "Hips and teeth [5][6]."},
         {"question": FEE, "answer": "Before the dog leaves [9]."},
     ]
-    assert [it.match.id for it in answer.citations] == [it.matches[0].id for it in (first, second, third)]
+    assert [it.match.id for it in answer.citations] == [
+        it.matches[0].id for it in (first, second, third)
+    ]
     for part in answer.sub_answers:
         assert all(it.match is part.matches[it.number - 1] for it in part.citations)
         assert all(part.text[it.start : it.end] == f"[{it.number}]" for it in part.citations)
@@ -68,17 +78,27 @@ def test_the_passages_of_all_parts_are_kept_and_numbers_count_through_them(telli
 
 @every_telling
 def test_every_call_and_search_is_accounted_for(telling: Telling) -> None:
-    searched = telling.way.wrap(script=scripted(sub_answer=SAID, synthesis=WHOLE), config=synthesis())
+    searched = telling.way.wrap(
+        script=scripted(sub_answer=SAID, synthesis=WHOLE), config=synthesis()
+    )
     answer = telling.answer(searched, BROAD)
     trace = answer.retrieval.trace
     assert trace.llm_calls == 1 + 3 + 1 == len(searched.model.prompts)
     assert trace.searches == 1 + 3 == len(searched.calls)
-    assert [name for name, _ in stages(answer)][-5:] == [*["sub_answer"] * 3, "sub_answers", "synthesis"]
+    assert [name for name, _ in stages(answer)][-5:] == [
+        *["sub_answer"] * 3,
+        "sub_answers",
+        "synthesis",
+    ]
 
 
 @every_telling
-@pytest.mark.parametrize(("kind", "asked_for"), [("none", "decompose"), ("rewrite", "combined"), ("all", "decompose")])
-def test_parts_are_asked_for_whatever_the_transformation_is(telling: Telling, kind: str, asked_for: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "asked_for"), [("none", "decompose"), ("rewrite", "combined"), ("all", "decompose")]
+)
+def test_parts_are_asked_for_whatever_the_transformation_is(
+    telling: Telling, kind: str, asked_for: str
+) -> None:
     searched = telling.way.wrap(
         script=scripted(sub_answer=SAID, synthesis=WHOLE), config=synthesis(transformationType=kind)
     )
@@ -91,12 +111,22 @@ def test_parts_are_asked_for_whatever_the_transformation_is(telling: Telling, ki
 
 @every_telling
 def test_parts_that_cannot_be_answered_are_left_out_of_the_whole(telling: Telling) -> None:
-    said = {HEALTH: "He is well [1].", VET: "NO_ANSWER: nothing on it.", FEE: "Before he leaves [2]."}
-    searched = telling.way.wrap(script=scripted(sub_answer=said, synthesis="Well [1], early [6]."), config=synthesis())
+    said = {
+        HEALTH: "He is well [1].",
+        VET: "NO_ANSWER: nothing on it.",
+        FEE: "Before he leaves [2].",
+    }
+    searched = telling.way.wrap(
+        script=scripted(sub_answer=said, synthesis="Well [1], early [6]."), config=synthesis()
+    )
     answer = telling.answer(searched, BROAD)
     assert answer.text == "Well [1], early [6]."
     assert answer.status == "full"
-    assert [(it.found, it.reason) for it in answer.sub_answers] == [(True, ""), (False, "no_answer"), (True, "")]
+    assert [(it.found, it.reason) for it in answer.sub_answers] == [
+        (True, ""),
+        (False, "no_answer"),
+        (True, ""),
+    ]
     assert answer.sub_answers[1].text == "nothing on it."
     (data,) = asked(searched, "synthesis")
     assert [it["question"] for it in data["sub_answers"]] == [HEALTH, FEE]
@@ -108,7 +138,9 @@ def test_parts_that_cannot_be_answered_are_left_out_of_the_whole(telling: Tellin
 @every_telling
 def test_parts_that_fail_are_noted_and_asked_once(telling: Telling) -> None:
     said = {**SAID, VET: ModelError("rate_limited")}
-    searched = telling.way.wrap(script=scripted(sub_answer=said, synthesis="Well [1]."), config=synthesis())
+    searched = telling.way.wrap(
+        script=scripted(sub_answer=said, synthesis="Well [1]."), config=synthesis()
+    )
     answer = telling.answer(searched, BROAD)
     assert answer.text == "Well [1]."
     assert troubles(answer) == [("sub_answers", "rate_limited")]
@@ -121,9 +153,13 @@ def test_a_part_that_is_late_is_left_out(telling: Telling) -> None:
     said = {**SAID, FEE: [600.0, "late"]}
 
     def ask(seconds: float) -> Any:
-        searched = telling.way.wrap(script=scripted(sub_answer=said, synthesis="Well [1]."), config=synthesis())
+        searched = telling.way.wrap(
+            script=scripted(sub_answer=said, synthesis="Well [1]."), config=synthesis()
+        )
         try:
-            return telling.answer(searched, BROAD, config={"answer": {"timeoutMs": int(1e3 * seconds)}})
+            return telling.answer(
+                searched, BROAD, config={"answer": {"timeoutMs": int(1e3 * seconds)}}
+            )
         except ModelError:
             return None
 
@@ -137,7 +173,9 @@ def test_a_part_that_is_late_is_left_out(telling: Telling) -> None:
 @pytest.mark.parametrize("failed", ["NO_ANSWER", ModelError("unavailable")])
 def test_with_too_few_parts_the_question_is_answered_at_once(telling: Telling, failed: Any) -> None:
     said = {HEALTH: "He is well [1].", VET: failed, FEE: failed}
-    searched = telling.way.wrap(script=scripted(sub_answer=said, answer="Plainly [2]."), config=synthesis())
+    searched = telling.way.wrap(
+        script=scripted(sub_answer=said, answer="Plainly [2]."), config=synthesis()
+    )
     answer = telling.answer(searched, BROAD)
     assert answer.text == "Plainly [2]."
     assert answer.status == "degraded"
@@ -152,15 +190,21 @@ def test_with_too_few_parts_the_question_is_answered_at_once(telling: Telling, f
 def test_how_many_parts_are_enough_is_a_setting(telling: Telling) -> None:
     said = {HEALTH: "He is well [1]."}
     script = scripted(sub_answer=said, synthesis="Well [1].", answer="Plainly.")
-    one = telling.answer(telling.way.wrap(script=script, config=synthesis(fusion={"minSuccesses": 1})), BROAD)
+    one = telling.answer(
+        telling.way.wrap(script=script, config=synthesis(fusion={"minSuccesses": 1})), BROAD
+    )
     assert one.text == "Well [1]."
     script = scripted(sub_answer=SAID, synthesis="All [1].", answer="Plainly.")
-    all_of_them = telling.answer(telling.way.wrap(script=script, config=synthesis(fusion={"minSuccesses": 9})), BROAD)
+    all_of_them = telling.answer(
+        telling.way.wrap(script=script, config=synthesis(fusion={"minSuccesses": 9})), BROAD
+    )
     assert all_of_them.text == "All [1]."
 
 
 @every_telling
-def test_a_synthesis_that_fails_leaves_the_part_that_rests_on_most_passages(telling: Telling) -> None:
+def test_a_synthesis_that_fails_leaves_the_part_that_rests_on_most_passages(
+    telling: Telling,
+) -> None:
     script = scripted(sub_answer=SAID, synthesis=ModelError("refused"))
     answer = telling.answer(telling.way.wrap(script=script, config=synthesis()), BROAD)
     assert answer.text == "Hips and teeth [5][6]."
@@ -201,9 +245,15 @@ def test_where_the_transformation_fails_the_question_is_answered_at_once(telling
 
 @every_telling
 @pytest.mark.parametrize("parts", [[], [HEALTH]])
-def test_a_simple_question_is_answered_at_once_and_nothing_is_wrong(telling: Telling, parts: list[str]) -> None:
+def test_a_simple_question_is_answered_at_once_and_nothing_is_wrong(
+    telling: Telling, parts: list[str]
+) -> None:
     def script(prompt: Prompt) -> Any:
-        return {"sub_queries": parts} if prompt.mode == "decompose" else {"answer": "Plainly [1]."}[prompt.mode]
+        return (
+            {"sub_queries": parts}
+            if prompt.mode == "decompose"
+            else {"answer": "Plainly [1]."}[prompt.mode]
+        )
 
     answer = telling.answer(telling.way.wrap(script=script, config=synthesis()), BROAD)
     assert answer.text == "Plainly [1]."
@@ -213,7 +263,9 @@ def test_a_simple_question_is_answered_at_once_and_nothing_is_wrong(telling: Tel
 
 @every_telling
 @pytest.mark.parametrize("method", ["anchored", "concat"])
-def test_the_question_and_each_part_are_searched_once_and_nothing_else_is(telling: Telling, method: str) -> None:
+def test_the_question_and_each_part_are_searched_once_and_nothing_else_is(
+    telling: Telling, method: str
+) -> None:
     config = synthesis(transformationType="combined", fusion={"method": method})
     searched = telling.way.wrap(script=scripted(sub_answer=SAID, synthesis=WHOLE), config=config)
     answer = telling.answer(searched, BROAD)
@@ -232,7 +284,9 @@ def test_a_part_whose_search_fails_is_left_out(telling: Telling) -> None:
             raise OSError("down")
         return search(query, top_k)
 
-    searched = telling.way.wrap(respond, script=scripted(sub_answer=SAID, synthesis="Well [1]."), config=synthesis())
+    searched = telling.way.wrap(
+        respond, script=scripted(sub_answer=SAID, synthesis="Well [1]."), config=synthesis()
+    )
     answer = telling.answer(searched, BROAD)
     assert answer.text == "Well [1]."
     assert troubles(answer) == [("search.sub_query", "failed")]
@@ -241,7 +295,9 @@ def test_a_part_whose_search_fails_is_left_out(telling: Telling) -> None:
 
 
 @every_telling
-def test_where_every_list_is_kept_the_plain_answer_reads_that_of_the_question(telling: Telling) -> None:
+def test_where_every_list_is_kept_the_plain_answer_reads_that_of_the_question(
+    telling: Telling,
+) -> None:
     script = scripted(sub_answer={HEALTH: "He is well [1]."}, answer="Plainly [1].")
     searched = telling.way.wrap(script=script, config=synthesis(fusion={"method": "concat"}))
     answer = telling.answer(searched, BROAD)
@@ -251,8 +307,12 @@ def test_where_every_list_is_kept_the_plain_answer_reads_that_of_the_question(te
 
 
 @every_telling
-def test_an_answer_holds_what_the_model_was_shown_and_how_the_question_was_transformed(telling: Telling) -> None:
-    searched = telling.way.wrap(script=scripted(sub_answer=SAID, synthesis=WHOLE), config=synthesis())
+def test_an_answer_holds_what_the_model_was_shown_and_how_the_question_was_transformed(
+    telling: Telling,
+) -> None:
+    searched = telling.way.wrap(
+        script=scripted(sub_answer=SAID, synthesis=WHOLE), config=synthesis()
+    )
     answer = telling.answer(searched, BROAD)
     shown = [entry["text"] for data in asked(searched, "sub_answer") for entry in data["passages"]]
     assert sorted(answer.context.split("\n\n")) == sorted(
@@ -267,7 +327,9 @@ def test_parts_that_find_nothing_are_not_put_to_the_model(telling: Telling) -> N
     def respond(query: str, top_k: int) -> Any:
         return [] if query in (VET, FEE) else search(query, top_k)
 
-    searched = telling.way.wrap(respond, script=scripted(sub_answer=SAID, answer="Plainly [1]."), config=synthesis())
+    searched = telling.way.wrap(
+        respond, script=scripted(sub_answer=SAID, answer="Plainly [1]."), config=synthesis()
+    )
     answer = telling.answer(searched, BROAD)
     assert answer.text == "Plainly [1]."
     assert [it.reason for it in answer.sub_answers] == ["", "no_passages", "no_passages"]
@@ -287,7 +349,9 @@ def test_invented_citations_are_removed_everywhere(telling: Telling) -> None:
 
 @every_telling
 def test_a_broad_follow_up_is_put_together_with_its_conversation(telling: Telling) -> None:
-    searched = telling.way.wrap(script=scripted(sub_answer=SAID, synthesis=WHOLE), config=synthesis())
+    searched = telling.way.wrap(
+        script=scripted(sub_answer=SAID, synthesis=WHOLE), config=synthesis()
+    )
 
     def script(prompt: Prompt) -> Any:
         reply = scripted(sub_answer=SAID, synthesis=WHOLE)(prompt)

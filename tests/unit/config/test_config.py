@@ -70,7 +70,9 @@ def refused(values: Any, **environ: str) -> ConfigError:
 
 # What is refused, and in which words
 
-NO_WEIGHTS = {key.name.rpartition(".")[2]: 0 for key in all_keys() if key.name.startswith("fusion.weights.")}
+NO_WEIGHTS = {
+    key.name.rpartition(".")[2]: 0 for key in all_keys() if key.name.startswith("fusion.weights.")
+}
 BAD: list[tuple[Any, str, str]] = [
     ({"topK": 0}, "topK", "topK must be a whole number from 1 to 10000, not 0 (decorator)"),
     ({"top_k": 0}, "topK", "not 0"),
@@ -90,9 +92,17 @@ BAD: list[tuple[Any, str, str]] = [
     ({"maxSubQueries": 7}, "maxSubQueries", "from 2 to 6"),
     ({"chunkSize": 0}, "chunkSize", "not 0"),
     ({"chunkOverlap": -1}, "chunkOverlap", "from 0 to 1000000"),
-    ({"chunkSize": 200, "chunkOverlap": 200}, "chunkOverlap", "less than chunkSize, which is 200 (decorator)"),
+    (
+        {"chunkSize": 200, "chunkOverlap": 200},
+        "chunkOverlap",
+        "less than chunkSize, which is 200 (decorator)",
+    ),
     ({"chunkSize": 100}, "chunkOverlap", "chunkOverlap must be less than chunkSize, which is 100"),
-    ({"transformationType": "rephrase"}, "transformationType", "one of rewrite, stepback, decompose"),
+    (
+        {"transformationType": "rephrase"},
+        "transformationType",
+        "one of rewrite, stepback, decompose",
+    ),
     ({"transformationType": ""}, "transformationType", 'not ""'),
     ({"transformationType": None}, "transformationType", "not null"),
     ({"transformationType": 3}, "transformationType", "not 3"),
@@ -105,7 +115,11 @@ BAD: list[tuple[Any, str, str]] = [
     ({"preprocess": {"enabled": 1}}, "preprocess.enabled", "true or false"),
     ({"preprocess": {"keepWords": "not"}}, "preprocess.keepWords", "a list of texts"),
     ({"preprocess": {"keepWords": ["not", 3]}}, "preprocess.keepWords.1", "must be a text, not 3"),
-    ({"preprocess": "off"}, "preprocess", "an object (or true or false, which sets preprocess.enabled)"),
+    (
+        {"preprocess": "off"},
+        "preprocess",
+        "an object (or true or false, which sets preprocess.enabled)",
+    ),
     ({"keywordEvidence": {"weight": 1.5}}, "keywordEvidence.weight", "a number from 0 to 1"),
     ({"keywordEvidence": {"weight": "0.5"}}, "keywordEvidence.weight", '"0.5"'),
     ({"keywordEvidence": {"weight": False}}, "keywordEvidence.weight", "not false"),
@@ -124,7 +138,11 @@ BAD: list[tuple[Any, str, str]] = [
     ({"fusion": {"weights": NO_WEIGHTS}}, "fusion.weights", "at least one of fusion.weights"),
     ({"limits": 5}, "limits", "must be an object"),
     ({"limits": {"deadlineMs": 0}}, "limits.deadlineMs", "from 1 to 600000"),
-    ({"llm": {"inputPrice": -1}}, "llm.inputPrice", "must be a number of at least 0, or null, not -1"),
+    (
+        {"llm": {"inputPrice": -1}},
+        "llm.inputPrice",
+        "must be a number of at least 0, or null, not -1",
+    ),
     ({"llm": {"temperature": 3}}, "llm.temperature", "from 0 to 2, or null"),
     ({"llm": {"baseUrl": "localhost:11434/v1"}}, "llm.baseUrl", "begins with http:// or https://"),
     ({"llm": {"prompts": ["x"]}}, "llm.prompts", "an object of texts"),
@@ -151,7 +169,11 @@ BAD: list[tuple[Any, str, str]] = [
         "store.integrated",
         "false if a sparse index is named",
     ),
-    ({"enabled": True}, "enabled", "enabled belongs to preprocess, keywordEvidence, hybrid, rerank, cache"),
+    (
+        {"enabled": True},
+        "enabled",
+        "enabled belongs to preprocess, keywordEvidence, hybrid, rerank, cache",
+    ),
     ({"fusion": {"topK": 3}}, "fusion.topK", "topK belongs to the top level"),
     ({"fusion.rrfK": 3}, "fusion.rrfK", 'write rrfK inside the object "fusion"'),
     ({"fusion": {"$schema": "x"}}, "fusion.$schema", "the names here are method, weights, rrfK"),
@@ -166,8 +188,12 @@ BAD: list[tuple[Any, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("values", "path", "words"), BAD, ids=[f"{row[1]}-{i}" for i, row in enumerate(BAD)])
-def test_a_bad_config_is_refused_by_name_and_with_what_is_allowed(values: Any, path: str, words: str) -> None:
+@pytest.mark.parametrize(
+    ("values", "path", "words"), BAD, ids=[f"{row[1]}-{i}" for i, row in enumerate(BAD)]
+)
+def test_a_bad_config_is_refused_by_name_and_with_what_is_allowed(
+    values: Any, path: str, words: str
+) -> None:
     error = refused(values)
     assert error.path == path
     assert words in str(error)
@@ -214,7 +240,16 @@ SECRET_KEYS = [
     "hf_token",
     "key",
 ]
-SECRET_KEYS += ["key", "pineconeKey", "password", "clientSecret", "credentials", "Authorization", "apikey", "api-key"]
+SECRET_KEYS += [
+    "key",
+    "pineconeKey",
+    "password",
+    "clientSecret",
+    "credentials",
+    "Authorization",
+    "apikey",
+    "api-key",
+]
 
 
 @pytest.mark.parametrize("key", SECRET_KEYS)
@@ -271,7 +306,9 @@ TEXTS = [key for key in all_keys() if key.kind in ("str", "list", "object")]
 def test_a_key_is_refused_in_every_text_setting_and_not_repeated(key: Key) -> None:
     for secret in KEYS:
         for text in (secret, f"https://host/{secret}/v1", f"say {secret}."):
-            value: Any = {"str": text, "list": ["word", text], "object": {"rewrite": text}}[key.kind]
+            value: Any = {"str": text, "list": ["word", text], "object": {"rewrite": text}}[
+                key.kind
+            ]
             for part in reversed(key.path):
                 value = {part: value}
             error = refused(value)
@@ -337,7 +374,9 @@ def stacked(tmp_path: Path, *layers: str) -> Config:
     environ = {"QTM_TOP_K": "11"} if "environment" in layers else {}
     if "file" in layers:
         environ["QTM_CONFIG"] = write(tmp_path, '{"topK": 12}')
-    config = Config.load({"topK": 13} if "decorator" in layers else None, environ=environ, origin="decorator")
+    config = Config.load(
+        {"topK": 13} if "decorator" in layers else None, environ=environ, origin="decorator"
+    )
     return config.overridden({"topK": 14}) if "call" in layers else config
 
 
@@ -382,8 +421,14 @@ def test_nothing_set_means_the_defaults() -> None:
 
 
 def test_a_named_file_takes_the_place_of_the_one_in_the_environment(tmp_path: Path) -> None:
-    other, named = write(tmp_path, '{"topK": 7}', "a.json"), write(tmp_path, '{"chunkSize": 900}', "b.json")
-    for config in (Config.load(named, environ={"QTM_CONFIG": other}), Config.from_file(named, environ={})):
+    other, named = (
+        write(tmp_path, '{"topK": 7}', "a.json"),
+        write(tmp_path, '{"chunkSize": 900}', "b.json"),
+    )
+    for config in (
+        Config.load(named, environ={"QTM_CONFIG": other}),
+        Config.from_file(named, environ={}),
+    ):
         assert (config.settings.top_k, config.settings.chunk_size) == (4, 900)
 
 
@@ -404,7 +449,9 @@ def test_settings_are_complete_and_checked() -> None:
         Config.load(Settings(top_k=0))
 
 
-def test_the_process_environment_is_read_by_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_process_environment_is_read_by_default(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("QTM_TOP_K", "17")
     assert Config.load().settings.top_k == 17
     assert Config.from_file(write(tmp_path, "{}")).settings.top_k == 17
@@ -419,10 +466,15 @@ def test_values_that_agree_only_across_layers_are_accepted() -> None:
 
 def test_an_override_merges_deeply_and_leaves_the_config_as_it_was() -> None:
     config = load({"fusion": {"rrfK": 30}, "llm": {"prompts": {"rewrite": "A"}}})
-    changed = config.overridden({"fusion": {"weights": {"hyde": 0}}, "llm": {"prompts": {"hyde": "B"}}})
+    changed = config.overridden(
+        {"fusion": {"weights": {"hyde": 0}}, "llm": {"prompts": {"hyde": "B"}}}
+    )
     assert (changed.settings.fusion.rrf_k, changed.settings.fusion.weights.hyde) == (30, 0.0)
     assert changed.settings.llm.prompts == {"rewrite": "A", "hyde": "B"}
-    assert (config.settings.fusion.weights.hyde, config.settings.llm.prompts) == (0.8, {"rewrite": "A"})
+    assert (config.settings.fusion.weights.hyde, config.settings.llm.prompts) == (
+        0.8,
+        {"rewrite": "A"},
+    )
     assert changed.origins["fusion.rrfK"] == "decorator"
     assert changed.origins["fusion.weights.hyde"] == "call"
 
@@ -496,19 +548,27 @@ FRIENDLY: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"topK": 8.0}, {"topK": 8}),
     ({"fusion": {"weights": {"hyde": 1}}}, {"fusion": {"weights": {"hyde": 1.0}}}),
     ({"preprocess": {"keepWords": ("a", "b")}}, {"preprocess": {"keepWords": ["a", "b"]}}),
-    ({"llm": {"prompts": {"multiQuery": "A", "hyde": "B"}}}, {"llm": {"prompts": {"multi_query": "A", "hyde": "B"}}}),
+    (
+        {"llm": {"prompts": {"multiQuery": "A", "hyde": "B"}}},
+        {"llm": {"prompts": {"multi_query": "A", "hyde": "B"}}},
+    ),
     ({"$schema": "./schema.json", "$comment": "For the handbook.", "topK": 8}, {"topK": 8}),
 ]
 
 
 @pytest.mark.parametrize(("written", "plain"), FRIENDLY)
-def test_a_friendly_spelling_means_the_plain_one(written: dict[str, Any], plain: dict[str, Any]) -> None:
+def test_a_friendly_spelling_means_the_plain_one(
+    written: dict[str, Any], plain: dict[str, Any]
+) -> None:
     assert load(written) == load(plain)
 
 
 def snake_cased(values: Mapping[str, Any]) -> dict[str, Any]:
     names = {camel(part): part for key in all_keys() for part in key.path}
-    return {names.get(key, key): snake_cased(v) if isinstance(v, Mapping) else v for key, v in values.items()}
+    return {
+        names.get(key, key): snake_cased(v) if isinstance(v, Mapping) else v
+        for key, v in values.items()
+    }
 
 
 def test_snake_case_means_the_same_as_camel_case() -> None:
@@ -533,7 +593,9 @@ WEIGHTS = st.dictionaries(st.sampled_from([*FILLED_BY]), st.none() | st.floats(0
 DEFINITIONS = st.fixed_dictionaries(
     {
         "prompt": st.text(min_size=1, max_size=20).map(str.strip).filter(bool),
-        "fields": WEIGHTS.map(lambda weights: weights | {"keywords": None} if "keywords" in weights else weights),
+        "fields": WEIGHTS.map(
+            lambda weights: weights | {"keywords": None} if "keywords" in weights else weights
+        ),
     }
 )
 
@@ -558,7 +620,9 @@ def value_of(key: Key) -> st.SearchStrategy[Any]:
 @st.composite
 def any_settings(draw: st.DrawFn) -> Settings:
     values = asdict(Settings())
-    for key in draw(st.lists(st.sampled_from(all_keys()), max_size=12, unique_by=lambda key: key.name)):
+    for key in draw(
+        st.lists(st.sampled_from(all_keys()), max_size=12, unique_by=lambda key: key.name)
+    ):
         holder = values
         for part in key.path[:-1]:
             holder = holder[part]
@@ -567,7 +631,9 @@ def any_settings(draw: st.DrawFn) -> Settings:
     values["fusion"]["weights"]["original"] = values["fusion"]["weights"]["original"] or 1.0
     values["hybrid"]["vector_weight"] = values["hybrid"]["vector_weight"] or 1.0
     values["store"]["index"] = values["store"]["index"] or "passages"
-    values["store"]["integrated"] &= not (values["store"]["sparse_index"] or values["store"]["sparse_host"])
+    values["store"]["integrated"] &= not (
+        values["store"]["sparse_index"] or values["store"]["sparse_host"]
+    )
     return build_settings(Settings, values)  # type: ignore[no-any-return]
 
 
@@ -581,8 +647,17 @@ def test_what_is_written_out_is_read_back(chosen: Settings) -> None:
     validator().validate(written)
 
 
-KEY = st.sampled_from([camel(part) for key in all_keys() for part in key.path]) | st.text(max_size=8)
-SCALAR = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.binary(max_size=3)
+KEY = st.sampled_from([camel(part) for key in all_keys() for part in key.path]) | st.text(
+    max_size=8
+)
+SCALAR = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.binary(max_size=3)
+)
 JUNK = st.recursive(
     SCALAR | st.just(10**400),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEY, inner, max_size=5),
@@ -614,7 +689,9 @@ def test_junk_in_the_environment_is_a_config_or_a_config_error(key: Key, text: s
 
 @given(st.binary(max_size=40))
 @settings(max_examples=60, deadline=None)
-def test_junk_in_a_file_is_a_config_or_a_config_error(tmp_path_factory: pytest.TempPathFactory, junk: bytes) -> None:
+def test_junk_in_a_file_is_a_config_or_a_config_error(
+    tmp_path_factory: pytest.TempPathFactory, junk: bytes
+) -> None:
     file = tmp_path_factory.getbasetemp() / "junk"
     for name in (file.with_suffix(".json"), file.with_suffix(".toml")):
         name.write_bytes(junk)
@@ -665,7 +742,11 @@ def test_assignments_count_together_and_the_last_of_a_key() -> None:
     assert (made.chunk_size, made.chunk_overlap, made.top_k) == (100, 50, 2)
 
 
-@given(st.lists(st.text() | st.builds("{}={}".format, st.sampled_from(known_keys()), st.text()), max_size=3))
+@given(
+    st.lists(
+        st.text() | st.builds("{}={}".format, st.sampled_from(known_keys()), st.text()), max_size=3
+    )
+)
 def test_any_assignment_is_a_config_or_a_config_error(texts: list[str]) -> None:
     with contextlib.suppress(ConfigError):
         load(None).assigned(texts)
@@ -692,13 +773,21 @@ PARSED: list[tuple[str, str, str, Any]] = [
     ("QTM_PREPROCESS_KEEP_WORDS", "", "preprocess.keepWords", []),
     ("QTM_CHAT_MODEL", "123", "chatModel", "123"),
     ("QTM_CACHE_TENANT", "", "cache.tenant", ""),
-    *[("QTM_CACHE_ENABLED", text, "cache.enabled", True) for text in ("true", "1", "yes", "on", "TRUE", " Yes ")],
-    *[("QTM_CACHE_ENABLED", text, "cache.enabled", False) for text in ("false", "0", "no", "off", "OFF")],
+    *[
+        ("QTM_CACHE_ENABLED", text, "cache.enabled", True)
+        for text in ("true", "1", "yes", "on", "TRUE", " Yes ")
+    ],
+    *[
+        ("QTM_CACHE_ENABLED", text, "cache.enabled", False)
+        for text in ("false", "0", "no", "off", "OFF")
+    ],
 ]
 
 
 @pytest.mark.parametrize(("name", "text", "key", "value"), PARSED)
-def test_an_environment_variable_is_read_by_the_type_of_its_key(name: str, text: str, key: str, value: Any) -> None:
+def test_an_environment_variable_is_read_by_the_type_of_its_key(
+    name: str, text: str, key: str, value: Any
+) -> None:
     rows = {row[0]: row[1:] for row in load(None, **{name: text}).rows()}
     assert rows[key] == (value, f"environment {name}")
     assert type(rows[key][0]) is type(value)
@@ -724,7 +813,11 @@ BAD_ENVIRONMENT = [
 
 
 def test_what_kubernetes_sets_beside_a_service_of_that_name_is_passed_over() -> None:
-    environ = {"QTM_PORT": "tcp://10.0.0.7:80", "QTM_PORT_80_TCP_ADDR": "10.0.0.7", "QTM_SERVICE_HOST": "10.0.0.7"}
+    environ = {
+        "QTM_PORT": "tcp://10.0.0.7:80",
+        "QTM_PORT_80_TCP_ADDR": "10.0.0.7",
+        "QTM_SERVICE_HOST": "10.0.0.7",
+    }
     environ |= {"QTM_SERVICE_PORT": "80", "QTM_SERVICE_PORT_HTTP": "80"}
     assert Config.load(None, environ=environ) == Config.load(None, environ={})
 
@@ -738,7 +831,10 @@ def test_a_bad_environment_variable_is_refused_by_name(name: str, text: str, wor
 
 
 def test_variables_that_are_no_settings_are_left_alone() -> None:
-    assert load(None, QTM_MODEL_DIR="/models", PATH="/bin", OPENAI_API_KEY=SECRET, QTMX="1").settings == Settings()
+    assert (
+        load(None, QTM_MODEL_DIR="/models", PATH="/bin", OPENAI_API_KEY=SECRET, QTMX="1").settings
+        == Settings()
+    )
 
 
 def test_every_key_has_a_variable_of_its_own() -> None:
@@ -759,13 +855,22 @@ def test_the_config_of_the_seeds_loads_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_byte_order_mark_is_tolerated(tmp_path: Path) -> None:
-    assert Config.from_file(write(tmp_path, b'\xef\xbb\xbf{"topK": 9}'), environ={}).settings.top_k == 9
+    assert (
+        Config.from_file(write(tmp_path, b'\xef\xbb\xbf{"topK": 9}'), environ={}).settings.top_k
+        == 9
+    )
 
 
 def test_toml_is_read_by_its_suffix(tmp_path: Path) -> None:
-    file = write(tmp_path, 'topK = 9\nfusion = "max"\n[llm]\nbase_url = "http://localhost/v1"\n', "x.toml")
+    file = write(
+        tmp_path, 'topK = 9\nfusion = "max"\n[llm]\nbase_url = "http://localhost/v1"\n', "x.toml"
+    )
     chosen = Config.load(Path(file), environ={}).settings
-    assert (chosen.top_k, chosen.fusion.method, chosen.llm.base_url) == (9, "max", "http://localhost/v1")
+    assert (chosen.top_k, chosen.fusion.method, chosen.llm.base_url) == (
+        9,
+        "max",
+        "http://localhost/v1",
+    )
 
 
 BAD_FILES: list[tuple[str | bytes, str, str]] = [
@@ -781,7 +886,11 @@ BAD_FILES: list[tuple[str | bytes, str, str]] = [
     ('{"topK": 1' + "0" * 5000 + "}", "x.json", "a number that is too long"),
     ("[" * 100_000, "x.json", "nested too deeply"),
     ('{"topK": 4}'.encode("utf-16"), "x.json", "is not UTF-8"),
-    ("topK: 4", "x.yaml", "must be JSON or TOML, not YAML; write the same keys as JSON, or as TOML"),
+    (
+        "topK: 4",
+        "x.yaml",
+        "must be JSON or TOML, not YAML; write the same keys as JSON, or as TOML",
+    ),
     ("topK = ", "x.toml", "is not TOML: Invalid value (at"),
     ("topK = 1\ntopK = 2", "x.toml", "is not TOML"),
     ("topK = 2024-01-01", "x.toml", "not a Python date"),
@@ -789,7 +898,9 @@ BAD_FILES: list[tuple[str | bytes, str, str]] = [
 
 
 @pytest.mark.parametrize(("text", "name", "words"), BAD_FILES, ids=[row[2] for row in BAD_FILES])
-def test_a_bad_file_is_refused_by_name(text: str | bytes, name: str, words: str, tmp_path: Path) -> None:
+def test_a_bad_file_is_refused_by_name(
+    text: str | bytes, name: str, words: str, tmp_path: Path
+) -> None:
     file = write(tmp_path, text, name)
     error = refused(file)
     assert words in str(error)
@@ -838,15 +949,29 @@ def test_the_schema_says_what_the_settings_say() -> None:
         "minimum": 1,
         "type": "integer",
     }
-    assert definitions["EscalationSettings"]["properties"]["mode"]["enum"] == ["always", "never", "auto"]
+    assert definitions["EscalationSettings"]["properties"]["mode"]["enum"] == [
+        "always",
+        "never",
+        "auto",
+    ]
     assert all(node["additionalProperties"] is False for node in (schema, *definitions.values()))
-    described = [entry for node in (schema, *definitions.values()) for entry in node["properties"].values()]
+    described = [
+        entry for node in (schema, *definitions.values()) for entry in node["properties"].values()
+    ]
     assert all(entry["description"] for entry in described)
 
 
 @pytest.mark.parametrize(
     "values",
-    [{"topK": 0}, {"topK": "8"}, {"topK": True}, {"topk": 4}, {"store": "best"}, {"cache": 3}, {"fusion": {"rrk": 1}}],
+    [
+        {"topK": 0},
+        {"topK": "8"},
+        {"topK": True},
+        {"topk": 4},
+        {"store": "best"},
+        {"cache": 3},
+        {"fusion": {"rrk": 1}},
+    ],
 )
 def test_the_schema_refuses_what_is_refused(values: dict[str, Any]) -> None:
     with pytest.raises(jsonschema.ValidationError):
@@ -855,7 +980,14 @@ def test_the_schema_refuses_what_is_refused(values: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [{"fusion": "max"}, {"cache": False}, {"escalation": "auto"}, {"log": "x"}, {"log": None}, {"$schema": "x"}],
+    [
+        {"fusion": "max"},
+        {"cache": False},
+        {"escalation": "auto"},
+        {"log": "x"},
+        {"log": None},
+        {"$schema": "x"},
+    ],
 )
 def test_the_schema_knows_the_shorthands(values: dict[str, Any]) -> None:
     validator().validate(values)
@@ -875,15 +1007,28 @@ def test_every_ready_file_loads_and_follows_the_schema(path: Path) -> None:
 
 @pytest.mark.parametrize("path", READY, ids=lambda path: path.name)
 def test_a_preset_is_its_file_whatever_way_it_is_named(path: Path) -> None:
-    name, settings = path.name.removesuffix(".config.json"), Config.from_file(path, environ={}).settings
-    assert load(name).settings == Config.preset(name, environ={}).settings == load(QTM_CONFIG=name).settings == settings
+    name, settings = (
+        path.name.removesuffix(".config.json"),
+        Config.from_file(path, environ={}).settings,
+    )
+    assert (
+        load(name).settings
+        == Config.preset(name, environ={}).settings
+        == load(QTM_CONFIG=name).settings
+        == settings
+    )
     assert Config.preset(name, environ={}).origins["transformationType"] == f"preset {name}"
 
 
 def test_a_preset_lies_over_the_environment_and_a_mapping_over_the_preset() -> None:
     assert load("Step_Back", QTM_TRANSFORMATION_TYPE="hyde", QTM_TOP_K="9").settings.top_k == 9
-    assert load("step-back", QTM_TRANSFORMATION_TYPE="hyde").settings.transformation_type == "stepback"
-    assert load({"transformationType": "rewrite"}, QTM_CONFIG="hyde").settings.transformation_type == "rewrite"
+    assert (
+        load("step-back", QTM_TRANSFORMATION_TYPE="hyde").settings.transformation_type == "stepback"
+    )
+    assert (
+        load({"transformationType": "rewrite"}, QTM_CONFIG="hyde").settings.transformation_type
+        == "rewrite"
+    )
 
 
 def test_a_file_goes_before_the_preset_of_its_name_unless_the_preset_is_asked_for(
@@ -899,10 +1044,13 @@ def test_a_file_goes_before_the_preset_of_its_name_unless_the_preset_is_asked_fo
 
 def test_a_preset_that_is_none_is_refused_with_the_nearest_and_all_names() -> None:
     with pytest.raises(
-        ConfigError, match=r'no preset "atuo"; did you mean auto\? the presets are all, auto, .*, synthesis'
+        ConfigError,
+        match=r'no preset "atuo"; did you mean auto\? the presets are all, auto, .*, synthesis',
     ):
         Config.preset("atuo")
-    assert "no preset has this name; did you mean auto? `qtm config presets` lists them" in str(refused("atuo"))
+    assert "no preset has this name; did you mean auto? `qtm config presets` lists them" in str(
+        refused("atuo")
+    )
     assert "preset" not in str(refused("nope.json"))
     # What takes a path alone says so.
     with pytest.raises(ConfigError, match="file auto does not exist"):
@@ -915,9 +1063,20 @@ def ready(name: str) -> Settings:
 
 def test_the_ready_files_are_these() -> None:
     budgets = ["words", "balanced", "thorough"]
-    others = ["query-transform", "rules", "auto", "research", "strip-as-text", "seed-parity", "off", *budgets]
+    others = [
+        "query-transform",
+        "rules",
+        "auto",
+        "research",
+        "strip-as-text",
+        "seed-parity",
+        "off",
+        *budgets,
+    ]
     own_store = ["hybrid", "rerank", "synthesis", "contextual", "pinecone"]
-    assert sorted(path.name for path in READY) == sorted(f"{name}.config.json" for name in others + own_store)
+    assert sorted(path.name for path in READY) == sorted(
+        f"{name}.config.json" for name in others + own_store
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in TRANSFORMS if name != "none"])
@@ -930,11 +1089,19 @@ def test_every_transformation_is_a_preset_that_sets_it_alone(name: str) -> None:
 def test_the_ready_files_do_what_they_are_named_for() -> None:
     assert ready("rules") == Settings()
     off = ready("off")
-    assert (off.transformation_type, off.preprocess.enabled, off.keyword_evidence.enabled) == ("none", False, False)
+    assert (off.transformation_type, off.preprocess.enabled, off.keyword_evidence.enabled) == (
+        "none",
+        False,
+        False,
+    )
     strip = ready("strip-as-text")
     assert (strip.preprocess.apply_to, strip.keyword_evidence.enabled) == ("text", False)
     seed = ready("seed-parity")
-    assert (seed.fusion.method, seed.fusion.include_original, seed.keyword_evidence.enabled) == ("max", False, False)
+    assert (seed.fusion.method, seed.fusion.include_original, seed.keyword_evidence.enabled) == (
+        "max",
+        False,
+        False,
+    )
     research = ready("research")
     assert (research.max_sub_queries, research.llm.sub_query_style) == (5, "research")
     assert (research.fusion.method, research.fusion.min_successes) == ("concat", 2)
@@ -943,30 +1110,41 @@ def test_the_ready_files_do_what_they_are_named_for() -> None:
     assert ready("hybrid").hybrid.enabled
     assert ready("rerank").rerank.enabled
     assert ready("contextual").contextual_chunks
-    assert (ready("synthesis").answer.mode, ready("synthesis").transformation_type) == ("synthesis", "decompose")
+    assert (ready("synthesis").answer.mode, ready("synthesis").transformation_type) == (
+        "synthesis",
+        "decompose",
+    )
     assert (ready("pinecone").store.kind, ready("pinecone").store.index) == ("pinecone", "passages")
     for name in ("auto", "query-transform"):
-        assert (ready(name).transformation_type, ready(name).escalation.mode) == ("combined", "auto")
+        assert (ready(name).transformation_type, ready(name).escalation.mode) == (
+            "combined",
+            "auto",
+        )
 
 
 def test_the_reference_is_up_to_date() -> None:
     text = (ROOT / "docs/configuration.md").read_text("utf-8")
     _, _, reference = text.partition("## All keys\n\n")
-    assert reference == markdown_table(), "replace what follows '## All keys' by qtmiddleware.config.markdown_table()"
+    assert reference == markdown_table(), (
+        "replace what follows '## All keys' by qtmiddleware.config.markdown_table()"
+    )
     assert all(f"| `{key}` |" in reference for key in known_keys())
 
 
 def test_the_reference_names_every_ready_file_and_prompt() -> None:
     text = (ROOT / "docs/configuration.md").read_text("utf-8")
     comments = {
-        path.name.removesuffix(".config.json"): json.loads(path.read_text("utf-8"))["$comment"] for path in READY
+        path.name.removesuffix(".config.json"): json.loads(path.read_text("utf-8"))["$comment"]
+        for path in READY
     }
     assert all(f"\n| `{name}` | {said} |\n" in text for name, said in comments.items())
     assert all(f"`{name}`" in text for name in PROMPT_NAMES)
 
 
 def test_rows_are_ready_for_json() -> None:
-    rows = list(load({"preprocess": {"keepWords": ["a"]}, "llm": {"prompts": {"hyde": "x"}}}).rows())
+    rows = list(
+        load({"preprocess": {"keepWords": ["a"]}, "llm": {"prompts": {"hyde": "x"}}}).rows()
+    )
     assert tuple(row[0] for row in rows) == known_keys()
     assert json.loads(json.dumps(rows)) == [list(row) for row in rows]
     assert ("preprocess.keepWords", ["a"], "decorator") in rows

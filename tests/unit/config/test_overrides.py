@@ -61,7 +61,9 @@ def test_threads_do_not_see_each_other() -> None:
         return before, seen
 
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(inside, range(8))) == [((), ({"top_k": number},)) for number in range(8)]
+        assert list(pool.map(inside, range(8))) == [
+            ((), ({"top_k": number},)) for number in range(8)
+        ]
 
 
 async def test_tasks_do_not_see_each_other_but_their_makers_block() -> None:

@@ -82,7 +82,9 @@ def test_an_option_that_a_pickle_lacks_gets_its_default_and_no_other_one_moves(p
 def test_an_option_that_a_pickled_config_lacks_has_its_default_for_origin() -> None:
     config = Config.load({"topK": 7}, environ={})
     origins = {name: origin for name, origin in config.origins.items() if name != "scores"}
-    rows = {name: (value, origin) for name, value, origin in Config(config.settings, origins).rows()}
+    rows = {
+        name: (value, origin) for name, value, origin in Config(config.settings, origins).rows()
+    }
     assert rows["topK"] == (7, "config")
     assert rows["scores"] == ("backend", "default")
 

@@ -18,7 +18,12 @@ from haystack.components.builders import PromptBuilder
 from haystack.components.joiners import DocumentJoiner
 from haystack.components.retrievers import SentenceWindowRetriever
 from haystack.components.writers import DocumentWriter
-from haystack.core.errors import DeserializationError, PipelineConnectError, PipelineRuntimeError, SerializationError
+from haystack.core.errors import (
+    DeserializationError,
+    PipelineConnectError,
+    PipelineRuntimeError,
+    SerializationError,
+)
 from haystack.core.super_component import SuperComponent
 from haystack.dataclasses import ChatMessage, ToolCall
 from hypothesis import given
@@ -44,8 +49,13 @@ from tests.support.haystack_world import (
 
 WIDE = 50
 REWRITE = "Jaco's health concerns"
-PATIENT = {"transformationType": "rewrite", "limits": {"llmTimeoutMs": 50_000, "deadlineMs": 55_000}}
-ALLOWED: dict[str, Any] = {"allowed_modules": ["qtmiddleware", "tests", __name__]} if AsyncPipeline is Pipeline else {}
+PATIENT = {
+    "transformationType": "rewrite",
+    "limits": {"llmTimeoutMs": 50_000, "deadlineMs": 55_000},
+}
+ALLOWED: dict[str, Any] = (
+    {"allowed_modules": ["qtmiddleware", "tests", __name__]} if AsyncPipeline is Pipeline else {}
+)
 
 
 @pytest.fixture(autouse=True)
@@ -64,10 +74,14 @@ def name_type(value: Any) -> str:
 
 
 def transforming(inner: Any, **options: Any) -> QueryTransformRetriever:
-    return QueryTransformRetriever(inner, config=PATIENT, client=Replies({"rewrite": REWRITE}), **options)
+    return QueryTransformRetriever(
+        inner, config=PATIENT, client=Replies({"rewrite": REWRITE}), **options
+    )
 
 
-async def call(retriever: QueryTransformRetriever, is_async: bool, *args: Any, **named: Any) -> dict[str, Any]:
+async def call(
+    retriever: QueryTransformRetriever, is_async: bool, *args: Any, **named: Any
+) -> dict[str, Any]:
     return await retriever.run_async(*args, **named) if is_async else retriever.run(*args, **named)
 
 
@@ -105,13 +119,17 @@ def test_the_passage_that_answers_comes_first_where_the_plain_retriever_has_it_t
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_a_retriever_of_vectors_works_with_the_embedder_of_its_texts(is_async: bool) -> None:
     inner = by_vectors()
-    found = await call(QueryTransformRetriever(inner, text_embedder=WordEmbedder()), is_async, QUESTION)
+    found = await call(
+        QueryTransformRetriever(inner, text_embedder=WordEmbedder()), is_async, QUESTION
+    )
     assert ids(found)[0] == "health"
     assert len(found["documents"]) == 4
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-@pytest.mark.parametrize("make", [by_words, CountingRetriever, lambda: find], ids=["async", "blocking", "function"])
+@pytest.mark.parametrize(
+    "make", [by_words, CountingRetriever, lambda: find], ids=["async", "blocking", "function"]
+)
 async def test_any_retriever_serves_blocking_and_awaiting_calls(make: Any, is_async: bool) -> None:
     found = await call(transforming(make()), is_async, QUESTION)
     assert ids(found)[0] == "health"
@@ -143,7 +161,9 @@ def test_scores_may_be_ours_which_fall_with_the_order() -> None:
         by_words(),
         lambda query: [{"id": it.id, "text": it.content, "score": it.score} for it in find(query)],
     ):
-        found = QueryTransformRetriever(inner, config={"scores": "fused"}).run(QUESTION)["documents"]
+        found = QueryTransformRetriever(inner, config={"scores": "fused"}).run(QUESTION)[
+            "documents"
+        ]
         scores = [it.score for it in found]
         assert scores == sorted(scores, reverse=True)
         assert found[0].id == "health" if len(found) > 4 else True
@@ -182,7 +202,9 @@ OURS = QueryTransformRetriever(PLAIN)
 
 @given(query=st.text(), top_k=st.integers(0, 8))
 def test_whatever_is_asked_as_many_documents_come_as_without_us(query: str, top_k: int) -> None:
-    assert len(OURS.run(query, top_k=top_k)["documents"]) == len(PLAIN.run(query, top_k=top_k)["documents"])
+    assert len(OURS.run(query, top_k=top_k)["documents"]) == len(
+        PLAIN.run(query, top_k=top_k)["documents"]
+    )
 
 
 def test_a_match_has_all_its_scores_and_the_document_it_is() -> None:
@@ -197,7 +219,10 @@ def test_a_match_has_all_its_scores_and_the_document_it_is() -> None:
 def test_the_callers_number_goes_before_ours_and_that_before_the_retrievers() -> None:
     assert len(QueryTransformRetriever(CountingRetriever(3)).run(QUESTION)["documents"]) == 3
     ours = QueryTransformRetriever(CountingRetriever(3), top_k=2)
-    assert [len(ours.run(QUESTION)["documents"]), len(ours.run(QUESTION, top_k=5)["documents"])] == [2, 5]
+    assert [
+        len(ours.run(QUESTION)["documents"]),
+        len(ours.run(QUESTION, top_k=5)["documents"]),
+    ] == [2, 5]
 
 
 def test_the_inner_one_is_asked_for_more_so_that_there_is_something_to_weigh() -> None:
@@ -205,10 +230,15 @@ def test_the_inner_one_is_asked_for_more_so_that_there_is_something_to_weigh() -
     assert asked == [(QUESTION, WIDE)]
 
 
-@pytest.mark.parametrize("inner", [Whole(), lambda query: find(query, len(TEXTS))], ids=["component", "function"])
+@pytest.mark.parametrize(
+    "inner", [Whole(), lambda query: find(query, len(TEXTS))], ids=["component", "function"]
+)
 def test_what_takes_no_number_is_cut_to_it(inner: Any) -> None:
     retriever = QueryTransformRetriever(inner, top_k=2)
-    assert [len(retriever.run(QUESTION)["documents"]), len(retriever.run(QUESTION, top_k=3)["documents"])] == [2, 3]
+    assert [
+        len(retriever.run(QUESTION)["documents"]),
+        len(retriever.run(QUESTION, top_k=3)["documents"]),
+    ] == [2, 3]
     assert len(QueryTransformRetriever(inner).run(QUESTION)["documents"]) == len(TEXTS)
     assert ids(retriever.run(QUESTION)) == ["health", retriever.run(QUESTION)["documents"][1].id]
 
@@ -219,14 +249,18 @@ def test_filters_and_further_arguments_go_to_the_retriever() -> None:
     assert ids(retriever.run(QUESTION, retriever_kwargs={"only": "toys"})) == ["toys"]
     real = QueryTransformRetriever(by_words())
     short = {"field": "meta.n", "operator": "<", "value": 30}
-    assert set(ids(real.run(QUESTION, filters=short))) <= {id_ for id_, text in TEXTS.items() if len(text) < 30}
+    assert set(ids(real.run(QUESTION, filters=short))) <= {
+        id_ for id_, text in TEXTS.items() if len(text) < 30
+    }
 
 
 async def test_a_misspelt_option_of_a_call_is_refused_with_the_nearest_one() -> None:
     wrapped: Any = QueryTransformRetriever(lambda query: [])
     with pytest.raises(TypeError, match=r"has no option 'topk'; did you mean top_k\?"):
         wrapped.retrieve("a question", topk=3)
-    with pytest.raises(TypeError, match=r"it is a setting: put it into qtm_config=\{\"rerank\": \.\.\.\}"):
+    with pytest.raises(
+        TypeError, match=r"it is a setting: put it into qtm_config=\{\"rerank\": \.\.\.\}"
+    ):
         await wrapped.aretrieve("a question", rerank=True)
 
 
@@ -263,7 +297,9 @@ CONVERSATION = [
     ChatMessage.from_system("You are kind."),
     ChatMessage.from_user("Who is Jaco?"),
     ChatMessage.from_assistant(tool_calls=[ToolCall("search", {"query": "Jaco"}, id="1")]),
-    ChatMessage.from_tool("passages of a tool", origin=ToolCall("search", {"query": "Jaco"}, id="1")),
+    ChatMessage.from_tool(
+        "passages of a tool", origin=ToolCall("search", {"query": "Jaco"}, id="1")
+    ),
     ChatMessage.from_assistant("A dog of nine years."),
 ]
 
@@ -274,7 +310,9 @@ async def test_messages_of_haystack_are_the_conversation(is_async: bool) -> None
     retriever = QueryTransformRetriever(CountingRetriever(), config=PATIENT, client=client)
     found = await call(retriever, is_async, "Is he ill?", history=CONVERSATION)
     assert found["degradations"] == []
-    said = " ".join(text for messages in client.got for message in messages for text in message.texts)
+    said = " ".join(
+        text for messages in client.got for message in messages for text in message.texts
+    )
     assert "Who is Jaco?" in said
     assert "A dog of nine years." in said
     assert "passages of a tool" not in said
@@ -282,7 +320,9 @@ async def test_messages_of_haystack_are_the_conversation(is_async: bool) -> None
 
 def test_a_conversation_that_cannot_be_read_is_told_and_costs_nothing() -> None:
     found = QueryTransformRetriever(CountingRetriever()).run(QUESTION, history=[object()])  # type: ignore[list-item]
-    assert [(it["stage"], it["reason"]) for it in found["degradations"]] == [("history", "unreadable")]
+    assert [(it["stage"], it["reason"]) for it in found["degradations"]] == [
+        ("history", "unreadable")
+    ]
     assert len(found["documents"]) == 4
 
 
@@ -293,9 +333,13 @@ def test_what_a_chat_generator_tells_of_its_tokens_is_counted() -> None:
 
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize(
-    "replies", [[], [ChatMessage.from_assistant("")], RuntimeError("down")], ids=["none", "blank", "error"]
+    "replies",
+    [[], [ChatMessage.from_assistant("")], RuntimeError("down")],
+    ids=["none", "blank", "error"],
 )
-async def test_a_chat_generator_that_fails_costs_nothing_but_its_variants(replies: Any, is_async: bool) -> None:
+async def test_a_chat_generator_that_fails_costs_nothing_but_its_variants(
+    replies: Any, is_async: bool
+) -> None:
     @component
     class Broken:
         @component.output_types(replies=list[ChatMessage])
@@ -312,14 +356,16 @@ async def test_a_chat_generator_that_fails_costs_nothing_but_its_variants(replie
 
 
 def test_what_else_is_a_client_of_the_middleware_is_one_here() -> None:
-    found = QueryTransformRetriever(by_words(), config=PATIENT, client=ScriptedModel({"rewrite": REWRITE})).run(
-        QUESTION
-    )
+    found = QueryTransformRetriever(
+        by_words(), config=PATIENT, client=ScriptedModel({"rewrite": REWRITE})
+    ).run(QUESTION)
     assert [it["kind"] for it in found["variants"]] == ["original", "rewrite"]
 
 
 def test_a_component_that_does_not_chat_is_no_client() -> None:
-    with pytest.raises(qtm.ConfigError, match=r"client must be a chat generator.*WordEmbedder must take messages"):
+    with pytest.raises(
+        qtm.ConfigError, match=r"client must be a chat generator.*WordEmbedder must take messages"
+    ):
         QueryTransformRetriever(by_words(), client=WordEmbedder())
 
 
@@ -329,22 +375,34 @@ def test_a_component_that_does_not_chat_is_no_client() -> None:
 def test_it_stands_in_a_pipeline_where_the_retriever_stood() -> None:
     for kind in {Pipeline, AsyncPipeline}:
         pipeline = put_into_pipeline(transforming(by_words()), kind)
-        pipeline.add_component("prompt", PromptBuilder("{{ documents[0].content }}", required_variables="*"))
+        pipeline.add_component(
+            "prompt", PromptBuilder("{{ documents[0].content }}", required_variables="*")
+        )
         pipeline.connect("retriever.documents", "prompt.documents")
         inputs = {"retriever": {"query": QUESTION, "history": CONVERSATION}}
         outputs = pipeline.run(inputs)
         assert outputs["prompt"]["prompt"] == TEXTS["health"]
-        assert set(outputs["retriever"]) == {"status", "variants", "degradations", "trace", "confidence"}
+        assert set(outputs["retriever"]) == {
+            "status",
+            "variants",
+            "degradations",
+            "trace",
+            "confidence",
+        }
         json.dumps(outputs["retriever"])
         if hasattr(pipeline, "run_async"):
             assert asyncio.run(pipeline.run_async(inputs))["prompt"]["prompt"] == TEXTS["health"]
 
 
 def test_it_is_a_text_retriever_by_haystacks_own_order_of_arguments() -> None:
-    assert ids(QueryTransformRetriever(CountingRetriever()).run(QUESTION, {"id": "cats"}, 3)) == ["cats"]
+    assert ids(QueryTransformRetriever(CountingRetriever()).run(QUESTION, {"id": "cats"}, 3)) == [
+        "cats"
+    ]
 
 
-@pytest.mark.parametrize(("sender", "receiver"), [("prompt", "retriever.filters"), ("prompt", "retriever.queries")])
+@pytest.mark.parametrize(
+    ("sender", "receiver"), [("prompt", "retriever.filters"), ("prompt", "retriever.queries")]
+)
 def test_wrong_sockets_are_refused_when_they_are_connected(sender: str, receiver: str) -> None:
     pipeline = put_into_pipeline(QueryTransformRetriever(by_words()))
     pipeline.add_component("prompt", PromptBuilder("{{ question }}", required_variables="*"))
@@ -402,7 +460,9 @@ MAKERS: dict[str, Any] = {
         by_vectors(), text_embedder=WordEmbedder(), config={"scores": "fused"}
     ),
     "function": lambda: QueryTransformRetriever(find, top_k=2),
-    "file": lambda: QueryTransformRetriever(find, config=Path(__file__).parents[3] / "config/words.config.json"),
+    "file": lambda: QueryTransformRetriever(
+        find, config=Path(__file__).parents[3] / "config/words.config.json"
+    ),
     "all": lambda: transforming(by_words(), redact=hide, on_retrieval=note),
 }
 
@@ -448,7 +508,9 @@ def search_wrapped(query: str, top_k: int = 4) -> list[Document]:
     return find(query, top_k)
 
 
-@pytest.mark.parametrize("config", [qtm.Config.preset("words"), qtm.Config.preset("words").settings], ids=name_type)
+@pytest.mark.parametrize(
+    "config", [qtm.Config.preset("words"), qtm.Config.preset("words").settings], ids=name_type
+)
 def test_settings_of_any_kind_are_saved_as_a_plain_mapping(config: Any) -> None:
     loaded, _ = reload(QueryTransformRetriever(by_words(), config=config))
     assert (
@@ -488,7 +550,9 @@ class Holder:
 )
 def test_what_a_file_cannot_hold_is_named_and_refused(name: str, value: Any) -> None:
     fields: dict[str, Any] = {"retriever": by_words(), name: value}
-    with pytest.raises(SerializationError, match=f"{name}=.* cannot be saved: a file can hold components") as caught:
+    with pytest.raises(
+        SerializationError, match=f"{name}=.* cannot be saved: a file can hold components"
+    ) as caught:
         put_into_pipeline(QueryTransformRetriever(**fields)).dumps()
     assert "sk-secret" not in str(caught.value)
     assert ("set its key in the environment" in str(caught.value)) == (name == "client")
@@ -503,11 +567,15 @@ def lost(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     return module
 
 
-def test_a_file_that_names_a_function_which_is_gone_says_which(lost: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_names_a_function_which_is_gone_says_which(
+    lost: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = put_into_pipeline(QueryTransformRetriever(lost.search)).dumps()
     assert Pipeline.loads(text, **ALLOWED)
     del lost.search
-    gone = r"retriever: the function tests\.lost_searches\.search, named in the file, cannot be loaded"
+    gone = (
+        r"retriever: the function tests\.lost_searches\.search, named in the file, cannot be loaded"
+    )
     with pytest.raises(DeserializationError, match=gone):
         Pipeline.loads(text, **ALLOWED)
     monkeypatch.delitem(sys.modules, lost.__name__)
@@ -518,7 +586,9 @@ def test_a_file_that_names_a_function_which_is_gone_says_which(lost: Any, monkey
 def test_a_file_that_names_a_component_which_is_gone_says_which() -> None:
     data = QueryTransformRetriever(by_words()).to_dict()
     data["init_parameters"]["retriever"]["type"] = "haystack.nowhere.GoneRetriever"
-    with pytest.raises(DeserializationError, match=r"retriever: the component haystack\.nowhere\.GoneRetriever"):
+    with pytest.raises(
+        DeserializationError, match=r"retriever: the component haystack\.nowhere\.GoneRetriever"
+    ):
         QueryTransformRetriever.from_dict(data)
 
 
@@ -535,14 +605,21 @@ def test_a_file_makes_objects_of_components_alone() -> None:
     saved = put_into_pipeline(QueryTransformRetriever(by_words())).to_dict()
     for name in ("retriever", "text_embedder", "client"):
         given = saved["components"]["retriever"]["init_parameters"]
-        kept, given[name] = given.get(name), {"type": f"{__name__}.NoComponent", "init_parameters": {}}
-        with pytest.raises(DeserializationError, match=r"NoComponent, named in the file, .* is not a component"):
+        kept, given[name] = (
+            given.get(name),
+            {"type": f"{__name__}.NoComponent", "init_parameters": {}},
+        )
+        with pytest.raises(
+            DeserializationError, match=r"NoComponent, named in the file, .* is not a component"
+        ):
             Pipeline.from_dict(saved, **ALLOWED)
         given[name] = kept
     assert NoComponent.made == 0
 
 
-@pytest.mark.skipif(AsyncPipeline is not Pipeline, reason="Haystack 2 asks for no modules that are allowed")
+@pytest.mark.skipif(
+    AsyncPipeline is not Pipeline, reason="Haystack 2 asks for no modules that are allowed"
+)
 def test_a_file_runs_no_function_of_a_module_that_is_not_allowed() -> None:
     saved = put_into_pipeline(QueryTransformRetriever(by_words())).to_dict()
     saved["components"]["retriever"]["init_parameters"]["retriever"] = "os.system"
@@ -560,7 +637,9 @@ def test_a_file_runs_no_function_of_a_module_that_is_not_allowed() -> None:
     ],
     ids=["setting", "parameter", "value", "retriever"],
 )
-def test_what_a_file_of_another_version_says_too_much_is_named(changed: dict[str, Any], said: str) -> None:
+def test_what_a_file_of_another_version_says_too_much_is_named(
+    changed: dict[str, Any], said: str
+) -> None:
     saved = put_into_pipeline(QueryTransformRetriever(by_words())).to_dict()
     saved["components"]["retriever"]["init_parameters"].update(changed)
     with pytest.raises((DeserializationError, qtm.ConfigError), match=rf"(?s){said}"):
@@ -586,9 +665,15 @@ def tracer() -> Iterator[KeepingTracer]:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-async def test_every_search_and_the_models_call_are_spans_within_ours(tracer: KeepingTracer, is_async: bool) -> None:
+async def test_every_search_and_the_models_call_are_spans_within_ours(
+    tracer: KeepingTracer, is_async: bool
+) -> None:
     await call(transforming(by_vectors(), text_embedder=WordEmbedder()), is_async, QUESTION)
-    inner = ["haystack.chat_generator.run", *["haystack.retriever.run"] * 2, *["haystack.text_embedder.run"] * 2]
+    inner = [
+        "haystack.chat_generator.run",
+        *["haystack.retriever.run"] * 2,
+        *["haystack.text_embedder.run"] * 2,
+    ]
     assert tracer.tree == sorted([(SPAN, ""), *((name, SPAN) for name in inner)])
     (ours,) = [it for it in tracer.spans if it.name == SPAN]
     assert (ours.tags["qtmiddleware.status"], ours.tags["qtmiddleware.searches"]) == ("full", 2)
@@ -600,10 +685,14 @@ def test_in_a_pipeline_ours_is_within_that_of_the_component(tracer: KeepingTrace
     assert (SPAN, "haystack.component.run") in tracer.tree
 
 
-def test_spans_hold_no_text_unless_haystack_is_told_so(tracer: KeepingTracer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spans_hold_no_text_unless_haystack_is_told_so(
+    tracer: KeepingTracer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     retriever = transforming(by_words(), redact=hide)
     retriever.run(QUESTION)
-    assert not any(word in str([it.tags for it in tracer.spans]) for word in ("Jaco", "bark", REWRITE))
+    assert not any(
+        word in str([it.tags for it in tracer.spans]) for word in ("Jaco", "bark", REWRITE)
+    )
     monkeypatch.setattr(tracing.tracer, "is_content_tracing_enabled", True)
     tracer.spans.clear()
     retriever.run(QUESTION)
@@ -649,14 +738,19 @@ class Undecorated:
         (Undecorated(), "not Undecorated; decorate its class with @component"),
         (by_vectors(), "InMemoryEmbeddingRetriever needs query_embedding"),
         (Queries(), "Queries needs queries"),
-        (SentenceWindowRetriever(make_store()), "SentenceWindowRetriever needs retrieved_documents"),
+        (
+            SentenceWindowRetriever(make_store()),
+            "SentenceWindowRetriever needs retrieved_documents",
+        ),
         (DocumentWriter(make_store()), "DocumentWriter needs documents"),
         (Replies({}), "Replies needs messages"),
     ],
     ids=lambda it: it if isinstance(it, str) else name_type(it),
 )
 def test_what_is_no_retriever_is_refused_with_what_is_accepted(inner: Any, said: str) -> None:
-    with pytest.raises(qtm.ConfigError, match="retriever must be a retriever component that takes a query") as caught:
+    with pytest.raises(
+        qtm.ConfigError, match="retriever must be a retriever component that takes a query"
+    ) as caught:
         QueryTransformRetriever(inner)
     assert said in str(caught.value)
     assert caught.value.path == "retriever"
@@ -668,12 +762,18 @@ def test_what_is_no_retriever_is_refused_with_what_is_accepted(inner: Any, said:
         (by_vectors(), 42, "text_embedder must be a component that embeds a text.* not int"),
         (by_vectors(), DocumentWriter(make_store()), "text_embedder must be .* not DocumentWriter"),
         (by_vectors(), WordEmbedder, "text_embedder must be .* not the class WordEmbedder"),
-        (by_words(), WordEmbedder(), "InMemoryBM25Retriever takes no output of WordEmbedder; leave"),
+        (
+            by_words(),
+            WordEmbedder(),
+            "InMemoryBM25Retriever takes no output of WordEmbedder; leave",
+        ),
         (find, WordEmbedder(), "a function takes the query as text; leave text_embedder out"),
     ],
     ids=["number", "no text", "class", "by words", "function"],
 )
-def test_an_embedder_that_is_none_or_does_not_fit_is_refused(inner: Any, embedder: Any, said: str) -> None:
+def test_an_embedder_that_is_none_or_does_not_fit_is_refused(
+    inner: Any, embedder: Any, said: str
+) -> None:
     with pytest.raises(qtm.ConfigError, match=said) as caught:
         QueryTransformRetriever(inner, text_embedder=embedder)
     assert caught.value.path == "text_embedder"
@@ -681,7 +781,9 @@ def test_an_embedder_that_is_none_or_does_not_fit_is_refused(inner: Any, embedde
 
 def test_options_beside_a_function_that_is_wrapped_already_are_refused() -> None:
     assert ids(QueryTransformRetriever(search_wrapped, top_k=2).run(QUESTION))
-    with pytest.raises(qtm.ConfigError, match="already wrapped; set config, client where you wrap it"):
+    with pytest.raises(
+        qtm.ConfigError, match="already wrapped; set config, client where you wrap it"
+    ):
         QueryTransformRetriever(search_wrapped, config="auto", client=object())
 
 
@@ -704,7 +806,9 @@ async def test_what_the_inner_retriever_raises_passes_through(is_async: bool) ->
 
 def test_a_pipeline_tells_what_the_inner_retriever_raised() -> None:
     with pytest.raises(PipelineRuntimeError, match="theirs") as caught:
-        put_into_pipeline(QueryTransformRetriever(Failing())).run({"retriever": {"query": QUESTION}})
+        put_into_pipeline(QueryTransformRetriever(Failing())).run(
+            {"retriever": {"query": QUESTION}}
+        )
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
@@ -722,7 +826,9 @@ def test_a_query_that_is_no_question_is_passed_on_as_it_is(query: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::qtmiddleware.SetupWarning")
-@pytest.mark.parametrize("returned", [42, "a text", [1, 2], [object()], {"answer": 3}], ids=name_type)
+@pytest.mark.parametrize(
+    "returned", [42, "a text", [1, 2], [object()], {"answer": 3}], ids=name_type
+)
 async def test_what_returns_no_documents_is_named_by_its_type_alone(returned: Any) -> None:
     retriever = QueryTransformRetriever(lambda query: returned)
     with pytest.raises(qtm.ResponseShapeError, match="retriever must return") as caught:

@@ -29,7 +29,10 @@ from tests.support.langchain_world import QUESTION, TEXTS, CountingStore, Listen
 
 WIDE = 50
 REWRITE = "Is Jaco, the dog, ill?"
-PATIENT = {"transformationType": "rewrite", "limits": {"llmTimeoutMs": 50_000, "deadlineMs": 55_000}}
+PATIENT = {
+    "transformationType": "rewrite",
+    "limits": {"llmTimeoutMs": 50_000, "deadlineMs": 55_000},
+}
 DOCUMENTS = [Document(id=id_, page_content=text) for id_, text in TEXTS.items()]
 
 
@@ -53,7 +56,9 @@ class Plain(BaseRetriever):
 
     documents: list[Document] = Field(default_factory=lambda: DOCUMENTS)
 
-    def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun
+    ) -> list[Document]:
         return self.documents
 
 
@@ -126,7 +131,13 @@ def test_the_callers_number_goes_before_the_retrievers_and_that_before_the_inner
     [
         (CountingStore().as_retriever(), 4),
         (CountingStore().as_retriever().bind(k=3), 3),
-        (CountingStore().as_retriever(search_kwargs={"k": 3}).with_config(tags=["x"]).with_retry(), 3),
+        (
+            CountingStore()
+            .as_retriever(search_kwargs={"k": 3})
+            .with_config(tags=["x"])
+            .with_retry(),
+            3,
+        ),
         (CountingStore(), 4),
         (Numbered(), 2),
         (Plain(), len(TEXTS)),
@@ -148,14 +159,21 @@ def test_the_inner_one_is_asked_for_more_so_that_there_is_something_to_weigh() -
 
 def test_one_that_looks_for_variety_is_not_asked_for_more() -> None:
     store = CountingStore()
-    found = QueryTransformRetriever(retriever=store.as_retriever(search_type="mmr"), k=3).invoke(QUESTION)
+    found = QueryTransformRetriever(retriever=store.as_retriever(search_type="mmr"), k=3).invoke(
+        QUESTION
+    )
     assert (store.asked, len(found)) == ([(QUESTION, 3)], 3)
 
 
-@pytest.mark.parametrize("inner", [Plain(), lambda query: DOCUMENTS, RunnableLambda(lambda query: DOCUMENTS)])
+@pytest.mark.parametrize(
+    "inner", [Plain(), lambda query: DOCUMENTS, RunnableLambda(lambda query: DOCUMENTS)]
+)
 def test_what_takes_no_number_is_cut_to_it(inner: Any) -> None:
     retriever = QueryTransformRetriever(retriever=inner, k=2)
-    assert [len(retriever.invoke(QUESTION)), len(retriever.retrieve(QUESTION, k=3).matches)] == [2, 3]
+    assert [len(retriever.invoke(QUESTION)), len(retriever.retrieve(QUESTION, k=3).matches)] == [
+        2,
+        3,
+    ]
     assert retriever.invoke(QUESTION)[0].id == "health"
 
 
@@ -172,14 +190,18 @@ def test_what_only_passes_arguments_on_is_not_asked_for_more() -> None:
 
 def test_further_arguments_go_to_the_inner_retriever() -> None:
     retriever = QueryTransformRetriever(retriever=CountingStore().as_retriever())
-    assert ids(retriever.invoke(QUESTION, filter=lambda document: document.id == "cats")) == ["cats"]
+    assert ids(retriever.invoke(QUESTION, filter=lambda document: document.id == "cats")) == [
+        "cats"
+    ]
 
 
 # --- the conversation -------------------------------------------------------------------------------------------------
 
 CONVERSATION = [
     SystemMessage("You are kind."),
-    HumanMessage([{"type": "text", "text": "Who is Jaco?"}, {"type": "image_url", "image_url": {"url": "x"}}]),
+    HumanMessage(
+        [{"type": "text", "text": "Who is Jaco?"}, {"type": "image_url", "image_url": {"url": "x"}}]
+    ),
     AIMessage("", tool_calls=[{"name": "search", "args": {}, "id": "1"}]),
     ToolMessage("passages of a tool", tool_call_id="1"),
     AIMessage([{"type": "text", "text": "A dog of nine years."}]),
@@ -192,10 +214,14 @@ async def test_messages_of_langchain_are_the_conversation(is_async: bool) -> Non
     retriever = QueryTransformRetriever(retriever=CountingStore(), config=PATIENT, client=model)
     options: Any = {"history": CONVERSATION}
     found = (
-        await retriever.aretrieve("Is he ill?", **options) if is_async else retriever.retrieve("Is he ill?", **options)
+        await retriever.aretrieve("Is he ill?", **options)
+        if is_async
+        else retriever.retrieve("Is he ill?", **options)
     )
     assert found.degradations == ()
-    asked = str([prompt.history for prompt in model.prompts] + [prompt.user for prompt in model.prompts])
+    asked = str(
+        [prompt.history for prompt in model.prompts] + [prompt.user for prompt in model.prompts]
+    )
     assert "Who is Jaco?" in asked
     assert "A dog of nine years." in asked
     assert "passages of a tool" not in asked
@@ -216,9 +242,15 @@ def test_a_conversation_that_cannot_be_read_is_told_and_costs_nothing() -> None:
 async def test_every_search_and_the_models_call_are_runs_within_ours(is_async: bool) -> None:
     listener = Listener()
     model = FakeListChatModel(responses=[json.dumps({"rewrite": REWRITE})])
-    retriever = QueryTransformRetriever(retriever=CountingStore().as_retriever(), config=PATIENT, client=model)
+    retriever = QueryTransformRetriever(
+        retriever=CountingStore().as_retriever(), config=PATIENT, client=model
+    )
     config: Any = {"callbacks": [listener]}
-    found = await retriever.ainvoke(QUESTION, config) if is_async else retriever.invoke(QUESTION, config)
+    found = (
+        await retriever.ainvoke(QUESTION, config)
+        if is_async
+        else retriever.invoke(QUESTION, config)
+    )
     assert len(found) == 4
     ours = "QueryTransformRetriever"
     assert sorted(listener.tree) == [
@@ -234,7 +266,11 @@ async def test_the_account_may_be_asked_for_under_callbacks_too(is_async: bool) 
     listener, inner = Listener(), CountingStore().as_retriever()
     retriever = QueryTransformRetriever(retriever=inner, k=2)
     options: Any = {"config": {"callbacks": [listener]}}
-    found = await retriever.aretrieve(QUESTION, **options) if is_async else retriever.retrieve(QUESTION, **options)
+    found = (
+        await retriever.aretrieve(QUESTION, **options)
+        if is_async
+        else retriever.retrieve(QUESTION, **options)
+    )
     assert (len(found.matches), listener.tree) == (2, [("VectorStoreRetriever", "")])
 
 
@@ -249,7 +285,9 @@ def test_settings_may_be_given_for_a_call() -> None:
 
 def test_a_runnable_that_a_function_calls_is_a_run_within_ours() -> None:
     listener, inner = Listener(), CountingStore().as_retriever()
-    QueryTransformRetriever(retriever=lambda query: inner.invoke(query)).invoke(QUESTION, {"callbacks": [listener]})
+    QueryTransformRetriever(retriever=lambda query: inner.invoke(query)).invoke(
+        QUESTION, {"callbacks": [listener]}
+    )
     assert ("VectorStoreRetriever", "QueryTransformRetriever") in listener.tree
 
 
@@ -277,7 +315,9 @@ async def test_the_event_is_among_those_of_astream_events() -> None:
 
 def test_the_event_holds_of_texts_what_redact_leaves() -> None:
     listener = Listener()
-    retriever = QueryTransformRetriever(retriever=CountingStore(), redact=lambda text: text.replace("Jaco", "X"))
+    retriever = QueryTransformRetriever(
+        retriever=CountingStore(), redact=lambda text: text.replace("Jaco", "X")
+    )
     retriever.invoke(QUESTION, {"callbacks": [listener]})
     assert "Jaco" not in json.dumps(listener.events[0][1]["variants"])
 
@@ -292,7 +332,10 @@ def test_a_hook_gets_every_retrieval_and_checking_is_at_hand() -> None:
 
 def test_a_trace_names_our_retriever_and_the_inner_ones_store() -> None:
     told = QueryTransformRetriever(retriever=CountingStore().as_retriever())._get_ls_params()
-    assert (told["ls_retriever_name"], told["ls_vector_store_provider"]) == ("querytransform", "CountingStore")
+    assert (told["ls_retriever_name"], told["ls_vector_store_provider"]) == (
+        "querytransform",
+        "CountingStore",
+    )
 
 
 # --- in LangChain -----------------------------------------------------------------------------------------------------
@@ -312,20 +355,27 @@ def test_it_works_in_a_chain_with_a_conversation() -> None:
     llm = FakeListChatModel(responses=["yes"])
     chain = (
         RunnablePassthrough.assign(
-            context=RunnableLambda(lambda it: retriever.invoke(it["input"], history=it["chat_history"]))
+            context=RunnableLambda(
+                lambda it: retriever.invoke(it["input"], history=it["chat_history"])
+            )
         )
         | RunnableLambda(lambda it: it["context"][0].page_content)
         | llm
         | StrOutputParser()
     )
     listener = Listener()
-    assert chain.invoke({"input": QUESTION, "chat_history": CONVERSATION}, {"callbacks": [listener]}) == "yes"
+    assert (
+        chain.invoke({"input": QUESTION, "chat_history": CONVERSATION}, {"callbacks": [listener]})
+        == "yes"
+    )
     assert len(listener.events) == 1
     assert all(parent or name == "RunnableSequence" for name, parent in listener.tree)
 
 
 async def test_it_works_as_a_tool() -> None:
-    tool = create_retriever_tool(transforming(CountingStore().as_retriever(), k=1), "search", "Searches.")
+    tool = create_retriever_tool(
+        transforming(CountingStore().as_retriever(), k=1), "search", "Searches."
+    )
     assert tool.invoke({"query": QUESTION}) == TEXTS["health"]
     assert await tool.ainvoke({"query": QUESTION}) == TEXTS["health"]
 
@@ -333,9 +383,13 @@ async def test_it_works_as_a_tool() -> None:
 # --- odd things -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("inner", [42, "a text", None, object(), CountingStore, [Plain()]], ids=name_type)
+@pytest.mark.parametrize(
+    "inner", [42, "a text", None, object(), CountingStore, [Plain()]], ids=name_type
+)
 def test_what_is_no_retriever_is_refused_with_what_is_accepted(inner: Any) -> None:
-    with pytest.raises(qtm.ConfigError, match="retriever must be a retriever or other Runnable") as caught:
+    with pytest.raises(
+        qtm.ConfigError, match="retriever must be a retriever or other Runnable"
+    ) as caught:
         QueryTransformRetriever(retriever=inner)
     assert (caught.value.path, "a vector store" in caught.value.allowed) == ("retriever", True)
 
@@ -354,11 +408,15 @@ def test_what_is_wrapped_already_is_taken_as_it_is() -> None:
         retriever = QueryTransformRetriever(retriever=inner, k=2)
         assert ids(retriever.invoke(QUESTION))[0] == "health"
         assert len(retriever.invoke(QUESTION)) == 2
-        with pytest.raises(qtm.ConfigError, match="already wrapped; set config, client where you wrap it"):
+        with pytest.raises(
+            qtm.ConfigError, match="already wrapped; set config, client where you wrap it"
+        ):
             QueryTransformRetriever(retriever=inner, config="auto", client=object())
 
 
-@pytest.mark.parametrize("fields", [{"k": 0}, {"k": -1}, {"k": "many"}, {"top_k": 4}, {"confg": {}}], ids=name_type)
+@pytest.mark.parametrize(
+    "fields", [{"k": 0}, {"k": -1}, {"k": "many"}, {"top_k": 4}, {"confg": {}}], ids=name_type
+)
 def test_a_field_that_is_unknown_or_impossible_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=next(iter(fields))):
         QueryTransformRetriever(retriever=Plain(), **fields)
@@ -379,7 +437,9 @@ def test_what_would_have_no_effect_later_cannot_be_set() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::qtmiddleware.SetupWarning")
-@pytest.mark.parametrize("returned", [42, "a text", [1, 2], [object()], {"answer": 3}], ids=name_type)
+@pytest.mark.parametrize(
+    "returned", [42, "a text", [1, 2], [object()], {"answer": 3}], ids=name_type
+)
 async def test_what_returns_no_documents_is_named_by_its_type_alone(returned: Any) -> None:
     retriever = QueryTransformRetriever(retriever=lambda query: returned)
     with pytest.raises(qtm.ResponseShapeError, match="retriever must return") as caught:
@@ -405,7 +465,9 @@ async def test_an_asynchronous_function_is_awaited_and_refused_where_it_cannot_b
         retriever.invoke(QUESTION)
 
 
-@pytest.mark.parametrize("error", [ValueError("theirs"), KeyboardInterrupt(), SystemExit(3)], ids=name_type)
+@pytest.mark.parametrize(
+    "error", [ValueError("theirs"), KeyboardInterrupt(), SystemExit(3)], ids=name_type
+)
 def test_what_the_inner_retriever_raises_passes_through(error: BaseException) -> None:
     def search(query: str) -> list[Document]:
         raise error
@@ -449,8 +511,12 @@ def test_a_query_that_is_no_question_is_passed_on_as_it_is(query: Any) -> None:
 
 
 def test_a_copy_is_a_retriever_of_its_own() -> None:
-    retriever = QueryTransformRetriever(retriever=CountingStore().as_retriever(), k=2, tags=["ours"])
-    other = retriever.model_copy(update={"k": 3, "retriever": Plain(), "config": {"preprocess": False}})
+    retriever = QueryTransformRetriever(
+        retriever=CountingStore().as_retriever(), k=2, tags=["ours"]
+    )
+    other = retriever.model_copy(
+        update={"k": 3, "retriever": Plain(), "config": {"preprocess": False}}
+    )
     assert (len(other.invoke(QUESTION)), other.tags, retriever.k) == (3, ["ours"], 2)
     for again in (copy.copy(retriever), copy.deepcopy(retriever), retriever.model_copy(deep=True)):
         assert ids(again.invoke(QUESTION)) == ids(retriever.invoke(QUESTION))
@@ -462,7 +528,9 @@ def test_a_copy_is_a_retriever_of_its_own() -> None:
 
 def test_a_deep_copy_shares_the_client_which_cannot_be_copied() -> None:
     with openai.OpenAI(api_key="sk-key", base_url="http://127.0.0.1:9") as client:
-        retriever = QueryTransformRetriever(retriever=CountingStore().as_retriever(), client=client, k=2)
+        retriever = QueryTransformRetriever(
+            retriever=CountingStore().as_retriever(), client=client, k=2
+        )
         for deep in (copy.deepcopy(retriever), retriever.model_copy(deep=True)):
             assert deep.client is client
             assert deep.retriever is not retriever.retriever
@@ -478,11 +546,17 @@ def test_it_is_pickled_as_what_it_is_made_of() -> None:
 def test_its_fields_are_configurable_for_a_call() -> None:
     from langchain_core.runnables import ConfigurableField
 
-    retriever = QueryTransformRetriever(retriever=Plain(), k=2).configurable_fields(k=ConfigurableField(id="k"))
+    retriever = QueryTransformRetriever(retriever=Plain(), k=2).configurable_fields(
+        k=ConfigurableField(id="k")
+    )
     assert len(retriever.with_config(configurable={"k": 3}).invoke(QUESTION)) == 3
 
 
 def test_its_representation_shows_no_client() -> None:
-    shown = repr(QueryTransformRetriever(retriever=Plain(documents=[]), client=ScriptedModel("secret"), config="auto"))
+    shown = repr(
+        QueryTransformRetriever(
+            retriever=Plain(documents=[]), client=ScriptedModel("secret"), config="auto"
+        )
+    )
     assert "config='auto'" in shown
     assert "client" not in shown

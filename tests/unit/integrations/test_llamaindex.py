@@ -27,14 +27,28 @@ from llama_index.core.tools import RetrieverTool
 from pydantic import ValidationError
 
 import qtmiddleware as qtm
-from qtmiddleware.integrations.llamaindex import KeywordEvidencePostprocessor, QueryTransformRetriever
+from qtmiddleware.integrations.llamaindex import (
+    KeywordEvidencePostprocessor,
+    QueryTransformRetriever,
+)
 from qtmiddleware.testing import ScriptedModel
 from tests.support.langchain_world import QUESTION, TEXTS
-from tests.support.llamaindex_world import CountingStore, Replies, embed, listening, make_index, make_nodes, scored
+from tests.support.llamaindex_world import (
+    CountingStore,
+    Replies,
+    embed,
+    listening,
+    make_index,
+    make_nodes,
+    scored,
+)
 
 WIDE = 50
 REWRITE = "Is Jaco, the dog, ill?"
-PATIENT = {"transformationType": "rewrite", "limits": {"llmTimeoutMs": 50_000, "deadlineMs": 55_000}}
+PATIENT = {
+    "transformationType": "rewrite",
+    "limits": {"llmTimeoutMs": 50_000, "deadlineMs": 55_000},
+}
 INDEX = make_index()
 NODES = scored()
 
@@ -49,7 +63,9 @@ def name_type(value: Any) -> str:
 
 
 def transforming(inner: Any, **options: Any) -> QueryTransformRetriever:
-    return QueryTransformRetriever(inner, config=PATIENT, client=ScriptedModel({"rewrite": REWRITE}), **options)
+    return QueryTransformRetriever(
+        inner, config=PATIENT, client=ScriptedModel({"rewrite": REWRITE}), **options
+    )
 
 
 class Plain(BaseRetriever):
@@ -81,7 +97,10 @@ async def test_the_passage_that_answers_comes_first_where_the_plain_retriever_ha
     plain = INDEX.as_retriever(similarity_top_k=4)
     assert ids(plain.retrieve(query)).index("health") == 2
     assert ids(await found_by(QueryTransformRetriever(plain), query, is_async))[0] == "health"
-    assert ids(await found_by(QueryTransformRetriever(INDEX, similarity_top_k=4), query, is_async))[0] == "health"
+    assert (
+        ids(await found_by(QueryTransformRetriever(INDEX, similarity_top_k=4), query, is_async))[0]
+        == "health"
+    )
 
 
 def test_nodes_are_the_inner_retrievers_own_with_their_scores_and_stay_as_they_are() -> None:
@@ -97,10 +116,20 @@ def test_what_a_function_returns_of_another_shape_becomes_nodes(mode: str) -> No
     shapes = {
         "node": [it.node for it in NODES],
         "pair": [(it.node, it.score) for it in NODES],
-        "row": {"matches": [{"id": it.node_id, "score": it.score, "text": it.text, "n": 1} for it in NODES]},
+        "row": {
+            "matches": [
+                {"id": it.node_id, "score": it.score, "text": it.text, "n": 1} for it in NODES
+            ]
+        },
     }
-    found = QueryTransformRetriever(lambda query: shapes[mode], similarity_top_k=14).retrieve(QUESTION)
-    assert (found[0].node_id, found[0].metadata, found[0].text) == ("health", {"n": 1}, TEXTS["health"])
+    found = QueryTransformRetriever(lambda query: shapes[mode], similarity_top_k=14).retrieve(
+        QUESTION
+    )
+    assert (found[0].node_id, found[0].metadata, found[0].text) == (
+        "health",
+        {"n": 1},
+        TEXTS["health"],
+    )
     assert found[0].score == (None if mode == "node" else NODES[1].score)
     own = {id(it.node) for it in NODES}
     assert all(id(it.node) in own for it in found) == (mode != "row")
@@ -118,7 +147,9 @@ def test_what_only_a_variant_found_has_a_score_that_a_cutoff_can_be_held_against
 
 
 @both_ways
-async def test_a_node_that_only_a_variant_found_is_the_inner_ones_with_the_lowest_score(is_async: bool) -> None:
+async def test_a_node_that_only_a_variant_found_is_the_inner_ones_with_the_lowest_score(
+    is_async: bool,
+) -> None:
     class ByText(Plain):
         similarity_top_k = 4
 
@@ -136,7 +167,11 @@ def test_a_match_has_its_scores_and_the_node_it_is() -> None:
     found = QueryTransformRetriever(INDEX, similarity_top_k=2).find(QUESTION)
     assert len(found.matches) == len(found.response) == 2
     match = found.matches[0]
-    assert (match.raw.node_id, match.raw.score, match.raw) == (match.id, match.score, found.response[0])
+    assert (match.raw.node_id, match.raw.score, match.raw) == (
+        match.id,
+        match.score,
+        found.response[0],
+    )
     assert match.fused_score is not None
 
 
@@ -166,7 +201,10 @@ def test_the_calls_number_goes_before_the_retrievers_and_that_before_the_inner_o
     inner = INDEX.as_retriever(similarity_top_k=3)
     assert len(QueryTransformRetriever(inner).retrieve(QUESTION)) == 3
     ours = QueryTransformRetriever(inner, similarity_top_k=2)
-    assert [len(ours.retrieve(QUESTION)), len(ours.find(QUESTION, similarity_top_k=5).matches)] == [2, 5]
+    assert [len(ours.retrieve(QUESTION)), len(ours.find(QUESTION, similarity_top_k=5).matches)] == [
+        2,
+        5,
+    ]
     ours.similarity_top_k = 1
     assert (len(ours.retrieve(QUESTION)), ours.similarity_top_k) == (1, 1)
     ours.similarity_top_k = None
@@ -205,7 +243,11 @@ def test_one_that_counts_by_more_than_one_number_is_taken_as_it_is() -> None:
     store = CountingStore()
     inner = make_index(store).as_retriever(similarity_top_k=6, sparse_top_k=7)
     ours = QueryTransformRetriever(inner)
-    assert (ids(ours.retrieve(QUESTION))[0], store.asked, ours.similarity_top_k) == ("health", [(QUESTION, 6)], None)
+    assert (ids(ours.retrieve(QUESTION))[0], store.asked, ours.similarity_top_k) == (
+        "health",
+        [(QUESTION, 6)],
+        None,
+    )
 
 
 def test_objects_behind_the_nodes_are_asked_as_often_as_without_us() -> None:
@@ -216,7 +258,9 @@ def test_objects_behind_the_nodes_are_asked_as_often_as_without_us() -> None:
             asked.append(query_bundle.query_str)
             return super()._retrieve(query_bundle)
 
-    objects = [IndexNode(text=text, index_id=id_, obj=Child(NODES[:3])) for id_, text in TEXTS.items()]
+    objects = [
+        IndexNode(text=text, index_id=id_, obj=Child(NODES[:3])) for id_, text in TEXTS.items()
+    ]
     store = CountingStore()
     inner = make_index(store, objects=objects).as_retriever(similarity_top_k=4)
     plain = inner.retrieve(QUESTION)
@@ -227,12 +271,17 @@ def test_objects_behind_the_nodes_are_asked_as_often_as_without_us() -> None:
     assert {count for _, count in store.asked} == {4}
 
 
-@pytest.mark.parametrize("inner", [Plain(), lambda query: NODES, SummaryIndex(make_nodes())], ids=name_type)
+@pytest.mark.parametrize(
+    "inner", [Plain(), lambda query: NODES, SummaryIndex(make_nodes())], ids=name_type
+)
 def test_what_takes_no_number_is_cut_to_it(inner: Any) -> None:
     retriever = QueryTransformRetriever(inner)
     assert len(retriever.retrieve(QUESTION)) == len(TEXTS)
     retriever.similarity_top_k = 2
-    assert [len(retriever.retrieve(QUESTION)), len(retriever.find(QUESTION, similarity_top_k=3).response)] == [2, 3]
+    assert [
+        len(retriever.retrieve(QUESTION)),
+        len(retriever.find(QUESTION, similarity_top_k=3).response),
+    ] == [2, 3]
     assert ids(retriever.retrieve(QUESTION))[0] == "health"
 
 
@@ -249,7 +298,9 @@ async def test_a_bundles_own_vector_is_searched_and_variants_have_theirs(is_asyn
 
 
 @both_ways
-async def test_a_bundles_own_texts_are_embedded_and_the_words_are_the_questions(is_async: bool) -> None:
+async def test_a_bundles_own_texts_are_embedded_and_the_words_are_the_questions(
+    is_async: bool,
+) -> None:
     store = CountingStore()
     bundle = QueryBundle(QUESTION, custom_embedding_strs=["dogs bark"])
     found = await found_by(transforming(make_index(store)), bundle, is_async)
@@ -278,7 +329,9 @@ def test_a_function_of_bundles_gets_them_whole_and_one_of_texts_gets_the_text() 
 def test_behind_a_query_transform_its_texts_are_what_is_embedded() -> None:
     store = CountingStore()
     hyde = HyDEQueryTransform(llm=Replies(reply="dogs bark"), include_original=False)
-    engine = RetrieverQueryEngine.from_args(QueryTransformRetriever(make_index(store)), llm=MockLLM())
+    engine = RetrieverQueryEngine.from_args(
+        QueryTransformRetriever(make_index(store)), llm=MockLLM()
+    )
     assert TransformQueryEngine(engine, hyde).query(QUESTION).source_nodes
     assert store.vectors == [embed("dogs bark")]
 
@@ -299,19 +352,27 @@ def as_memory() -> ChatMemoryBuffer:
 
 @both_ways
 @pytest.mark.parametrize("given_as", ["messages", "memory", "a call's messages", "a call's memory"])
-async def test_messages_and_memories_of_llamaindex_are_the_conversation(given_as: str, is_async: bool) -> None:
+async def test_messages_and_memories_of_llamaindex_are_the_conversation(
+    given_as: str, is_async: bool
+) -> None:
     model = ScriptedModel({"standalone": "Is Jaco healthy?", "rewrite": REWRITE})
     retriever = QueryTransformRetriever(INDEX, config=PATIENT, client=model)
     history = as_memory() if "memory" in given_as else CONVERSATION
     if "call" in given_as:
         options: Any = {"history": history}
-        call = retriever.afind("Is he ill?", **options) if is_async else retriever.find("Is he ill?", **options)
+        call = (
+            retriever.afind("Is he ill?", **options)
+            if is_async
+            else retriever.find("Is he ill?", **options)
+        )
     else:
         ours = retriever.with_history(history)
         call = ours.afind("Is he ill?") if is_async else ours.find("Is he ill?")
     found = await call if isinstance(call, asyncio.Future) or asyncio.iscoroutine(call) else call
     assert found.degradations == ()
-    asked = str([prompt.history for prompt in model.prompts] + [prompt.user for prompt in model.prompts])
+    asked = str(
+        [prompt.history for prompt in model.prompts] + [prompt.user for prompt in model.prompts]
+    )
     assert "Who is Jaco?" in asked
     assert "A dog of nine years." in asked
     assert "passages of a tool" not in asked
@@ -327,7 +388,9 @@ async def test_a_memory_that_cannot_be_read_is_told_and_costs_nothing(is_async: 
         async def aget_all(self) -> list[ChatMessage]:
             raise ConnectionError("down")
 
-    retriever = QueryTransformRetriever(INDEX, similarity_top_k=4, history=Broken.from_defaults(token_limit=100))
+    retriever = QueryTransformRetriever(
+        INDEX, similarity_top_k=4, history=Broken.from_defaults(token_limit=100)
+    )
     found = await retriever.afind(QUESTION) if is_async else retriever.find(QUESTION)
     assert [(it.stage, it.reason) for it in found.degradations] == [("history", "unreadable")]
     assert len(found.matches) == 4
@@ -379,7 +442,9 @@ def test_the_event_holds_of_texts_what_redact_leaves() -> None:
 
 
 @both_ways
-async def test_handlers_of_the_inner_retrievers_callback_manager_hear_of_ours(is_async: bool) -> None:
+async def test_handlers_of_the_inner_retrievers_callback_manager_hear_of_ours(
+    is_async: bool,
+) -> None:
     handler = LlamaDebugHandler(print_trace_on_end=False)
     inner = make_index(callback_manager=CallbackManager([handler])).as_retriever()
     await found_by(QueryTransformRetriever(inner), QUESTION, is_async)
@@ -429,10 +494,14 @@ async def test_it_works_in_a_chat_engine_that_condenses() -> None:
     assert (await engine.achat(QUESTION)).source_nodes
 
 
-async def test_in_a_chat_engine_that_does_not_condense_the_memory_makes_a_question_stand_alone() -> None:
+async def test_in_a_chat_engine_that_does_not_condense_the_memory_makes_a_question_stand_alone() -> (
+    None
+):
     memory, store = as_memory(), CountingStore()
     model = ScriptedModel({"standalone": "Is Jaco healthy?", "rewrite": REWRITE})
-    retriever = QueryTransformRetriever(make_index(store), config=PATIENT, client=model, history=memory)
+    retriever = QueryTransformRetriever(
+        make_index(store), config=PATIENT, client=model, history=memory
+    )
     engine = ContextChatEngine.from_defaults(retriever, llm=MockLLM(), memory=memory)
     assert engine.chat("Is he?").source_nodes
     assert (await engine.achat("And now?")).source_nodes
@@ -443,14 +512,18 @@ async def test_in_a_chat_engine_that_does_not_condense_the_memory_makes_a_questi
 def test_it_stands_within_other_retrievers_and_around_itself() -> None:
     store = CountingStore()
     ours = QueryTransformRetriever(make_index(store), similarity_top_k=3)
-    fused = QueryFusionRetriever([ours, Plain()], llm=MockLLM(), num_queries=1, similarity_top_k=2, use_async=False)
+    fused = QueryFusionRetriever(
+        [ours, Plain()], llm=MockLLM(), num_queries=1, similarity_top_k=2, use_async=False
+    )
     assert len(fused.retrieve(QUESTION)) == 2
     around = QueryTransformRetriever(ours)
     assert (len(around.retrieve(QUESTION)), ours.similarity_top_k) == (3, 3)
 
 
 async def test_it_works_as_a_tool() -> None:
-    tool = RetrieverTool.from_defaults(transforming(INDEX, similarity_top_k=1), name="search", description="Searches.")
+    tool = RetrieverTool.from_defaults(
+        transforming(INDEX, similarity_top_k=1), name="search", description="Searches."
+    )
     assert TEXTS["health"] in str(tool.call(QUESTION))
     assert TEXTS["health"] in str(await tool.acall(QUESTION))
 
@@ -477,7 +550,9 @@ async def test_a_blocking_retriever_does_not_hold_up_the_loop() -> None:
 def test_many_threads_search_with_one() -> None:
     retriever = transforming(INDEX, similarity_top_k=3)
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda n: retriever.find(f"{QUESTION} {n}", similarity_top_k=n), range(1, 9)))
+        found = list(
+            pool.map(lambda n: retriever.find(f"{QUESTION} {n}", similarity_top_k=n), range(1, 9))
+        )
     assert [len(it.matches) for it in found] == list(range(1, 9))
 
 
@@ -486,9 +561,14 @@ def test_many_threads_search_with_one() -> None:
 
 @pytest.mark.parametrize("inner", [42, "a text", None, object(), Plain, [Plain()]], ids=name_type)
 def test_what_is_no_retriever_is_refused_with_what_is_accepted(inner: Any) -> None:
-    with pytest.raises(qtm.ConfigError, match="retriever must be a retriever or an index of LlamaIndex") as caught:
+    with pytest.raises(
+        qtm.ConfigError, match="retriever must be a retriever or an index of LlamaIndex"
+    ) as caught:
         QueryTransformRetriever(inner)
-    assert (caught.value.path, "a function of a query" in caught.value.allowed) == ("retriever", True)
+    assert (caught.value.path, "a function of a query" in caught.value.allowed) == (
+        "retriever",
+        True,
+    )
 
 
 def test_what_is_wrapped_already_is_taken_as_it_is() -> None:
@@ -505,13 +585,17 @@ def test_what_is_wrapped_already_is_taken_as_it_is() -> None:
         retriever = QueryTransformRetriever(inner, similarity_top_k=2)
         assert ids(retriever.retrieve(QUESTION))[0] == "health"
         assert len(retriever.retrieve(QUESTION)) == 2
-        with pytest.raises(qtm.ConfigError, match="already wrapped; set config, client where you wrap it"):
+        with pytest.raises(
+            qtm.ConfigError, match="already wrapped; set config, client where you wrap it"
+        ):
             QueryTransformRetriever(inner, config="auto", client=object())
 
 
 @pytest.mark.parametrize("number", [0, -1, "many", True, 2.0], ids=repr)
 def test_a_number_that_is_impossible_is_refused(number: Any) -> None:
-    with pytest.raises(qtm.ConfigError, match="similarity_top_k must be a whole number of at least 1"):
+    with pytest.raises(
+        qtm.ConfigError, match="similarity_top_k must be a whole number of at least 1"
+    ):
         QueryTransformRetriever(Plain(), similarity_top_k=number)
     with pytest.raises(qtm.ConfigError, match="similarity_top_k"):
         QueryTransformRetriever(Plain()).similarity_top_k = number
@@ -525,7 +609,9 @@ def test_bad_settings_are_refused_as_everywhere() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::qtmiddleware.SetupWarning")
-@pytest.mark.parametrize("returned", [42, "a text", [1, 2], [object()], {"answer": 3}], ids=name_type)
+@pytest.mark.parametrize(
+    "returned", [42, "a text", [1, 2], [object()], {"answer": 3}], ids=name_type
+)
 async def test_what_returns_no_nodes_is_named_by_its_type_alone(returned: Any) -> None:
     retriever = QueryTransformRetriever(lambda query: returned)
     with pytest.raises(qtm.ResponseShapeError, match="retriever must return") as caught:
@@ -542,7 +628,9 @@ def test_nothing_found_is_no_nodes(returned: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore::qtmiddleware.SetupWarning")
 def test_nodes_without_a_text_come_as_they_are() -> None:
-    pictures = [NodeWithScore(node=ImageNode(image_path=f"{n}.png"), score=0.5 - n / 10) for n in range(3)]
+    pictures = [
+        NodeWithScore(node=ImageNode(image_path=f"{n}.png"), score=0.5 - n / 10) for n in range(3)
+    ]
     assert QueryTransformRetriever(Plain(pictures)).retrieve(QUESTION) == pictures
 
 
@@ -557,7 +645,9 @@ async def test_an_asynchronous_function_is_awaited_and_refused_where_it_cannot_b
         retriever.retrieve(QUESTION)
 
 
-@pytest.mark.parametrize("error", [ValueError("theirs"), KeyboardInterrupt(), SystemExit(3)], ids=name_type)
+@pytest.mark.parametrize(
+    "error", [ValueError("theirs"), KeyboardInterrupt(), SystemExit(3)], ids=name_type
+)
 async def test_what_the_inner_retriever_raises_passes_through(error: BaseException) -> None:
     class Broken(Plain):
         def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
@@ -593,7 +683,9 @@ async def test_cancelling_a_call_cancels_its_search() -> None:
     assert ended.is_set()
 
 
-@pytest.mark.parametrize("query", ["", "   ", QueryBundle("", embedding=[0.5])], ids=["empty", "blank", "a vector"])
+@pytest.mark.parametrize(
+    "query", ["", "   ", QueryBundle("", embedding=[0.5])], ids=["empty", "blank", "a vector"]
+)
 def test_a_query_that_is_no_question_is_passed_on_as_it_is(query: Any) -> None:
     asked: list[QueryBundle] = []
 
@@ -633,13 +725,18 @@ def test_nodes_that_hold_the_keywords_come_first_as_the_objects_they_are() -> No
     assert (ids(nodes).index("health"), ids(found)[0]) == (2, "health")
     assert Counter(map(id, found)) == Counter(map(id, nodes))
     assert nodes == before
-    assert ids(KeywordEvidencePostprocessor(top_n=2).postprocess_nodes(nodes, QueryBundle(QUESTION))) == ids(found)[:2]
+    assert (
+        ids(KeywordEvidencePostprocessor(top_n=2).postprocess_nodes(nodes, QueryBundle(QUESTION)))
+        == ids(found)[:2]
+    )
 
 
 async def test_it_orders_as_the_rules_tier_does_in_an_engine_too() -> None:
     ours = ids(QueryTransformRetriever(INDEX, similarity_top_k=4).retrieve(QUESTION))
     engine = INDEX.as_query_engine(
-        llm=MockLLM(), similarity_top_k=50, node_postprocessors=[KeywordEvidencePostprocessor(top_n=4)]
+        llm=MockLLM(),
+        similarity_top_k=50,
+        node_postprocessors=[KeywordEvidencePostprocessor(top_n=4)],
     )
     assert ids(engine.query(QUESTION).source_nodes) == ours
     assert ids((await engine.aquery(QUESTION)).source_nodes) == ours
@@ -651,7 +748,9 @@ any_nodes = st.builds(NodeWithScore, node=text_nodes, score=st.none() | st.float
 
 @pytest.mark.filterwarnings("ignore::qtmiddleware.SetupWarning")
 @given(nodes=st.lists(any_nodes, max_size=70), query=st.text() | st.just(QUESTION), data=st.data())
-def test_whatever_the_nodes_none_is_lost(nodes: list[NodeWithScore], query: str, data: st.DataObject) -> None:
+def test_whatever_the_nodes_none_is_lost(
+    nodes: list[NodeWithScore], query: str, data: st.DataObject
+) -> None:
     nodes += data.draw(st.lists(st.sampled_from(nodes), max_size=3)) if nodes else []
     found = KeywordEvidencePostprocessor().postprocess_nodes(nodes, query_str=query)
     assert Counter(map(id, found)) == Counter(map(id, nodes))
@@ -684,7 +783,11 @@ def test_it_is_saved_and_pickled_as_its_fields() -> None:
 def test_many_threads_order_nodes_with_one() -> None:
     processor = KeywordEvidencePostprocessor()
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda n: processor.postprocess_nodes(NODES[:n], query_str=QUESTION), range(1, 15)))
+        found = list(
+            pool.map(
+                lambda n: processor.postprocess_nodes(NODES[:n], query_str=QUESTION), range(1, 15)
+            )
+        )
     assert [len(it) for it in found] == list(range(1, 15))
 
 

@@ -43,7 +43,15 @@ from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline, Operation
 from tests.support.completions import completion, embeddings
 from tests.support.retrieval_world import QUERY, REPLIES, search
-from tests.support.telemetry_world import REWRITE, Billing, Hanging, Telemetry, aplain, is_nothing_current, plain
+from tests.support.telemetry_world import (
+    REWRITE,
+    Billing,
+    Hanging,
+    Telemetry,
+    aplain,
+    is_nothing_current,
+    plain,
+)
 from tests.support.waiting import PATIENCE, wait_until, with_enough_time
 
 WHOLE = [
@@ -54,7 +62,12 @@ WHOLE = [
 ]
 CITED = "Jaco is healthy [1]."
 ANSWER = {"transformationType": "none", "answer": {"timeoutMs": 50_000}}
-ANSWERED = [("answer", ""), ("chat small", "answer"), ("retrieval", "answer"), ("search original", "retrieval")]
+ANSWERED = [
+    ("answer", ""),
+    ("chat small", "answer"),
+    ("retrieval", "answer"),
+    ("search original", "retrieval"),
+]
 
 
 @pytest.fixture
@@ -66,7 +79,12 @@ def telemetry() -> Telemetry:
 
 
 async def test_a_retrieval_is_a_span_with_a_child_for_everything_done_in_it() -> None:
-    for fn, way in ((plain, "retrieve"), (aplain, "aretrieve"), (plain, "aretrieve"), (plain, "__call__")):
+    for fn, way in (
+        (plain, "retrieve"),
+        (aplain, "aretrieve"),
+        (plain, "aretrieve"),
+        (plain, "__call__"),
+    ):
         telemetry = Telemetry()
         found = getattr(telemetry.wrap(fn), way)(QUERY)
         if way == "aretrieve":
@@ -120,7 +138,10 @@ def test_spans_are_named_and_attributed_by_the_conventions() -> None:
         "qtmiddleware.cost": 0.25,
     }
     variant = dict(telemetry.span("search rewrite").attributes or {})
-    assert (variant["qtmiddleware.variant.kind"], variant["qtmiddleware.variant.weight"]) == ("rewrite", 0.6)
+    assert (variant["qtmiddleware.variant.kind"], variant["qtmiddleware.variant.weight"]) == (
+        "rewrite",
+        0.6,
+    )
     assert variant["gen_ai.data_source.id"] == "guides"
     for it in telemetry.spans():
         assert whole.start_time <= it.start_time < it.end_time  # type: ignore[operator]
@@ -166,7 +187,9 @@ def test_spans_name_the_model_that_embeds_and_the_one_that_reranks() -> None:
     ).retrieve(QUERY)
     assert ("embeddings small-embed", "search original") in telemetry.parents()
     assert ("embeddings small-embed", "retrieval") in telemetry.parents()
-    embedded = [dict(it.attributes or {}) for it in telemetry.spans() if it.name == "embeddings small-embed"]
+    embedded = [
+        dict(it.attributes or {}) for it in telemetry.spans() if it.name == "embeddings small-embed"
+    ]
     assert {(it[Names.MODEL], it[Names.PROVIDER]) for it in embedded} == {("small-embed", "vendor")}
     reranked = dict(telemetry.span("rerank small-embed").attributes or {})
     assert reranked[Names.MODEL] == "small-embed"
@@ -196,9 +219,14 @@ def find_server(address: str) -> tuple[str, int]:
         ("https://mistral.ai.evil.example/v1", "openai"),
     ],
 )
-def test_the_provider_is_told_by_the_address_unless_it_is_given(address: str, provider: str) -> None:
+def test_the_provider_is_told_by_the_address_unless_it_is_given(
+    address: str, provider: str
+) -> None:
     with openai.OpenAI(base_url=address, api_key="sk-key") as client:
-        known = describe_model(OpenAIModel("m", client=client)), describe_model(OpenAIEmbedder("m", client=client))
+        known = (
+            describe_model(OpenAIModel("m", client=client)),
+            describe_model(OpenAIEmbedder("m", client=client)),
+        )
     assert known == ({"model": "m", "provider": provider, "server": find_server(address)},) * 2
     for own, told in (("", provider), ("vendor", "vendor")):
         telemetry = Telemetry(provider_name=own)
@@ -208,7 +236,9 @@ def test_the_provider_is_told_by_the_address_unless_it_is_given(address: str, pr
         telemetry.observer.on_end(Operation(1, "model", outcome="ok", **describe_model(model)))
         attributes = telemetry.spans()[0].attributes or {}
         assert attributes[Names.PROVIDER] == told
-        assert (attributes[Names.SERVER_ADDRESS], attributes[Names.SERVER_PORT]) == find_server(address)
+        assert (attributes[Names.SERVER_ADDRESS], attributes[Names.SERVER_PORT]) == find_server(
+            address
+        )
 
 
 def test_the_clients_of_other_vendors_are_their_provider() -> None:
@@ -216,15 +246,21 @@ def test_the_clients_of_other_vendors_are_their_provider() -> None:
         model = as_language_model(client, Settings(transformation_model="claude-haiku-4-5"))
     vendor = {"provider": "anthropic", "server": ("api.anthropic.com", 443)}
     assert describe_model(model) == {"model": "claude-haiku-4-5", **vendor}
-    hosted = describe_model(as_reranker(None, Settings(rerank=RerankSettings(model="pinecone/pinecone-rerank-v0"))))
+    hosted = describe_model(
+        as_reranker(None, Settings(rerank=RerankSettings(model="pinecone/pinecone-rerank-v0")))
+    )
     assert hosted == {"model": "pinecone-rerank-v0", "provider": "pinecone"}
     assert describe_model(MiniLMEmbedder()) == {"model": "all-MiniLM-L6-v2", "provider": ""}
-    hosted = describe_model(query_embedder(OpenAIEmbedder("text-embedding-3-small", base_url="http://[::1]:81/v1")))
+    hosted = describe_model(
+        query_embedder(OpenAIEmbedder("text-embedding-3-small", base_url="http://[::1]:81/v1"))
+    )
     assert (hosted["provider"], hosted["server"]) == ("openai", ("::1", 81))
     assert describe_model(lambda texts: texts) == {"model": "", "provider": ""}
 
 
-def test_without_an_address_a_model_of_our_own_is_at_openai(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_address_a_model_of_our_own_is_at_openai(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("OPENAI_BASE_URL", "QTM_LLM_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     for model in (OpenAIModel("m"), OpenAIEmbedder("m")):
@@ -256,7 +292,9 @@ def test_a_function_has_the_provider_that_nobody_knows(telemetry: Telemetry) -> 
     def embed(texts: list[str]) -> list[list[float]]:
         return [[0.0, 1.0]] * len(texts)
 
-    telemetry.wrap(lambda vector, top_k=4: search(QUERY, top_k), client=ask, embed=embed).retrieve(QUERY)
+    telemetry.wrap(lambda vector, top_k=4: search(QUERY, top_k), client=ask, embed=embed).retrieve(
+        QUERY
+    )
     told = {it.name.split()[0]: dict(it.attributes or {}) for it in telemetry.spans()}
     assert told["chat"][Names.PROVIDER] == told["embeddings"][Names.PROVIDER] == "_OTHER"
     assert Names.SERVER_ADDRESS not in told["chat"]
@@ -265,13 +303,20 @@ def test_a_function_has_the_provider_that_nobody_knows(telemetry: Telemetry) -> 
         assert {labels[Names.PROVIDER] for labels, _ in points[metric]} == {"_OTHER"}
 
 
-def test_a_chat_names_the_model_and_the_completion_as_the_service_does(telemetry: Telemetry) -> None:
+def test_a_chat_names_the_model_and_the_completion_as_the_service_does(
+    telemetry: Telemetry,
+) -> None:
     def ask(messages: Any) -> dict[str, Any]:
-        return completion(json.dumps(REPLIES["rewrite"]), model="gpt-6-luna-2026-08-01") | {"id": "chatcmpl-7"}
+        return completion(json.dumps(REPLIES["rewrite"]), model="gpt-6-luna-2026-08-01") | {
+            "id": "chatcmpl-7"
+        }
 
     telemetry.wrap(plain, client=ask).retrieve(QUERY)
     (chat,) = (dict(it.attributes or {}) for it in telemetry.spans() if it.name.startswith("chat"))
-    assert (chat["gen_ai.response.model"], chat["gen_ai.response.id"]) == ("gpt-6-luna-2026-08-01", "chatcmpl-7")
+    assert (chat["gen_ai.response.model"], chat["gen_ai.response.id"]) == (
+        "gpt-6-luna-2026-08-01",
+        "chatcmpl-7",
+    )
     assert (chat["gen_ai.usage.input_tokens"], chat["gen_ai.usage.output_tokens"]) == (100, 20)
     points = telemetry.points()
     for name in ("duration", "usage.input_tokens", "operation.output_tokens"):
@@ -284,7 +329,9 @@ def test_tokens_that_nobody_counted_are_left_out(telemetry: Telemetry) -> None:
     telemetry.wrap(plain).retrieve(QUERY)
     told = telemetry.span("chat small").attributes or {}
     assert not [it for it in told if it.startswith("gen_ai.usage.")]
-    assert not [it for it in told if it.startswith("gen_ai.response.") and it != Names.FINISH_REASONS]
+    assert not [
+        it for it in told if it.startswith("gen_ai.response.") and it != Names.FINISH_REASONS
+    ]
     assert not [it for it in telemetry.points() if it.endswith("tokens")]
 
 
@@ -295,14 +342,20 @@ def test_embeddings_have_the_tokens_that_their_service_counted_and_the_length_of
         made = embeddings([[0.0, 1.0, 2.0]] * len(texts))
         return {**made, "usage": {"prompt_tokens": 7 * len(texts), "total_tokens": 7 * len(texts)}}
 
-    wrapped = telemetry.wrap(lambda vector, top_k=4: search(QUERY, top_k), embed=embed, client=lambda _: "")
+    wrapped = telemetry.wrap(
+        lambda vector, top_k=4: search(QUERY, top_k), embed=embed, client=lambda _: ""
+    )
     wrapped.retrieve(QUERY)
     told = [dict(it.attributes or {}) for it in telemetry.spans() if it.name == "embeddings"]
     # The first call learns what the function takes, by a text more.
     assert told[0][Names.DIMENSIONS] == 3
     wrapped.retrieve(QUERY)
     last = [dict(it.attributes or {}) for it in telemetry.spans() if it.name == "embeddings"][-1]
-    assert (last[Names.INPUT_TOKENS], last[Names.TEXTS], last[Names.DIMENSIONS]) == (7 * last[Names.TEXTS], 1, 3)
+    assert (last[Names.INPUT_TOKENS], last[Names.TEXTS], last[Names.DIMENSIONS]) == (
+        7 * last[Names.TEXTS],
+        1,
+        3,
+    )
 
 
 def test_spans_and_metrics_say_which_version_of_what_they_follow(telemetry: Telemetry) -> None:
@@ -376,7 +429,13 @@ class Charging:
     """A model that takes a quarter of a dollar for a rewrite, half of one for an answer, and one for parts of it."""
 
     name = "small"
-    usd: ClassVar = {"rewrite": 0.25, "decompose": 0.25, "answer": 0.5, "synthesis": 0.5, "sub_answer": 1.0}
+    usd: ClassVar = {
+        "rewrite": 0.25,
+        "decompose": 0.25,
+        "answer": 0.5,
+        "synthesis": 0.5,
+        "sub_answer": 1.0,
+    }
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         text = CITED if prompt.mode not in REPLIES else json.dumps(REPLIES[prompt.mode])
@@ -407,11 +466,16 @@ async def test_a_retrieval_has_its_own_calls_and_cost_and_its_answer_the_others(
     assert not telemetry.observer._retrieved
     points = telemetry.points()
     assert points["qtmiddleware.cost"] == [({"qtmiddleware.cost.of": "models"}, 0.75)]
-    stages = {labels["qtmiddleware.stage"]: count for labels, count in points["qtmiddleware.stage.duration"]}
+    stages = {
+        labels["qtmiddleware.stage"]: count
+        for labels, count in points["qtmiddleware.stage.duration"]
+    }
     assert stages["answer"] == stages["transform.rewrite"] == stages["fuse"] == 1
 
 
-def test_the_parts_of_a_synthesis_are_the_answers_and_their_searches_those_of_their_own_retrievals() -> None:
+def test_the_parts_of_a_synthesis_are_the_answers_and_their_searches_those_of_their_own_retrievals() -> (
+    None
+):
     telemetry = Telemetry()
     calls: list[str] = []
 
@@ -420,7 +484,11 @@ def test_the_parts_of_a_synthesis_are_the_answers_and_their_searches_those_of_th
         return search(query, top_k)
 
     limits = {"limits": {"llmTimeoutMs": 50_000, "deadlineMs": 55_000}}
-    config = {"transformationType": "decompose", "answer": {"mode": "synthesis", "timeoutMs": 50_000}, **limits}
+    config = {
+        "transformationType": "decompose",
+        "answer": {"mode": "synthesis", "timeoutMs": 50_000},
+        **limits,
+    }
     answer = telemetry.wrap(counted, config, client=Charging()).answer(QUERY)
     assert len(answer.sub_answers) == 2
     spans = telemetry.spans()
@@ -433,7 +501,9 @@ def test_the_parts_of_a_synthesis_are_the_answers_and_their_searches_those_of_th
     assert reads == sum(it[Names.READ_UNITS] for it in retrievals) == len(calls)
 
 
-def test_an_answer_that_fails_leaves_its_retrieval_with_what_that_cost(telemetry: Telemetry) -> None:
+def test_an_answer_that_fails_leaves_its_retrieval_with_what_that_cost(
+    telemetry: Telemetry,
+) -> None:
     def script(prompt: Prompt) -> Any:
         return ModelError("refused") if prompt.mode == "answer" else REPLIES["rewrite"]
 
@@ -449,7 +519,9 @@ def test_a_degraded_retrieval_says_what_went_wrong_and_is_no_error(telemetry: Te
     whole, chat = telemetry.span("retrieval"), telemetry.span("chat small")
     assert whole.status.status_code is StatusCode.UNSET
     assert (whole.attributes or {})["qtmiddleware.status"] == "degraded"
-    assert (whole.attributes or {})["qtmiddleware.degradations"] == ("transform.rewrite rate_limited",)
+    assert (whole.attributes or {})["qtmiddleware.degradations"] == (
+        "transform.rewrite rate_limited",
+    )
     assert chat.status.status_code is StatusCode.ERROR
     assert chat.status.description is None
     assert (chat.attributes or {})["error.type"] == "rate_limited"
@@ -510,7 +582,9 @@ class House:
 
 @pytest.mark.parametrize("is_async_model", [False, True])
 @pytest.mark.parametrize("way", ["blocking", "awaiting", "awaiting a plain function"])
-async def test_spans_of_others_nest_below_ours_and_ours_below_the_callers(way: str, is_async_model: bool) -> None:
+async def test_spans_of_others_nest_below_ours_and_ours_below_the_callers(
+    way: str, is_async_model: bool
+) -> None:
     telemetry = Telemetry()
     house = House(telemetry)
     config = {**REWRITE, "rerank": {"enabled": True, "timeoutMs": 50_000}}
@@ -551,7 +625,9 @@ def test_what_the_caller_set_beside_the_span_is_kept(telemetry: Telemetry) -> No
     assert seen == ["a", "a"]
 
 
-def test_one_middleware_within_the_function_of_another_is_a_child_of_its_search(telemetry: Telemetry) -> None:
+def test_one_middleware_within_the_function_of_another_is_a_child_of_its_search(
+    telemetry: Telemetry,
+) -> None:
     inner = telemetry.wrap(lambda query, top_k=4: search(query, top_k), {})
 
     def fn(query: str, top_k: int = 4) -> Any:
@@ -648,7 +724,9 @@ def test_a_call_given_up_ends_its_span_then_and_its_own_spans_stay_below_it(is_a
     assert is_nothing_current()
 
 
-async def test_a_cancelled_retrieval_ends_its_spans_and_leaves_none_behind(telemetry: Telemetry) -> None:
+async def test_a_cancelled_retrieval_ends_its_spans_and_leaves_none_behind(
+    telemetry: Telemetry,
+) -> None:
     begun = asyncio.Event()
 
     async def slow(query: str, top_k: int = 4) -> Any:
@@ -661,12 +739,16 @@ async def test_a_cancelled_retrieval_ends_its_spans_and_leaves_none_behind(telem
     with pytest.raises(asyncio.CancelledError):
         await task
     assert telemetry.parents() == [("retrieval", ""), ("search original", "retrieval")]
-    assert {(it.attributes or {})["qtmiddleware.outcome"] for it in telemetry.spans()} == {"cancelled"}
+    assert {(it.attributes or {})["qtmiddleware.outcome"] for it in telemetry.spans()} == {
+        "cancelled"
+    }
     assert {it.status.status_code for it in telemetry.spans()} == {StatusCode.UNSET}
     assert is_nothing_current()
 
 
-def test_between_the_pieces_of_a_stream_the_readers_own_span_is_current(telemetry: Telemetry) -> None:
+def test_between_the_pieces_of_a_stream_the_readers_own_span_is_current(
+    telemetry: Telemetry,
+) -> None:
     with telemetry.tracer.start_as_current_span("request") as request:
         with telemetry.wrap(plain, ANSWER, CITED).stream_answer(QUERY) as pieces:
             assert trace.get_current_span() is request
@@ -720,13 +802,21 @@ def test_metrics_count_requests_stages_calls_tokens_searches_reads_and_cost() ->
     wrapped.retrieve(QUERY)
     points = telemetry.points()
     ok = {"qtmiddleware.outcome": "ok"}
-    chat = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": "openai", "gen_ai.request.model": "small"}
+    chat = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "openai",
+        "gen_ai.request.model": "small",
+    }
     assert points["qtmiddleware.request.duration"] == [
         ({"qtmiddleware.operation": "retrieval", "qtmiddleware.status": "full"}, 2)
     ]
     assert points["gen_ai.client.inference.duration"] == [({**ok, **chat}, 2)]
-    assert points["gen_ai.client.inference.usage.input_tokens"] == [({**chat, "gen_ai.token.modality": "text"}, 60)]
-    assert points["gen_ai.client.inference.usage.output_tokens"] == [({**chat, "gen_ai.token.modality": "text"}, 18)]
+    assert points["gen_ai.client.inference.usage.input_tokens"] == [
+        ({**chat, "gen_ai.token.modality": "text"}, 60)
+    ]
+    assert points["gen_ai.client.inference.usage.output_tokens"] == [
+        ({**chat, "gen_ai.token.modality": "text"}, 18)
+    ]
     assert points["gen_ai.client.inference.operation.input_tokens"] == [(chat, 2)]
     assert points["gen_ai.client.inference.operation.output_tokens"] == [(chat, 2)]
     assert sorted(points["qtmiddleware.search.duration"], key=str) == [
@@ -738,7 +828,10 @@ def test_metrics_count_requests_stages_calls_tokens_searches_reads_and_cost() ->
         ({"qtmiddleware.cost.of": "searches"}, 4),
     ]
     assert points["qtmiddleware.read_units"] == [({}, 4)]
-    stages = {labels["qtmiddleware.stage"]: count for labels, count in points["qtmiddleware.stage.duration"]}
+    stages = {
+        labels["qtmiddleware.stage"]: count
+        for labels, count in points["qtmiddleware.stage.duration"]
+    }
     assert stages == dict.fromkeys((it.name for it in wrapped.retrieve(QUERY).trace.stages), 2)
     assert "qtmiddleware.degradations" not in points
 
@@ -749,16 +842,23 @@ def test_metrics_tell_what_went_wrong_by_stage_and_reason(telemetry: Telemetry) 
             raise ConnectionError
         return search(query, top_k)
 
-    wrapped = telemetry.wrap(failing, {**REWRITE, "breaker": {"enabled": False}}, ModelError("rate_limited"))
+    wrapped = telemetry.wrap(
+        failing, {**REWRITE, "breaker": {"enabled": False}}, ModelError("rate_limited")
+    )
     wrapped.retrieve(QUERY)
     wrapped.retrieve("")
     with pytest.raises(ConnectionError):
         wrapped.retrieve("down")
     points = telemetry.points()
-    found = {(it["qtmiddleware.stage"], it["qtmiddleware.reason"]) for it, _ in points["qtmiddleware.degradations"]}
+    found = {
+        (it["qtmiddleware.stage"], it["qtmiddleware.reason"])
+        for it, _ in points["qtmiddleware.degradations"]
+    }
     assert ("transform.rewrite", "rate_limited") in found
     assert ("query", "blank") in found
-    requests = {it["qtmiddleware.status"]: count for it, count in points["qtmiddleware.request.duration"]}
+    requests = {
+        it["qtmiddleware.status"]: count for it, count in points["qtmiddleware.request.duration"]
+    }
     assert requests == {"degraded": 2, "failed": 1}
     errors = {it["error.type"] for it, _ in points["gen_ai.client.inference.duration"]}
     assert errors == {"rate_limited"}
@@ -782,7 +882,9 @@ def test_metrics_have_base_units_and_boundaries_of_the_conventions(telemetry: Te
     assert units == {row.name: row.unit for row in METRICS if row.name in units}
     assert {row.unit for row in METRICS if row.boundaries} == {"s", "{token}"}
     tokens = {row.boundaries for row in METRICS if row.boundaries and row.unit == "{token}"}
-    assert tokens == {(1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)}
+    assert tokens == {
+        (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
+    }
     for row in METRICS:
         assert row.boundaries == tuple(sorted(row.boundaries))
 
@@ -812,7 +914,10 @@ SAID = (QUERY, "Jaco", "vet", "medical", CITED)
 
 
 def emitted(telemetry: Telemetry) -> str:
-    spans = [(it.name, dict(it.attributes or {}), it.events, it.status.description) for it in telemetry.spans()]
+    spans = [
+        (it.name, dict(it.attributes or {}), it.events, it.status.description)
+        for it in telemetry.spans()
+    ]
     return repr(spans) + repr(telemetry.points())
 
 
@@ -850,7 +955,11 @@ def test_the_usual_variable_puts_content_into_spans_and_never_into_metrics(
     telemetry.wrap(plain, ANSWER, CITED).answer(QUERY)
     chat = telemetry.span("chat small").attributes or {}
     (said,) = json.loads(str(chat[Names.OUTPUT]))
-    assert said == {"role": "assistant", "parts": [{"type": "text", "content": CITED}], "finish_reason": "stop"}
+    assert said == {
+        "role": "assistant",
+        "parts": [{"type": "text", "content": CITED}],
+        "finish_reason": "stop",
+    }
     assert QUERY in str(chat[Names.INPUT])
     assert json.loads(str(chat[Names.INSTRUCTIONS]))[0]["type"] == "text"
     whole = telemetry.span("retrieval").attributes or {}
@@ -870,7 +979,9 @@ def test_capture_content_overrules_the_variable(monkeypatch: pytest.MonkeyPatch)
 
 @given(st.text(st.characters(categories=None, codec=None)))
 def test_any_text_can_be_captured_and_encoded(text: str) -> None:
-    operation = Operation(1, "model", content=Prompt("rewrite", "1", text, text, (), text), result=Reply(text))
+    operation = Operation(
+        1, "model", content=Prompt("rewrite", "1", text, text, (), text), result=Reply(text)
+    )
     told = [*ours._quote(operation), *ours._quote(Operation(1, "retrieval", content=text))]
     for _, value in told:
         value.encode("utf-8")
@@ -896,13 +1007,17 @@ def test_an_exporter_that_hangs_holds_up_nobody_and_what_it_cannot_take_is_dropp
             assert telemetry.observer._ended.flush(50)
         assert telemetry.observer.dropped > 0
         assert not telemetry.observer.flush(0.01)
-        assert len([it for it in caplog.records if "spans are being dropped" in it.getMessage()]) == 1
+        assert (
+            len([it for it in caplog.records if "spans are being dropped" in it.getMessage()]) == 1
+        )
     finally:
         exporter.released.set()
     assert telemetry.observer.flush(50)
 
 
-def test_an_exporter_or_processor_that_raises_costs_its_span_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_exporter_or_processor_that_raises_costs_its_span_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     class Raising(SpanExporter):
         def export(self, spans: Any) -> SpanExportResult:
             raise OSError("no route to host")
@@ -942,9 +1057,9 @@ def test_a_sampler_that_drops_a_retrieval_drops_what_it_calls_too() -> None:
 def test_without_a_provider_nothing_is_made_and_nothing_waits() -> None:
     assert type(metrics.get_meter_provider()).__module__.startswith("opentelemetry.metrics.")
     observer = OpenTelemetryObserver()
-    wrapped = qtm.QueryMiddleware(REWRITE, client=lambda _: json.dumps(REPLIES["rewrite"]), observers=[observer]).wrap(
-        plain
-    )
+    wrapped = qtm.QueryMiddleware(
+        REWRITE, client=lambda _: json.dumps(REPLIES["rewrite"]), observers=[observer]
+    ).wrap(plain)
     wrapped.retrieve(QUERY)
     assert not observer._open
     assert not observer._spans._waiting
@@ -952,7 +1067,9 @@ def test_without_a_provider_nothing_is_made_and_nothing_waits() -> None:
     assert is_nothing_current()
 
 
-def test_operations_that_never_end_are_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operations_that_never_end_are_forgotten_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(ours, "MAX_OPEN", 5)
     telemetry = Telemetry()
     for number in range(20):
@@ -961,7 +1078,9 @@ def test_operations_that_never_end_are_forgotten_in_the_end(monkeypatch: pytest.
 
 
 def test_the_end_of_an_operation_never_heard_of_does_no_harm(telemetry: Telemetry) -> None:
-    telemetry.observer.on_end(Operation(1, "search", "original", Operation(2, "retrieval"), outcome="ok"))
+    telemetry.observer.on_end(
+        Operation(1, "search", "original", Operation(2, "retrieval"), outcome="ok")
+    )
     assert telemetry.spans() == []
 
 
@@ -979,10 +1098,14 @@ def test_without_the_api_the_import_says_what_to_install(monkeypatch: pytest.Mon
         importlib.import_module(ours.__name__)
 
 
-def test_an_api_that_is_too_old_is_told_with_the_version_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_api_that_is_too_old_is_told_with_the_version_it_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("qtmiddleware.integrations.version", lambda package: "1.29.0")
     monkeypatch.delitem(sys.modules, ours.__name__)
-    with pytest.raises(MissingExtra, match=r"opentelemetry-api 1\.30 or newer \(here is 1\.29\.0\)"):
+    with pytest.raises(
+        MissingExtra, match=r"opentelemetry-api 1\.30 or newer \(here is 1\.29\.0\)"
+    ):
         importlib.import_module(ours.__name__)
 
 

@@ -16,7 +16,11 @@ TODAY = date(2026, 11, 23)
 
 def read(text: str, language: str = "en", today: date | None = TODAY) -> list[str]:
     times = read_times(text, language, lambda: today)
-    return [*map(str, times.periods), *map(str, times.versions), *(["newest"] if times.newest else [])]
+    return [
+        *map(str, times.periods),
+        *map(str, times.versions),
+        *(["newest"] if times.newest else []),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +95,9 @@ def test_words_that_only_look_like_time_are_left_alone(text: str) -> None:
     assert [it for it in read(text) if it != "12.50"] == []
 
 
-@pytest.mark.parametrize(("today", "expected"), [(date(1, 1, 1), []), (date(9999, 12, 31), ["9998"])])
+@pytest.mark.parametrize(
+    ("today", "expected"), [(date(1, 1, 1), []), (date(9999, 12, 31), ["9998"])]
+)
 def test_dates_beyond_the_calendar_are_no_dates(today: date, expected: list[str]) -> None:
     assert read("last year", today=today) == expected
     read("tomorrow next week next month next quarter next year since yesterday", today=today)

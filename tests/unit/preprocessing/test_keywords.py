@@ -66,7 +66,9 @@ def test_the_constants_are_the_usual_ones() -> None:
 
 
 def test_one_term_scores_as_the_formula_says() -> None:
-    assert score_texts("fox", TEXTS) == pytest.approx([bm25(1, 3, 2), 0.0, bm25(2, 3, 2)], rel=1e-12)
+    assert score_texts("fox", TEXTS) == pytest.approx(
+        [bm25(1, 3, 2), 0.0, bm25(2, 3, 2)], rel=1e-12
+    )
 
 
 def test_several_terms_add_up() -> None:
@@ -123,7 +125,9 @@ def test_words_meet_across_case_plural_and_genitive(query: str, text: str) -> No
     assert scores[0] > 0 == scores[1]
 
 
-@pytest.mark.parametrize(("one", "other"), [("bus", "bu"), ("class", "clas"), ("gas", "ga"), ("status", "statu")])
+@pytest.mark.parametrize(
+    ("one", "other"), [("bus", "bu"), ("class", "clas"), ("gas", "ga"), ("status", "statu")]
+)
 def test_an_s_that_is_no_plural_stays(one: str, other: str) -> None:
     assert score_texts(one, [other]) is None
 
@@ -139,7 +143,9 @@ def test_an_s_that_is_no_plural_stays(one: str, other: str) -> None:
         ("猫", "猫が好き", "犬が好き"),
     ],
 )
-def test_scripts_without_spaces_and_others_find_their_passage(query: str, right: str, wrong: str) -> None:
+def test_scripts_without_spaces_and_others_find_their_passage(
+    query: str, right: str, wrong: str
+) -> None:
     scores = score_texts(query, [wrong, right])
     assert scores is not None
     assert scores[1] > scores[0]
@@ -185,8 +191,12 @@ anything = st.text(st.characters(), max_size=60)
 
 # --- how words are counted -------------------------------------------------------------------------------------------
 
-MARKS = "".join(sign for sign in map(chr, range(0x300, 0x1A00)) if unicodedata.category(sign)[0] == "M")
-UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
+MARKS = "".join(
+    sign for sign in map(chr, range(0x300, 0x1A00)) if unicodedata.category(sign)[0] == "M"
+)
+UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+"
+)
 # Words in all their forms, and what stands between, before and after them.
 SIGNS = "aAsSéßİKﬁ½①ſ _-'.’…\n\0\u0301\u0308\u200d猫人人天気ーガｶﾞสุขภा\ud800"
 PIECES = st.sampled_from([*SIGNS, "dog", "Dogs", "GPT4", "क्षि", "été", "ÉTÉS"])
@@ -204,11 +214,16 @@ def split_plainly(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "text", ["K Å", "İstanbul", "ﬁsh ½", "don’t", "人人人 人人", "天気ー", "ｶﾞ", "สุขภาพ", "\ud800 a\ud800"]
+    "text",
+    ["K Å", "İstanbul", "ﬁsh ½", "don’t", "人人人 人人", "天気ー", "ｶﾞ", "สุขภาพ", "\ud800 a\ud800"],
 )
 def test_words_of_every_script_are_counted_one_by_one(text: str) -> None:
     expected = Counter(map(strip_plural, split_plainly(text)))
-    counted = {term: count for term, count in expected.items() if not (len(term) == 1 and UNSPACED.match(term))}
+    counted = {
+        term: count
+        for term, count in expected.items()
+        if not (len(term) == 1 and UNSPACED.match(term))
+    }
     ((counts, length, _),) = count_terms([text], frozenset(counted))
     assert (counts, length) == (counted, expected.total())
 
@@ -233,7 +248,9 @@ def test_of_long_texts_parts_are_read_from_beginning_to_end(word: str) -> None:
     terms = frozenset({"start", "middle", "end"})
     words = len(split_plainly(long))
     all_read = count_terms([long] * few + [short], terms)
-    assert [(it.counts, it.length) for it in all_read[:-1]] == [({"start": 1, "end": 1}, words)] * few
+    assert [(it.counts, it.length) for it in all_read[:-1]] == [
+        ({"start": 1, "end": 1}, words)
+    ] * few
     assert (all_read[-1].counts, all_read[-1].length) == (dict.fromkeys(terms, 1), 3)
     *cut, whole = count_terms([long] * (many - 1) + [short], terms)
     assert whole == all_read[-1]
@@ -244,23 +261,37 @@ def test_of_long_texts_parts_are_read_from_beginning_to_end(word: str) -> None:
 
 def test_of_texts_that_are_read_in_parts_pairs_are_looked_for_in_the_whole_beginning() -> None:
     text = "word " * 1_000 + "blue moon " + "word " * 300
-    counted = count_terms([text] * (MOST_READ // 1_000), {"blue", "moon", "word"}, frozenset({("word", "blue")}))
+    counted = count_terms(
+        [text] * (MOST_READ // 1_000), {"blue", "moon", "word"}, frozenset({("word", "blue")})
+    )
     assert all("blue" not in it.counts or it.pairs for it in counted)
     edges = "blue moon " + "word " * 600
-    counted = count_terms([edges] * (MOST_READ // 1_000), {"blue", "moon"}, frozenset({("blue", "moon")}))
+    counted = count_terms(
+        [edges] * (MOST_READ // 1_000), {"blue", "moon"}, frozenset({("blue", "moon")})
+    )
     assert {it.length < 600 for it in counted} == {True}
     assert [set(it.pairs) for it in counted] == [{("blue", "moon")}] * len(counted)
 
 
-@given(st.lists(st.tuples(st.text("a ç猫", min_size=1, max_size=9), st.integers(1, 2_000_000)), min_size=1, max_size=3))
+@given(
+    st.lists(
+        st.tuples(st.text("a ç猫", min_size=1, max_size=9), st.integers(1, 2_000_000)),
+        min_size=1,
+        max_size=3,
+    )
+)
 @settings(max_examples=20, deadline=None)
 def test_texts_of_any_length_are_read_within_the_bound(parts: list[tuple[str, int]]) -> None:
-    counted = count_terms([part * (size // len(part.encode())) for part, size in parts], frozenset())
+    counted = count_terms(
+        [part * (size // len(part.encode())) for part, size in parts], frozenset()
+    )
     assert sum(text.length for text in counted) <= MOST_READ + WINDOWS * len(parts)
 
 
 @given(anything, st.lists(st.one_of(st.none(), anything), max_size=6))
-def test_evidence_never_fails_keeps_the_length_and_is_not_negative(keywords: str, texts: list[str | None]) -> None:
+def test_evidence_never_fails_keeps_the_length_and_is_not_negative(
+    keywords: str, texts: list[str | None]
+) -> None:
     scores = score_texts(keywords, texts)
     if scores is not None:
         assert len(scores) == len(texts)
@@ -269,8 +300,13 @@ def test_evidence_never_fails_keeps_the_length_and_is_not_negative(keywords: str
         assert all(score == 0 for score, text in zip(scores, texts, strict=True) if not text)
 
 
-@given(st.lists(st.sampled_from(["fox", "dog", "cat", "the"]), min_size=1, max_size=8), st.integers(0, 5))
-def test_more_of_the_keyword_in_a_text_of_the_same_length_scores_no_less(words: list[str], extra: int) -> None:
+@given(
+    st.lists(st.sampled_from(["fox", "dog", "cat", "the"]), min_size=1, max_size=8),
+    st.integers(0, 5),
+)
+def test_more_of_the_keyword_in_a_text_of_the_same_length_scores_no_less(
+    words: list[str], extra: int
+) -> None:
     less = " ".join([*words, *["owl"] * extra])
     more = " ".join([*words, *["fox"] * extra])
     scores = score_texts("fox", [less, more, "fox"])
@@ -287,7 +323,12 @@ def find_pairs(words: str) -> set[tuple[str, str]]:
     others = UNSPACED.sub(" ", " ".join(split)).split()
     runs = UNSPACED.findall(" ".join(split))
     return set(
-        pairwise(map(strip_plural, [*others, *(run[i : i + 2] for run in runs for i in range(max(1, len(run) - 1)))]))
+        pairwise(
+            map(
+                strip_plural,
+                [*others, *(run[i : i + 2] for run in runs for i in range(max(1, len(run) - 1)))],
+            )
+        )
     )
 
 
@@ -297,13 +338,20 @@ WORDS = st.text("abc ", max_size=8)
 def scaled(scores: list[float]) -> list[float]:
     """Scores over their lowest, in so many times the mean of that."""
     width = MEANS * sum(score - min(scores) for score in scores) / len(scores)
-    return [min(MOST, (score - min(scores)) / width) if max(scores) - min(scores) > 1e-9 else 0.0 for score in scores]
+    return [
+        min(MOST, (score - min(scores)) / width) if max(scores) - min(scores) > 1e-9 else 0.0
+        for score in scores
+    ]
 
 
 def score_words_and_pairs(words: str, texts: list[str]) -> list[float] | None:
     scores, pairs = score_texts(words, texts), find_pairs(words)
     counted = count_terms(texts, find_terms(words), pairs)
-    return None if scores is None else list(map(add, scores, sum_gains(pairs, weigh_pairs(counted), len(texts))))
+    return (
+        None
+        if scores is None
+        else list(map(add, scores, sum_gains(pairs, weigh_pairs(counted), len(texts))))
+    )
 
 
 @given(words=WORDS, texts=st.lists(WORDS, max_size=5), weight=st.floats(0.1, 9))
@@ -317,7 +365,10 @@ def test_one_querys_evidence_is_its_scores_on_one_scale_whatever_its_weight(
 
 def test_a_word_that_few_texts_hold_is_more_evidence_than_one_of_many() -> None:
     texts = ["owl", *["fox"] * 15, *["dog"] * 16]
-    rare, common = score_by_keywords([("owl", 1.0)], texts), score_by_keywords([("fox", 1.0)], texts)
+    rare, common = (
+        score_by_keywords([("owl", 1.0)], texts),
+        score_by_keywords([("fox", 1.0)], texts),
+    )
     assert rare is not None
     assert common is not None
     assert max(rare) > 1.0 > max(common)
@@ -330,11 +381,16 @@ def test_scores_that_differ_by_rounding_alone_are_no_evidence() -> None:
     assert score_by_keywords([(" ".join(words), 1.0)], texts) == [0.0] * 7
 
 
-@given(queries=st.lists(st.tuples(WORDS, st.floats(0, 2)), min_size=2, max_size=4), texts=st.lists(WORDS, max_size=5))
+@given(
+    queries=st.lists(st.tuples(WORDS, st.floats(0, 2)), min_size=2, max_size=4),
+    texts=st.lists(WORDS, max_size=5),
+)
 def test_several_queries_evidence_is_the_weighted_sum_of_each_alone(
     queries: list[tuple[str, float]], texts: list[str]
 ) -> None:
-    alone = [(score_words_and_pairs(words, texts), weight) for words, weight in queries if weight > 0]
+    alone = [
+        (score_words_and_pairs(words, texts), weight) for words, weight in queries if weight > 0
+    ]
     heard = [(scores, weight) for scores, weight in alone if scores is not None]
     found = score_by_keywords(queries, texts)
     if not heard:
@@ -360,14 +416,21 @@ def test_a_query_without_a_word_in_any_text_says_nothing() -> None:
 
 
 def test_two_keywords_side_by_side_are_more_evidence_than_the_two_apart() -> None:
-    texts = ["the blue moon over the bay", "the moon over the blue bay", "the moons blue over the bay", "a bay"]
+    texts = [
+        "the blue moon over the bay",
+        "the moon over the blue bay",
+        "the moons blue over the bay",
+        "a bay",
+    ]
     found = score_by_keywords([("blue moons", 1.0)], texts)
     assert found is not None
     assert found[0] > found[1] == found[2] > found[3]
     pairs = find_pairs("blue moons")
     counted = count_terms(texts, {"blue", "moon"}, pairs)
     assert [set(it.pairs) for it in counted] == [{("blue", "moon")}, set(), set(), set()]
-    assert sum_gains(pairs, weigh_pairs(counted), 4) == pytest.approx([PAIR * idf(4, 1), 0.0, 0.0, 0.0])
+    assert sum_gains(pairs, weigh_pairs(counted), 4) == pytest.approx(
+        [PAIR * idf(4, 1), 0.0, 0.0, 0.0]
+    )
 
 
 def test_of_scripts_without_spaces_three_characters_in_a_row_are_side_by_side() -> None:
@@ -384,7 +447,9 @@ def test_pairs_are_those_in_the_list_of_all_words(keywords: str, texts: list[str
 
 
 @pytest.mark.parametrize("end", ["", " é", " ’", " 猫"])
-@pytest.mark.parametrize(("before", "is_found"), [(0, True), (7_990, True), (7_995, False), (9_000, False)])
+@pytest.mark.parametrize(
+    ("before", "is_found"), [(0, True), (7_990, True), (7_995, False), (9_000, False)]
+)
 def test_of_a_long_text_pairs_are_looked_for_in_the_first_8000_characters(
     before: int, end: str, *, is_found: bool
 ) -> None:
@@ -398,16 +463,27 @@ def test_of_a_long_text_pairs_are_looked_for_in_the_first_8000_characters(
 
 def fuse_ranks(k: int, *lists: list[int]) -> list[float]:
     passages = {passage for ranks in lists for passage in ranks}
-    return sorted((sum(1 / (k + it.index(one) + 1) for it in lists if one in it) for one in passages), reverse=True)
+    return sorted(
+        (sum(1 / (k + it.index(one) + 1) for it in lists if one in it) for one in passages),
+        reverse=True,
+    )
 
 
-@given(k=st.sampled_from([1, 2, 50, 60]), seed=st.randoms(use_true_random=False), count=st.integers(10, 60))
-def test_scores_of_a_rank_fusion_are_recognised_whatever_its_constant(k: int, seed: Any, count: int) -> None:
+@given(
+    k=st.sampled_from([1, 2, 50, 60]),
+    seed=st.randoms(use_true_random=False),
+    count=st.integers(10, 60),
+)
+def test_scores_of_a_rank_fusion_are_recognised_whatever_its_constant(
+    k: int, seed: Any, count: int
+) -> None:
     one, other = seed.sample(range(80), count), seed.sample(range(80), count)
     assert are_reciprocal_ranks(fuse_ranks(k, one, other)[:50])
     assert are_reciprocal_ranks(fuse_ranks(k, one))
     # As a service sends them that holds them in single precision.
-    assert are_reciprocal_ranks(np.asarray(fuse_ranks(k, one, other)[:50], dtype=np.float32).tolist())
+    assert are_reciprocal_ranks(
+        np.asarray(fuse_ranks(k, one, other)[:50], dtype=np.float32).tolist()
+    )
 
 
 @given(st.lists(st.floats(-0.99, 0.99), min_size=8, max_size=60, unique=True))
@@ -433,7 +509,9 @@ def test_a_models_words_weigh_less_beside_scores_that_are_ranks() -> None:
     assert "reciprocal ranks" in reason
 
 
-def add_sum(scores: list[float], evidence: list[float], weight: float, spread: float) -> list[float]:
+def add_sum(
+    scores: list[float], evidence: list[float], weight: float, spread: float
+) -> list[float]:
     """Scores and evidence under a weight that is set."""
     return add_evidence(scores, [weight * share for share in evidence], 1.0 - weight, spread)
 
@@ -475,8 +553,12 @@ def test_no_scores_stay_none() -> None:
     st.floats(0, 1),
     st.floats(0, 1e6),
 )
-def test_the_sum_is_never_negative(pairs: list[tuple[float, float]], weight: float, spread: float) -> None:
-    result = add_sum([score for score, _ in pairs], [keyword for _, keyword in pairs], weight, spread)
+def test_the_sum_is_never_negative(
+    pairs: list[tuple[float, float]], weight: float, spread: float
+) -> None:
+    result = add_sum(
+        [score for score, _ in pairs], [keyword for _, keyword in pairs], weight, spread
+    )
     assert len(result) == len(pairs)
     assert all(value >= 0 for value in result)
 

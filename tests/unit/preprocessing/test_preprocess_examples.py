@@ -131,7 +131,10 @@ ENGLISH = [
     ("What does foo::bar return?", "foo::bar return"),
     ("how does CamelCase differ from snake_case?", "CamelCase differ from snake_case"),
     ("Who is @handle on #tags?", "@handle on #tags"),
-    ("mail bob@example.com about https://a.example/c?d=1.", "mail bob@example.com about https://a.example/c?d=1"),
+    (
+        "mail bob@example.com about https://a.example/c?d=1.",
+        "mail bob@example.com about https://a.example/c?d=1",
+    ),
     ("why is /etc/hosts ignored?", "/etc/hosts ignored"),
     ("What happened on 2024-02-29?", "happened on 2024-02-29"),
     ("what does => mean in javascript", "=> mean in javascript"),
@@ -349,7 +352,8 @@ BY_LANGUAGE = {
 
 
 @pytest.mark.parametrize(
-    ("query", "keywords"), [*SEED, *(row for rows in BY_LANGUAGE.values() for row in rows), *OTHER, *FOUND_LATER]
+    ("query", "keywords"),
+    [*SEED, *(row for rows in BY_LANGUAGE.values() for row in rows), *OTHER, *FOUND_LATER],
 )
 def test_a_question_becomes_its_keywords(query: str, keywords: str) -> None:
     assert preprocess(query) == keywords
@@ -360,7 +364,9 @@ def test_what_is_protected_stays_as_it_is_written(query: str) -> None:
     assert preprocess(query) == query
 
 
-@pytest.mark.parametrize(("query", "keywords"), [row for rows in BY_LANGUAGE.values() for row in rows])
+@pytest.mark.parametrize(
+    ("query", "keywords"), [row for rows in BY_LANGUAGE.values() for row in rows]
+)
 def test_decomposed_letters_make_no_difference(query: str, keywords: str) -> None:
     decomposed = unicodedata.normalize("NFD", query)
     assert unicodedata.normalize("NFC", preprocess(decomposed)) == keywords

@@ -12,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qtmiddleware.errors import ConfigError, InvalidQuery
-from qtmiddleware.preprocessing import LANGUAGES, detect_language, dominant_script, prepare, preprocess, protected_spans
+from qtmiddleware.preprocessing import (
+    LANGUAGES,
+    detect_language,
+    dominant_script,
+    prepare,
+    preprocess,
+    protected_spans,
+)
 from tests.support.shared_data import DEMO, SHARED
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -27,7 +34,12 @@ def lexicon_words() -> list[str]:
     words: set[str] = set()
     for file in LEXICONS.glob("??.json"):
         data = json.loads(file.read_text(encoding="utf-8"))
-        groups = [*data["stop_words"].values(), *data["hints"].values(), data["negations"], data["elisions"]]
+        groups = [
+            *data["stop_words"].values(),
+            *data["hints"].values(),
+            data["negations"],
+            data["elisions"],
+        ]
         words |= {word for group in groups for word in group}
         for pattern in data["lead_ins"] + data["kept_phrases"]:
             words |= set(re.split(r"[\s|\[\]]+", pattern))
@@ -75,16 +87,30 @@ def lexicon_words() -> list[str]:
 
 WORDS = lexicon_words()
 QUESTIONS = st.lists(
-    st.sampled_from(WORDS).flatmap(lambda word: st.sampled_from([word, word, word.capitalize(), word.upper()])),
+    st.sampled_from(WORDS).flatmap(
+        lambda word: st.sampled_from([word, word, word.capitalize(), word.upper()])
+    ),
     min_size=1,
     max_size=9,
-).flatmap(lambda words: st.sampled_from([" ".join(words), " ".join(words) + "?", "".join(words), "  ".join(words)]))
-TEXTS = st.one_of(st.text(), QUESTIONS, st.text(alphabet="aA1 .'\"“”’-_/:@#?()<>$%+é\u0301\u200b中я"))
+).flatmap(
+    lambda words: st.sampled_from(
+        [" ".join(words), " ".join(words) + "?", "".join(words), "  ".join(words)]
+    )
+)
+TEXTS = st.one_of(
+    st.text(), QUESTIONS, st.text(alphabet="aA1 .'\"“”’-_/:@#?()<>$%+é\u0301\u200b中я")
+)
 
 
 def folded(text: str) -> str:
     """*text* without case, composition and the form of its apostrophes."""
-    composed = unicodedata.normalize("NFKC", text).casefold().replace("’", "'").replace("ʼ", "'").replace("‛", "'")
+    composed = (
+        unicodedata.normalize("NFKC", text)
+        .casefold()
+        .replace("’", "'")
+        .replace("ʼ", "'")
+        .replace("‛", "'")
+    )
     return unicodedata.normalize("NFC", composed.replace("＇", "'"))
 
 
@@ -94,14 +120,18 @@ def begins_with_a_name(keywords: str) -> bool:
 
 
 @given(TEXTS)
-def test_preparing_keywords_again_in_their_language_changes_nothing_but_a_name_at_their_start(text: str) -> None:
+def test_preparing_keywords_again_in_their_language_changes_nothing_but_a_name_at_their_start(
+    text: str,
+) -> None:
     once = prepare(text)
     again = preprocess(once.keywords, language=once.language or "auto")
     assert begins_with_a_name(once.keywords) or again == once.keywords
 
 
 @given(TEXTS, st.sampled_from(LANGUAGES))
-def test_preparing_again_in_a_set_language_changes_nothing_but_such_a_name(text: str, language: str) -> None:
+def test_preparing_again_in_a_set_language_changes_nothing_but_such_a_name(
+    text: str, language: str
+) -> None:
     once = preprocess(text, language=language)
     assert begins_with_a_name(once) or preprocess(once, language=language) == once
 
@@ -150,21 +180,31 @@ def test_any_string_has_a_language_or_none_and_a_script(text: str) -> None:
     assert prepare(text).language in ("", *LANGUAGES)
 
 
-@given(QUESTIONS, st.lists(st.sampled_from(WORDS), max_size=3), st.lists(st.sampled_from(WORDS), max_size=3))
+@given(
+    QUESTIONS,
+    st.lists(st.sampled_from(WORDS), max_size=3),
+    st.lists(st.sampled_from(WORDS), max_size=3),
+)
 def test_own_words_break_no_law(text: str, keep: list[str], extra: list[str]) -> None:
     once = prepare(text, keep_words=keep, extra_words=extra)
     assert once.keywords.strip() or not text.strip()
-    again = preprocess(once.keywords, language=once.language or "auto", keep_words=keep, extra_words=extra)
+    again = preprocess(
+        once.keywords, language=once.language or "auto", keep_words=keep, extra_words=extra
+    )
     assert begins_with_a_name(once.keywords) or again == once.keywords
 
 
-@pytest.mark.parametrize("file", QUERIES, ids=lambda path: str(path.parent.relative_to(path.parents[2])))
+@pytest.mark.parametrize(
+    "file", QUERIES, ids=lambda path: str(path.parent.relative_to(path.parents[2]))
+)
 def test_real_questions_keep_the_laws(file: Path) -> None:
     for line in file.read_text(encoding="utf-8").splitlines():
         question = json.loads(line)["text"]
         result, language = (prepared := prepare(question)).keywords, prepared.language
         assert result.strip()
-        assert begins_with_a_name(result) or preprocess(result, language=language or "auto") == result
+        assert (
+            begins_with_a_name(result) or preprocess(result, language=language or "auto") == result
+        )
         for span in protected_spans(question):
             assert span.kind not in KEPT_AS_WRITTEN or span.text in result
 
@@ -203,12 +243,18 @@ def test_word_lists_that_are_none_are_refused(words: object) -> None:
 def test_own_words_are_kept_and_removed() -> None:
     assert preprocess("what is the dog doing", keep_words=["the"]) == "the dog doing"
     assert preprocess("what is the dog doing", extra_words=["doing"]) == "dog"
-    assert preprocess("what is the dog doing", keep_words=("what is the",)) == "what is the dog doing"
-    assert preprocess("tell us about it", extra_words={"it", "us"}, language="en") == "tell us about it"
+    assert (
+        preprocess("what is the dog doing", keep_words=("what is the",)) == "what is the dog doing"
+    )
+    assert (
+        preprocess("tell us about it", extra_words={"it", "us"}, language="en")
+        == "tell us about it"
+    )
     assert preprocess("what does it mean for us", extra_words={"it", "us"}) == "mean for"
     assert preprocess("What does IT mean in the US?", extra_words={"it", "us"}) == "mean in"
     assert (
-        preprocess("Which Nike shoes does ACME sell on eBay?", extra_words=["nike", "Acme", "EBAY"]) == "shoes sell on"
+        preprocess("Which Nike shoes does ACME sell on eBay?", extra_words=["nike", "Acme", "EBAY"])
+        == "shoes sell on"
     )
     assert preprocess("How does Does work?", keep_words=["DOES"]) == "does does work"
     assert preprocess("что такое граф", extra_words=["что", "такое"]) == "граф"

@@ -80,7 +80,9 @@ def test_in_a_conversation_all_asks_for_the_standalone_form_first() -> None:
     assert question.read_replies(came({"standalone": "What did Acme pay in 2024?"}), Trace())
     assert modes(question) == ["rewrite", "stepback", "decompose"]
     assert {prompt.query for prompt in question.prompts} == {"What did Acme pay in 2024?"}
-    assert not question.read_replies(came({"rewrite": "How much did Acme pay in 2024?"}, "", None), Trace())
+    assert not question.read_replies(
+        came({"rewrite": "How much did Acme pay in 2024?"}, "", None), Trace()
+    )
 
 
 @pytest.mark.parametrize("reply", [None, ModelError("refused"), {"standalone": "And in 2024?"}])
@@ -154,7 +156,12 @@ def test_the_parts_of_several_replies_become_one() -> None:
         came(
             {"rewrite": "How much money did Acme pay for order A-113 in 2023?"},
             {"step_back": "What do customers pay for orders?"},
-            {"sub_queries": ["What was order A-113 of Acme?", "Which payments did Acme make in 2023?"]},
+            {
+                "sub_queries": [
+                    "What was order A-113 of Acme?",
+                    "Which payments did Acme make in 2023?",
+                ]
+            },
         ),
         trace,
     )
@@ -163,7 +170,12 @@ def test_the_parts_of_several_replies_become_one() -> None:
     assert made.step_back == "What do customers pay for orders?"
     assert len(made.sub_queries) == 2
     assert question.degradations == []
-    assert (trace.llm_calls, trace.input_tokens, trace.output_tokens, trace.cost_usd) == (3, 30, 15, 0.75)
+    assert (trace.llm_calls, trace.input_tokens, trace.output_tokens, trace.cost_usd) == (
+        3,
+        30,
+        15,
+        0.75,
+    )
 
 
 @pytest.mark.parametrize(
@@ -172,7 +184,11 @@ def test_the_parts_of_several_replies_become_one() -> None:
         (None, "timeout", ""),
         (ModelError("rate_limited", "too many"), "rate_limited", "too many"),
         (RuntimeError("secret"), "failed", "RuntimeError"),
-        ("I'm sorry, I can't help with that.", "refused", "the model refused to transform the query"),
+        (
+            "I'm sorry, I can't help with that.",
+            "refused",
+            "the model refused to transform the query",
+        ),
     ],
 )
 def test_what_went_wrong_is_told_by_its_reason(reply: Any, reason: str, detail: str) -> None:
@@ -186,32 +202,52 @@ def test_what_went_wrong_is_told_by_its_reason(reply: Any, reason: str, detail: 
 
 
 @pytest.mark.parametrize("reason", sorted(REASONS))
-def test_a_call_that_failed_has_cost_nothing_where_it_is_free_and_nobody_knows_what_elsewhere(reason: str) -> None:
+def test_a_call_that_failed_has_cost_nothing_where_it_is_free_and_nobody_knows_what_elsewhere(
+    reason: str,
+) -> None:
     error, trace = ModelError(reason), Trace()
     Question(QUERY, (), settings()).read_replies(came(error), trace)
-    assert (trace.llm_calls, trace.input_tokens, trace.output_tokens) == (int(error.was_asked), 0, 0)
+    assert (trace.llm_calls, trace.input_tokens, trace.output_tokens) == (
+        int(error.was_asked),
+        0,
+        0,
+    )
     assert trace.cost_usd == (0.0 if error.is_free else None)
 
 
 def test_one_part_that_fails_leaves_the_others() -> None:
     question = Question(QUERY, (), settings("all"))
-    question.read_replies(came(None, {"step_back": "What do customers pay for orders?"}, ModelError("empty")), Trace())
+    question.read_replies(
+        came(None, {"step_back": "What do customers pay for orders?"}, ModelError("empty")), Trace()
+    )
     made = understood(question)
-    assert (made.rewrite, made.step_back, made.sub_queries) == (None, "What do customers pay for orders?", ())
+    assert (made.rewrite, made.step_back, made.sub_queries) == (
+        None,
+        "What do customers pay for orders?",
+        (),
+    )
     assert [it.reason for it in question.degradations] == ["timeout", "empty"]
 
 
 def test_a_rewrite_gets_back_what_it_lost() -> None:
     question = Question(QUERY, (), settings())
-    question.read_replies(came({"rewrite": "How much money did Acme pay for order A-113?"}), Trace())
+    question.read_replies(
+        came({"rewrite": "How much money did Acme pay for order A-113?"}), Trace()
+    )
     made = understood(question)
     assert made.rewrite == "How much money did Acme pay for order A-113? (2023)"
-    assert ("rewrite", f"repaired: number {QUERY.index('2023')}:{QUERY.index('2023') + 4}") in made.notes
+    assert (
+        "rewrite",
+        f"repaired: number {QUERY.index('2023')}:{QUERY.index('2023') + 4}",
+    ) in made.notes
 
 
 def test_in_a_conversation_a_rewrite_is_held_against_the_standalone_form() -> None:
     question = Question("And for A-114?", HISTORY, settings())
-    reply = {"standalone": "What did Acme pay for order A-114?", "rewrite": "How much money was spent on order A-114?"}
+    reply = {
+        "standalone": "What did Acme pay for order A-114?",
+        "rewrite": "How much money was spent on order A-114?",
+    }
     question.read_replies(came(reply), Trace())
     made = understood(question, "And for A-114?")
     assert made.standalone == "What did Acme pay for order A-114?"
@@ -222,7 +258,10 @@ def test_in_a_conversation_a_rewrite_is_held_against_the_standalone_form() -> No
 def test_a_standalone_form_that_lost_what_the_user_wrote_gets_it_back() -> None:
     question = Question("And for A-114?", HISTORY, settings())
     question.read_replies(came({"standalone": "What did Acme pay for its orders?"}), Trace())
-    assert understood(question, "And for A-114?").standalone == "What did Acme pay for its orders? (A-114)"
+    assert (
+        understood(question, "And for A-114?").standalone
+        == "What did Acme pay for its orders? (A-114)"
+    )
 
 
 SPANISH = "¿Cuándo se publicó el informe sobre la calidad del agua?"
@@ -231,7 +270,9 @@ SPANISH = "¿Cuándo se publicó el informe sobre la calidad del agua?"
 def in_spanish(rewrite: str) -> tuple[Transformation, list[Degradation]]:
     question = Question(SPANISH, (), settings())
     question.read_replies(came({"rewrite": rewrite}), Trace())
-    return question.guard_replies(SPANISH, protected_spans(SPANISH, language="es"), "es"), question.degradations
+    return question.guard_replies(
+        SPANISH, protected_spans(SPANISH, language="es"), "es"
+    ), question.degradations
 
 
 def test_a_model_that_falls_into_english_is_not_searched_for() -> None:

@@ -23,7 +23,15 @@ def test_a_greeting_or_thanks_is_small_talk(query: str) -> None:
 
 @pytest.mark.parametrize(
     "query",
-    ["", "?", "hi what is RAG", "thanks for the invoice number", "hello world program", "OKR", "what is ok"],
+    [
+        "",
+        "?",
+        "hi what is RAG",
+        "thanks for the invoice number",
+        "hello world program",
+        "OKR",
+        "what is ok",
+    ],
 )
 def test_a_question_is_not_small_talk(query: str) -> None:
     assert classify_trivial_query(query, []) == ""
@@ -45,7 +53,13 @@ def test_identifiers_alone_need_no_model(query: str, identifiers: list[str]) -> 
 
 @pytest.mark.parametrize(
     ("query", "identifiers"),
-    [("what is ERR-4711", ["ERR-4711"]), ("ERR-4711", []), ("", []), ("ERR-4711 東京", ["ERR-4711"]), ("x1", ["1"])],
+    [
+        ("what is ERR-4711", ["ERR-4711"]),
+        ("ERR-4711", []),
+        ("", []),
+        ("ERR-4711 東京", ["ERR-4711"]),
+        ("x1", ["1"]),
+    ],
 )
 def test_identifiers_beside_words_do(query: str, identifiers: list[str]) -> None:
     assert classify_trivial_query(query, identifiers) == ""

@@ -15,15 +15,31 @@ import qtmiddleware as qtm
 from qtmiddleware.retrieval.confidence import LEAST_SEEN, Standings, measure_standing_signals
 from qtmiddleware.types import Retrieval
 
-WORDS = ("pool", "locker", "parking", "yoga", "towel", "sauna", "trainer", "refund", "guest", "contract")
+WORDS = (
+    "pool",
+    "locker",
+    "parking",
+    "yoga",
+    "towel",
+    "sauna",
+    "trainer",
+    "refund",
+    "guest",
+    "contract",
+)
 PASSAGES = [{"id": word, "text": f"All about the {word} and its {word} rules."} for word in WORDS]
 numbers = st.floats(-1e6, 1e6)
-signals = st.fixed_dictionaries({"best_score": numbers, "lead": st.floats(0, 1e6), "coverage": st.floats(0, 1)})
+signals = st.fixed_dictionaries(
+    {"best_score": numbers, "lead": st.floats(0, 1e6), "coverage": st.floats(0, 1)}
+)
 
 
 def search(query: str, top_k: int = 4) -> list[dict[str, Any]]:
     words = set(query.casefold().strip("?").split())
-    scored = [{**it, "score": 0.9 if it["id"] in words else 0.137 - at * at / 1_870} for at, it in enumerate(PASSAGES)]
+    scored = [
+        {**it, "score": 0.9 if it["id"] in words else 0.137 - at * at / 1_870}
+        for at, it in enumerate(PASSAGES)
+    ]
     return sorted(scored, key=lambda it: -it["score"])[:top_k]
 
 
@@ -32,24 +48,34 @@ def ask_usual(wrapped: Any, count: int = LEAST_SEEN) -> None:
         wrapped.retrieve(f"Where is the {WORDS[number % len(WORDS)]}?")
 
 
-def test_before_enough_questions_there_is_no_confidence_and_the_reason_says_how_many_are_missing() -> None:
+def test_before_enough_questions_there_is_no_confidence_and_the_reason_says_how_many_are_missing() -> (
+    None
+):
     wrapped = qtm.QueryMiddleware().wrap(search)
     ask_usual(wrapped, 7)
     found = wrapped.retrieve("Where is the pool?")
     assert found.confidence is None
     assert not found.is_unsure
-    assert found.confidence_reasons == ("needs 20 earlier questions of this function, and 7 were seen",)
+    assert found.confidence_reasons == (
+        "needs 20 earlier questions of this function, and 7 were seen",
+    )
 
 
 def test_a_question_that_the_collection_does_not_answer_is_unsure_and_a_usual_one_is_not() -> None:
     wrapped = qtm.QueryMiddleware().wrap(search)
     ask_usual(wrapped)
-    usual, foreign = wrapped.retrieve("Where is the sauna?"), wrapped.retrieve("Who painted Guernica?")
+    usual, foreign = (
+        wrapped.retrieve("Where is the sauna?"),
+        wrapped.retrieve("Who painted Guernica?"),
+    )
     assert (usual.is_unsure, foreign.is_unsure) == (False, True)
     assert foreign.confidence is not None
     assert usual.confidence is not None
     assert foreign.confidence < 0.1 < usual.confidence
-    assert foreign.confidence_reasons[0] == "the best score is better than in 0% of the last 21 questions"
+    assert (
+        foreign.confidence_reasons[0]
+        == "the best score is better than in 0% of the last 21 questions"
+    )
 
 
 def test_an_unsure_result_has_the_same_passages_and_status_as_without_the_signal() -> None:
@@ -145,7 +171,9 @@ def test_a_confidence_lies_between_0_and_1_and_there_is_one_after_20_questions(
 
 
 @given(
-    st.lists(signals, min_size=LEAST_SEEN, max_size=40), signals, st.sampled_from(("best_score", "lead", "coverage"))
+    st.lists(signals, min_size=LEAST_SEEN, max_size=40),
+    signals,
+    st.sampled_from(("best_score", "lead", "coverage")),
 )
 def test_a_better_signal_never_lowers_the_confidence(
     earlier: Sequence[Mapping[str, float]], asked: Mapping[str, float], name: str
@@ -155,13 +183,19 @@ def test_a_better_signal_never_lowers_the_confidence(
         standings = Standings()
         for it in earlier:
             standings.judge(it, passages=1)
-        confidences.append(standings.judge({**asked, name: asked[name] + more}, passages=1).confidence)
+        confidences.append(
+            standings.judge({**asked, name: asked[name] + more}, passages=1).confidence
+        )
     assert confidences[0] is not None
     assert confidences[1] is not None
     assert confidences[0] <= confidences[1]
 
 
-@given(st.lists(signals, min_size=LEAST_SEEN, max_size=40), signals, st.sampled_from((0.25, 2.0, 1024.0)))
+@given(
+    st.lists(signals, min_size=LEAST_SEEN, max_size=40),
+    signals,
+    st.sampled_from((0.25, 2.0, 1024.0)),
+)
 def test_the_scale_of_the_scores_does_not_matter(
     earlier: Sequence[Mapping[str, float]], asked: Mapping[str, float], scale: float
 ) -> None:
@@ -188,7 +222,9 @@ def test_of_evenly_spread_scores_no_more_than_the_lowest_of_a_hundred_is_unsure(
 
 
 @given(st.lists(st.none() | st.floats(), max_size=12), st.booleans())
-def test_any_scores_give_finite_signals(scores: Sequence[float | None], lower_is_better: bool) -> None:
+def test_any_scores_give_finite_signals(
+    scores: Sequence[float | None], lower_is_better: bool
+) -> None:
     measured = measure_standing_signals(scores, None, lower_is_better=lower_is_better)
     assert all(abs(it) < float("inf") for it in measured.values())
 
@@ -196,7 +232,9 @@ def test_any_scores_give_finite_signals(scores: Sequence[float | None], lower_is
 def test_threads_that_ask_at_the_same_time_lose_no_question() -> None:
     standings = Standings()
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda at: standings.judge({"best_score": float(at)}, passages=1), range(400)))
+        list(
+            pool.map(lambda at: standings.judge({"best_score": float(at)}, passages=1), range(400))
+        )
     assert standings.judge({"best_score": 1e9}, passages=1).seen == 400
 
 
@@ -204,7 +242,9 @@ def test_threads_that_ask_at_the_same_time_lose_no_question() -> None:
 
 
 @pytest.mark.parametrize(("if_unsure", "calls"), [("answer", 1), ("decline", 0)])
-def test_an_answer_declines_an_unsure_result_without_a_model_call_only_if_asked_to(if_unsure: str, calls: int) -> None:
+def test_an_answer_declines_an_unsure_result_without_a_model_call_only_if_asked_to(
+    if_unsure: str, calls: int
+) -> None:
     asked: list[Any] = []
 
     def model(prompt: Any) -> str:

@@ -70,7 +70,9 @@ def test_what_is_asked_differently_is_asked_again(name: str) -> None:
 
 def test_a_budget_of_fewer_calls_is_not_remembered_for_more() -> None:
     searched = Way("sync").wrap(config=transforming("all"))
-    few = searched.retrieve(FOLLOW_UP, history=HISTORY, config={"escalation": {"maxLlmCallsPerQuery": 1}})
+    few = searched.retrieve(
+        FOLLOW_UP, history=HISTORY, config={"escalation": {"maxLlmCallsPerQuery": 1}}
+    )
     many = searched.retrieve(FOLLOW_UP, history=HISTORY)
     assert kinds(few) == ["original", "standalone"]
     assert many.trace.llm_calls == 4
@@ -104,9 +106,12 @@ def test_half_an_answer_is_used_and_not_remembered() -> None:
 
 @every_way
 @pytest.mark.parametrize(
-    ("config", "reason"), [({}, "no_transformation"), (transforming("rewrite", escalation="never"), "never")]
+    ("config", "reason"),
+    [({}, "no_transformation"), (transforming("rewrite", escalation="never"), "never")],
 )
-def test_a_history_that_no_model_reads_is_told(config: dict[str, Any], reason: str, way: Way) -> None:
+def test_a_history_that_no_model_reads_is_told(
+    config: dict[str, Any], reason: str, way: Way
+) -> None:
     retrieval = way.wrap(config=config).retrieve(FOLLOW_UP, history=HISTORY)
     assert ("history", f"not used for the search: {reason}") in retrieval.trace.notes
     assert retrieval.status == "full"
@@ -135,7 +140,9 @@ def test_what_no_model_could_better_is_not_sent_to_one(query: str, reason: str, 
 
 def test_small_talk_in_a_conversation_may_well_be_an_answer() -> None:
     searched = Way("sync").wrap(config=transforming("rewrite"))
-    retrieval = searched.retrieve("Yes", history=[message("assistant", "Do you want to know what Jaco eats?")])
+    retrieval = searched.retrieve(
+        "Yes", history=[message("assistant", "Do you want to know what Jaco eats?")]
+    )
     assert len(searched.model.prompts) == 1
     assert "standalone" in kinds(retrieval)
 
@@ -169,17 +176,24 @@ def test_auto_asks_only_where_the_first_result_is_unsure(scores: list[float], ca
         asked.append(query)
         return [{"id": str(i), "score": score} for i, score in enumerate(scores)]
 
-    searched = Way("sync").wrap(respond, config=transforming("rewrite", escalation={"mode": "auto"}))
+    searched = Way("sync").wrap(
+        respond, config=transforming("rewrite", escalation={"mode": "auto"})
+    )
     decision = searched.retrieve(QUERY).trace.decision
     assert decision is not None
-    assert (decision.call, decision.reason) == (call, "unsure_first_result" if call else "clear_first_result")
+    assert (decision.call, decision.reason) == (
+        call,
+        "unsure_first_result" if call else "clear_first_result",
+    )
     assert decision.signals["lead"] == pytest.approx(scores[0] - scores[1])
     assert (decision.signals["doubt"] > decision.signals["threshold"]) is call
     assert asked == ([QUERY, REWRITE] if call else [QUERY])
 
 
 def test_auto_asks_in_every_conversation() -> None:
-    searched = Way("sync").wrap(config=transforming("rewrite", escalation={"mode": "auto", "targetCallRate": 0.0}))
+    searched = Way("sync").wrap(
+        config=transforming("rewrite", escalation={"mode": "auto", "targetCallRate": 0.0})
+    )
     decision = searched.retrieve(FOLLOW_UP, history=HISTORY).trace.decision
     assert decision is not None
     assert (decision.call, decision.reason) == (True, "conversation")
@@ -189,7 +203,9 @@ NEW_TOPIC = "What is the boiling point of liquid nitrogen at sea level?"
 
 
 def test_auto_decides_by_the_first_result_where_a_question_opens_a_new_topic() -> None:
-    searched = Way("sync").wrap(config=transforming("rewrite", escalation={"mode": "auto", "targetCallRate": 0.0}))
+    searched = Way("sync").wrap(
+        config=transforming("rewrite", escalation={"mode": "auto", "targetCallRate": 0.0})
+    )
     retrieval = searched.retrieve(NEW_TOPIC, history=HISTORY)
     assert searched.model.prompts == []
     assert retrieval.trace.decision is not None

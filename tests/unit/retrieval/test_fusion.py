@@ -40,7 +40,9 @@ def key(name: str) -> Key:
     return ("", name)
 
 
-def ranked(*rows: tuple[str, Any], weight: float = 1.0, kind: VariantKind = "paraphrase") -> Ranking:
+def ranked(
+    *rows: tuple[str, Any], weight: float = 1.0, kind: VariantKind = "paraphrase"
+) -> Ranking:
     """A list of ``(id, score)`` rows, best first, whose items can be told apart from those of other lists."""
     keys = [key(name) for name, _ in rows]
     items = [object() for _ in rows]
@@ -73,9 +75,13 @@ def test_a_question_that_weighs_nothing_counts_as_one_list_where_the_others_foun
 
 
 def test_rrf_adds_one_over_sixty_plus_the_rank_and_nothing_for_an_absent_passage() -> None:
-    fused = fuse([ranked(("a", 0.9), ("b", 0.8)), ranked(("b", 0.7), ("c", 0.6), ("d", 0.1))], "rrf")
+    fused = fuse(
+        [ranked(("a", 0.9), ("b", 0.8)), ranked(("b", 0.7), ("c", 0.6), ("d", 0.1))], "rrf"
+    )
     assert names(fused) == ["b", "a", "c", "d"]
-    assert scores_of(fused) == pytest.approx({"b": 1 / 62 + 1 / 61, "a": 1 / 61, "c": 1 / 62, "d": 1 / 63}, rel=1e-12)
+    assert scores_of(fused) == pytest.approx(
+        {"b": 1 / 62 + 1 / 61, "a": 1 / 61, "c": 1 / 62, "d": 1 / 63}, rel=1e-12
+    )
 
 
 def test_rrf_takes_another_constant() -> None:
@@ -85,18 +91,28 @@ def test_rrf_takes_another_constant() -> None:
 
 def test_rrf_does_not_look_at_scores_or_weights() -> None:
     plain = fuse([ranked(("a", 0.9), ("b", 0.8)), ranked(("b", 0.7), ("c", 0.1))], "rrf")
-    odd = fuse([ranked(("a", None), ("b", NAN), weight=7.0), ranked(("b", -5.0), ("c", None), weight=0.01)], "rrf")
+    odd = fuse(
+        [
+            ranked(("a", None), ("b", NAN), weight=7.0),
+            ranked(("b", -5.0), ("c", None), weight=0.01),
+        ],
+        "rrf",
+    )
     assert scores_of(plain) == scores_of(odd)
     assert odd.method == "rrf"
 
 
 def test_weighted_rrf_multiplies_each_list_by_its_weight() -> None:
-    fused = fuse([ranked(("a", 1.0), ("b", 0.5), weight=2.0), ranked(("b", 1.0), weight=0.3)], "weighted_rrf")
+    fused = fuse(
+        [ranked(("a", 1.0), ("b", 0.5), weight=2.0), ranked(("b", 1.0), weight=0.3)], "weighted_rrf"
+    )
     assert scores_of(fused) == pytest.approx({"a": 2 / 61, "b": 2 / 62 + 0.3 / 61}, rel=1e-12)
 
 
 @pytest.mark.parametrize("method", ["rrf", "weighted_rrf"])
-def test_a_passage_twice_in_one_list_has_one_vote_from_its_better_place(method: FusionMethod) -> None:
+def test_a_passage_twice_in_one_list_has_one_vote_from_its_better_place(
+    method: FusionMethod,
+) -> None:
     fused = fuse([ranked(("a", 0.9), ("b", 0.8), ("a", 0.7)), ranked(("b", 0.5))], method)
     assert scores_of(fused) == pytest.approx({"a": 1 / 61, "b": 1 / 62 + 1 / 61}, rel=1e-12)
 
@@ -117,7 +133,9 @@ def test_rrf_ties_hold_whatever_order_the_lists_come_in(data: st.DataObject) -> 
     assert names(fuse(rankings, "rrf")) == names(fuse(other, "rrf"))
 
 
-def test_rrf_ties_between_passages_with_the_same_ranks_in_other_lists_go_to_the_smaller_key() -> None:
+def test_rrf_ties_between_passages_with_the_same_ranks_in_other_lists_go_to_the_smaller_key() -> (
+    None
+):
     # Every passage has the ranks 1, 2, ..., n, each in another list: all are tied, with the same best rank.
     letters = "abcdefg"
     turned = ["".join(letters[(i + shift) % 7] for i in range(7)) for shift in range(7)]
@@ -128,7 +146,9 @@ def test_rrf_ties_between_passages_with_the_same_ranks_in_other_lists_go_to_the_
 # --- anchored -----------------------------------------------------------------------------------------------------
 
 
-def test_anchored_is_the_weighted_mean_where_an_absent_passage_takes_the_lists_lowest_score() -> None:
+def test_anchored_is_the_weighted_mean_where_an_absent_passage_takes_the_lists_lowest_score() -> (
+    None
+):
     original = ranked(("a", 0.9), ("b", 0.7), ("c", 0.2), weight=1.0, kind="original")
     rewrite = ranked(("c", 0.8), ("d", 0.1), weight=0.5, kind="rewrite")
     fused = fuse([original, rewrite])
@@ -158,7 +178,12 @@ def test_a_list_whose_scores_lie_close_together_counts_as_much_as_a_wide_one() -
     fused = fuse([wide, narrow])
     # Spreads 0.8 and 0.02, their mean 0.41; the lowest scores 0.1 and 0.3, their mean 0.2.
     assert scores_of(fused) == pytest.approx(
-        {"a": 0.2 + 0.41 * (1 + 0) / 2, "b": 0.2 + 0.41 * (0.5 + 0.5) / 2, "c": 0.2, "d": 0.2 + 0.41 * (0 + 1) / 2}
+        {
+            "a": 0.2 + 0.41 * (1 + 0) / 2,
+            "b": 0.2 + 0.41 * (0.5 + 0.5) / 2,
+            "c": 0.2,
+            "d": 0.2 + 0.41 * (0 + 1) / 2,
+        }
     )
     assert fused.spread == pytest.approx(0.41)
 
@@ -170,7 +195,12 @@ def test_anchored_hears_a_list_whose_scores_are_all_equal_as_one_that_prefers_no
 
 
 def test_the_spread_of_a_short_list_is_its_whole_width() -> None:
-    assert [measure_spread(scores) for scores in ([], [0.3], [0.9, 0.4], [4.0, 3.0, 2.0, 0.5])] == [0.0, 0.0, 0.5, 3.5]
+    assert [measure_spread(scores) for scores in ([], [0.3], [0.9, 0.4], [4.0, 3.0, 2.0, 0.5])] == [
+        0.0,
+        0.0,
+        0.5,
+        3.5,
+    ]
 
 
 def test_the_spread_of_a_longer_list_is_that_of_its_lower_part() -> None:
@@ -195,7 +225,9 @@ def test_what_is_merged_by_rank_has_no_spread() -> None:
 def test_anchored_takes_an_empty_list_as_no_voice_at_all() -> None:
     original = ranked(("a", 0.9), ("b", 0.7), kind="original")
     fused = fuse([original, ranked(weight=3.0), ranked(("b", 0.5), ("c", 0.3))])
-    assert scores_of(fused) == pytest.approx({"a": (0.9 + 0.3) / 2, "b": (0.7 + 0.5) / 2, "c": (0.7 + 0.3) / 2})
+    assert scores_of(fused) == pytest.approx(
+        {"a": (0.9 + 0.3) / 2, "b": (0.7 + 0.5) / 2, "c": (0.7 + 0.3) / 2}
+    )
 
 
 def test_anchored_takes_the_better_place_of_a_passage_that_is_twice_in_a_list() -> None:
@@ -231,13 +263,23 @@ def test_anchored_understands_distances_by_the_order_of_the_lists() -> None:
 
 
 def test_one_list_out_of_order_does_not_turn_the_direction() -> None:
-    falling = [ranked(("a", 0.9), ("b", 0.1)), ranked(("a", 0.8), ("c", 0.2)), ranked(("d", 0.1), ("e", 0.2))]
+    falling = [
+        ranked(("a", 0.9), ("b", 0.1)),
+        ranked(("a", 0.8), ("c", 0.2)),
+        ranked(("d", 0.1), ("e", 0.2)),
+    ]
     assert find_direction(falling) <= 0
 
 
 @pytest.mark.parametrize(
     "rankings",
-    [[], [ranked()], [ranked(("a", 0.5))], [ranked(("a", 0.5), ("b", 0.5))], [ranked(("a", None), ("b", 1.0))]],
+    [
+        [],
+        [ranked()],
+        [ranked(("a", 0.5))],
+        [ranked(("a", 0.5), ("b", 0.5))],
+        [ranked(("a", None), ("b", 1.0))],
+    ],
 )
 def test_higher_is_better_where_the_order_does_not_tell(rankings: list[Ranking]) -> None:
     assert find_direction(rankings) <= 0
@@ -249,14 +291,22 @@ def test_higher_is_better_where_the_order_does_not_tell(rankings: list[Ranking])
 def test_max_keeps_each_passages_best_score_with_the_item_it_came_from() -> None:
     first, second = ranked(("a", 0.9), ("b", 0.3)), ranked(("b", 0.8), ("c", 0.5))
     fused = fuse([first, second], "max")
-    assert list(zip(names(fused), fused.scores, strict=True)) == [("a", 0.9), ("b", 0.8), ("c", 0.5)]
+    assert list(zip(names(fused), fused.scores, strict=True)) == [
+        ("a", 0.9),
+        ("b", 0.8),
+        ("c", 0.5),
+    ]
     assert [it.item for it in fused.items] == [first.items[0], second.items[0], second.items[1]]
     assert [it.sources for it in fused.items] == [0b01, 0b11, 0b10]
 
 
 def test_max_of_distances_is_the_smallest_one() -> None:
     fused = fuse([ranked(("a", 0.1), ("b", 0.7)), ranked(("b", 0.3), ("c", 0.5))], "max")
-    assert list(zip(names(fused), fused.scores, strict=True)) == [("a", -0.1), ("b", -0.3), ("c", -0.5)]
+    assert list(zip(names(fused), fused.scores, strict=True)) == [
+        ("a", -0.1),
+        ("b", -0.3),
+        ("c", -0.5),
+    ]
 
 
 def test_concat_keeps_everything_with_the_place_where_each_list_begins() -> None:
@@ -307,14 +357,21 @@ def test_a_missing_score_makes_ranks_decide(method: FusionMethod) -> None:
 
 
 def test_ints_and_floats_mix() -> None:
-    assert names(fuse([ranked(("a", 3), ("b", 2), ("d", 1)), ranked(("b", 2.5), ("c", 0))])) == ["b", "a", "d", "c"]
+    assert names(fuse([ranked(("a", 3), ("b", 2), ("d", 1)), ranked(("b", 2.5), ("c", 0))])) == [
+        "b",
+        "a",
+        "d",
+        "c",
+    ]
 
 
 # --- nothing at all -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("rankings", [[], [ranked()], [ranked(), ranked()]], ids=["none", "one", "two"])
+@pytest.mark.parametrize(
+    "rankings", [[], [ranked()], [ranked(), ranked()]], ids=["none", "one", "two"]
+)
 def test_nothing_found_gives_nothing(method: FusionMethod, rankings: list[Ranking]) -> None:
     fused = fuse(rankings, method)
     assert list(fused.items) == []
@@ -339,13 +396,18 @@ def test_a_weighted_sum_adds_scores_from_0_to_1_and_nothing_for_an_absent_passag
 
 
 def test_equal_scores_of_a_list_count_1_in_a_weighted_sum() -> None:
-    assert sum_weighted([ranked(("b", 0.5), ("a", 0.5), weight=0.3)]) == [(key("a"), 0.3), (key("b"), 0.3)]
+    assert sum_weighted([ranked(("b", 0.5), ("a", 0.5), weight=0.3)]) == [
+        (key("a"), 0.3),
+        (key("b"), 0.3),
+    ]
 
 
 def test_a_weighted_sum_of_ranks_counts_a_passage_once_a_list_at_its_best_place() -> None:
     lists = [ranked(("a", 0.9), ("b", 0.8), ("a", 0.7), weight=2.0), ranked(("b", 0.5), weight=0.5)]
     expected = {"a": 2 / 61, "b": 2 / 62 + 0.5 / 61}
-    assert {name: score for (_, name), score in sum_weighted(lists, "rrf")} == pytest.approx(expected)
+    assert {name: score for (_, name), score in sum_weighted(lists, "rrf")} == pytest.approx(
+        expected
+    )
 
 
 @pytest.mark.parametrize("scores", [(None, 0.5), (0.1, 0.9, 0.5)])
@@ -361,9 +423,13 @@ weights = st.sampled_from([0.25, 0.5, 1.0, 2.0])
 
 
 @st.composite
-def rankings_of(draw: st.DrawFn, *, unique: bool = True, rising: bool = False, weight: Any = weights) -> Ranking:
+def rankings_of(
+    draw: st.DrawFn, *, unique: bool = True, rising: bool = False, weight: Any = weights
+) -> Ranking:
     ids = draw(st.lists(st.sampled_from("abcdefghij"), max_size=8, unique=unique))
-    scores = sorted(draw(st.lists(numbers, min_size=len(ids), max_size=len(ids))), reverse=not rising)
+    scores = sorted(
+        draw(st.lists(numbers, min_size=len(ids), max_size=len(ids))), reverse=not rising
+    )
     return ranked(*zip(ids, scores, strict=True), weight=draw(weight))
 
 
@@ -386,7 +452,9 @@ def test_one_list_of_distances_keeps_its_order(ranking: Ranking, method: FusionM
 
 
 @given(st.lists(st.one_of(st.none(), st.floats()), max_size=6), st.sampled_from(MERGING))
-def test_one_list_keeps_its_order_whatever_its_scores(scores: list[float | None], method: FusionMethod) -> None:
+def test_one_list_keeps_its_order_whatever_its_scores(
+    scores: list[float | None], method: FusionMethod
+) -> None:
     rows = [(str(position), score) for position, score in enumerate(scores)]
     assert names(fuse([ranked(*rows)], method)) == [name for name, _ in rows]
 
@@ -422,9 +490,14 @@ def fuse_by_own(rankings: list[Ranking], merge: Callable[..., Any]) -> Fused:
 
 
 @given(many, st.data())
-def test_whatever_an_own_method_says_every_passage_is_there_once(rankings: list[Ranking], data: st.DataObject) -> None:
+def test_whatever_an_own_method_says_every_passage_is_there_once(
+    rankings: list[Ranking], data: st.DataObject
+) -> None:
     known = sorted({it for ranking in rankings for it in ranking.keys})
-    pair = st.tuples(st.sampled_from([*known, key("unknown")]), st.floats() | st.integers() | st.none() | st.text())
+    pair = st.tuples(
+        st.sampled_from([*known, key("unknown")]),
+        st.floats() | st.integers() | st.none() | st.text(),
+    )
     returned = data.draw(st.lists(pair, max_size=6) | st.none() | st.just([1]))
     before = [(list(it.keys), list(it.scores), list(it.items)) for it in rankings]
     with contextlib.suppress(OwnFusionFailed):
@@ -450,14 +523,18 @@ def test_anchored_equals_its_formula(rankings: list[Ranking]) -> None:
     total = sum(it.variant.weight for it in heard)
     spreads = [measure_spread(it.scores) for it in heard]  # type: ignore[arg-type]
     telling = sum(it.variant.weight for it, own in zip(heard, spreads, strict=True) if own)
-    mean = sum(it.variant.weight * own for it, own in zip(heard, spreads, strict=True)) / (telling or 1.0)
+    mean = sum(it.variant.weight * own for it, own in zip(heard, spreads, strict=True)) / (
+        telling or 1.0
+    )
     expected = {}
     for name in {it for ranking in heard for it in ranking.keys}:
         votes = []
         for it, own in zip(heard, spreads, strict=True):
             least: float = min(it.scores)  # type: ignore[type-var, assignment]
             score: float = it.scores[list(it.keys).index(name)] if name in it.keys else least  # type: ignore[assignment]
-            votes.append(it.variant.weight * (least + (mean * (score - least) / own if own else 0.0)))
+            votes.append(
+                it.variant.weight * (least + (mean * (score - least) / own if own else 0.0))
+            )
         expected[name] = sum(votes) / total
     fused = fuse(rankings)
     assert dict(zip(fused.keys, fused.scores, strict=True)) == pytest.approx(expected, abs=1e-9)
@@ -478,7 +555,9 @@ def test_the_order_of_the_other_lists_changes_no_score(
     assert scores_of(before) == pytest.approx(scores_of(after), abs=1e-9)
 
 
-@given(st.lists(rankings_of(weight=st.just(1.0)), min_size=4, max_size=4), st.integers(0, 3), st.data())
+@given(
+    st.lists(rankings_of(weight=st.just(1.0)), min_size=4, max_size=4), st.integers(0, 3), st.data()
+)
 def test_raising_a_passages_score_in_a_list_never_lowers_its_anchored_place(
     rankings: list[Ranking], which: int, data: st.DataObject
 ) -> None:
@@ -501,16 +580,24 @@ def test_raising_a_passages_score_in_a_list_never_lowers_its_anchored_place(
 
 
 @given(many, st.sampled_from(["anchored", "weighted_rrf"]))
-def test_a_list_of_weight_zero_changes_no_score_of_the_others(rankings: list[Ranking], method: FusionMethod) -> None:
+def test_a_list_of_weight_zero_changes_no_score_of_the_others(
+    rankings: list[Ranking], method: FusionMethod
+) -> None:
     silent = ranked(("a", 9), ("k", 5), ("b", 1), weight=0.0)
     before, after = fuse([*rankings, ranked()], method), fuse([*rankings, silent], method)
-    kept = {name: score for name, score in scores_of(after).items() if key(name) in set(before.keys)}
+    kept = {
+        name: score for name, score in scores_of(after).items() if key(name) in set(before.keys)
+    }
     assert kept == pytest.approx(scores_of(before), abs=1e-9)
 
 
 @pytest.mark.parametrize("method", MERGING)
 def test_three_lists_fuse_to_the_same_passages_in_every_order(method: FusionMethod) -> None:
-    lists = [ranked(("a", 0.9), ("b", 0.5)), ranked(("b", 0.8), ("c", 0.4)), ranked(("c", 0.7), ("d", 0.1))]
+    lists = [
+        ranked(("a", 0.9), ("b", 0.5)),
+        ranked(("b", 0.8), ("c", 0.4)),
+        ranked(("c", 0.7), ("d", 0.1)),
+    ]
     results = {frozenset(names(fuse(list(order), method))) for order in permutations(lists)}
     assert results == {frozenset("abcd")}
 

@@ -24,7 +24,10 @@ CLEAR = ([0.95, 0.70, 0.30, 0.20], ["jaguar fish pantanal", "jaguar river night"
 def results(seed: int, count: int) -> list[list[float]]:
     """First results of an index: each falls off from its best score at a pace of its own."""
     random = Random(seed)
-    return [[0.9 - pace * place for place in range(10)] for pace in (random.random() * 0.05 for _ in range(count))]
+    return [
+        [0.9 - pace * place for place in range(10)]
+        for pace in (random.random() * 0.05 for _ in range(count))
+    ]
 
 
 def passages(seed: int, count: int) -> Iterator[tuple[list[float], list[str]]]:
@@ -32,7 +35,10 @@ def passages(seed: int, count: int) -> Iterator[tuple[list[float], list[str]]]:
     random = Random(seed)
     for scores in results(seed, count):
         held = random.random()
-        yield scores, [" ".join(word for word in WORDS if random.random() < held) or "cats" for _ in scores]
+        yield (
+            scores,
+            [" ".join(word for word in WORDS if random.random() < held) or "cats" for _ in scores],
+        )
 
 
 # --- what is decided ----------------------------------------------------------------------------------------------
@@ -50,7 +56,10 @@ def test_scores_alone_are_enough_to_decide() -> None:
 
 
 def test_texts_alone_are_enough_to_decide() -> None:
-    asked, left = (Gate().decide([None] * 4, texts, KEYWORDS, target_call_rate=0.35) for _, texts in (UNSURE, CLEAR))
+    asked, left = (
+        Gate().decide([None] * 4, texts, KEYWORDS, target_call_rate=0.35)
+        for _, texts in (UNSURE, CLEAR)
+    )
     assert (asked.call, left.call) == (True, False)
 
 
@@ -58,7 +67,15 @@ def test_a_decision_holds_the_numbers_it_was_made_on() -> None:
     gate = Gate()
     gate.decide(*UNSURE, KEYWORDS, target_call_rate=0.35)
     signals = gate.decide(*CLEAR, KEYWORDS, target_call_rate=0.35).signals
-    assert list(signals) == ["lead", "coverage", "agreement", "joint_lead", "doubt", "threshold", "observed"]
+    assert list(signals) == [
+        "lead",
+        "coverage",
+        "agreement",
+        "joint_lead",
+        "doubt",
+        "threshold",
+        "observed",
+    ]
     assert (signals["coverage"], signals["observed"]) == (1.0, 1)
     assert signals["doubt"] < signals["threshold"]
     assert json.loads(json.dumps(dict(signals))) == signals
@@ -72,7 +89,10 @@ def test_a_result_that_tells_nothing_asks_the_model(scores: list[float | None]) 
 
 def test_a_rate_of_zero_never_asks() -> None:
     gate = Gate()
-    decisions = [gate.decide(scores, target_call_rate=0.0) for scores in ([], [0.5], [0.5, 0.5], *results(1, 40))]
+    decisions = [
+        gate.decide(scores, target_call_rate=0.0)
+        for scores in ([], [0.5], [0.5, 0.5], *results(1, 40))
+    ]
     assert {(it.call, it.reason) for it in decisions} == {(False, "target_call_rate_is_zero")}
 
 
@@ -85,7 +105,10 @@ def test_a_rate_of_one_always_asks() -> None:
 def test_the_words_of_a_result_tell_what_its_scores_do_not() -> None:
     gate, scores = Gate(), [0.9 - 0.02 * place for place in range(10)]
     calls = [
-        (len(set(" ".join(texts[:3]).split())), gate.decide(scores, texts, KEYWORDS, target_call_rate=0.35).call)
+        (
+            len(set(" ".join(texts[:3]).split())),
+            gate.decide(scores, texts, KEYWORDS, target_call_rate=0.35).call,
+        )
         for _, texts in passages(8, 600)
     ]
     asked, left = ([held for held, call in calls[100:] if call is which] for which in (True, False))
@@ -107,7 +130,9 @@ def test_the_call_rate_comes_close_to_what_was_asked_for(target: float) -> None:
 def test_the_call_rate_is_near_from_the_start() -> None:
     for seed in range(20):
         gate = Gate()
-        calls = [gate.decide(*it, KEYWORDS, target_call_rate=0.35).call for it in passages(seed, 100)]
+        calls = [
+            gate.decide(*it, KEYWORDS, target_call_rate=0.35).call for it in passages(seed, 100)
+        ]
         assert sum(calls) / 100 == pytest.approx(0.35, abs=0.06)
 
 
@@ -115,7 +140,8 @@ def test_the_call_rate_is_near_from_the_start() -> None:
 def test_the_scale_of_an_index_does_not_matter(scale: float) -> None:
     gate = Gate()
     calls = [
-        gate.decide([score * scale for score in scores], target_call_rate=0.35).call for scores in results(7, 1_000)
+        gate.decide([score * scale for score in scores], target_call_rate=0.35).call
+        for scores in results(7, 1_000)
     ]
     assert sum(calls[200:]) / 800 == pytest.approx(0.35, abs=0.03)
 
@@ -170,12 +196,17 @@ def test_many_calls_that_are_made_anyway_leave_some_for_the_others() -> None:
 
 def test_memory_is_bounded() -> None:
     gate = Gate()
-    observed = [gate.decide(it, target_call_rate=0.35).signals["observed"] for it in results(6, MAX_OBSERVED + 200)]
+    observed = [
+        gate.decide(it, target_call_rate=0.35).signals["observed"]
+        for it in results(6, MAX_OBSERVED + 200)
+    ]
     assert max(observed) == observed[-1] == MAX_OBSERVED
 
 
 @given(st.lists(st.lists(st.floats(-1, 1), max_size=5), max_size=60), st.floats(0, 1))
-def test_the_same_history_makes_the_same_decisions(history: list[list[float]], target: float) -> None:
+def test_the_same_history_makes_the_same_decisions(
+    history: list[list[float]], target: float
+) -> None:
     one, other = Gate(), Gate()
     assert [one.decide(it, target_call_rate=target) for it in history] == [
         other.decide(it, target_call_rate=target) for it in history

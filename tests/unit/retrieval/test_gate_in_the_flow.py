@@ -31,13 +31,24 @@ def signals_of(searched: Searched, query: str = QUERY) -> dict[str, float]:
 @every_way
 def test_scores_and_texts_decide(way: Way) -> None:
     signals = signals_of(way.wrap(config=AUTO))
-    assert list(signals) == ["lead", "coverage", "agreement", "joint_lead", "doubt", "threshold", "observed"]
+    assert list(signals) == [
+        "lead",
+        "coverage",
+        "agreement",
+        "joint_lead",
+        "doubt",
+        "threshold",
+        "observed",
+    ]
     assert signals["coverage"] == 1.0
 
 
 def test_the_text_is_found_where_the_settings_say() -> None:
     def respond(_query: str, _top_k: int) -> Any:
-        return [{"id": name, "score": 0.5, "metadata": {"words": text}} for name, text in PASSAGES.items()]
+        return [
+            {"id": name, "score": 0.5, "metadata": {"words": text}}
+            for name, text in PASSAGES.items()
+        ]
 
     config: dict[str, Any] = {**AUTO, "keywordEvidence": {"textField": "words"}}
     assert "coverage" not in signals_of(Way("sync").wrap(respond, config=AUTO))

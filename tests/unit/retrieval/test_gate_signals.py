@@ -21,7 +21,9 @@ def test_the_lead_is_how_far_the_first_stands_above_the_tenth() -> None:
     assert measure_signals(scores, [], "") == {"lead": pytest.approx(0.6)}
 
 
-@pytest.mark.parametrize(("scores", "lead"), [([0.9, 0.1], 0.8), ([0.9, 0.2, 0.1], 0.8), ([0.9, 0.7, 0.2, 0.2], 0.7)])
+@pytest.mark.parametrize(
+    ("scores", "lead"), [([0.9, 0.1], 0.8), ([0.9, 0.2, 0.1], 0.8), ([0.9, 0.7, 0.2, 0.2], 0.7)]
+)
 def test_of_a_short_result_the_first_leads_the_last(scores: list[float], lead: float) -> None:
     assert measure_signals(scores, [], "")["lead"] == pytest.approx(lead)
 
@@ -63,7 +65,9 @@ def test_coverage_is_the_share_of_the_keywords_in_the_first_three_passages(
     assert measure_signals([], texts, "jaguar fish Pantanal")["coverage"] == pytest.approx(coverage)
 
 
-@pytest.mark.parametrize(("word", "text"), [("jaguars", "one jaguar"), ("jaguar", "two jaguars"), ("größe", "GRÖSSE")])
+@pytest.mark.parametrize(
+    ("word", "text"), [("jaguars", "one jaguar"), ("jaguar", "two jaguars"), ("größe", "GRÖSSE")]
+)
 def test_a_plural_and_capitals_are_the_same_word(word: str, text: str) -> None:
     assert measure_signals([], [text], word)["coverage"] == 1.0
 
@@ -73,9 +77,12 @@ def test_scripts_without_spaces_are_looked_for_anywhere() -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "keywords"), [([], "jaguar"), ([None, ""], "jaguar"), (["a jaguar"], ""), (["?"], "?!")]
+    ("texts", "keywords"),
+    [([], "jaguar"), ([None, ""], "jaguar"), (["a jaguar"], ""), (["?"], "?!")],
 )
-def test_without_texts_or_keywords_the_scores_speak_alone(texts: list[str | None], keywords: str) -> None:
+def test_without_texts_or_keywords_the_scores_speak_alone(
+    texts: list[str | None], keywords: str
+) -> None:
     assert list(measure_signals([0.9, 0.1], texts, keywords)) == ["lead"]
 
 
@@ -105,7 +112,9 @@ def test_without_scores_ranks_stand_in_for_them() -> None:
     found = measure_signals([None] * 4, texts, "jaguar fish pantanal")
     assert list(found) == ["coverage", "agreement", "joint_lead"]
     # Those fall as evenly as ranks do.
-    assert measure_signals(FALLING, texts, "jaguar fish pantanal") == pytest.approx({"lead": 0.3, **found})
+    assert measure_signals(FALLING, texts, "jaguar fish pantanal") == pytest.approx(
+        {"lead": 0.3, **found}
+    )
 
 
 def test_two_passages_are_too_few_to_compare() -> None:
@@ -114,7 +123,9 @@ def test_two_passages_are_too_few_to_compare() -> None:
 
 def test_distances_agree_with_words_as_similarities_do() -> None:
     texts = ["jaguar fish pantanal", "jaguar fish", "jaguar", "cats"]
-    similar, distant = (measure_signals(it, texts, "jaguar fish pantanal") for it in (FALLING, [0.1, 0.2, 0.3, 0.4]))
+    similar, distant = (
+        measure_signals(it, texts, "jaguar fish pantanal") for it in (FALLING, [0.1, 0.2, 0.3, 0.4])
+    )
     for name in ("agreement", "joint_lead"):
         assert distant[name] == pytest.approx(similar[name])
 
@@ -133,7 +144,9 @@ def test_where_no_passage_holds_a_keyword_the_joint_lead_is_that_of_the_scores()
 def test_the_joint_lead_is_longer_where_one_passage_holds_the_words_than_where_many_do() -> None:
     scores = [1.0, *[0.5] * 18, 0.0]
     one, many = (
-        measure_signals(scores, ["cats", *["jaguar fish"] * count, *["cats"] * (19 - count)], "jaguar fish")
+        measure_signals(
+            scores, ["cats", *["jaguar fish"] * count, *["cats"] * (19 - count)], "jaguar fish"
+        )
         for count in (1, 15)
     )
     assert one["joint_lead"] > many["joint_lead"] + 0.5

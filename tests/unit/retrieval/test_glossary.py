@@ -27,12 +27,16 @@ def test_an_abbreviation_means_its_long_form_and_the_reverse() -> None:
     assert find(glossary, "Who approves a Change Request?") == {"Change Request": (("CR",),)}
 
 
-@pytest.mark.parametrize("question", ["what is cr 2", "the Cr layer", "CRM", "CR-12", "x/CR", "cr.py", "CR_old", "#CR"])
+@pytest.mark.parametrize(
+    "question", ["what is cr 2", "the Cr layer", "CRM", "CR-12", "x/CR", "cr.py", "CR_old", "#CR"]
+)
 def test_an_abbreviation_in_another_case_or_inside_a_code_is_no_term(question: str) -> None:
     assert find(make(["CR", "change request"]), question) == {}
 
 
-@pytest.mark.parametrize("question", ["How long are CRs kept?", "the CR's owner", "(CR)", "“CR”?", "CR: who?", "CR."])
+@pytest.mark.parametrize(
+    "question", ["How long are CRs kept?", "the CR's owner", "(CR)", "“CR”?", "CR: who?", "CR."]
+)
 def test_an_abbreviation_is_found_in_the_plural_and_beside_punctuation(question: str) -> None:
     assert list(find(make(["CR", "change request"]), question).values()) == [(("change request",),)]
 
@@ -43,7 +47,9 @@ def test_a_long_form_is_found_in_the_plural_in_any_case_and_with_a_hyphen(questi
 
 
 def test_a_plural_that_changes_its_last_letter_is_found_in_questions_and_passages() -> None:
-    assert list(find(make(["QR", "query reply"]), "Where are query replies kept?")) == ["query replies"]
+    assert list(find(make(["QR", "query reply"]), "Where are query replies kept?")) == [
+        "query replies"
+    ]
     assert find_form("query reply", "All query replies are kept.") == [17]
     assert find_form("query replies", "The query reply is kept.") == [15]
     assert find_form("replies", "The reply is kept.") == [9]
@@ -52,12 +58,20 @@ def test_a_plural_that_changes_its_last_letter_is_found_in_questions_and_passage
 
 def test_the_longest_term_that_begins_first_is_used_alone() -> None:
     glossary = make(["RB", "release board"], ["DRB", "drawing release board"], ["drawing", "sheet"])
-    assert find(glossary, "When does the drawing release board sit?") == {"drawing release board": (("DRB",),)}
+    assert find(glossary, "When does the drawing release board sit?") == {
+        "drawing release board": (("DRB",),)
+    }
 
 
-@pytest.mark.parametrize("question", ["Where do I fit it?", "use the tab key", "How long?", "fit Tab how"])
+@pytest.mark.parametrize(
+    "question", ["Where do I fit it?", "use the tab key", "How long?", "fit Tab how"]
+)
 def test_an_ordinary_word_is_no_abbreviation(question: str) -> None:
-    glossary = make(["FIT", "final inspection ticket"], ["TAB", "tender appraisal bench"], ["HOW", "hot works order"])
+    glossary = make(
+        ["FIT", "final inspection ticket"],
+        ["TAB", "tender appraisal bench"],
+        ["HOW", "hot works order"],
+    )
     assert find(glossary, question) == {}
 
 
@@ -79,7 +93,10 @@ def test_a_word_in_capitals_that_is_a_term_too_needs_a_passage_to_decide() -> No
 
 def test_an_abbreviation_of_two_things_is_used_only_if_passages_decide() -> None:
     glossary = make(["CIP", "concrete inspection plan", "client interface person"])
-    texts = ["Under the concrete inspection plan slump is measured.", "Each job has one client interface person."]
+    texts = [
+        "Under the concrete inspection plan slump is measured.",
+        "Each job has one client interface person.",
+    ]
     terms = glossary.find_terms("How often is slump measured in the CIP?", "en")
     settled, _ = settle_terms(terms, texts, "often slump measured CIP", "en")
     assert [str(term) for term in settled] == ["CIP = concrete inspection plan"]
@@ -95,9 +112,16 @@ def test_a_word_in_capitals_is_no_term_if_passages_use_it_as_a_word_of_the_quest
     glossary = make(["TAB", "tender appraisal bench"])
     texts = ["Bids go before the TAB.", "Use the tab key to jump between days."]
     said = ["TAB not used: nothing beside it decides what it means"]
-    assert settle_terms(glossary.find_terms("Use the TAB key?", "en"), texts, "Use TAB key", "en") == ([], said)
+    assert settle_terms(
+        glossary.find_terms("Use the TAB key?", "en"), texts, "Use TAB key", "en"
+    ) == ([], said)
     terms = glossary.find_terms("Which bids go before the TAB?", "en")
-    assert settle_terms(terms, [*texts, "The tender appraisal bench scores bids."], "bids go TAB", "en")[1] == []
+    assert (
+        settle_terms(
+            terms, [*texts, "The tender appraisal bench scores bids."], "bids go TAB", "en"
+        )[1]
+        == []
+    )
 
 
 def test_a_question_word_that_begins_a_question_in_capitals_is_no_term() -> None:
@@ -115,10 +139,14 @@ def test_words_of_one_meaning_in_the_question_decide() -> None:
 
 def test_one_meaning_of_an_abbreviation_is_no_form_of_the_other() -> None:
     glossary = make(["SRT", "seal replacement team", "slack rope test"])
-    assert find(glossary, "How soon does the seal replacement team arrive?") == {"seal replacement team": (("SRT",),)}
+    assert find(glossary, "How soon does the seal replacement team arrive?") == {
+        "seal replacement team": (("SRT",),)
+    }
 
 
-def test_a_passage_with_an_abbreviation_of_two_things_counts_only_if_it_holds_more_of_the_question() -> None:
+def test_a_passage_with_an_abbreviation_of_two_things_counts_only_if_it_holds_more_of_the_question() -> (
+    None
+):
     glossary = make(["SRT", "seal replacement team", "slack rope test"])
     terms = glossary.find_terms("How soon does the seal replacement team arrive?", "en")
     texts: list[str | None] = ["The SRT will arrive at noon.", "For the SRT, pay out gently.", None]
@@ -127,7 +155,9 @@ def test_a_passage_with_an_abbreviation_of_two_things_counts_only_if_it_holds_mo
 
 
 def test_forms_with_other_characters_are_found_as_they_are_written() -> None:
-    glossary = make(["C++", "cpp"], ["R&D", "research and development"], [".NET", "dotnet"], ["a.*b", "pattern"])
+    glossary = make(
+        ["C++", "cpp"], ["R&D", "research and development"], [".NET", "dotnet"], ["a.*b", "pattern"]
+    )
     assert list(find(glossary, "Is C++ or C used in R&D for .NET?")) == ["C++", "R&D", ".NET"]
     assert find(glossary, "Is C# used by R D, or net, or a--b?") == {}
     assert find_form("C++", "C, C# and C++ here")
@@ -137,9 +167,19 @@ def test_forms_with_other_characters_are_found_as_they_are_written() -> None:
 
 def test_loops_and_repeats_are_harmless() -> None:
     glossary = Glossary(
-        [(["a1"], ["b1"]), (["b1"], ["a1"]), (["b1"], ["c1"]), (["c1"], ["a1", "c1"]), (["d1"], ["d1"])]
+        [
+            (["a1"], ["b1"]),
+            (["b1"], ["a1"]),
+            (["b1"], ["c1"]),
+            (["c1"], ["a1", "c1"]),
+            (["d1"], ["d1"]),
+        ]
     )
-    assert find(glossary, "a1 b1 c1 d1 a1") == {"a1": (("b1",),), "b1": (("a1", "c1"),), "c1": (("a1",),)}
+    assert find(glossary, "a1 b1 c1 d1 a1") == {
+        "a1": (("b1",),),
+        "b1": (("a1", "c1"),),
+        "c1": (("a1",),),
+    }
 
 
 WORDS = st.text(alphabet="aAbBcC .-'+éßﬁ中文", max_size=12)

@@ -38,8 +38,12 @@ def test_a_json_file_has_a_text_or_a_list_for_each_term(tmp_path: Path) -> None:
     ]
 
 
-def test_lines_with_commas_count_in_all_directions_and_those_with_arrows_in_one(tmp_path: Path) -> None:
-    lines = "# ours\n\nCR, change request, change form\nGBQ => Google BigQuery\na\\, b, ab => c\\=>d\n"
+def test_lines_with_commas_count_in_all_directions_and_those_with_arrows_in_one(
+    tmp_path: Path,
+) -> None:
+    lines = (
+        "# ours\n\nCR, change request, change form\nGBQ => Google BigQuery\na\\, b, ab => c\\=>d\n"
+    )
     glossary = load(tmp_path / "synonyms.txt", lines)
     assert explain(glossary, "change form") == ["change form = CR, change request"]
     assert explain(glossary, "GBQ or Google BigQuery") == ["GBQ = Google BigQuery"]
@@ -49,9 +53,14 @@ def test_lines_with_commas_count_in_all_directions_and_those_with_arrows_in_one(
 def test_a_mapping_of_the_config_is_used_beside_the_file(tmp_path: Path) -> None:
     path = tmp_path / "terms.json"
     path.write_text('{"CR": "change request"}')
-    glossary = load_glossary(GlossarySettings(path=str(path), terms={"SWP": "site walkdown pack, walkdown folder"}))
+    glossary = load_glossary(
+        GlossarySettings(path=str(path), terms={"SWP": "site walkdown pack, walkdown folder"})
+    )
     assert glossary is not None
-    assert explain(glossary, "CR SWP") == ["CR = change request", "SWP = site walkdown pack, walkdown folder"]
+    assert explain(glossary, "CR SWP") == [
+        "CR = change request",
+        "SWP = site walkdown pack, walkdown folder",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -59,13 +68,25 @@ def test_a_mapping_of_the_config_is_used_beside_the_file(tmp_path: Path) -> None
     [
         ("", "is empty"),
         (" \n", "is empty"),
-        ('{"CR": "change request",\n "SWP": "site', "is not JSON: Unterminated string starting at line 2"),
-        ('{"CR": "change request",\n "SWP": ["a"', "is not JSON: Expecting ',' delimiter at line 2"),
+        (
+            '{"CR": "change request",\n "SWP": "site',
+            "is not JSON: Unterminated string starting at line 2",
+        ),
+        (
+            '{"CR": "change request",\n "SWP": ["a"',
+            "is not JSON: Expecting ',' delimiter at line 2",
+        ),
         ('{"CR": "change request",\n "SWP": ""}', "line 2, must not have an empty side"),
         ('{"CR": "change request",\n "": "site"}', "line 2, must not have an empty side"),
         ('{"CR": "change request",\n "SWP": []}', 'line 2, must give another form for "SWP"'),
-        ('{"CR": "change request",\n "SWP": 4}', 'line 2, must be a text or a list of texts for "SWP"'),
-        ('{"CR": {"long": "change request"}}', 'line 1, must be a text or a list of texts for "CR"'),
+        (
+            '{"CR": "change request",\n "SWP": 4}',
+            'line 2, must be a text or a list of texts for "SWP"',
+        ),
+        (
+            '{"CR": {"long": "change request"}}',
+            'line 1, must be a text or a list of texts for "CR"',
+        ),
         ('["CR", "change request"]', "must hold one JSON object, not a list"),
         ("[" * 100_000, "is not JSON"),
         ("CR, change request\nSWP\n", 'line 2, must hold at least two forms, not "SWP" alone'),
@@ -74,19 +95,26 @@ def test_a_mapping_of_the_config_is_used_beside_the_file(tmp_path: Path) -> None
         ("CR, change request\na => \n", "line 2, must not have an empty side"),
         ("a => b => c\n", "line 1, must hold one => at most"),
         ("CR, ++\n", "line 1, must have a letter or digit in each form"),
-        (f"CR, {'x' * (LONGEST_FORM + 1)}\n", "line 1, must have forms of at most 200 characters, not 201"),
+        (
+            f"CR, {'x' * (LONGEST_FORM + 1)}\n",
+            "line 1, must have forms of at most 200 characters, not 201",
+        ),
         (b"CR, change request\nSWP, \xff\xfe\n", "is not UTF-8 (line 2)"),
         (b"PK\x03\x04\0\0", "is not a text file"),
     ],
 )
-def test_what_cannot_be_read_is_told_with_its_path_and_line(tmp_path: Path, content: str | bytes, said: str) -> None:
+def test_what_cannot_be_read_is_told_with_its_path_and_line(
+    tmp_path: Path, content: str | bytes, said: str
+) -> None:
     with pytest.raises(ConfigError) as error:
         load(tmp_path / "terms.txt", content)
     assert said in str(error.value)
     assert "terms.txt" in str(error.value)
 
 
-@pytest.mark.parametrize(("name", "said"), [("missing.json", "does not exist"), ("", "is a folder")])
+@pytest.mark.parametrize(
+    ("name", "said"), [("missing.json", "does not exist"), ("", "is a folder")]
+)
 def test_a_file_that_is_not_there_is_told(tmp_path: Path, name: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         load_glossary(GlossarySettings(path=str(tmp_path / name)))

@@ -35,13 +35,18 @@ class Search:
 
     def __call__(self, query: str, top_k: int = 2) -> list[dict[str, Any]]:
         self.searched.append(query)
-        rows = [{"id": id_, "score": 0.9 - at / 100, "text": text} for at, (id_, text) in enumerate(PASSAGES.items())]
+        rows = [
+            {"id": id_, "score": 0.9 - at / 100, "text": text}
+            for at, (id_, text) in enumerate(PASSAGES.items())
+        ]
         return rows[:top_k]
 
 
 def retrieve(question: str, *, client: Any = None, **settings: Any) -> tuple[qtm.Retrieval, Search]:
     search = Search()
-    return qtm.QueryMiddleware(settings, client=client).wrap(search).retrieve(question, top_k=2), search
+    return qtm.QueryMiddleware(settings, client=client).wrap(search).retrieve(
+        question, top_k=2
+    ), search
 
 
 def notes(retrieval: qtm.Retrieval) -> list[str]:
@@ -58,12 +63,15 @@ def test_a_passage_with_the_other_form_counts_as_one_with_the_question_s() -> No
 
 
 @pytest.mark.parametrize(
-    "question", ["Who approves a cr?", "How long is lunch?", "Where is the printer?", "HOW long is lunch?"]
+    "question",
+    ["Who approves a cr?", "How long is lunch?", "Where is the printer?", "HOW long is lunch?"],
 )
 def test_a_question_without_a_term_gets_what_it_gets_without_a_glossary(question: str) -> None:
     plain, _ = retrieve(question)
     found, _ = retrieve(question, glossary={"terms": TERMS})
-    assert [(match.id, match.score) for match in found.matches] == [(match.id, match.score) for match in plain.matches]
+    assert [(match.id, match.score) for match in found.matches] == [
+        (match.id, match.score) for match in plain.matches
+    ]
 
 
 def test_the_words_of_the_question_stay_and_their_number_does_not_grow() -> None:
@@ -85,7 +93,9 @@ def test_the_expanded_question_is_searched_only_if_asked_and_counted() -> None:
     ("question", "settings"),
     [("Where is lunch?", {}), ("Who approves a CR?", {"limits": {"maxSearches": 1}})],
 )
-def test_nothing_more_is_searched_without_a_term_or_beyond_the_limit(question: str, settings: dict[str, Any]) -> None:
+def test_nothing_more_is_searched_without_a_term_or_beyond_the_limit(
+    question: str, settings: dict[str, Any]
+) -> None:
     found, search = retrieve(question, glossary={"terms": TERMS, "search": True}, **settings)
     assert search.searched == [question]
     assert found.trace.searches == 1
@@ -112,9 +122,15 @@ def test_the_model_is_told_the_forms_of_the_terms_in_the_question_and_of_no_othe
 
     settings = {"transformationType": "rewrite", "glossary": {"terms": TERMS}}
     middleware = qtm.QueryMiddleware(settings, client=ScriptedModel(reply))
-    assert middleware.transform("Who approves a CR?").rewrite == "Which people approve a change request?"
+    assert (
+        middleware.transform("Who approves a CR?").rewrite
+        == "Which people approve a change request?"
+    )
     middleware.transform("Who approves a vacation?")
-    assert json.loads(prompts[0].user) == {"glossary": {"CR": ["change request"]}, "query": "Who approves a CR?"}
+    assert json.loads(prompts[0].user) == {
+        "glossary": {"CR": ["change request"]},
+        "query": "Who approves a CR?",
+    }
     assert '"glossary"' in prompts[0].system
     assert json.loads(prompts[1].user) == {"query": "Who approves a vacation?"}
     assert '"glossary"' not in prompts[1].system
@@ -132,7 +148,12 @@ def test_another_glossary_is_another_key_of_the_cache_for_questions_with_its_ter
         for question in ("Who approves a CR?", "Where is lunch?"):
             with qtm.override({"glossary": {"terms": terms}}):
                 middleware.transform(question)
-    assert asked == ["Who approves a CR?", "Where is lunch?", "Who approves a CR?", "Who approves a CR?"]
+    assert asked == [
+        "Who approves a CR?",
+        "Where is lunch?",
+        "Who approves a CR?",
+        "Who approves a CR?",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -151,10 +172,15 @@ def test_a_text_that_has_a_term_in_another_form_lost_nothing(query: str, rewrite
 
 
 def test_a_text_without_any_form_of_a_term_is_still_repaired() -> None:
-    spans = [(span.kind, span.text) for span in protected_spans("Who approves the DRB?", language="en")]
+    spans = [
+        (span.kind, span.text) for span in protected_spans("Who approves the DRB?", language="en")
+    ]
     facts = (("DRB", ("drawing release board",)),)
     kept = guard(
-        Transformation(rewrite="Who approves it?"), query="Who approves the DRB?", must_keep=spans, facts=facts
+        Transformation(rewrite="Who approves it?"),
+        query="Who approves the DRB?",
+        must_keep=spans,
+        facts=facts,
     )
     assert kept.rewrite == "Who approves it? (DRB)"
 
@@ -183,6 +209,8 @@ def test_no_word_of_the_user_is_logged_at_info(caplog: pytest.LogCaptureFixture)
 
 
 def test_a_term_is_noted_where_keywords_do_not_rerank_too() -> None:
-    found, _ = retrieve("Who approves a CR?", glossary={"terms": TERMS, "search": True}, keywordEvidence=False)
+    found, _ = retrieve(
+        "Who approves a CR?", glossary={"terms": TERMS, "search": True}, keywordEvidence=False
+    )
     assert notes(found) == ["CR = change request"]
     assert found.trace.searches == 2

@@ -56,7 +56,10 @@ class TextBlock:
     [
         {"role": "user", "content": "Hi"},
         {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
-        {"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "image_url", "image_url": {}}]},
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "Hi"}, {"type": "image_url", "image_url": {}}],
+        },
         {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
         {"role": "user", "parts": [{"text": "Hi"}]},
         {"type": "human", "data": {"content": "Hi", "type": "human"}},
@@ -88,17 +91,37 @@ def test_a_pair_without_a_role_is_what_the_user_and_what_the_assistant_said(pair
 
 def test_roles_have_one_name_each_whatever_a_library_calls_them() -> None:
     names = ["user", "human", "assistant", "ai", "model", "system", "developer", "moderator"]
-    told = [message.role for message in read_history([{"role": name, "content": "x"} for name in names]).messages]
-    assert told == ["user", "user", "assistant", "assistant", "assistant", "system", "system", "moderator"]
+    told = [
+        message.role
+        for message in read_history([{"role": name, "content": "x"} for name in names]).messages
+    ]
+    assert told == [
+        "user",
+        "user",
+        "assistant",
+        "assistant",
+        "assistant",
+        "system",
+        "system",
+        "moderator",
+    ]
 
 
 def test_what_a_tool_gave_is_nothing_anybody_said() -> None:
-    calls = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": {"name": "search"}}]}
-    read = read_history([calls, {"role": "tool", "tool_call_id": "1", "content": "{}"}, ("user", "Hi")])
+    calls = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "1", "function": {"name": "search"}}],
+    }
+    read = read_history(
+        [calls, {"role": "tool", "tool_call_id": "1", "content": "{}"}, ("user", "Hi")]
+    )
     assert (read.messages, read.problem) == (HI, None)
 
 
-@pytest.mark.parametrize("turn", [{"role": "user", "content": None}, ("assistant", ""), ("user", " \n")])
+@pytest.mark.parametrize(
+    "turn", [{"role": "user", "content": None}, ("assistant", ""), ("user", " \n")]
+)
 def test_a_blank_message_goes(turn: Any) -> None:
     read = read_history([turn, ("user", "Hi")])
     assert (read.messages, read.problem) == (HI, None)
@@ -118,7 +141,15 @@ class Awkward:
 @pytest.mark.parametrize(
     "turn",
     [
-        *("Hi there", 7, None, ("user",), ("a", "b", "c"), {"role": 1, "content": "x"}, ("user", 7)),
+        *(
+            "Hi there",
+            7,
+            None,
+            ("user",),
+            ("a", "b", "c"),
+            {"role": 1, "content": "x"},
+            ("user", 7),
+        ),
         *({"role": "user", "content": [1]}, {"role": "user"}, Awkward()),
     ],
     ids=repr,
@@ -136,7 +167,9 @@ def broken() -> Iterator[Any]:
     raise OSError("gone")
 
 
-@pytest.mark.parametrize("history", ["Hi there", b"Hi", 7, broken()], ids=["text", "bytes", "number", "broken"])
+@pytest.mark.parametrize(
+    "history", ["Hi there", b"Hi", 7, broken()], ids=["text", "bytes", "number", "broken"]
+)
 def test_what_is_no_history_is_told_and_not_raised(history: Any) -> None:
     read = read_history(history)
     assert read.messages == ()
@@ -160,7 +193,11 @@ ANYTHING = st.recursive(
     lambda inner: st.one_of(
         st.lists(inner, max_size=3),
         st.tuples(inner, inner),
-        st.dictionaries(st.sampled_from(["role", "type", "content", "parts", "text", "data", "x"]), inner, max_size=3),
+        st.dictionaries(
+            st.sampled_from(["role", "type", "content", "parts", "text", "data", "x"]),
+            inner,
+            max_size=3,
+        ),
     ),
     max_leaves=12,
 )
@@ -174,7 +211,9 @@ def test_anything_is_read_or_told(history: Any) -> None:
 
 TALK = (
     Message("user", "What group did Frank Zappa break up in 1969?"),
-    Message("assistant", "Frank Zappa broke up the Mothers of Invention, citing the financial strain."),
+    Message(
+        "assistant", "Frank Zappa broke up the Mothers of Invention, citing the financial strain."
+    ),
 )
 
 

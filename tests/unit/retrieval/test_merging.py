@@ -41,7 +41,10 @@ def test_the_anchored_score_is_the_weighted_mean_of_the_stretched_scores(way: Wa
         name = str(match.id)
         expected = sum(
             weight
-            * (scores[text][-1] + mean * (score_of(text, name) - scores[text][-1]) / measure_spread(scores[text]))
+            * (
+                scores[text][-1]
+                + mean * (score_of(text, name) - scores[text][-1]) / measure_spread(scores[text])
+            )
             for text, weight in weights.items()
         )
         # Equal ones are told apart by a millionth.
@@ -60,7 +63,9 @@ def test_the_rrf_score_is_the_sum_of_reciprocal_ranks(way: Way) -> None:
 
 @every_way
 def test_concat_keeps_every_list_and_says_where_it_begins(way: Way) -> None:
-    retrieval = way.wrap(config=transforming("decompose", fusion={"method": "concat"})).retrieve(QUERY, top_k=3)
+    retrieval = way.wrap(config=transforming("decompose", fusion={"method": "concat"})).retrieve(
+        QUERY, top_k=3
+    )
     lists = [[row["id"] for row in search(text, 3)] for text in (QUERY, *SUBS)]
     assert ids(retrieval) == [name for found in lists for name in found]
     assert retrieval.offsets == (0, 3, 6)
@@ -81,7 +86,8 @@ def test_without_the_original_its_list_takes_no_part(way: Way) -> None:
 @every_way
 def test_without_the_original_it_is_still_the_answer_where_nothing_else_is(way: Way) -> None:
     searched = way.wrap(
-        lambda query, top_k: search(query, top_k) if query == QUERY else [], config=plain(includeOriginal=False)
+        lambda query, top_k: search(query, top_k) if query == QUERY else [],
+        config=plain(includeOriginal=False),
     )
     retrieval = searched.retrieve(QUERY, top_k=3)
     assert retrieval.response == search(QUERY, 3)
@@ -101,7 +107,11 @@ def test_a_result_tells_who_found_it(way: Way) -> None:
         return search(query, 8)[: 2 if query == QUERY else 3]
 
     for match in way.wrap(respond, config=plain()).retrieve(QUERY, top_k=8).matches:
-        found = [text for text in (QUERY, *SUBS) if any(row["id"] == match.id for row in respond(text, 8))]
+        found = [
+            text
+            for text in (QUERY, *SUBS)
+            if any(row["id"] == match.id for row in respond(text, 8))
+        ]
         expected: tuple[str, ...] = ("original",) if QUERY in found else ()
         expected += ("sub_query",) if set(found) & set(SUBS) else ()
         assert match.found_by == expected
@@ -120,12 +130,16 @@ ENVELOPES: dict[str, Any] = {
 @pytest.mark.parametrize("name", ENVELOPES)
 def test_a_fused_result_has_the_functions_own_shape(name: str, way: Way) -> None:
     envelope = ENVELOPES[name]
-    searched = way.wrap(lambda query, top_k: envelope(search(query, top_k)), config=transforming("decompose"))
+    searched = way.wrap(
+        lambda query, top_k: envelope(search(query, top_k)), config=transforming("decompose")
+    )
     plain_ones = way.wrap(config=transforming("decompose")).retrieve(QUERY, top_k=3)
     retrieval = searched.retrieve(QUERY, top_k=3)
     assert retrieval.response == (tuple if name == "tuple" else envelope)(plain_ones.response)
     assert ids(retrieval) == ids(plain_ones)
-    assert {match.namespace for match in retrieval.matches} == {"dogs" if name == "matches" else "__default__"}
+    assert {match.namespace for match in retrieval.matches} == {
+        "dogs" if name == "matches" else "__default__"
+    }
 
 
 def test_the_same_id_in_two_namespaces_is_two_passages() -> None:
@@ -133,14 +147,18 @@ def test_the_same_id_in_two_namespaces_is_two_passages() -> None:
         return {"matches": search(query, 2), "namespace": "one" if query == QUERY else "two"}
 
     retrieval = Way("sync").wrap(respond, config=plain()).retrieve(QUERY, top_k=8)
-    assert len({(match.namespace, match.id) for match in retrieval.matches}) == len(retrieval.matches)
+    assert len({(match.namespace, match.id) for match in retrieval.matches}) == len(
+        retrieval.matches
+    )
     assert {match.namespace for match in retrieval.matches} == {"one", "two"}
 
 
 @every_way
 def test_passages_without_an_id_are_told_apart_by_their_text(way: Way) -> None:
     searched = way.wrap(
-        lambda query, top_k: [{"text": row["metadata"]["text"], "score": row["score"]} for row in search(query, top_k)],
+        lambda query, top_k: [
+            {"text": row["metadata"]["text"], "score": row["score"]} for row in search(query, top_k)
+        ],
         config=transforming("decompose"),
     )
     retrieval = searched.retrieve(QUERY, top_k=8)
@@ -155,7 +173,11 @@ def test_without_a_top_k_as_many_come_back_as_the_longest_list_has() -> None:
     def respond(query: str) -> Any:
         return search(query, 2 if query == QUERY else 5)
 
-    retrieval = QueryMiddleware(transforming("decompose"), client=ScriptedModel(scripted)).wrap(respond).retrieve(QUERY)
+    retrieval = (
+        QueryMiddleware(transforming("decompose"), client=ScriptedModel(scripted))
+        .wrap(respond)
+        .retrieve(QUERY)
+    )
     assert len(retrieval.matches) == 5
 
 
@@ -177,10 +199,18 @@ def test_evidence_moves_the_passage_that_holds_the_keywords() -> None:
 
 def test_a_weight_that_is_set_is_used_whatever_the_scores_are() -> None:
     rows = [
-        {"id": str(rank), "score": 1 / (60 + rank), "metadata": {"text": "Jaco: health" if rank == 8 else "Cats sleep"}}
+        {
+            "id": str(rank),
+            "score": 1 / (60 + rank),
+            "metadata": {"text": "Jaco: health" if rank == 8 else "Cats sleep"},
+        }
         for rank in range(1, 11)
     ]
-    told = Way("sync").wrap(lambda query, top_k: rows, config={"keywordEvidence": {"weight": 0.35}}).retrieve(QUERY)
+    told = (
+        Way("sync")
+        .wrap(lambda query, top_k: rows, config={"keywordEvidence": {"weight": 0.35}})
+        .retrieve(QUERY)
+    )
     assert told.trace.notes == []
     assert told.evidence is not None
     assert told.evidence.weight == 0.35
@@ -188,7 +218,10 @@ def test_a_weight_that_is_set_is_used_whatever_the_scores_are() -> None:
 
 def test_words_are_silent_around_a_function_whose_order_follows_them() -> None:
     texts = ["health concerns " * (20 - place) + "and cats " * place for place in range(20)]
-    rows = [{"id": str(n), "score": 0.9 - 0.0173 * n, "metadata": {"text": text}} for n, text in enumerate(texts)]
+    rows = [
+        {"id": str(n), "score": 0.9 - 0.0173 * n, "metadata": {"text": text}}
+        for n, text in enumerate(texts)
+    ]
     found = Way("sync").wrap(lambda query, top_k: rows).retrieve(QUERY)
     assert [it.id for it in found.matches] == [str(n) for n in range(len(found.matches))]
     assert found.evidence is not None
@@ -217,7 +250,11 @@ ROWS = [
 def weighed_by_variants(**options: Any) -> list[str | None]:
     script = {"hyde": "Dogs of that age often have arthritis or obesity."}
     config = {**transforming("hyde"), "keywordEvidence": options}
-    found = Way("sync").wrap(lambda query, top_k: ROWS, config=config, script=script).retrieve("What ails old pets?")
+    found = (
+        Way("sync")
+        .wrap(lambda query, top_k: ROWS, config=config, script=script)
+        .retrieve("What ails old pets?")
+    )
     assert found.status == "full"
     return [match.id for match in found.matches]
 

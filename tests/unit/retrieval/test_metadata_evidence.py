@@ -26,14 +26,20 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 TODAY = date(2026, 11, 23)
 
 
-def weigh(question: str, *metadata: Mapping[str, Any], language: str = "en") -> MetadataEvidence | None:
+def weigh(
+    question: str, *metadata: Mapping[str, Any], language: str = "en"
+) -> MetadataEvidence | None:
     times = read_times(question, language, lambda: TODAY)
     return weigh_by_metadata(times, metadata, load_word_rules(language), TODAY)
 
 
 def shares(question: str, field: str, *values: Any, language: str = "en") -> list[float]:
     found = weigh(question, *({field: value} for value in values), language=language)
-    return [0.0] * len(values) if found is None else [round(share / WEIGHT, 3) for share in found.shares]
+    return (
+        [0.0] * len(values)
+        if found is None
+        else [round(share / WEIGHT, 3) for share in found.shares]
+    )
 
 
 def test_a_year_that_the_question_names_counts_for_the_passages_of_that_year() -> None:
@@ -58,12 +64,18 @@ def test_versions_are_compared_number_by_number(question: str, expected: list[fl
 
 
 def test_the_newest_is_the_newest_up_to_today() -> None:
-    assert shares("current hotel limit", "date", "2024-01-01", "2026-01-01", "2027-01-01") == [0, 1, 0]
+    assert shares("current hotel limit", "date", "2024-01-01", "2026-01-01", "2027-01-01") == [
+        0,
+        1,
+        0,
+    ]
 
 
 def test_dates_say_what_is_new_and_versions_only_without_dates() -> None:
     found = weigh(
-        "the latest limit", {"version": "4.0", "date": "2026-02-01"}, {"version": "4.1", "date": "2026-01-01"}
+        "the latest limit",
+        {"version": "4.0", "date": "2026-02-01"},
+        {"version": "4.1", "date": "2026-01-01"},
     )
     assert found is not None
     assert found.shares[0] > found.shares[1]
@@ -73,17 +85,25 @@ def test_dates_say_what_is_new_and_versions_only_without_dates() -> None:
 def test_a_name_counts_if_all_its_words_stand_in_the_question() -> None:
     values = ("Germany", "France", "All", None)
     assert shares("hotel limit for germany", "country", *values) == [1, 0, NEUTRAL, 0]
-    assert shares("allowance of field service", "team", "Service", "Field Service", "Sales", "Sales") == [0, 1, 0, 0]
+    assert shares(
+        "allowance of field service", "team", "Service", "Field Service", "Sales", "Sales"
+    ) == [0, 1, 0, 0]
     assert shares("límite en españa", "pais", "España", "Francia", language="es") == [1, 0]
 
 
-@pytest.mark.parametrize("question", ["limits not in Germany", "limits without Germany", "limits, but no Germany"])
+@pytest.mark.parametrize(
+    "question", ["limits not in Germany", "limits without Germany", "limits, but no Germany"]
+)
 def test_a_value_that_the_question_denies_is_not_named(question: str) -> None:
     assert shares(question, "country", "Germany", "France", "France") == [0, 0, 0]
 
 
 def test_one_of_several_values_is_enough() -> None:
-    assert shares("limits for sales", "teams", ["Sales", "Support"], ["Support"], ("Legal",)) == [1, 0, 0]
+    assert shares("limits for sales", "teams", ["Sales", "Support"], ["Support"], ("Legal",)) == [
+        1,
+        0,
+        0,
+    ]
 
 
 def test_values_that_all_candidates_have_say_nothing() -> None:
@@ -91,9 +111,13 @@ def test_values_that_all_candidates_have_say_nothing() -> None:
     assert weigh("limit in 2024", {"year": 2024}, {"year": 2024}) is None
 
 
-@pytest.mark.parametrize("field", ["title", "text", "url", "source", "id", "page", "file_name", "_internal"])
+@pytest.mark.parametrize(
+    "field", ["title", "text", "url", "source", "id", "page", "file_name", "_internal"]
+)
 def test_fields_whose_words_are_read_already_say_nothing(field: str) -> None:
-    assert weigh("limit in Germany", {field: "Germany"}, {field: "France"}, {field: "France"}) is None
+    assert (
+        weigh("limit in Germany", {field: "Germany"}, {field: "France"}, {field: "France"}) is None
+    )
 
 
 def test_fields_that_differ_everywhere_count_only_for_an_equal_code() -> None:
@@ -128,8 +152,17 @@ class Raising(Mapping[str, Any]):
 
 
 values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.dates() | st.datetimes(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.binary()
+    | st.dates()
+    | st.datetimes(),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 hostile = st.just(Raising()) | st.dictionaries(
@@ -138,7 +171,9 @@ hostile = st.just(Raising()) | st.dictionaries(
 
 
 @given(st.text(max_size=60), st.lists(hostile, max_size=6))
-def test_no_metadata_raises_or_takes_anything_from_a_passage(question: str, metadata: list[Any]) -> None:
+def test_no_metadata_raises_or_takes_anything_from_a_passage(
+    question: str, metadata: list[Any]
+) -> None:
     found = weigh(f"current {question} since 2024 in 4.2", *metadata)
     find_telling_fields(metadata)
     if found is not None:
@@ -151,7 +186,11 @@ def test_of_huge_metadata_the_beginning_is_read() -> None:
     wide = {f"field{at}": "Germany" for at in range(100_000)}
     columns = find_telling_fields([wide, dict.fromkeys(wide, "France"), wide])
     assert len(columns) == MOST_FIELDS
-    assert shares("x" * 100 + " in Germany", "note", "Germany " * 500_000, "France", "France") == [0, 0, 0]
+    assert shares("x" * 100 + " in Germany", "note", "Germany " * 500_000, "France", "France") == [
+        0,
+        0,
+        0,
+    ]
     assert shares("amount 7", "amount", 10**5_000, 7, 7) == [0, 1, 1]
 
 
@@ -192,7 +231,9 @@ def find_rules(query: str, top_k: int = 3) -> list[dict[str, Any]]:
         ("How much leave is there?", "Norway 2024"),
     ],
 )
-def test_the_passage_with_the_values_that_the_question_names_comes_first(question: str, first: str) -> None:
+def test_the_passage_with_the_values_that_the_question_names_comes_first(
+    question: str, first: str
+) -> None:
     search = QueryMiddleware(clock=lambda: datetime(2026, 11, 23, tzinfo=UTC)).wrap(find_rules)
     found = search.retrieve(question, top_k=3)
     assert found.matches[0].id == first
@@ -218,7 +259,9 @@ def test_check_lists_the_fields_that_tell_passages_apart() -> None:
 def test_metadata_counts_beside_the_words_of_a_model_too() -> None:
     model = ScriptedModel({"rewrite": "paid leave in Chile in the year 2025"})
     clock = lambda: datetime(2026, 11, 23, tzinfo=UTC)  # noqa: E731
-    search = QueryMiddleware({"transformationType": "rewrite"}, client=model, clock=clock).wrap(find_rules)
+    search = QueryMiddleware({"transformationType": "rewrite"}, client=model, clock=clock).wrap(
+        find_rules
+    )
     found = search.retrieve("How much leave was there in Chile last year?", top_k=3)
     assert found.trace.llm_calls == 1
     assert found.matches[0].id == "Chile 2025"

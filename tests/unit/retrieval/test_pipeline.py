@@ -75,7 +75,13 @@ class Meeting:
 
 
 MEETINGS: dict[str, tuple[str, dict[str, int], dict[str, str], tuple[dict[str, str], ...], int]] = {
-    "the original's search and the question": ("rewrite", {"all": 2}, {"search": "all", "rewrite": "all"}, (), 1),
+    "the original's search and the question": (
+        "rewrite",
+        {"all": 2},
+        {"search": "all", "rewrite": "all"},
+        (),
+        1,
+    ),
     "the original's search and all three questions": (
         "all",
         {"all": 4},
@@ -171,7 +177,9 @@ def test_the_own_error_of_the_question_is_raised_although_its_variants_were_foun
 
 
 @every_way
-def test_variants_of_a_new_function_that_refuses_as_many_are_searched_as_the_caller_asked(way: Way) -> None:
+def test_variants_of_a_new_function_that_refuses_as_many_are_searched_as_the_caller_asked(
+    way: Way,
+) -> None:
     def respond(query: str, top_k: int) -> Any:
         if top_k > 4:
             raise ValueError("top_k must be at most 4")
@@ -260,7 +268,11 @@ def test_no_more_than_the_limit_is_done_at_once(way: str) -> None:
 
     config = transforming("multi_query", limits={"maxConcurrency": 2})
     qm = qtm.QueryMiddleware(config, client=ScriptedModel(scripted))
-    made = qm.wrap(plain).retrieve(QUERY) if way == "sync" else asyncio.run(qm.wrap(awaited).aretrieve(QUERY))
+    made = (
+        qm.wrap(plain).retrieve(QUERY)
+        if way == "sync"
+        else asyncio.run(qm.wrap(awaited).aretrieve(QUERY))
+    )
     assert len(made.variants) == 4
     assert most[0] <= 2
 
@@ -270,7 +282,9 @@ def test_no_more_than_the_limit_is_done_at_once(way: str) -> None:
 
 @every_way
 def test_a_follow_up_is_searched_in_its_standalone_form(way: Way) -> None:
-    searched = way.wrap(config=transforming("rewrite"), script={"standalone": "Which dry food does Jaco eat?"})
+    searched = way.wrap(
+        config=transforming("rewrite"), script={"standalone": "Which dry food does Jaco eat?"}
+    )
     retrieval = searched.retrieve(FOLLOW_UP, top_k=2, history=HISTORY)
     assert retrieval.original_query == FOLLOW_UP
     assert kinds(retrieval) == ["original", "standalone"]
@@ -281,12 +295,17 @@ def test_a_follow_up_is_searched_in_its_standalone_form(way: Way) -> None:
 
 
 def test_the_users_words_have_no_voice_beside_their_standalone_form() -> None:
-    searched = Way("sync").wrap(config=transforming("rewrite"), script={"standalone": "What does Jaco eat?"})
+    searched = Way("sync").wrap(
+        config=transforming("rewrite"), script={"standalone": "What does Jaco eat?"}
+    )
     retrieval = searched.retrieve(FOLLOW_UP, history=HISTORY)
     assert [ranking.variant.kind for ranking in retrieval.rankings] == ["standalone"]
     louder = {"fusion": {"weights": {"originalInConversation": 0.5}}}
     both = searched.retrieve(FOLLOW_UP, history=HISTORY, config=louder)
-    assert [(it.variant.kind, it.variant.weight) for it in both.rankings] == [("original", 0.5), ("standalone", 1.0)]
+    assert [(it.variant.kind, it.variant.weight) for it in both.rankings] == [
+        ("original", 0.5),
+        ("standalone", 1.0),
+    ]
 
 
 FORMS = {
@@ -303,17 +322,28 @@ def test_a_follow_up_is_led_by_its_hypothetical_passage_beside_the_users_words(w
     searched = way.wrap(config=transforming("combined"), script=FORMS)
     retrieval = searched.retrieve(FOLLOW_UP, top_k=2, history=HISTORY)
     assert sorted(searched.texts) == sorted([FOLLOW_UP, FORMS["hyde"]])
-    assert [(it.variant.kind, it.variant.weight) for it in retrieval.rankings] == [("original", 1.0), ("hyde", 1.0)]
-    assert ("standalone", "not searched: the hypothetical passage is used instead") in retrieval.trace.notes
+    assert [(it.variant.kind, it.variant.weight) for it in retrieval.rankings] == [
+        ("original", 1.0),
+        ("hyde", 1.0),
+    ]
+    assert (
+        "standalone",
+        "not searched: the hypothetical passage is used instead",
+    ) in retrieval.trace.notes
     assert ids(retrieval)[0] == "food"
     assert retrieval.status == "full"
 
 
 @pytest.mark.parametrize(
-    ("limit", "searched"), [(1, ["original", "hyde"]), (20, ["original", "standalone", "rewrite", "hyde", "step_back"])]
+    ("limit", "searched"),
+    [(1, ["original", "hyde"]), (20, ["original", "standalone", "rewrite", "hyde", "step_back"])],
 )
-def test_a_budget_of_searches_leads_a_follow_up_or_lets_every_form_be_searched(limit: int, searched: list[str]) -> None:
-    way = Way("sync").wrap(config=transforming("combined", limits={"maxSearches": limit}), script=FORMS)
+def test_a_budget_of_searches_leads_a_follow_up_or_lets_every_form_be_searched(
+    limit: int, searched: list[str]
+) -> None:
+    way = Way("sync").wrap(
+        config=transforming("combined", limits={"maxSearches": limit}), script=FORMS
+    )
     assert set(kinds(way.retrieve(FOLLOW_UP, history=HISTORY))) == set(searched)
 
 
@@ -328,7 +358,10 @@ def test_a_passage_about_something_else_leads_no_follow_up() -> None:
 
 def test_a_question_that_opens_a_new_topic_is_searched_as_it_stands() -> None:
     question = "What is the boiling point of liquid nitrogen at sea level?"
-    script = {**FORMS, "standalone": "What is the boiling point of liquid nitrogen for Jaco at sea level?"}
+    script = {
+        **FORMS,
+        "standalone": "What is the boiling point of liquid nitrogen for Jaco at sea level?",
+    }
     searched = Way("sync").wrap(config=transforming("rewrite"), script=script)
     retrieval = searched.retrieve(question, history=HISTORY)
     assert script["standalone"] not in searched.texts
@@ -405,10 +438,16 @@ def test_a_function_that_refuses_candidates_is_remembered(way: Way) -> None:
 
 @every_way
 def test_of_long_passages_fewer_candidates_are_asked_for_once_that_is_known(way: Way) -> None:
-    config = {**transforming("rewrite"), "keywordEvidence": {"maxChars": 300, "candidates": 6}, "cache": False}
+    config = {
+        **transforming("rewrite"),
+        "keywordEvidence": {"maxChars": 300, "candidates": 6},
+        "cache": False,
+    }
     searched = way.wrap(config=config)
     first, second = searched.retrieve(QUERY, top_k=2), searched.retrieve(QUERY, top_k=2)
-    widths = {text: [top_k for it, top_k in searched.calls if it == text] for text in (QUERY, REWRITE)}
+    widths = {
+        text: [top_k for it, top_k in searched.calls if it == text] for text in (QUERY, REWRITE)
+    }
     assert widths[QUERY][0] == 6
     narrow = widths[QUERY][1]
     assert 2 < narrow < 6
@@ -448,7 +487,11 @@ def test_an_error_that_is_not_about_candidates_is_not_remembered(way: Way) -> No
 
 @every_way
 def test_evidence_without_text_keeps_the_order_and_says_so(way: Way) -> None:
-    searched = way.wrap(lambda query, top_k: [{"id": row["id"], "score": row["score"]} for row in search(query, top_k)])
+    searched = way.wrap(
+        lambda query, top_k: [
+            {"id": row["id"], "score": row["score"]} for row in search(query, top_k)
+        ]
+    )
     retrieval = searched.retrieve(QUERY, top_k=8)
     assert ids(retrieval) == [row["id"] for row in search(QUERY, 8)]
     assert ("keyword_evidence", "no candidate has a text; order kept") in retrieval.trace.notes
@@ -463,9 +506,14 @@ def test_evidence_without_a_keyword_in_any_text_keeps_the_order_and_says_so() ->
 
 def test_the_field_that_holds_the_text_is_set() -> None:
     def respond(query: str, top_k: int) -> Any:
-        return [{**row, "metadata": {"a": {"b": row["metadata"]["text"]}}} for row in search(query, top_k)]
+        return [
+            {**row, "metadata": {"a": {"b": row["metadata"]["text"]}}}
+            for row in search(query, top_k)
+        ]
 
-    named = Way("sync").wrap(respond, config={"keywordEvidence": {"textField": "a.b"}}).retrieve(QUERY)
+    named = (
+        Way("sync").wrap(respond, config={"keywordEvidence": {"textField": "a.b"}}).retrieve(QUERY)
+    )
     assert named.matches[0].text == PASSAGES["health"]
     assert not any("no text" in note for _, note in named.trace.notes)
 
@@ -479,7 +527,10 @@ def test_off_means_the_functions_own_call() -> None:
 
 
 def test_a_write_that_fails_costs_the_improvement_and_not_the_result() -> None:
-    given = [{"id": "a", "score": 0.9, "text": "one"}, {"id": "b", "score": 0.8, "text": "two words"}]
+    given = [
+        {"id": "a", "score": 0.9, "text": "one"},
+        {"id": "b", "score": 0.8, "text": "two words"},
+    ]
     asked: list[int] = []
 
     def search(query: str, top_k: int = 1) -> Any:
@@ -489,12 +540,18 @@ def test_a_write_that_fails_costs_the_improvement_and_not_the_result() -> None:
     def write(response: Any, rows: Any) -> Any:
         raise KeyError("rows")
 
-    wrapped = qtm.QueryMiddleware().wrap(search, read=lambda response: response["rows"], write=write)
+    wrapped = qtm.QueryMiddleware().wrap(
+        search, read=lambda response: response["rows"], write=write
+    )
     found = wrapped.retrieve("where are two words")
     assert found.response == {"rows": given[:1]}
-    assert [(match.id, match.score, match.raw is given[0]) for match in found.matches] == [("a", 0.9, True)]
+    assert [(match.id, match.score, match.raw is given[0]) for match in found.matches] == [
+        ("a", 0.9, True)
+    ]
     assert found.status == "degraded"
-    assert [(it.stage, it.reason, it.detail) for it in found.degradations] == [("middleware", "failed", "KeyError")]
+    assert [(it.stage, it.reason, it.detail) for it in found.degradations] == [
+        ("middleware", "failed", "KeyError")
+    ]
     assert asked == [WIDE, 1]
 
 
@@ -511,7 +568,9 @@ def test_what_fails_inside_leaves_the_plain_result_and_its_matches(
     searched = way.wrap(config={"preprocess": {"applyTo": "text"}})
     found = searched.retrieve(QUERY, top_k=3)
     assert found.response == search(QUERY, 3)
-    assert [(match.id, match.score) for match in found.matches] == [(it["id"], it["score"]) for it in search(QUERY, 3)]
+    assert [(match.id, match.score) for match in found.matches] == [
+        (it["id"], it["score"]) for it in search(QUERY, 3)
+    ]
     assert found.variants == (qtm.Variant("original", QUERY),)
     assert (found.status, [it.stage for it in found.degradations]) == ("degraded", ["middleware"])
 

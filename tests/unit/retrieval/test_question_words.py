@@ -23,13 +23,28 @@ from tests.support.retrieval_world import Way
 
 ENGLISH = load_word_rules("en")
 WORDS = st.lists(
-    st.sampled_from(["renew", "renewal", "renewals", "ill", "illness", "still", "card", "car", "cards", "the", "fee"]),
+    st.sampled_from(
+        [
+            "renew",
+            "renewal",
+            "renewals",
+            "ill",
+            "illness",
+            "still",
+            "card",
+            "car",
+            "cards",
+            "the",
+            "fee",
+        ]
+    ),
     max_size=12,
 ).map(" ".join)
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [("ill", "illness"), ("renew", "renewal"), ("run", "running"), ("fee", "fees")]
+    ("one", "other"),
+    [("ill", "illness"), ("renew", "renewal"), ("run", "running"), ("fee", "fees")],
 )
 def test_forms_of_a_word_have_one_stem(one: str, other: str) -> None:
     assert find_stem(one, ENGLISH.endings) == find_stem(other, ENGLISH.endings)
@@ -52,7 +67,11 @@ def test_words_are_found_as_in_a_list_of_all_stems(keywords: str, texts: list[st
         assert held == {term: stems[term] for term in question.terms if stems[term]}
 
 
-@given(st.text(), st.lists(st.one_of(st.none(), st.text()), min_size=1, max_size=5), st.sampled_from(["", *LANGUAGES]))
+@given(
+    st.text(),
+    st.lists(st.one_of(st.none(), st.text()), min_size=1, max_size=5),
+    st.sampled_from(["", *LANGUAGES]),
+)
 def test_no_text_makes_it_fail(keywords: str, texts: list[str | None], language: str) -> None:
     rules = load_word_rules(language)
     question = read_question(keywords, rules)
@@ -70,11 +89,18 @@ def test_function_words_are_no_content_unless_there_is_nothing_else() -> None:
 
 @pytest.mark.parametrize(
     ("keyword", "text"),
-    [("cafe", "Das Café öffnet"), ("straße", "die STRASSE dort"), ("健康", "犬の健康状態"), ("naïve", "naive — œuvre")],
+    [
+        ("cafe", "Das Café öffnet"),
+        ("straße", "die STRASSE dort"),
+        ("健康", "犬の健康状態"),
+        ("naïve", "naive — œuvre"),
+    ],
 )
 def test_accents_case_and_scripts_without_spaces_meet(keyword: str, text: str) -> None:
     question = read_question(keyword, load_word_rules(""))
-    assert measure_coverage(question, find_words(question, [text, "nothing"], load_word_rules(""))) == [1.0, 0.0]
+    assert measure_coverage(
+        question, find_words(question, [text, "nothing"], load_word_rules(""))
+    ) == [1.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -87,13 +113,17 @@ def test_accents_case_and_scripts_without_spaces_meet(keyword: str, text: str) -
 def test_words_that_stand_near_each_other_in_any_order_count_more(near: str, far: str) -> None:
     question = read_question("card fee", ENGLISH)
     padding = " and so on" * 10
-    weighed = weigh_words(question, find_words(question, [near + padding, far + padding, "zebra"], ENGLISH))
+    weighed = weigh_words(
+        question, find_words(question, [near + padding, far + padding, "zebra"], ENGLISH)
+    )
     assert weighed[0] > weighed[1] > weighed[2] == 0.0
 
 
 def test_words_of_the_opening_count_more() -> None:
     question, padding = read_question("card", ENGLISH), " and so on" * 30
-    first, last, _ = weigh_words(question, find_words(question, ["card" + padding, padding + " card", "x"], ENGLISH))
+    first, last, _ = weigh_words(
+        question, find_words(question, ["card" + padding, padding + " card", "x"], ENGLISH)
+    )
     assert first > last
 
 
@@ -120,7 +150,9 @@ def test_words_are_as_strong_as_the_lead_of_a_passage_over_the_first(
 
 VOCABULARY = ("jaco", "health", "concerns", "dog", "food", "allotment", "zebra", "and so on")
 PASSAGES = st.lists(
-    st.tuples(st.floats(0, 1), st.lists(st.sampled_from(VOCABULARY), min_size=1, max_size=6).map(" ".join)),
+    st.tuples(
+        st.floats(0, 1), st.lists(st.sampled_from(VOCABULARY), min_size=1, max_size=6).map(" ".join)
+    ),
     min_size=2,
     max_size=12,
 )
@@ -169,7 +201,9 @@ def test_a_passage_leaves_the_plain_set_only_for_one_that_holds_clearly_more(
     gone, new = sorted(set(plain) - set(ours)), sorted(set(ours) - set(plain))
     assert len(gone) == len(new)
     for newcomer, left in zip(
-        sorted(new, key=lambda it: held[int(it)]), sorted(gone, key=lambda it: held[int(it)]), strict=True
+        sorted(new, key=lambda it: held[int(it)]),
+        sorted(gone, key=lambda it: held[int(it)]),
+        strict=True,
     ):
         assert held[int(newcomer)] >= held[int(left)] + 0.1
     known = [score for score in scores if score is not None]
@@ -185,6 +219,11 @@ def test_without_further_candidates_the_plain_set_stays_and_words_only_reorder_i
 
 
 def test_without_further_candidates_words_still_reorder() -> None:
-    passages = [(0.9, "and so on"), (0.8, "dog food"), (0.7, "jaco the dog health concerns"), (0.1, "zebra")]
+    passages = [
+        (0.9, "and so on"),
+        (0.8, "dog food"),
+        (0.7, "jaco the dog health concerns"),
+        (0.1, "zebra"),
+    ]
     _, ours, _ = search(passages, 3, candidates=0)
     assert (ours[0], sorted(ours)) == ("2", ["0", "1", "2"])

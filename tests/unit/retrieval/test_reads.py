@@ -23,7 +23,10 @@ REPLY = {"sub_queries": ["Who is the vet of Jaco?", "What do vets do?"]}
 
 
 def query(query: str, top_k: int = 2) -> QueryResponse:
-    matches = [ScoredVector(id=str(at), score=1.0 - at / 10, metadata={"text": f"vet {at}"}) for at in range(top_k)]
+    matches = [
+        ScoredVector(id=str(at), score=1.0 - at / 10, metadata={"text": f"vet {at}"})
+        for at in range(top_k)
+    ]
     return QueryResponse(matches=matches, usage=Usage(read_units=5))
 
 
@@ -79,8 +82,17 @@ def test_an_answer_counts_the_reads_of_its_parts() -> None:
     def reply(prompt: Any) -> Any:
         return REPLY if prompt.mode == "decompose" else {"answer": "It heals [1].", "found": True}
 
-    config = {"transformationType": "decompose", "answer": {"mode": "synthesis"}, "fusion": {"minSuccesses": 1}}
-    trace = qtm.QueryMiddleware(config, client=ScriptedModel(reply)).wrap(query).answer(QUESTION).retrieval.trace
+    config = {
+        "transformationType": "decompose",
+        "answer": {"mode": "synthesis"},
+        "fusion": {"minSuccesses": 1},
+    }
+    trace = (
+        qtm.QueryMiddleware(config, client=ScriptedModel(reply))
+        .wrap(query)
+        .answer(QUESTION)
+        .retrieval.trace
+    )
     assert trace.read_units == 5 * trace.searches >= 15
 
 

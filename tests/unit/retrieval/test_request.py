@@ -9,7 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import qtmiddleware as qtm
-from qtmiddleware.config.settings import KeywordEvidenceSettings, LimitSettings, PreprocessSettings, Settings
+from qtmiddleware.config.settings import (
+    KeywordEvidenceSettings,
+    LimitSettings,
+    PreprocessSettings,
+    Settings,
+)
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.request import Request, prepare_query, validate_query
 from qtmiddleware.runtime.cache import TransformationCache
@@ -37,7 +42,12 @@ def test_a_blank_text_is_refused(blank: str) -> None:
 
 @given(
     st.one_of(
-        st.none(), st.integers(), st.floats(), st.binary(), st.lists(st.text()), st.dictionaries(st.text(), st.text())
+        st.none(),
+        st.integers(),
+        st.floats(),
+        st.binary(),
+        st.lists(st.text()),
+        st.dictionaries(st.text(), st.text()),
     )
 )
 def test_what_is_no_text_is_refused_without_showing_it(value: Any) -> None:
@@ -49,7 +59,9 @@ def test_what_is_no_text_is_refused_without_showing_it(value: Any) -> None:
 def test_the_length_is_counted_in_characters() -> None:
     settings = Settings(limits=LimitSettings(max_query_chars=5))
     assert validate_query("🐶🐶🐶🐶🐶", "query", settings)
-    with pytest.raises(qtm.InvalidQuery, match=r"query has 6 characters; limits\.maxQueryChars is 5"):
+    with pytest.raises(
+        qtm.InvalidQuery, match=r"query has 6 characters; limits\.maxQueryChars is 5"
+    ):
         validate_query("🐶" * 6, "query", settings)
 
 
@@ -71,11 +83,18 @@ def test_any_text_is_searchable_or_refused(text: str) -> None:
 )
 def test_a_question_has_two_faces(apply_to: Any, text: str, keywords: str) -> None:
     query = prepare_query(QUERY, Settings(preprocess=PreprocessSettings(apply_to=apply_to)))
-    assert (query.original, query.text, query.keywords, query.language) == (QUERY, text, keywords, "en")
+    assert (query.original, query.text, query.keywords, query.language) == (
+        QUERY,
+        text,
+        keywords,
+        "en",
+    )
 
 
 def test_without_rules_a_question_is_its_own_face() -> None:
-    query = prepare_query(QUERY, Settings(preprocess=PreprocessSettings(enabled=False, apply_to="both")))
+    query = prepare_query(
+        QUERY, Settings(preprocess=PreprocessSettings(enabled=False, apply_to="both"))
+    )
     assert (query.text, query.keywords, query.language) == (QUERY, QUERY, "")
 
 
@@ -125,7 +144,9 @@ def test_never_fewer_passages_are_asked_for_than_by_the_caller_nor_more_than_set
         assert request.width is None or request.width * request.learned.passage_chars <= most + 1
 
 
-@pytest.mark.parametrize(("length", "width"), [(800, 50), (2_000, 50), (19_900, 50), (40_000, 24), (300_000, None)])
+@pytest.mark.parametrize(
+    ("length", "width"), [(800, 50), (2_000, 50), (19_900, 50), (40_000, 24), (300_000, None)]
+)
 def test_of_long_passages_fewer_are_asked_for(length: int, width: int | None) -> None:
     request = make_request()
     assert request.width == 50

@@ -18,7 +18,12 @@ from tests.support.waiting import PATIENCE, with_enough_time
 
 QUESTION = "Which lamp is red?"
 PASSAGES = [
-    {"id": f"p{number}", "score": 1.0 - number / 10, "text": f"passage {number}", "metadata": {"n": number}}
+    {
+        "id": f"p{number}",
+        "score": 1.0 - number / 10,
+        "text": f"passage {number}",
+        "metadata": {"n": number},
+    }
     for number in range(8)
 ]
 CONFIG: dict[str, Any] = {"rerank": True, "keywordEvidence": False}
@@ -42,7 +47,9 @@ def by_number(texts: Sequence[str]) -> list[float]:
     return [float(text.split()[-1]) for text in texts]
 
 
-def retrieved(judge: Any, settings: dict[str, Any] | None = None, top_k: int = 8, **options: Any) -> qtm.Retrieval:
+def retrieved(
+    judge: Any, settings: dict[str, Any] | None = None, top_k: int = 8, **options: Any
+) -> qtm.Retrieval:
     def search(query: str, top_k: int = 8) -> list[dict[str, Any]]:
         return PASSAGES[:top_k]
 
@@ -58,7 +65,16 @@ def test_the_order_becomes_the_rerankers_and_the_backends_scores_stay() -> None:
     judge = Judge(by_number)
     found = retrieved(judge)
     assert ids(found) == [f"p{number}" for number in reversed(range(8))]
-    assert [match.rerank_score for match in found.matches] == [7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0, 0.0]
+    assert [match.rerank_score for match in found.matches] == [
+        7.0,
+        6.0,
+        5.0,
+        4.0,
+        3.0,
+        2.0,
+        1.0,
+        0.0,
+    ]
     assert [match.score for match in found.matches] == [row["score"] for row in reversed(PASSAGES)]
     assert found.response == list(reversed(PASSAGES))
     assert found.status == "full"
@@ -191,9 +207,14 @@ class Unread(Judge):
 
 def test_reading_its_model_does_not_count_against_its_timeout() -> None:
     def ask(seconds: float) -> qtm.Retrieval:
-        hasty = {"rerank": {"enabled": True, "timeoutMs": int(1e3 * seconds)}, "limits": {"deadlineMs": 600_000}}
+        hasty = {
+            "rerank": {"enabled": True, "timeoutMs": int(1e3 * seconds)},
+            "limits": {"deadlineMs": 600_000},
+        }
         return retrieved(Unread(seconds), hasty)
 
     assert with_enough_time(ask, lambda found: found.status == "full").status == "full"
-    late = retrieved(Unread(0.1), {"rerank": {"enabled": True, "timeoutMs": 100}, "limits": {"deadlineMs": 100}})
+    late = retrieved(
+        Unread(0.1), {"rerank": {"enabled": True, "timeoutMs": 100}, "limits": {"deadlineMs": 100}}
+    )
     assert [(it.stage, it.reason) for it in late.degradations] == [("rerank", "timeout")]

@@ -32,7 +32,9 @@ def respond(query: str, top_k: int) -> list[dict[str, Any]]:
 
 @every_way
 def test_a_score_is_the_backends_own_for_the_users_question(way: Way) -> None:
-    retrieval = way.wrap(respond, config=transforming("rewrite"), script=REWRITE).retrieve(QUERY, top_k=6)
+    retrieval = way.wrap(respond, config=transforming("rewrite"), script=REWRITE).retrieve(
+        QUERY, top_k=6
+    )
     own = {it["id"]: it["score"] for it in OWN}
     assert {"a", "e"} <= set(ids(retrieval))
     for shown, match in zip(retrieval.response, retrieval.matches, strict=True):
@@ -99,10 +101,16 @@ def test_fused_scores_follow_a_reranker(way: Way) -> None:
 @every_way
 def test_in_a_conversation_the_score_is_that_of_the_standalone_question(way: Way) -> None:
     def found(query: str, top_k: int) -> list[dict[str, Any]]:
-        return [row("a", 0.2), row("b", 0.1)] if query == "And he?" else [row("c", 0.9), row("a", 0.8)]
+        return (
+            [row("a", 0.2), row("b", 0.1)] if query == "And he?" else [row("c", 0.9), row("a", 0.8)]
+        )
 
     config = transforming("rewrite")
-    searched = way.wrap(found, config=config, script={"standalone": "What does Jaco eat?", "rewrite": "Jaco's food?"})
+    searched = way.wrap(
+        found,
+        config=config,
+        script={"standalone": "What does Jaco eat?", "rewrite": "Jaco's food?"},
+    )
     retrieval = searched.retrieve("And he?", top_k=3, history=HISTORY)
     assert {match.id: match.score for match in retrieval.matches} == {"c": 0.9, "a": 0.8, "b": None}
     assert {it["id"]: it["score"] for it in retrieval.response} == {"c": 0.9, "a": 0.8, "b": 0.8}
@@ -121,9 +129,13 @@ def test_distances_stay_distances(way: Way) -> None:
 @pytest.mark.parametrize("name", [name for name, shape in SHAPES.items() if shape.scores])
 def test_fused_scores_are_written_in_every_shape_that_has_scores(name: str) -> None:
     shape = SHAPES[name]
-    rows = [Row(str(place), f"Passage {place} of a report", 1.0 - place / 40) for place in range(30)]
+    rows = [
+        Row(str(place), f"Passage {place} of a report", 1.0 - place / 40) for place in range(30)
+    ]
     qm = qtm.QueryMiddleware({"scores": "fused"})
-    response = qm.wrap(lambda query, top_k=4: shape.build(rows[:top_k]))("Which report has passage 7?", top_k=20)
+    response = qm.wrap(lambda query, top_k=4: shape.build(rows[:top_k]))(
+        "Which report has passage 7?", top_k=20
+    )
     assert shape.scores is not None
     scores = shape.scores(response)
     assert len(scores) == 20

@@ -16,7 +16,11 @@ from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.steps import Embed, Outcome, Search, Together
 from qtmiddleware.types import Deadline, Degradation, Trace, Variant
 
-VARIANTS = (Variant("rewrite", "one"), Variant("sub_query", "two", 0.5), Variant("sub_query", "three", 0.5))
+VARIANTS = (
+    Variant("rewrite", "one"),
+    Variant("sub_query", "two", 0.5),
+    Variant("sub_query", "three", 0.5),
+)
 
 
 def rows(name: str) -> list[dict[str, Any]]:
@@ -36,12 +40,20 @@ class Played:
         self.trace, self.degradations = Trace(), list[Degradation]()
         self.steps: list[Together] = []
         settings = Settings(
-            limits=LimitSettings(max_concurrency=3), fusion=FusionSettings(sub_query_top_k=sub_query_top_k)
+            limits=LimitSettings(max_concurrency=3),
+            fusion=FusionSettings(sub_query_top_k=sub_query_top_k),
         )
-        request = Request("q", (), settings, Learned(), TransformationCache(Settings()), embeds=embeds)
+        request = Request(
+            "q", (), settings, Learned(), TransformationCache(Settings()), embeds=embeds
+        )
         self.deadline = Deadline.after(60.0)
         flow = search_variants(
-            VARIANTS, request, width=width, deadline=self.deadline, trace=self.trace, degradations=self.degradations
+            VARIANTS,
+            request,
+            width=width,
+            deadline=self.deadline,
+            trace=self.trace,
+            degradations=self.degradations,
         )
         self.lists = self._played(flow, answers)
 
@@ -70,7 +82,9 @@ def good(*names: str) -> list[Outcome]:
 
 def test_nothing_to_search_asks_for_nothing() -> None:
     request = Request("q", (), Settings(), Learned(), TransformationCache(Settings()))
-    flow = search_variants((), request, width=None, deadline=Deadline(), trace=Trace(), degradations=[])
+    flow = search_variants(
+        (), request, width=None, deadline=Deadline(), trace=Trace(), degradations=[]
+    )
     with pytest.raises(StopIteration) as stop:
         next(flow)
     assert stop.value.value == []
@@ -85,7 +99,9 @@ def test_all_are_searched_in_one_step_within_the_limits() -> None:
     ]  # fmt: skip
     assert (together.limit, together.deadline) == (3, played.deadline)
     assert played.kinds == ["one", "two", "three"]
-    assert [list(found.ranking.keys) for found in played.lists] == [[("__default__", name)] for name in "abc"]
+    assert [list(found.ranking.keys) for found in played.lists] == [
+        [("__default__", name)] for name in "abc"
+    ]
     assert (played.degradations, played.trace.searches) == ([], 3)
 
 
@@ -107,7 +123,9 @@ def test_one_that_fails_is_told_and_left_out(outcome: Outcome, reason: str, deta
     played = Played([first, outcome, last])
     assert played.kinds == ["one", "three"]
     assert played.degradations == [Degradation("search.sub_query", reason, detail)]
-    assert ("search.sub_query", "degraded", reason) in [(it.name, it.status, it.detail) for it in played.trace.stages]
+    assert ("search.sub_query", "degraded", reason) in [
+        (it.name, it.status, it.detail) for it in played.trace.stages
+    ]
 
 
 def test_a_search_that_found_nothing_has_not_failed() -> None:

@@ -36,15 +36,25 @@ def test_redis_is_waited_for_as_long_as_it_may_take_and_not_longer_than_the_mode
     allowed_ms: int, left: float, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("qtmiddleware.types.monotonic", clock)
-    settings = Settings(transformation_type="rewrite", cache=CacheSettings(redis_timeout_ms=allowed_ms))
+    settings = Settings(
+        transformation_type="rewrite", cache=CacheSettings(redis_timeout_ms=allowed_ms)
+    )
     cache = TransformationCache(settings)
     cache.shared = Shared()  # type: ignore[assignment]
     request = Request(QUERY, (), settings, Learned(), cache, shares=False)
     question, query = Question(QUERY, (), settings), Query(QUERY, QUERY, QUERY)
     stage = TransformStage(question, query, request, Trace(), [], lambda: (), Deadline.after(left))
     flow = stage.run(Deadline.after(left))
-    steps = [next(flow), flow.send([Outcome()]), flow.send([Outcome(Reply('{"rewrite": "sum paid by Acme in 2023"}'))])]
-    waits = [(type(step.steps[0]), step.deadline.remaining()) for step in steps if isinstance(step, Together)]
+    steps = [
+        next(flow),
+        flow.send([Outcome()]),
+        flow.send([Outcome(Reply('{"rewrite": "sum paid by Acme in 2023"}'))]),
+    ]
+    waits = [
+        (type(step.steps[0]), step.deadline.remaining())
+        for step in steps
+        if isinstance(step, Together)
+    ]
     allowed = allowed_ms / 1_000
     assert waits == [
         (Recall, pytest.approx(min(allowed, left))),

@@ -12,7 +12,9 @@ from qtmiddleware.config.settings import FusionSettings, FusionWeights
 from qtmiddleware.retrieval.searching import build_variants, choose_searches, let_passage_lead
 from qtmiddleware.types import Transformation
 
-WEIGHTS = FusionWeights(standalone=1.1, rewrite=0.7, hyde=0.9, sub_queries=1.2, paraphrases=0.8, step_back=0.3)
+WEIGHTS = FusionWeights(
+    standalone=1.1, rewrite=0.7, hyde=0.9, sub_queries=1.2, paraphrases=0.8, step_back=0.3
+)
 OPTIONS = FusionSettings(weights=WEIGHTS)
 QUESTION = "Does the old dog have health concerns?"
 
@@ -56,12 +58,17 @@ def test_nothing_made_is_nothing_searched() -> None:
 
 
 def test_an_empty_text_is_not_searched() -> None:
-    assert shown(Transformation(rewrite="", standalone=None, hyde="hip arthritis")) == [("hyde", "hip arthritis", 0.9)]
+    assert shown(Transformation(rewrite="", standalone=None, hyde="hip arthritis")) == [
+        ("hyde", "hip arthritis", 0.9)
+    ]
 
 
 def test_a_text_that_says_the_same_as_another_or_the_question_is_dropped() -> None:
     made = Transformation(
-        standalone=QUESTION, rewrite="animal illnesses", hyde="animal illnesses", step_back="pet care"
+        standalone=QUESTION,
+        rewrite="animal illnesses",
+        hyde="animal illnesses",
+        step_back="pet care",
     )
     assert [(kind, text) for kind, text, _ in shown(made)] == [
         ("rewrite", "animal illnesses"),
@@ -72,8 +79,16 @@ def test_a_text_that_says_the_same_as_another_or_the_question_is_dropped() -> No
 @pytest.mark.parametrize(
     ("made", "kind", "whole"),
     [
-        (Transformation(sub_queries=("medication", "medication", "vaccines", QUESTION)), "sub_query", 1.2),
-        (Transformation(paraphrases=(QUESTION, "sick pet", "sick pet", "vet visits")), "paraphrase", 0.8),
+        (
+            Transformation(sub_queries=("medication", "medication", "vaccines", QUESTION)),
+            "sub_query",
+            1.2,
+        ),
+        (
+            Transformation(paraphrases=(QUESTION, "sick pet", "sick pet", "vet visits")),
+            "paraphrase",
+            0.8,
+        ),
     ],
 )
 def test_those_that_are_searched_share_the_whole_weight_of_their_kind(
@@ -104,18 +119,28 @@ def test_weights_are_positive_and_texts_are_those_that_were_made(
 
 
 def test_what_repeats_the_question_is_searched_where_the_question_itself_does_not_count() -> None:
-    made = Transformation(rewrite="does the old dog have health concerns", sub_queries=("vaccination dates",))
+    made = Transformation(
+        rewrite="does the old dog have health concerns", sub_queries=("vaccination dates",)
+    )
     alone = FusionSettings(include_original=False)
     assert [it.kind for it in build_variants(made, QUESTION, FusionSettings())[0]] == ["sub_query"]
     assert [it.kind for it in build_variants(made, QUESTION, alone)[0]] == ["rewrite", "sub_query"]
-    dropped = Transformation(sub_queries=("vaccination dates",), notes=(("rewrite", "dropped: same as the query"),))
-    assert [it.text for it in build_variants(dropped, QUESTION, alone)[0]] == [QUESTION, "vaccination dates"]
-    assert [it.kind for it in build_variants(dropped, QUESTION, FusionSettings())[0]] == ["sub_query"]
+    dropped = Transformation(
+        sub_queries=("vaccination dates",), notes=(("rewrite", "dropped: same as the query"),)
+    )
+    assert [it.text for it in build_variants(dropped, QUESTION, alone)[0]] == [
+        QUESTION,
+        "vaccination dates",
+    ]
+    assert [it.kind for it in build_variants(dropped, QUESTION, FusionSettings())[0]] == [
+        "sub_query"
+    ]
 
 
 def test_what_is_not_searched_is_noted_with_what_it_repeats() -> None:
     made = Transformation(
-        rewrite="Which vaccination dates does Jaco have?", paraphrases=(QUESTION.upper(), "vaccination dates of Rex")
+        rewrite="Which vaccination dates does Jaco have?",
+        paraphrases=(QUESTION.upper(), "vaccination dates of Rex"),
     )
     again = replace(made, sub_queries=("which vaccination dates does Jaco have",))
     assert build_variants(made, QUESTION, FusionSettings())[1] == (
@@ -151,12 +176,20 @@ def test_the_last_search_of_a_budget_is_the_question_and_all_that_is_left_as_one
     rest = f"{QUESTION} {FORMS.rewrite} current medication list vaccination dates"
     assert choose(FORMS, 2) == [("hyde", FORMS.hyde, 0.9), ("joined", rest, 1.2)]
     (only,) = choose(FORMS, 1)
-    assert only == ("joined", f"{QUESTION} {FORMS.rewrite} {FORMS.hyde} current medication list vaccination dates", 1.2)
+    assert only == (
+        "joined",
+        f"{QUESTION} {FORMS.rewrite} {FORMS.hyde} current medication list vaccination dates",
+        1.2,
+    )
 
 
 def test_searches_of_their_own_go_to_the_largest_weights() -> None:
     rest = f"{QUESTION} current medication list vaccination dates"
-    assert choose(FORMS, 3) == [("rewrite", FORMS.rewrite, 0.7), ("hyde", FORMS.hyde, 0.9), ("joined", rest, 1.2)]
+    assert choose(FORMS, 3) == [
+        ("rewrite", FORMS.rewrite, 0.7),
+        ("hyde", FORMS.hyde, 0.9),
+        ("joined", rest, 1.2),
+    ]
 
 
 def test_a_step_back_is_no_part_of_a_joined_text() -> None:
@@ -182,7 +215,9 @@ def test_a_follow_up_short_of_searches_is_one_text_that_begins_with_its_standalo
         ((kind, text, weight),) = choose(made, count)
         assert (kind, weight) == ("joined", 1.2)
         assert text.startswith(f"{ALONE} medical history")
-    assert choose(Transformation(standalone=ALONE, step_back="large breeds"), 1) == [("standalone", ALONE, 1.1)]
+    assert choose(Transformation(standalone=ALONE, step_back="large breeds"), 1) == [
+        ("standalone", ALONE, 1.1)
+    ]
     assert choose(made, 6) == shown(made)
 
 
@@ -209,11 +244,16 @@ def test_a_text_that_holds_enough_of_the_keywords_has_its_whole_weight() -> None
 
 def test_a_reply_to_another_question_has_no_weight_and_a_distant_one_little() -> None:
     made = Transformation(rewrite="How is beer brewed?", hyde="Many old recipes are known.")
-    assert weigh(made) == {"How is beer brewed?": 0.0, "Many old recipes are known.": round(0.9 * 0.25 / 0.4, 4)}
+    assert weigh(made) == {
+        "How is beer brewed?": 0.0,
+        "Many old recipes are known.": round(0.9 * 0.25 / 0.4, 4),
+    }
 
 
 def test_sub_queries_are_judged_together() -> None:
-    assert weigh(Transformation(sub_queries=("dog illnesses", "age in years", "old age concerns"))) == {
+    assert weigh(
+        Transformation(sub_queries=("dog illnesses", "age in years", "old age concerns"))
+    ) == {
         "dog illnesses": 0.4,
         "age in years": 0.4,
         "old age concerns": 0.4,
@@ -225,7 +265,9 @@ def test_a_standalone_form_is_the_question_whatever_its_words() -> None:
 
 
 def test_a_variant_of_no_weight_is_no_part_of_a_joined_text() -> None:
-    made = Transformation(rewrite="How is beer brewed?", hyde="An old dog.", sub_queries=("health of a dog",))
+    made = Transformation(
+        rewrite="How is beer brewed?", hyde="An old dog.", sub_queries=("health of a dog",)
+    )
     variants, _ = build_variants(made, QUESTION, OPTIONS, "old dog health concerns")
     (joined,), _ = choose_searches(variants, QUESTION, 1)
     assert joined.text == f"{QUESTION} An old dog. health of a dog"
@@ -250,7 +292,13 @@ def test_a_passage_that_holds_few_of_the_keywords_is_left_out() -> None:
 
 
 def test_without_a_passage_or_a_standalone_form_nobody_leads() -> None:
-    assert [kind for kind, _ in lead(None)] == ["standalone", "rewrite", "sub_query", "sub_query", "step_back"]
+    assert [kind for kind, _ in lead(None)] == [
+        "standalone",
+        "rewrite",
+        "sub_query",
+        "sub_query",
+        "step_back",
+    ]
     assert ("rewrite", 0.0) in lead("Old Jaco has got two illnesses.", standalone=None)
     silent = FusionSettings(weights=replace(WEIGHTS, hyde=0.0))
     variants, _ = build_variants(replace(FORMS, standalone=ALONE), "And now?", silent)

@@ -26,7 +26,9 @@ async def loop_id() -> int:
 
 def test_blocking_callers_of_all_threads_and_awaiting_ones_share_one_loop() -> None:
     found: list[int] = [run_in_background_loop(loop_id)]
-    threads = [Thread(target=lambda: found.append(run_in_background_loop(loop_id))) for _ in range(4)]
+    threads = [
+        Thread(target=lambda: found.append(run_in_background_loop(loop_id))) for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -58,8 +58,12 @@ def test_a_key_put_twice_is_one_entry(clock: Clock) -> None:
     assert (len(cache), cache.get("a")) == (1, 2)
 
 
-@given(st.integers(1, 5), st.lists(st.tuples(st.sampled_from("abcdefgh"), st.booleans()), max_size=40))
-def test_it_holds_the_last_used_and_never_more_than_its_bound(bound: int, uses: list[tuple[str, bool]]) -> None:
+@given(
+    st.integers(1, 5), st.lists(st.tuples(st.sampled_from("abcdefgh"), st.booleans()), max_size=40)
+)
+def test_it_holds_the_last_used_and_never_more_than_its_bound(
+    bound: int, uses: list[tuple[str, bool]]
+) -> None:
     cache: TTLCache[int] = TTLCache(bound, 60, clock=lambda: 0.0)
     recent: list[str] = []
     for name, writes in uses:

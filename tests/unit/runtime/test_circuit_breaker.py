@@ -145,7 +145,9 @@ def test_what_began_before_does_not_end_the_wait(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("pause", [0.2, 1, 30, 120])
-def test_a_pause_that_the_service_asks_for_is_kept_to_the_second(clock: Clock, pause: float) -> None:
+def test_a_pause_that_the_service_asks_for_is_kept_to_the_second(
+    clock: Clock, pause: float
+) -> None:
     breaker = Breaker(5, 30, clock=clock)
     begun(breaker).fail(rest=pause)
     assert breaker.look() == (BreakerState.OPEN, 1, 5, pytest.approx(pause))
@@ -161,7 +163,9 @@ def test_after_a_pause_that_was_asked_for_all_may_call_at_once(clock: Clock) -> 
     assert [begun(breaker).is_probe for _ in range(8)] == [False] * 8
 
 
-def test_a_service_that_asks_for_pauses_and_never_answers_opens_the_breaker_like_any_other(clock: Clock) -> None:
+def test_a_service_that_asks_for_pauses_and_never_answers_opens_the_breaker_like_any_other(
+    clock: Clock,
+) -> None:
     breaker, rests = Breaker(5, 30, clock=clock), list[float]()
     for _ in range(6):
         begun(breaker).fail(rest=1)
@@ -221,7 +225,9 @@ def test_failures_that_ask_for_no_pause_count_during_one(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(("pause", "rest"), [(1, 30), (90, 90)])
-def test_a_pause_asked_for_at_the_last_failure_shortens_nothing(clock: Clock, pause: float, rest: float) -> None:
+def test_a_pause_asked_for_at_the_last_failure_shortens_nothing(
+    clock: Clock, pause: float, rest: float
+) -> None:
     breaker = Breaker(2, 30, clock=clock)
     begun(breaker).fail()
     begun(breaker).fail(rest=pause)
@@ -305,7 +311,10 @@ def test_nobody_calls_before_the_pause_is_over_and_everybody_may_after_it(
             until = clock.now if works else clock.now + pause
 
 
-@given(st.lists(st.tuples(st.sampled_from(sorted(ENDS)), st.floats(0, 40)), max_size=40), st.integers(1, 4))
+@given(
+    st.lists(st.tuples(st.sampled_from(sorted(ENDS)), st.floats(0, 40)), max_size=40),
+    st.integers(1, 4),
+)
 def test_it_is_shut_for_no_longer_than_the_wait_after_the_last_call(
     events: list[tuple[str, float]], failures: int
 ) -> None:

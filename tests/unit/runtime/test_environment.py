@@ -25,7 +25,13 @@ SECRETS = {
     "HF_TOKEN": "d",
     "HTTPS_PROXY": "http://me:precious@proxy:3128",
 }
-PLAIN = {"PWD": "/tmp", "LANG": "C.UTF-8", "QTM_TOP_K": "4", "HF_HOME": "/tmp/hub", "NO_PROXY": "host"}
+PLAIN = {
+    "PWD": "/tmp",
+    "LANG": "C.UTF-8",
+    "QTM_TOP_K": "4",
+    "HF_HOME": "/tmp/hub",
+    "NO_PROXY": "host",
+}
 
 
 @pytest.fixture
@@ -47,7 +53,11 @@ def test_secrets_are_left_out_by_their_name_or_their_value() -> None:
 def test_what_embeds_gets_the_secrets_of_the_hub_and_other_work_gets_all() -> None:
     for build in (build_embed_batch, caches._build_timed_batch):
         found = copy_environment_for(partial(build, None, ""))
-        assert SECRETS.keys() & found.keys() == SECRETS.keys() & set(HUB_SECRETS) == {"HF_TOKEN", "HTTPS_PROXY"}
+        assert (
+            SECRETS.keys() & found.keys()
+            == SECRETS.keys() & set(HUB_SECRETS)
+            == {"HF_TOKEN", "HTTPS_PROXY"}
+        )
     assert copy_environment_for(copy_environment) == dict(os.environ)
 
 
@@ -65,7 +75,9 @@ def test_no_variable_is_changed(variables: dict[str, str]) -> None:
 
 
 @pytest.mark.usefixtures("environ")
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a process's environment cannot be looked into")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="elsewhere a process's environment cannot be looked into"
+)
 def test_the_reader_of_documents_is_started_without_secrets(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("Item,Price\nPump,7\n")
     with Converter() as converter:

@@ -12,7 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from qtmiddleware.runtime.files import append_line, make_private_folders, private_opener, replace_file
+from qtmiddleware.runtime.files import (
+    append_line,
+    make_private_folders,
+    private_opener,
+    replace_file,
+)
 
 
 def mode(path: Path) -> int:
@@ -30,7 +35,9 @@ def umask(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 @pytest.mark.usefixtures("umask")
-def test_folders_that_are_made_are_their_owners_alone_and_those_that_were_there_stay(tmp_path: Path) -> None:
+def test_folders_that_are_made_are_their_owners_alone_and_those_that_were_there_stay(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "there").chmod(0o755)
     for _ in range(2):
@@ -104,7 +111,10 @@ def test_a_file_that_is_opened_to_be_made_is_its_owners_alone(tmp_path: Path) ->
 
 def test_what_is_to_be_shared_is_as_readable_as_other_files(tmp_path: Path, umask: int) -> None:
     replace_file(tmp_path / "report", b"new")
-    assert (mode(tmp_path / "report"), (tmp_path / "report").read_bytes()) == (0o666 & ~umask, b"new")
+    assert (mode(tmp_path / "report"), (tmp_path / "report").read_bytes()) == (
+        0o666 & ~umask,
+        b"new",
+    )
 
 
 @pytest.mark.usefixtures("umask")
@@ -129,7 +139,9 @@ def test_no_link_is_written_through_and_what_it_names_is_told(
     with pytest.raises(OSError, match=f"is a link, .* name {real} itself"):
         write(link, b"new")
     assert link.is_symlink()
-    assert {it.name for it in tmp_path.iterdir()} == ({"link", "real"} if leads_to == "file" else {"link"})
+    assert {it.name for it in tmp_path.iterdir()} == (
+        {"link", "real"} if leads_to == "file" else {"link"}
+    )
     assert leads_to != "file" or real.read_text() == "precious"
 
 
@@ -240,5 +252,7 @@ files.replace_file(Path(sys.argv[1]), b"new")
 
 def test_a_crash_leaves_the_old_file(tmp_path: Path) -> None:
     (tmp_path / "report").write_text("old")
-    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "report")], check=False, timeout=200)
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path / "report")], check=False, timeout=200
+    )
     assert (done.returncode, (tmp_path / "report").read_text()) == (9, "old")

@@ -67,17 +67,27 @@ WAYS: Final[dict[str, Callable[[Any], Any]]] = {
 
 @pytest.mark.parametrize("kind", ["plain", "awaited", "awaitable"])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_hook_gets_every_retrieval_once_whole_whichever_way_it_was_asked_for(way: str, kind: str) -> None:
+def test_a_hook_gets_every_retrieval_once_whole_whichever_way_it_was_asked_for(
+    way: str, kind: str
+) -> None:
     heard = Heard()
-    WAYS[way](qtm.QueryMiddleware(client=ScriptedModel("Ill. [1]"), on_retrieval=getattr(heard, kind)))
+    WAYS[way](
+        qtm.QueryMiddleware(client=ScriptedModel("Ill. [1]"), on_retrieval=getattr(heard, kind))
+    )
     (retrieval,) = heard
-    assert (retrieval.original_query, retrieval.status, len(retrieval.matches)) == (QUERY, "full", 3)
+    assert (retrieval.original_query, retrieval.status, len(retrieval.matches)) == (
+        QUERY,
+        "full",
+        3,
+    )
     assert retrieval.trace.total_ms > 0
 
 
 def test_the_hook_gets_what_the_caller_gets() -> None:
     heard = Heard()
-    wrapped = qtm.QueryMiddleware(client=ScriptedModel(scripted)).wrap(plain, on_retrieval=heard.append)
+    wrapped = qtm.QueryMiddleware(client=ScriptedModel(scripted)).wrap(
+        plain, on_retrieval=heard.append
+    )
     assert heard == [wrapped.retrieve(QUERY)]
     assert wrapped(QUERY) == heard[1].response
 
@@ -105,7 +115,10 @@ def test_a_function_with_nothing_to_improve_is_told_of_too() -> None:
     heard = Heard()
     off = {"preprocess": False, "keywordEvidence": False}
     rows = plain(QUERY)
-    assert qtm.QueryMiddleware(off, on_retrieval=heard.append).wrap(lambda query, top_k=3: rows)(QUERY) is rows
+    assert (
+        qtm.QueryMiddleware(off, on_retrieval=heard.append).wrap(lambda query, top_k=3: rows)(QUERY)
+        is rows
+    )
     assert len(heard[0].matches) == 3
 
 
@@ -119,10 +132,14 @@ def test_degraded_retrievals_are_told_of(query: Any) -> None:
 def test_a_model_that_is_down_is_told_of() -> None:
     heard = Heard()
     qm = qtm.QueryMiddleware(
-        {"transformationType": "rewrite"}, client=ScriptedModel(ModelError("unavailable")), on_retrieval=heard.append
+        {"transformationType": "rewrite"},
+        client=ScriptedModel(ModelError("unavailable")),
+        on_retrieval=heard.append,
     )
     qm.wrap(plain)(QUERY)
-    assert heard[0].degradations == (Degradation("transform.rewrite", "unavailable", "unavailable"),)
+    assert heard[0].degradations == (
+        Degradation("transform.rewrite", "unavailable", "unavailable"),
+    )
 
 
 def test_what_the_function_itself_raises_is_no_retrieval() -> None:
@@ -152,7 +169,9 @@ def test_a_failing_hook_changes_no_result_and_brings_no_text_out(query: str, way
     try:
         wrapped = qtm.QueryMiddleware(on_retrieval=heard.append).wrap(plain, on_retrieval=failing)
         unhooked = qtm.middleware(plain)
-        retrieval = wrapped.retrieve(query) if way == "sync" else asyncio.run(wrapped.aretrieve(query))
+        retrieval = (
+            wrapped.retrieve(query) if way == "sync" else asyncio.run(wrapped.aretrieve(query))
+        )
     finally:
         logger.removeHandler(handler)
     assert retrieval.response == unhooked.retrieve(query).response
@@ -160,8 +179,14 @@ def test_a_failing_hook_changes_no_result_and_brings_no_text_out(query: str, way
     # The next hook is told what became of the first one.
     assert heard == [retrieval]
     (record,) = records
-    assert record.getMessage() == f"retrieval {retrieval.trace.query_id} degraded: hook failed (ValueError)"
-    assert (record.qtm["query_id"], record.qtm["counts"]) == (retrieval.trace.query_id, {"hook failed": 1})  # type: ignore[attr-defined]
+    assert (
+        record.getMessage()
+        == f"retrieval {retrieval.trace.query_id} degraded: hook failed (ValueError)"
+    )
+    assert (record.qtm["query_id"], record.qtm["counts"]) == (
+        retrieval.trace.query_id,
+        {"hook failed": 1},
+    )  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
@@ -218,7 +243,10 @@ def test_an_async_hook_that_hangs_is_given_up_and_cancelled(way: str) -> None:
 
     wrapped = qtm.middleware(on_retrieval=hanging)(plain)
     retrieval = wrapped.retrieve(QUERY) if way == "sync" else asyncio.run(wrapped.aretrieve(QUERY))
-    assert (retrieval.degradations, len(retrieval.matches)) == ((Degradation("hook", "timeout"),), 3)
+    assert (retrieval.degradations, len(retrieval.matches)) == (
+        (Degradation("hook", "timeout"),),
+        3,
+    )
     # On a busy machine its time may be over before it begins.
     assert not begun.is_set() or ended.wait(PATIENCE)
 
@@ -254,7 +282,9 @@ def test_a_plain_hook_that_blocks_leaves_the_loop_free_and_holds_a_thread_of_the
         release.wait(PATIENCE)
 
     async def ask() -> list[qtm.Retrieval]:
-        wrapped = qtm.QueryMiddleware({"limits": {"maxThreads": 1}}, on_retrieval=blocking).wrap(aplain)
+        wrapped = qtm.QueryMiddleware({"limits": {"maxThreads": 1}}, on_retrieval=blocking).wrap(
+            aplain
+        )
 
         async def turn() -> None:
             for _ in range(10):
@@ -369,9 +399,13 @@ def print_it(_: qtm.Retrieval) -> None:
     os.environ["HOOKED"] = "yes"
 
 
-def test_a_hook_that_can_be_imported_is_pickled_along_and_an_object_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hook_that_can_be_imported_is_pickled_along_and_an_object_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("HOOKED", "no")
-    again = pickle.loads(pickle.dumps(qtm.QueryMiddleware(on_retrieval=print_it).wrap(plain, on_retrieval=print_it)))
+    again = pickle.loads(
+        pickle.dumps(qtm.QueryMiddleware(on_retrieval=print_it).wrap(plain, on_retrieval=print_it))
+    )
     again(QUERY)
     assert os.environ["HOOKED"] == "yes"
     for given_hook in (Heard().append, partial(print)):
@@ -399,7 +433,9 @@ def test_each_of_a_list_of_queries_is_told_of(way: str, kind: str) -> None:
     heard = Heard()
     wrapped = qtm.QueryMiddleware(on_retrieval=getattr(heard, kind)).wrap(plain)
     queries = [f"{QUERY} {number}" for number in range(12)]
-    wrapped.retrieve_many(queries) if way == "sync" else asyncio.run(wrapped.aretrieve_many(queries))
+    wrapped.retrieve_many(queries) if way == "sync" else asyncio.run(
+        wrapped.aretrieve_many(queries)
+    )
     assert sorted(it.original_query for it in heard) == sorted(queries)
 
 

@@ -56,7 +56,10 @@ def test_a_flow_that_asks_for_nothing_has_its_place() -> None:
 
 
 def test_one_flow_alone_is_what_it_was() -> None:
-    assert sent(gather_flows([rounds("a", 2, 1)], limit=4), [[1, 2], [3]]) == ([["a00", "a01"], ["a10"]], [[1, 2, 3]])
+    assert sent(gather_flows([rounds("a", 2, 1)], limit=4), [[1, 2], [3]]) == (
+        [["a00", "a01"], ["a10"]],
+        [[1, 2, 3]],
+    )
 
 
 def test_the_last_deadline_and_the_own_limit_count() -> None:
@@ -117,7 +120,9 @@ def test_steps_that_stand_alone_are_performed_together_and_answered_alone() -> N
 
 def test_a_step_that_stands_alone_is_waited_for_unless_there_is_a_deadline() -> None:
     endless = next(gather_flows([alone("a"), rounds("b", 1, deadline=5.0)], limit=4))
-    bounded = next(gather_flows([alone("a"), rounds("b", 1, deadline=5.0)], limit=4, deadline=Deadline(7.0)))
+    bounded = next(
+        gather_flows([alone("a"), rounds("b", 1, deadline=5.0)], limit=4, deadline=Deadline(7.0))
+    )
     assert (endless.deadline.at, bounded.deadline.at) == (NEVER, 7.0)  # type: ignore[union-attr]
 
 

@@ -35,23 +35,35 @@ PACKAGE: Final = Path(qtm.__file__).parent
 
 def search(query: str, top_k: int = 3) -> list[dict[str, Any]]:
     texts = ("Cats sleep", "Jaco: health concerns", "The fee is due")
-    return [{"id": str(at), "score": 0.9 - at / 10, "metadata": {"text": it}} for at, it in enumerate(texts)]
+    return [
+        {"id": str(at), "score": 0.9 - at / 10, "metadata": {"text": it}}
+        for at, it in enumerate(texts)
+    ]
 
 
 def rewriting(**settings: Any) -> dict[str, Any]:
     limits = {"llmTimeoutMs": 50_000, "deadlineMs": 55_000}
-    return {"transformationType": "rewrite", "limits": limits, "breaker": {"enabled": False}, **settings}
+    return {
+        "transformationType": "rewrite",
+        "limits": limits,
+        "breaker": {"enabled": False},
+        **settings,
+    }
 
 
 def failing(config: dict[str, Any] | None = None) -> qtm.QueryMiddleware:
-    return qtm.QueryMiddleware(config or rewriting(), client=ScriptedModel(ModelError("unavailable")))
+    return qtm.QueryMiddleware(
+        config or rewriting(), client=ScriptedModel(ModelError("unavailable"))
+    )
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of every middleware's samples."""
     clock = Clock()
-    monkeypatch.setattr("qtmiddleware.wrapping.query_middleware.LogSampler", partial(LogSampler, clock=clock))
+    monkeypatch.setattr(
+        "qtmiddleware.wrapping.query_middleware.LogSampler", partial(LogSampler, clock=clock)
+    )
     return clock
 
 
@@ -68,7 +80,9 @@ def test_a_thousand_degraded_queries_are_one_record(caplog: pytest.LogCaptureFix
     assert re.fullmatch("retrieval [0-9a-f]{16} degraded: transform.rewrite unavailable", message)
     caplog.clear()
     qm.close()
-    assert caplog.messages == ["retrieval degraded 999 more times in the last 0 s: transform.rewrite unavailable"]
+    assert caplog.messages == [
+        "retrieval degraded 999 more times in the last 0 s: transform.rewrite unavailable"
+    ]
 
 
 def test_after_a_minute_the_next_record_says_how_many_were_left_out(
@@ -81,21 +95,30 @@ def test_after_a_minute_the_next_record_says_how_many_were_left_out(
     caplog.clear()
     wrapped.retrieve(QUERY)
     (message,) = caplog.messages
-    assert message.endswith("degraded: transform.rewrite unavailable (and 412 more in the last 75 s)")
+    assert message.endswith(
+        "degraded: transform.rewrite unavailable (and 412 more in the last 75 s)"
+    )
 
 
 def test_what_was_left_out_of_an_outage_that_ended_is_told_by_the_next_query(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    script: list[Any] = [ModelError("unavailable")] * 3 + [{"rewrite": "Which illness does Jaco have?"}] * 3
+    script: list[Any] = [ModelError("unavailable")] * 3 + [
+        {"rewrite": "Which illness does Jaco have?"}
+    ] * 3
     answers = iter(script)
-    qm = qtm.QueryMiddleware(rewriting(cache={"enabled": False}), client=ScriptedModel(lambda _: next(answers)))
+    qm = qtm.QueryMiddleware(
+        rewriting(cache={"enabled": False}), client=ScriptedModel(lambda _: next(answers))
+    )
     wrapped = qm.wrap(search)
     for turn in range(6):
         clock.now += 30 if turn == 3 else 60 if turn == 4 else 0
         wrapped.retrieve(QUERY)
     assert len(caplog.messages) == 2
-    assert caplog.messages[1] == "retrieval degraded 2 more times in the last 90 s: transform.rewrite unavailable"
+    assert (
+        caplog.messages[1]
+        == "retrieval degraded 2 more times in the last 90 s: transform.rewrite unavailable"
+    )
 
 
 def test_answers_are_sampled_too(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
@@ -113,14 +136,23 @@ def test_answers_are_sampled_too(clock: Clock, caplog: pytest.LogCaptureFixture)
     [
         (rewriting(), f"transform.rewrite unauthorized ({NO_KEY})"),
         (
-            {"rerank": {"enabled": True, "model": "pinecone/bge-reranker-v2-m3", "timeoutMs": 50_000}},
+            {
+                "rerank": {
+                    "enabled": True,
+                    "model": "pinecone/bge-reranker-v2-m3",
+                    "timeoutMs": 50_000,
+                }
+            },
             "rerank failed (the key for Pinecone is missing: set PINECONE_API_KEY in the environment)",
         ),
     ],
     ids=["model", "reranker"],
 )
 def test_the_record_of_a_missing_key_says_what_to_set(
-    config: dict[str, Any], sentence: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    config: dict[str, Any],
+    sentence: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("OPENAI_API_KEY", "PINECONE_API_KEY", "OPENAI_BASE_URL", "QTM_LLM_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
@@ -132,7 +164,9 @@ def test_the_record_of_a_missing_key_says_what_to_set(
 @given(st.text())
 def test_a_record_is_one_line_whatever_its_detail_holds(detail: str) -> None:
     sink = Sink()
-    LogSampler(clock=Clock()).log(sink.logger, "it", ["a"], details={"a": detail, "b": "another kind"})
+    LogSampler(clock=Clock()).log(
+        sink.logger, "it", ["a"], details={"a": detail, "b": "another kind"}
+    )
     (line,) = sink.lines
     assert len(line.splitlines()) == 1
     assert line == ("it: a (" + " ".join(detail.split()) + ")" if detail.split() else "it: a")
@@ -152,7 +186,9 @@ def test_a_defect_of_ours_is_one_error(
     assert caplog.messages[0] == "nothing was improved: RuntimeError inside qtmiddleware"
 
 
-def test_records_name_the_line_that_wrote_them(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_records_name_the_line_that_wrote_them(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     failing().wrap(search).retrieve(QUERY)
     get_logger("qtmiddleware").warning("from here")
     LogSampler().log(get_logger("qtmiddleware"), "from here", ["too"])
@@ -163,7 +199,10 @@ def test_records_name_the_line_that_wrote_them(clock: Clock, caplog: pytest.LogC
 
 
 KINDS: Final = st.lists(
-    st.tuples(st.floats(0, 100), st.lists(st.sampled_from("abc"), max_size=4) | st.lists(st.text(), max_size=4))
+    st.tuples(
+        st.floats(0, 100),
+        st.lists(st.sampled_from("abc"), max_size=4) | st.lists(st.text(), max_size=4),
+    )
 )
 
 
@@ -246,7 +285,9 @@ def try_once(breaker: Breaker, *, works: bool) -> bool:
     return attempt is not None
 
 
-def test_a_breaker_is_logged_when_it_opens_and_when_it_closes_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_breaker_is_logged_when_it_opens_and_when_it_closes_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     clock = Clock()
     breaker = Breaker(3, 30, clock=clock, name="gpt-6-luna")
     for _ in range(50):
@@ -313,7 +354,12 @@ def test_an_outage_begins_anew_in_a_forked_process() -> None:
     outage = Outage(clock=Clock())
     assert (outage.record_failure(), outage.record_failure()) == (1, None)
     outage.renew()
-    assert (outage.record_success(), outage.record_failure(), outage.record_failure(), outage.record_success()) == (
+    assert (
+        outage.record_success(),
+        outage.record_failure(),
+        outage.record_failure(),
+        outage.record_success(),
+    ) == (
         None,
         1,
         None,
@@ -371,7 +417,8 @@ def seen(request: pytest.FixtureRequest) -> Iterator[list[logging.LogRecord]]:
 
 @pytest.mark.parametrize("way", ["sync", "async"])
 @pytest.mark.parametrize(
-    "trouble", ["none", "model", "log", "defect", "unreadable", "answer", "bug in the model", "breaker"]
+    "trouble",
+    ["none", "model", "log", "defect", "unreadable", "answer", "bug in the model", "breaker"],
 )
 def test_a_handler_or_filter_that_raises_costs_nobody_an_answer(
     way: str,
@@ -384,7 +431,11 @@ def test_a_handler_or_filter_that_raises_costs_nobody_an_answer(
         raise TypeError("a bug") if trouble == "bug in the model" else ModelError("unavailable")
 
     def answers(_: Any) -> str:
-        return "Ill. [1] [7]" if trouble == "answer" else json.dumps({"rewrite": "Which illness does Jaco have?"})
+        return (
+            "Ill. [1] [7]"
+            if trouble == "answer"
+            else json.dumps({"rewrite": "Which illness does Jaco have?"})
+        )
 
     config = rewriting(breaker={"failures": 1}) if trouble == "breaker" else rewriting()
     if trouble == "log":
@@ -455,7 +506,9 @@ def test_a_degraded_retrieval_says_which_it_was_where_it_failed_why_and_what_it_
 
 
 @given(KINDS)
-def test_the_counts_of_all_records_add_up_to_what_happened(calls: list[tuple[float, list[str]]]) -> None:
+def test_the_counts_of_all_records_add_up_to_what_happened(
+    calls: list[tuple[float, list[str]]],
+) -> None:
     clock, records = Clock(), list[logging.LogRecord]()
     sampler, package = LogSampler(clock=clock), logging.getLogger("qtmiddleware.counted")
     handler = logging.Handler()
@@ -493,7 +546,9 @@ def test_an_outage_of_a_hundred_queries_and_its_end_are_six_records(
     clock, is_down = Clock(), True
 
     def model(_: Any) -> Any:
-        return ModelError("unavailable") if is_down else {"rewrite": "Which illness does Jaco have?"}
+        return (
+            ModelError("unavailable") if is_down else {"rewrite": "Which illness does Jaco have?"}
+        )
 
     monkeypatch.setattr("qtmiddleware.wrapping.components.Breaker", partial(Breaker, clock=clock))
     settings = rewriting(breaker={"failures": 5, "seconds": 30}, cache={"enabled": False})
@@ -517,7 +572,9 @@ def test_an_outage_of_a_hundred_queries_and_its_end_are_six_records(
     ]
 
 
-def test_what_the_rules_make_of_a_query_is_a_record_at_debug_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_the_rules_make_of_a_query_is_a_record_at_debug_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     wrapped = qtm.middleware(search)
     with caplog.at_level(logging.INFO, "qtmiddleware"):
         wrapped(QUERY)
@@ -540,11 +597,18 @@ def test_a_quoted_text_is_one_line_that_any_file_takes(text: str) -> None:
         assert quoted == f'"{text}"'
 
 
-def test_what_a_record_says_takes_the_place_of_nothing_of_logging(caplog: pytest.LogCaptureFixture) -> None:
-    get_logger("qtmiddleware").warning("it", event="x", name="a", args="b", message="c", extra={"mine": 1})
+def test_what_a_record_says_takes_the_place_of_nothing_of_logging(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    get_logger("qtmiddleware").warning(
+        "it", event="x", name="a", args="b", message="c", extra={"mine": 1}
+    )
     (record,) = caplog.records
     assert (record.name, record.message, record.args) == ("qtmiddleware", "it", ())
-    assert (record.mine, record.qtm) == (1, {"event": "x", "name": "a", "args": "b", "message": "c"})  # type: ignore[attr-defined]
+    assert (record.mine, record.qtm) == (
+        1,
+        {"event": "x", "name": "a", "args": "b", "message": "c"},
+    )  # type: ignore[attr-defined]
 
 
 def test_every_record_of_the_package_names_its_event() -> None:

@@ -35,7 +35,9 @@ async def aplain(query: str, top_k: int = 4) -> Any:
     return search(query, top_k)
 
 
-def observed(fn: Callable[..., Any] = plain, config: Any = None, **given: Any) -> tuple[Any, RecordingObserver]:
+def observed(
+    fn: Callable[..., Any] = plain, config: Any = None, **given: Any
+) -> tuple[Any, RecordingObserver]:
     """*fn* wrapped, and who observes it."""
     observer = RecordingObserver()
     given.setdefault("client", ScriptedModel(scripted, name="small"))
@@ -65,7 +67,9 @@ def by_label(observer: RecordingObserver) -> dict[str, Operation]:
 
 
 def check_whole_retrieval(observer: RecordingObserver) -> None:
-    assert ends(observer) == dict.fromkeys(("retrieval", "search original", "model rewrite", "search rewrite"), "ok")
+    assert ends(observer) == dict.fromkeys(
+        ("retrieval", "search original", "model rewrite", "search rewrite"), "ok"
+    )
     assert parents(observer) == {
         "retrieval": "",
         "search original": "retrieval",
@@ -83,7 +87,10 @@ def check_whole_retrieval(observer: RecordingObserver) -> None:
     for it in heard.values():
         assert whole.began <= it.began <= time.time()
         assert 0 <= it.seconds <= whole.seconds
-    assert (whole.content, heard["search original"].content) == (QUERY, whole.result.variants[0].text)
+    assert (whole.content, heard["search original"].content) == (
+        QUERY,
+        whole.result.variants[0].text,
+    )
     assert len(whole.result.matches) == 4
 
 
@@ -114,7 +121,10 @@ def test_it_is_told_where_nothing_is_to_be_improved_too() -> None:
 
 def test_the_decorator_takes_observers() -> None:
     observer = RecordingObserver()
-    for decorate in (qtm.middleware(observers=[observer]), qtm.middleware(config=None, observers=(observer,))):
+    for decorate in (
+        qtm.middleware(observers=[observer]),
+        qtm.middleware(config=None, observers=(observer,)),
+    ):
         decorate(plain)(QUERY)
     assert [label(it) for it in observer.ended] == ["search original", "retrieval"] * 2
 
@@ -129,7 +139,11 @@ async def test_embedding_is_part_of_the_original_search_and_one_batch_for_the_va
         if way == "aretrieve":
             await found
         ends(observer)
-        embeddings = [(label(it.parent), it.counts, it.outcome) for it in observer.ended if it.kind == "embedding"]
+        embeddings = [
+            (label(it.parent), it.counts, it.outcome)
+            for it in observer.ended
+            if it.kind == "embedding"
+        ]
         expected = [("search original", {"texts": 1}, "ok"), ("retrieval", {"texts": 1}, "ok")]
         assert sorted(embeddings, key=str) == sorted(expected, key=str)
 
@@ -147,9 +161,9 @@ def test_transformations_alone_are_told() -> None:
     qm = qtm.QueryMiddleware(REWRITE, client=ScriptedModel(scripted), observers=(observer,))
     qm.transform(QUERY)
     qm.transform(["another question", "and a third one"])
-    assert [label(it) for it in observer.ended] == ["model rewrite", "transform"] + ["model rewrite"] * 2 + [
-        "transform"
-    ] * 2
+    assert [label(it) for it in observer.ended] == ["model rewrite", "transform"] + [
+        "model rewrite"
+    ] * 2 + ["transform"] * 2
     assert len({it.id for it in observer.ended}) == 6
 
 
@@ -182,7 +196,9 @@ async def test_what_the_function_itself_raises_ends_all_as_failed(is_async: bool
     wrapped, observer = observed(down, {})
     with pytest.raises(ConnectionError):
         await wrapped.aretrieve(QUERY) if is_async else wrapped.retrieve(QUERY)
-    assert ends(observer) == dict.fromkeys(("retrieval", "search original"), "failed ConnectionError")
+    assert ends(observer) == dict.fromkeys(
+        ("retrieval", "search original"), "failed ConnectionError"
+    )
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -263,11 +279,18 @@ ANSWER = {"answer": {"timeoutMs": 60_000}}
 CITED = "Jaco is healthy [1]."
 
 
-def answering(config: Any = ANSWER, script: Any = CITED, fn: Any = plain) -> tuple[Any, RecordingObserver]:
+def answering(
+    config: Any = ANSWER, script: Any = CITED, fn: Any = plain
+) -> tuple[Any, RecordingObserver]:
     return observed(fn, config, client=ScriptedModel(script, name="small"))
 
 
-ANSWERED = {"answer": "", "retrieval": "answer", "search original": "retrieval", "model answer": "answer"}
+ANSWERED = {
+    "answer": "",
+    "retrieval": "answer",
+    "search original": "retrieval",
+    "model answer": "answer",
+}
 
 
 def check_answer(observer: RecordingObserver) -> None:
@@ -339,7 +362,9 @@ async def test_an_answer_that_cannot_be_had_is_told_as_failed() -> None:
         assert set(ends(observer).values()) == {"failed ConnectionError"}
 
 
-async def test_what_an_observer_sets_for_a_call_is_seen_by_the_model_and_never_by_the_reader_of_a_stream() -> None:
+async def test_what_an_observer_sets_for_a_call_is_seen_by_the_model_and_never_by_the_reader_of_a_stream() -> (
+    None
+):
     class Setting:
         def on_start(self, operation: Operation) -> None:
             if operation.kind == "model":
@@ -376,7 +401,11 @@ def test_sub_answers_are_part_of_the_answer() -> None:
     (whole,) = (it for it in observer.ended if it.kind == "answer")
     below = [it for it in observer.ended if it.parent is not None and it.parent.id == whole.id]
     assert [it.kind for it in below].count("retrieval") == 3
-    assert sorted(it.name for it in below if it.kind == "model") == ["sub_answer", "sub_answer", "synthesis"]
+    assert sorted(it.name for it in below if it.kind == "model") == [
+        "sub_answer",
+        "sub_answer",
+        "synthesis",
+    ]
     retrievals = {it.id for it in below if it.kind == "retrieval"}
     searches = [it for it in observer.ended if it.kind == "search"]
     # The whole retrieval searches for the question and both parts, whose own retrievals begin with what it found.
@@ -395,10 +424,14 @@ class Broken:
         raise ValueError(QUERY)
 
 
-def test_an_observer_that_raises_changes_nothing_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_observer_that_raises_changes_nothing_and_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     heard = RecordingObserver()
     qm = qtm.QueryMiddleware(REWRITE, client=ScriptedModel(scripted), observers=(Broken(), heard))
-    unobserved = qtm.QueryMiddleware(REWRITE, client=ScriptedModel(scripted)).wrap(plain).retrieve(QUERY)
+    unobserved = (
+        qtm.QueryMiddleware(REWRITE, client=ScriptedModel(scripted)).wrap(plain).retrieve(QUERY)
+    )
     with caplog.at_level(logging.INFO, "qtmiddleware"):
         for _ in range(3):
             retrieval = qm.wrap(plain).retrieve(QUERY)
@@ -414,7 +447,9 @@ def test_what_is_no_observer_is_refused() -> None:
 
 
 def test_operations_are_printed_without_what_users_and_passages_say() -> None:
-    wrapped, observer = answering(REWRITE, lambda prompt: scripted(prompt) if prompt.mode in REPLIES else CITED)
+    wrapped, observer = answering(
+        REWRITE, lambda prompt: scripted(prompt) if prompt.mode in REPLIES else CITED
+    )
     wrapped.answer(QUERY)
     printed = repr(observer.started) + repr(observer.ended)
     for text in (QUERY, REPLIES["rewrite"]["rewrite"], CITED, "Jaco", "vet"):
@@ -443,7 +478,10 @@ def test_without_observers_nothing_is_made() -> None:
 
 
 def test_a_middleware_without_observers_is_pickled_as_ever_and_one_with_them_is_not() -> None:
-    assert pickle.loads(pickle.dumps(qtm.QueryMiddleware(REWRITE))).settings.transformation_type == "rewrite"
+    assert (
+        pickle.loads(pickle.dumps(qtm.QueryMiddleware(REWRITE))).settings.transformation_type
+        == "rewrite"
+    )
     with pytest.raises(pickle.PicklingError, match="observers="):
         pickle.dumps(qtm.QueryMiddleware(observers=(RecordingObserver(),)))
 

@@ -60,7 +60,9 @@ def failing(*errors: ModelError) -> Callable[[], str]:
     return call
 
 
-@pytest.mark.parametrize("reason", ["rate_limited", "overloaded", "circuit_open", "timeout", "unavailable"])
+@pytest.mark.parametrize(
+    "reason", ["rate_limited", "overloaded", "circuit_open", "timeout", "unavailable"]
+)
 def test_what_passes_is_asked_again(reason: str) -> None:
     errors = [ModelError(reason, retry_after=0.001) for _ in range(TRIES + 1)]
     pace = Pace(2)
@@ -68,7 +70,9 @@ def test_what_passes_is_asked_again(reason: str) -> None:
     assert pace.error is None
 
 
-@pytest.mark.parametrize("reason", ["refused", "too_long", "empty", "truncated", "unparsable", "unrecorded", "failed"])
+@pytest.mark.parametrize(
+    "reason", ["refused", "too_long", "empty", "truncated", "unparsable", "unrecorded", "failed"]
+)
 def test_what_does_not_pass_is_the_questions_own(reason: str) -> None:
     pace = Pace(2)
     with pytest.raises(ModelError, match=reason):
@@ -161,7 +165,9 @@ def test_a_call_that_fails_again_waits_longer_than_before() -> None:
 
 
 @pytest.mark.parametrize("reason", ["unavailable", "timeout"])
-def test_several_failures_without_an_answer_between_halve_the_calls_and_pause_all(reason: str) -> None:
+def test_several_failures_without_an_answer_between_halve_the_calls_and_pause_all(
+    reason: str,
+) -> None:
     pace, waits = ticking(8)
     limits, pauses = list[int](), list[float]()
 
@@ -260,7 +266,9 @@ def test_a_service_that_dies_under_many_calls_is_asked_by_few_more(concurrency: 
 
 @given(st.floats(0.1, 500), st.integers(1, 32))
 @example(499.0, 1)
-def test_a_service_that_recovers_is_asked_within_half_a_minute(outage: float, concurrency: int) -> None:
+def test_a_service_that_recovers_is_asked_within_half_a_minute(
+    outage: float, concurrency: int
+) -> None:
     pace, waits = ticking(concurrency)
     back = waits.clock.now + outage
 
@@ -313,7 +321,9 @@ def test_a_call_that_fails_while_others_are_answered_fails_for_good() -> None:
     assert pace.error is None
 
 
-def test_a_question_that_always_fails_is_given_up_if_the_others_are_answered_between_its_tries() -> None:
+def test_a_question_that_always_fails_is_given_up_if_the_others_are_answered_between_its_tries() -> (
+    None
+):
     pace, waits = ticking(1)
     calls = 0
 
@@ -333,7 +343,9 @@ def test_a_question_that_always_fails_is_given_up_if_the_others_are_answered_bet
 def test_a_service_that_answers_nothing_for_too_long_stops_all() -> None:
     pace = Pace(2, patience=0.1)
     with pytest.raises(ModelError, match="stopped"):
-        pace.perform(failing(*[ModelError("unavailable", "it is down", retry_after=0.02)] * 100_000))
+        pace.perform(
+            failing(*[ModelError("unavailable", "it is down", retry_after=0.02)] * 100_000)
+        )
     assert str(pace.error) == "it is down"
 
 
@@ -389,7 +401,9 @@ def test_rejected_questions_among_answered_ones_stop_nothing() -> None:
 def test_a_spent_budget_stops_all_when_nothing_is_under_way() -> None:
     pace = Pace(2)
     with pytest.raises(ModelError, match="stopped"):
-        pace.perform(failing(ModelError("over_budget", "budget.maxUsd allows 1 US dollars in 24 hours")))
+        pace.perform(
+            failing(ModelError("over_budget", "budget.maxUsd allows 1 US dollars in 24 hours"))
+        )
     assert str(pace.error).startswith("budget.maxUsd")
 
 
@@ -429,7 +443,9 @@ def test_the_budget_of_a_minute_says_when_there_is_room_again(clock: Clock) -> N
     meter.reserve(budget, tokens=1, usd=0.0)
 
 
-@pytest.mark.parametrize("budget", [BudgetSettings(max_tokens=5), BudgetSettings(max_llm_calls_per_minute=0)])
+@pytest.mark.parametrize(
+    "budget", [BudgetSettings(max_tokens=5), BudgetSettings(max_llm_calls_per_minute=0)]
+)
 def test_a_budget_that_has_no_room_for_long_says_no_time(budget: BudgetSettings) -> None:
     with pytest.raises(ModelError) as caught:
         Meter().reserve(budget, tokens=10, usd=0.0)

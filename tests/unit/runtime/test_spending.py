@@ -135,7 +135,9 @@ def test_a_reply_that_comes_twice_counts_once(meter: Meter) -> None:
 
 @pytest.mark.parametrize("wrong", [float("nan"), -5.0, float("inf"), -float("inf")])
 @pytest.mark.parametrize("tokens", [-50, 10**400, float("nan")])
-def test_of_numbers_no_call_can_come_to_what_was_expected_stays(meter: Meter, wrong: float, tokens: int) -> None:
+def test_of_numbers_no_call_can_come_to_what_was_expected_stays(
+    meter: Meter, wrong: float, tokens: int
+) -> None:
     budget = BudgetSettings(max_usd=1.0, max_tokens=100)
     reserved = meter.reserve(budget, tokens=60, usd=0.5)
     for _ in range(2):

@@ -12,7 +12,11 @@ from qtmiddleware.runtime.redis_cache import MAX_BYTES, MAX_ITEMS, decode, encod
 from qtmiddleware.types import Transformation
 
 # Surrogates that stand alone and those that do not, beside everything else.
-texts = st.text(st.one_of(st.characters(), st.characters(categories=["Cs"]), st.sampled_from('\0"\\\u2028\ufeff')))
+texts = st.text(
+    st.one_of(
+        st.characters(), st.characters(categories=["Cs"]), st.sampled_from('\0"\\\u2028\ufeff')
+    )
+)
 lists = st.lists(texts, max_size=6).map(tuple)
 transformations = st.builds(
     Transformation,
@@ -34,7 +38,9 @@ FULL = Transformation("a", "b", "c", ("d", "e"), ("f",), "g", ("h",), (("rewrite
 
 
 def written(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(
+        "utf-8", "surrogatepass"
+    )
 
 
 @given(transformations)
@@ -51,7 +57,10 @@ def test_every_field_is_written() -> None:
     held = encode(FULL)
     assert held is not None
     assert decode(held) == FULL
-    assert all(getattr(FULL, field.name) != getattr(Transformation(), field.name) for field in fields(Transformation))
+    assert all(
+        getattr(FULL, field.name) != getattr(Transformation(), field.name)
+        for field in fields(Transformation)
+    )
 
 
 @given(st.binary(max_size=60))
@@ -104,7 +113,9 @@ def test_what_is_odd_is_not_read(odd: Any) -> None:
     assert decode(written(odd)) is None
 
 
-@pytest.mark.parametrize("held", [b'{"v":1,"rewrite":"a","rewrite":"a"}', b'{"v":1, "rewrite":"a"}', b'{"v":1}\n'])
+@pytest.mark.parametrize(
+    "held", [b'{"v":1,"rewrite":"a","rewrite":"a"}', b'{"v":1, "rewrite":"a"}', b'{"v":1}\n']
+)
 def test_what_is_written_otherwise_is_not_read(held: bytes) -> None:
     assert decode(held) is None
 
@@ -117,6 +128,9 @@ def test_what_is_too_large_is_neither_written_nor_read() -> None:
     assert encode(Transformation(rewrite="a" * MAX_BYTES)) is None
     assert decode(held[:-2] + b'a"}') is None
     many = ("a",) * (MAX_ITEMS + 1)
-    for made in (Transformation(sub_queries=many), Transformation(notes=(("a", "b"),) * (MAX_ITEMS + 1))):
+    for made in (
+        Transformation(sub_queries=many),
+        Transformation(notes=(("a", "b"),) * (MAX_ITEMS + 1)),
+    ):
         assert encode(made) is None
     assert decode(written({"v": 2, "keywords": many})) is None

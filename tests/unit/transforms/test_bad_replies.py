@@ -20,7 +20,11 @@ REPLIES: list[tuple[str, str, dict[str, object] | str]] = [
     ("rewrite", 'Sure! Here you go:\n{"rewrite": "a b c"}\nHope this helps!', {"rewrite": "a b c"}),
     ("rewrite", '{"rewrittenQuery": "a b c", "reasoning": "because"}', {"rewrite": "a b c"}),
     ("rewrite", "{'rewritten_query': 'Nike's growth plan',}", {"rewrite": "Nike's growth plan"}),
-    ("rewrite", '{"rewrite": "What does "just do it" mean?"}', {"rewrite": 'What does "just do it" mean?'}),
+    (
+        "rewrite",
+        '{"rewrite": "What does "just do it" mean?"}',
+        {"rewrite": 'What does "just do it" mean?'},
+    ),
     ("rewrite", '{"rewrite": ["a b c", "d e f"]}', {"rewrite": "a b c"}),
     ("rewrite", '{"rewrite": {"query": "a b c"}}', {"rewrite": "a b c"}),
     ("rewrite", '{"rewrite": null}', "empty"),
@@ -37,8 +41,16 @@ REPLIES: list[tuple[str, str, dict[str, object] | str]] = [
     ("rewrite", "hm so\n</think>\na b c", {"rewrite": "a b c"}),
     ("rewrite", "Rewritten query: a b c", {"rewrite": "a b c"}),
     ("rewrite", "**Rewritten Query:** a b c", {"rewrite": "a b c"}),
-    ("rewrite", "### Rewritten Query\n\na b c\n\n### Explanation\nThis makes it better.", {"rewrite": "a b c"}),
-    ("rewrite", 'Here is the rewritten query:\n\n"a b c"\n\nThis version adds detail.', {"rewrite": "a b c"}),
+    (
+        "rewrite",
+        "### Rewritten Query\n\na b c\n\n### Explanation\nThis makes it better.",
+        {"rewrite": "a b c"},
+    ),
+    (
+        "rewrite",
+        'Here is the rewritten query:\n\n"a b c"\n\nThis version adds detail.',
+        {"rewrite": "a b c"},
+    ),
     ("rewrite", "Sure! Here is the rewritten query: a b c", {"rewrite": "a b c"}),
     ("rewrite", "1. a b c\n2. d e f", {"rewrite": "a b c"}),
     ("rewrite", "- a b c", {"rewrite": "a b c"}),
@@ -49,7 +61,11 @@ REPLIES: list[tuple[str, str, dict[str, object] | str]] = [
         {"rewrite": "What are the strategies of Nike, Inc.?"},
     ),
     ("rewrite", "I'm sorry, but I can't help with that.", "refused"),
-    ("rewrite", "I can't assist with that request. If you have other questions, feel free to ask.", "refused"),
+    (
+        "rewrite",
+        "I can't assist with that request. If you have other questions, feel free to ask.",
+        "refused",
+    ),
     ("rewrite", '{"rewrite": "I\'m sorry, but I cannot assist with that."}', "refused"),
     ("rewrite", '{"refusal": "no", "rewrite": null}', "refused"),
     ("rewrite", "As an AI language model, I don't have opinions.", "refused"),
@@ -85,13 +101,21 @@ REPLIES: list[tuple[str, str, dict[str, object] | str]] = [
         "empty",
     ),
     ("rewrite", '{"rewrite": "What are Nike', "truncated"),
-    ("rewrite", '{"name": "rewrite", "arguments": "{\\"rewrite\\": \\"a b c\\"}"}', {"rewrite": "a b c"}),
+    (
+        "rewrite",
+        '{"name": "rewrite", "arguments": "{\\"rewrite\\": \\"a b c\\"}"}',
+        {"rewrite": "a b c"},
+    ),
     (
         "rewrite",
         "You rewrite a user's query so that a semantic search finds the passages that answer it.",
         "unparsable",
     ),
-    ("rewrite", "Original query: What is Nike's strategy?\nRewritten query: a b c", {"rewrite": "a b c"}),
+    (
+        "rewrite",
+        "Original query: What is Nike's strategy?\nRewritten query: a b c",
+        {"rewrite": "a b c"},
+    ),
     ("rewrite", "改写后的查询：耐克的战略", {"rewrite": "耐克的战略"}),
     ("rewrite", "Requête réécrite : la stratégie de Nike", {"rewrite": "la stratégie de Nike"}),
     ("decompose", '{"sub_queries": ["a b", "c d"]}', {"sub_queries": ("a b", "c d")}),
@@ -119,7 +143,11 @@ REPLIES: list[tuple[str, str, dict[str, object] | str]] = [
         {"sub_queries": ("Who founded Nike?",)},
     ),
     ("decompose", '{"sub_query_1": "a b", "sub_query_2": "c d"}', {"sub_queries": ("a b", "c d")}),
-    ("decompose", '{"sub_queries": ["a","b","c","d","e","f"]}', {"sub_queries": ("a", "b", "c", "d")}),
+    (
+        "decompose",
+        '{"sub_queries": ["a","b","c","d","e","f"]}',
+        {"sub_queries": ("a", "b", "c", "d")},
+    ),
     ("decompose", '{"query": "a b"}\n{"query": "c d"}', {"sub_queries": ("a b", "c d")}),
     ("decompose", '{"sub_queries": "1. a b\\n2. c d"}', {"sub_queries": ("a b", "c d")}),
     (
@@ -127,7 +155,11 @@ REPLIES: list[tuple[str, str, dict[str, object] | str]] = [
         '["Here are..","a","A ","a","","What is Nike\'s strategy?","b","c","d"]',
         {"paraphrases": ("a", "b", "c")},
     ),
-    ("multi_query", "Here are..\na\nA \na\n\nWhat is Nike's strategy?\nb\nc\nd", {"paraphrases": ("a", "b", "c")}),
+    (
+        "multi_query",
+        "Here are..\na\nA \na\n\nWhat is Nike's strategy?\nb\nc\nd",
+        {"paraphrases": ("a", "b", "c")},
+    ),
     ("multi_query", '{"queries": ["a", "b"]}', {"paraphrases": ("a", "b")}),
     ("multi_query", "Here are 3 versions:\n- a\n- b\n- c", {"paraphrases": ("a", "b", "c")}),
     ("multi_query", "a\n\nb\n\nc", {"paraphrases": ("a", "b", "c")}),
@@ -139,19 +171,33 @@ REPLIES: list[tuple[str, str, dict[str, object] | str]] = [
     ("hyde", "Passage: Nike pursues growth.", {"hyde": "Nike pursues growth."}),
     ("hyde", '{"hyde": "Nike pursues growth. It sells sho', {"hyde": "Nike pursues growth."}),
     ("hyde", "Here is a passage:\n\nNike pursues growth.", {"hyde": "Nike pursues growth."}),
-    ("keywords", '{"keywords": ["nike", "strategy", "NIKE", "brand"]}', {"keywords": ("nike", "strategy", "brand")}),
+    (
+        "keywords",
+        '{"keywords": ["nike", "strategy", "NIKE", "brand"]}',
+        {"keywords": ("nike", "strategy", "brand")},
+    ),
     ("keywords", "nike, strategy, brand", {"keywords": ("nike", "strategy", "brand")}),
     ("keywords", "Keywords: nike, strategy, brand", {"keywords": ("nike", "strategy", "brand")}),
     ("keywords", "- nike\n- strategy", {"keywords": ("nike", "strategy")}),
     (
         "combined",
         '{"rewrite": "a b c", "step_back": "d e", "sub_queries": ["f g", "h i"], "hyde": "Nike sells. It gro',
-        {"rewrite": "a b c", "step_back": "d e", "sub_queries": ("f g", "h i"), "hyde": "Nike sells."},
+        {
+            "rewrite": "a b c",
+            "step_back": "d e",
+            "sub_queries": ("f g", "h i"),
+            "hyde": "Nike sells.",
+        },
     ),
     (
         "combined",
         "**Rewrite:** a b c\n**Step-back question:** d e\n**Sub-queries:**\n1. f g\n2. h i\n**Hypothetical passage:**\nNike sells.\nMuch.",  # noqa: E501
-        {"rewrite": "a b c", "step_back": "d e", "sub_queries": ("f g", "h i"), "hyde": "Nike sells. Much."},
+        {
+            "rewrite": "a b c",
+            "step_back": "d e",
+            "sub_queries": ("f g", "h i"),
+            "hyde": "Nike sells. Much.",
+        },
     ),
     (
         "combined",
@@ -161,10 +207,23 @@ REPLIES: list[tuple[str, str, dict[str, object] | str]] = [
     (
         "combined",
         "rewrite: a b c\nstep_back: d e\nsub_queries:\n- f g\n- h i\nhyde: Nike sells.",
-        {"rewrite": "a b c", "step_back": "d e", "sub_queries": ("f g", "h i"), "hyde": "Nike sells."},
+        {
+            "rewrite": "a b c",
+            "step_back": "d e",
+            "sub_queries": ("f g", "h i"),
+            "hyde": "Nike sells.",
+        },
     ),
-    ("combined", "<rewrite>a b c</rewrite><step_back>d e</step_back>", {"rewrite": "a b c", "step_back": "d e"}),
-    ("combined", '{"rewrite": "a b c"}\n{"step_back": "d e"}', {"rewrite": "a b c", "step_back": "d e"}),
+    (
+        "combined",
+        "<rewrite>a b c</rewrite><step_back>d e</step_back>",
+        {"rewrite": "a b c", "step_back": "d e"},
+    ),
+    (
+        "combined",
+        '{"rewrite": "a b c"}\n{"step_back": "d e"}',
+        {"rewrite": "a b c", "step_back": "d e"},
+    ),
     ("combined", "1. a b\n2. c d", {"sub_queries": ("a b", "c d")}),
     ("combined", "a b c", {"rewrite": "a b c"}),
     ("rewrite", "I cannot fulfill this request.", "refused"),
@@ -185,7 +244,11 @@ REPLIES: list[tuple[str, str, dict[str, object] | str]] = [
         {"step_back": "What drives sportswear makers?"},
     ),
     ("decompose", "Je ne peux pas répondre à cette question.", "refused"),
-    ("decompose", "1) What is sold?\n2) Who buys it?", {"sub_queries": ("What is sold?", "Who buys it?")}),
+    (
+        "decompose",
+        "1) What is sold?\n2) Who buys it?",
+        {"sub_queries": ("What is sold?", "Who buys it?")},
+    ),
     (
         "decompose",
         "* What is sold?\n* Who buys it?\n\nI hope this helps!",
@@ -196,8 +259,16 @@ REPLIES: list[tuple[str, str, dict[str, object] | str]] = [
         '{"sub_queries": ["Sub-query 1: What is sold?", "2. Who buys it?"]}',
         {"sub_queries": ("What is sold?", "Who buys it?")},
     ),
-    ("decompose", '```\n["What is sold?", "Who buys it?"]\n```', {"sub_queries": ("What is sold?", "Who buys it?")}),
-    ("decompose", '{"sub_queries": [null, 7, "What is sold?", ""]}', {"sub_queries": ("What is sold?",)}),
+    (
+        "decompose",
+        '```\n["What is sold?", "Who buys it?"]\n```',
+        {"sub_queries": ("What is sold?", "Who buys it?")},
+    ),
+    (
+        "decompose",
+        '{"sub_queries": [null, 7, "What is sold?", ""]}',
+        {"sub_queries": ("What is sold?",)},
+    ),
     ("decompose", '{"sub_queries": ["[First sub-query]", "[Second sub-query]"]}', "unparsable"),
     (
         "multi_query",
@@ -206,7 +277,11 @@ REPLIES: list[tuple[str, str, dict[str, object] | str]] = [
     ),
     ("multi_query", "Paraphrase 1: a\nParaphrase 2: b", {"paraphrases": ("a", "b")}),
     ("multi_query", '{"paraphrases": ["a", "b", "c", "d"]}', {"paraphrases": ("a", "b", "c")}),
-    ("multi_query", "以下是三个版本：\n1、耐克战略\n2、耐克计划", {"paraphrases": ("耐克战略", "耐克计划")}),
+    (
+        "multi_query",
+        "以下是三个版本：\n1、耐克战略\n2、耐克计划",
+        {"paraphrases": ("耐克战略", "耐克计划")},
+    ),
     ("hyde", "I'm sorry, but I don't have access to real-time data.", "refused"),
     ("hyde", '```json\n{"passage": "Nike sells shoes."}\n```', {"hyde": "Nike sells shoes."}),
     ("keywords", '{"keywords": "nike, brand; sport"}', {"keywords": ("nike", "brand", "sport")}),
@@ -215,9 +290,17 @@ REPLIES: list[tuple[str, str, dict[str, object] | str]] = [
         '```json\n{"rewrite": "a b c",\n "step_back": "d e",\n "sub_queries": ["f g", "h',
         {"rewrite": "a b c", "step_back": "d e", "sub_queries": ("f g",)},
     ),
-    ("combined", '{"queries": {"rewrite": "a b c", "step_back": "d e"}}', {"rewrite": "a b c", "step_back": "d e"}),
+    (
+        "combined",
+        '{"queries": {"rewrite": "a b c", "step_back": "d e"}}',
+        {"rewrite": "a b c", "step_back": "d e"},
+    ),
     ("combined", "I can't help with that.", "refused"),
-    ("combined", '{"rewrite": "a b c" "step_back": "d e"}', {"rewrite": "a b c", "step_back": "d e"}),
+    (
+        "combined",
+        '{"rewrite": "a b c" "step_back": "d e"}',
+        {"rewrite": "a b c", "step_back": "d e"},
+    ),
     (
         "combined",
         '{"rewrite": "a b c",\n // the broader one\n "step_back": "d e",}',
@@ -248,7 +331,11 @@ REPLIES: list[tuple[str, str, dict[str, object] | str]] = [
         {"keywords": ("nike", "brand", "plan")},
     ),
     ("hyde", "Here's a passage:\n\n**Strategy**\n\nNike sells.", {"hyde": "Strategy Nike sells."}),
-    ("stepback", "**Step-back**: What drives Nike?\n\n**Reasoning**: broader.", {"step_back": "What drives Nike?"}),
+    (
+        "stepback",
+        "**Step-back**: What drives Nike?\n\n**Reasoning**: broader.",
+        {"step_back": "What drives Nike?"},
+    ),
     ("keywords", '{"keywords": "I\'m sorry, but I can\'t help, really"}', "refused"),
     ("keywords", "I'm sorry", "refused"),
 ]
@@ -264,7 +351,9 @@ def searched(mode: str, text: str) -> dict[str, object] | str:
     return {name: value for name in fields if (value := getattr(found, name))}
 
 
-@pytest.mark.parametrize(("mode", "text", "expected"), REPLIES, ids=[f"{i}-{row[0]}" for i, row in enumerate(REPLIES)])
+@pytest.mark.parametrize(
+    ("mode", "text", "expected"), REPLIES, ids=[f"{i}-{row[0]}" for i, row in enumerate(REPLIES)]
+)
 def test_a_reply_gives_what_is_usable_in_it_and_nothing_else(
     mode: str, text: str, expected: dict[str, object] | str
 ) -> None:

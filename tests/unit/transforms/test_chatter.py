@@ -27,12 +27,17 @@ from qtmiddleware.transforms.chatter import find_chatter_end, is_noise, strip_le
 from qtmiddleware.types import Message, Trace
 from tests.support.shared_data import RECORDED, SHARED
 
-CHATTER: Final[dict[str, Any]] = json.loads(Path(__file__).with_name("chatter.json").read_text(encoding="utf-8"))
+CHATTER: Final[dict[str, Any]] = json.loads(
+    Path(__file__).with_name("chatter.json").read_text(encoding="utf-8")
+)
 COMPANY: Final[dict[str, list[tuple[str, str]]]] = json.loads(
     Path(__file__).with_name("company_passages.json").read_text(encoding="utf-8")
 )
 QUERIES: Final[dict[str, str]] = CHATTER["queries"]
-HISTORY = (Message("user", "Who founded Nike?"), Message("assistant", "Phil Knight and Bill Bowerman."))
+HISTORY = (
+    Message("user", "Who founded Nike?"),
+    Message("assistant", "Phil Knight and Bill Bowerman."),
+)
 MODES = {
     "rewrite": "rewrite",
     "stepback": "step_back",
@@ -82,7 +87,8 @@ def test_what_a_model_says_about_its_task_is_searched_in_no_field(language: str,
 
 def test_most_of_what_no_rule_was_written_for_is_searched_in_no_field_either() -> None:
     caught = [
-        all(searched(mode, QUERIES[language], text) is None for mode in MODES) for language, text in rows("unseen")
+        all(searched(mode, QUERIES[language], text) is None for mode in MODES)
+        for language, text in rows("unseen")
     ]
     assert sum(caught) >= 0.7 * len(caught)
 
@@ -118,16 +124,19 @@ def test_a_passage_in_the_words_of_a_help_page_is_searched_whatever_words_the_qu
 
 @pytest.mark.parametrize(("text", "expected"), CHATTER["lead_ins"])
 def test_what_follows_a_lead_in_is_searched_without_it(text: str, expected: str) -> None:
-    assert [searched(mode, "running and knees", text) for mode in QUESTIONS] == [expected] * len(QUESTIONS)
+    assert [searched(mode, "running and knees", text) for mode in QUESTIONS] == [expected] * len(
+        QUESTIONS
+    )
 
 
 def test_a_question_or_a_passage_behind_chatter_is_searched_without_it() -> None:
     text = "Sure, I can help with that! What are the goals of Nike's strategy?"
     assert searched("rewrite", QUERIES["en"], text) == "What are the goals of Nike's strategy?"
-    passage = (
-        "Nike sells to its customers directly, in its own stores and online, and makes new shoes and clothes for them."
+    passage = "Nike sells to its customers directly, in its own stores and online, and makes new shoes and clothes for them."
+    assert (
+        searched("hyde", QUERIES["en"], f"Let me break this down. {passage} {passage}")
+        == f"{passage} {passage}"
     )
-    assert searched("hyde", QUERIES["en"], f"Let me break this down. {passage} {passage}") == f"{passage} {passage}"
     assert searched("hyde", QUERIES["en"], "Let me break this down. It is about money.") is None
 
 
@@ -137,9 +146,18 @@ def test_one_chatty_field_leaves_the_others_and_a_note() -> None:
         "step_back": CHATTER["talk"]["en"][0],
         "sub_queries": ["Nike's stores", "Let me see."],
     }
-    found = parse(build_prompts(Settings(transformation_type="combined"), QUERIES["en"])[0], Reply(json.dumps(reply)))
-    assert (found.rewrite, found.step_back, found.sub_queries) == ("goals of Nike", None, ("Nike's stores",))
-    assert {("step_back", "dropped: no query"), ("sub_queries", "dropped: no query")} <= set(found.notes)
+    found = parse(
+        build_prompts(Settings(transformation_type="combined"), QUERIES["en"])[0],
+        Reply(json.dumps(reply)),
+    )
+    assert (found.rewrite, found.step_back, found.sub_queries) == (
+        "goals of Nike",
+        None,
+        ("Nike's stores",),
+    )
+    assert {("step_back", "dropped: no query"), ("sub_queries", "dropped: no query")} <= set(
+        found.notes
+    )
 
 
 def test_a_reply_that_is_all_chatter_is_a_degradation() -> None:
@@ -147,14 +165,30 @@ def test_a_reply_that_is_all_chatter_is_a_degradation() -> None:
     outcome = Outcome(Reply(json.dumps({"rewrite": CHATTER["talk"]["en"][0]})))
     question.read_replies([outcome], Trace())
     assert question.guard_replies(QUERIES["en"], (), "en").is_empty
-    assert [(it.stage, it.reason) for it in question.degradations] == [("transform.rewrite", "empty")]
+    assert [(it.stage, it.reason) for it in question.degradations] == [
+        ("transform.rewrite", "empty")
+    ]
 
 
-WORDS = sorted({word for code in LANGUAGES for one in load(code).chatter for word in one.replace("|", " ").split()})
+WORDS = sorted(
+    {
+        word
+        for code in LANGUAGES
+        for one in load(code).chatter
+        for word in one.replace("|", " ").split()
+    }
+)
 
 
-@given(st.lists(st.sampled_from(WORDS) | st.sampled_from(["Nike", ".", ":", "?", "sure", "!", "'", "é"])), st.text())
-def test_the_end_of_chatter_is_within_the_text_and_what_is_left_of_it_is_its_end(parts: list[str], query: str) -> None:
+@given(
+    st.lists(
+        st.sampled_from(WORDS) | st.sampled_from(["Nike", ".", ":", "?", "sure", "!", "'", "é"])
+    ),
+    st.text(),
+)
+def test_the_end_of_chatter_is_within_the_text_and_what_is_left_of_it_is_its_end(
+    parts: list[str], query: str
+) -> None:
     text = " ".join(parts)
     assert 0 <= find_chatter_end(text, query) <= len(text)
     assert text.endswith(strip_lead_in(text, query))
@@ -163,8 +197,15 @@ def test_the_end_of_chatter_is_within_the_text_and_what_is_left_of_it_is_its_end
 
 def test_no_real_question_or_recorded_text_is_taken_for_chatter() -> None:
     files = [*(SHARED / "data").rglob("queries.jsonl"), *chain.from_iterable(RECORDED)]
-    rows = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    rows = [
+        json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()
+    ]
     fields = ["text", "standalone", "rewrite", "step_back", "hyde"]
-    texts = [text for row in rows for text in (*map(row.get, fields), *row.get("sub_queries", ())) if text]
+    texts = [
+        text
+        for row in rows
+        for text in (*map(row.get, fields), *row.get("sub_queries", ()))
+        if text
+    ]
     assert len(texts) > (10_000 if SHARED.is_dir() else 300)
     assert [text for text in texts if find_chatter_end(text, "")] == []

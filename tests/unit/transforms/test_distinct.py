@@ -50,7 +50,9 @@ def test_near_duplicates_are_searched_once(one: str, other: str) -> None:
         ("可以退款吗", "不可以退款吗"),
     ],
 )
-def test_what_differs_in_a_number_a_name_an_identifier_or_a_denial_is_searched_twice(one: str, other: str) -> None:
+def test_what_differs_in_a_number_a_name_an_identifier_or_a_denial_is_searched_twice(
+    one: str, other: str
+) -> None:
     assert distinct([one, other], original="something else") == [0, 1]
 
 
@@ -59,7 +61,9 @@ def test_the_first_wins_and_the_order_stays() -> None:
 
 
 @given(st.lists(st.text()), st.text())
-def test_what_is_kept_is_a_part_of_what_came_and_keeping_it_again_changes_nothing(texts: list[str], query: str) -> None:
+def test_what_is_kept_is_a_part_of_what_came_and_keeping_it_again_changes_nothing(
+    texts: list[str], query: str
+) -> None:
     kept = distinct(texts, original=query)
     assert kept == sorted(set(kept))
     chosen = [texts[index] for index in kept]

@@ -85,16 +85,21 @@ def test_a_number_may_be_written_out_in_han() -> None:
     ],
 )
 def test_what_was_lost_is_put_back(kind: str, span: str, text: str, expected: str) -> None:
-    found = guarded(f"about {span} here", [(kind, span)], rewrite=text, paraphrases=(text,), standalone=text)
+    found = guarded(
+        f"about {span} here", [(kind, span)], rewrite=text, paraphrases=(text,), standalone=text
+    )
     assert (found.rewrite, found.paraphrases, found.standalone) == (expected, (expected,), expected)
     assert set(found.notes) == {
-        (name, f"repaired: {kind} 6:{6 + len(span)}") for name in ("standalone", "rewrite", "paraphrases")
+        (name, f"repaired: {kind} 6:{6 + len(span)}")
+        for name in ("standalone", "rewrite", "paraphrases")
     }
 
 
 def test_a_text_that_lost_most_is_dropped() -> None:
     must_keep = [("identifier", "@jack"), ("identifier", "useState"), ("number", "2019")]
-    found = guarded("how did @jack use useState in 2019", must_keep, rewrite="how did he use it in 2019")
+    found = guarded(
+        "how did @jack use useState in 2019", must_keep, rewrite="how did he use it in 2019"
+    )
     assert found.rewrite is None
     assert found.notes == (("rewrite", "dropped: identifier 8:13, identifier 18:26"),)
 
@@ -135,14 +140,18 @@ def test_a_denial_in_other_words_is_still_one(query: str, word: str, text: str) 
 def test_a_text_that_lost_the_denial_is_dropped(query: str, word: str, text: str) -> None:
     found = guarded(query, [("negation", word)], rewrite=text)
     assert found.rewrite is None
-    assert found.notes == (("rewrite", f"dropped: negation {query.index(word)}:{query.index(word) + len(word)}"),)
+    assert found.notes == (
+        ("rewrite", f"dropped: negation {query.index(word)}:{query.index(word) + len(word)}"),
+    )
 
 
 SABOTAGE = json.loads(Path(__file__).with_name("sabotage.json").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(("query", "text"), SABOTAGE["lost"])
-def test_a_reply_that_lost_one_thing_of_the_question_is_repaired_or_dropped(query: str, text: str) -> None:
+def test_a_reply_that_lost_one_thing_of_the_question_is_repaired_or_dropped(
+    query: str, text: str
+) -> None:
     spans = [(span.kind, span.text) for span in protected_spans(query)]
     found = guarded(query, spans, rewrite=text, standalone=text, paraphrases=(text,))
     assert text not in (found.rewrite, found.standalone, *found.paraphrases)
@@ -162,11 +171,18 @@ def test_a_faithful_reply_is_kept_as_it_is(query: str, text: str) -> None:
         ("Is 100 % of it back?", "Is all of it back?", "Is all of it back? (100 %)"),
         ("How far can 5 kg go?", "How far can it go?", "How far can it go? (5 kg)"),
         ("Where is Dr. May Wong?", "Where is Dr. Wong?", "Where is Dr. Wong? (Dr. May Wong)"),
-        ("Where is Dr. May Wong?", "Where may Dr. Wong be?", "Where may Dr. Wong be? (Dr. May Wong)"),
+        (
+            "Where is Dr. May Wong?",
+            "Where may Dr. Wong be?",
+            "Where may Dr. Wong be? (Dr. May Wong)",
+        ),
     ],
 )
 def test_what_is_put_back_has_its_sign_and_its_title(query: str, text: str, expected: str) -> None:
-    assert rewrite(query, [(span.kind, span.text) for span in protected_spans(query)], text) == expected
+    assert (
+        rewrite(query, [(span.kind, span.text) for span in protected_spans(query)], text)
+        == expected
+    )
 
 
 @pytest.mark.parametrize("mark", "'’ʼ＇")
@@ -175,7 +191,12 @@ def test_a_contraction_denies_whatever_its_apostrophe_is(mark: str) -> None:
     spans = [(span.kind, span.text) for span in protected_spans(query)]
     assert spans == [("negation", f"aren{mark}t")]
     assert rewrite(query, spans, "Which flights are non-stop?") is None
-    for text in (query[:-1], "flights that are not non-stop", "flights that aren’t nonstop", "no non-stop flights"):
+    for text in (
+        query[:-1],
+        "flights that are not non-stop",
+        "flights that aren’t nonstop",
+        "no non-stop flights",
+    ):
         assert rewrite(query, spans, text) == text
 
 
@@ -193,7 +214,12 @@ def test_sub_queries_hold_the_spans_together() -> None:
 
 
 def test_step_back_and_passage_may_leave_spans_out() -> None:
-    found = guarded("why E-4042 not", [("identifier", "E-4042"), ("negation", "not")], step_back="errors", hyde="An x.")
+    found = guarded(
+        "why E-4042 not",
+        [("identifier", "E-4042"), ("negation", "not")],
+        step_back="errors",
+        hyde="An x.",
+    )
     assert (found.step_back, found.hyde, found.notes) == ("errors", "An x.", ())
 
 
@@ -211,10 +237,18 @@ def test_step_back_and_passage_may_leave_spans_out() -> None:
             "how to configure Kubernetes ingress annotations",
             False,
         ),
-        ("如何配置 Kubernetes ingress controller", "Kubernetes ingress controller 的配置方法", True),
+        (
+            "如何配置 Kubernetes ingress controller",
+            "Kubernetes ingress controller 的配置方法",
+            True,
+        ),
         ("东京塔高度", "東京タワーの高さ", True),
         ("what does 日本語 mean", "meaning of the word 日本語", True),
-        ("Kubernetes Pod CrashLoopBackOff 无法启动", "Kubernetes Pod 处于 CrashLoopBackOff 状态的原因", True),
+        (
+            "Kubernetes Pod CrashLoopBackOff 无法启动",
+            "Kubernetes Pod 处于 CrashLoopBackOff 状态的原因",
+            True,
+        ),
         ("12 + 7", "12 plus 7", True),
     ],
 )
@@ -240,12 +274,25 @@ def test_a_text_in_another_language_is_dropped_where_that_can_be_told() -> None:
 
 
 def test_key_terms_of_another_script_stay_beside_those_of_the_query() -> None:
-    assert guarded("云服务 部署", [], keywords=("Kubernetes", "部署")).keywords == ("Kubernetes", "部署")
+    assert guarded("云服务 部署", [], keywords=("Kubernetes", "部署")).keywords == (
+        "Kubernetes",
+        "部署",
+    )
     found = guarded("云服务 部署", [], keywords=("cloud", "deployment"))
     assert (found.keywords, found.notes) == ((), (("keywords", "language_mismatch"),))
 
 
-TOKENS = ["E-4042", "foo::bar", "v1.2.3", '"quoted phrase"', "CamelCase", "@handle", "snake_case", "ERR_7", "10.0.0.1"]
+TOKENS = [
+    "E-4042",
+    "foo::bar",
+    "v1.2.3",
+    '"quoted phrase"',
+    "CamelCase",
+    "@handle",
+    "snake_case",
+    "ERR_7",
+    "10.0.0.1",
+]
 FRAMES = [
     "why does {} fail after {}",
     "how do I set {} together with {}",
@@ -261,7 +308,13 @@ def test_a_rewrite_that_lost_a_marked_token_is_repaired_or_dropped(seed: int) ->
     query = pick.choice(FRAMES).format(first, second)
     spans = [(span.kind, span.text) for span in protected_spans(query)]
     assert spans
-    text = pick.choice([f"the reasons {first} behaves so", f"the details of {second} in use", "what to do about it"])
+    text = pick.choice(
+        [
+            f"the reasons {first} behaves so",
+            f"the details of {second} in use",
+            "what to do about it",
+        ]
+    )
     found = rewrite(query, spans, text)
     if found is not None:
         assert first in found
@@ -272,7 +325,10 @@ LETTERS = st.text(st.characters(categories=["L"], max_codepoint=0x24F), min_size
 SPANS = st.lists(
     st.tuples(st.just("identifier"), st.from_regex(r"[A-Z]{1,3}[-_]?[0-9]{2,5}", fullmatch=True))
     | st.tuples(st.just("number"), st.integers(100, 10**6).map(str))
-    | st.tuples(st.just("quote"), st.lists(LETTERS, min_size=1, max_size=3).map(lambda parts: f'"{" ".join(parts)}"')),
+    | st.tuples(
+        st.just("quote"),
+        st.lists(LETTERS, min_size=1, max_size=3).map(lambda parts: f'"{" ".join(parts)}"'),
+    ),
     max_size=4,
 )
 
@@ -300,17 +356,23 @@ def test_whatever_is_left_holds_every_span(spans: Spans, text: str) -> None:
     st.lists(st.tuples(st.sampled_from(["name", "url", "negation", "quote", "number"]), st.text())),
 )
 def test_no_text_makes_the_guard_fail(query: str, text: str, spans: Spans) -> None:
-    guarded(query, spans, rewrite=text, sub_queries=(text,), paraphrases=(text, query), keywords=(text,))
+    guarded(
+        query, spans, rewrite=text, sub_queries=(text,), paraphrases=(text, query), keywords=(text,)
+    )
 
 
 def test_notes_hold_no_text() -> None:
-    found = guarded("about Zyx9", [("identifier", "Zyx9")], rewrite="about it", notes=(("hyde", "missing"),))
+    found = guarded(
+        "about Zyx9", [("identifier", "Zyx9")], rewrite="about it", notes=(("hyde", "missing"),)
+    )
     assert found.notes == (("hyde", "missing"), ("rewrite", "repaired: identifier 6:10"))
 
 
 def test_the_place_of_a_lost_span_is_its_own_and_not_inside_a_longer_word() -> None:
     query = "Is plan E120 cheaper than plan 12?"
-    found = guarded(query, [("identifier", "E120"), ("number", "12")], rewrite="Is plan E120 cheap?")
+    found = guarded(
+        query, [("identifier", "E120"), ("number", "12")], rewrite="Is plan E120 cheap?"
+    )
     assert found.notes == (("rewrite", "repaired: number 31:33"),)
 
 
@@ -323,7 +385,13 @@ def recorded() -> list[tuple[str, tuple[Message, ...], dict[str, object]]]:
             row = queries[record.pop("_id")]
             record.pop("query", None)
             history = tuple(Message(**turn) for turn in row.get("metadata", {}).get("history", ()))
-            found.append((row["text"], history, {key: value for key, value in record.items() if value is not None}))
+            found.append(
+                (
+                    row["text"],
+                    history,
+                    {key: value for key, value in record.items() if value is not None},
+                )
+            )
     return found
 
 
@@ -336,8 +404,16 @@ def test_good_replies_pass_as_they_are() -> None:
         spans = [(span.kind, span.text) for span in protected_spans(query)]
         kept = guard(found, query=query, must_keep=spans)
         total += 1
-        changed += (kept.rewrite, kept.step_back, kept.hyde) != (record["rewrite"], record["step_back"], record["hyde"])
+        changed += (kept.rewrite, kept.step_back, kept.hyde) != (
+            record["rewrite"],
+            record["step_back"],
+            record["hyde"],
+        )
         assert kept.hyde == record["hyde"]
-        assert not {what for _, what in kept.notes} & {"language_mismatch", "dropped: unresolved reference", "missing"}
+        assert not {what for _, what in kept.notes} & {
+            "language_mismatch",
+            "dropped: unresolved reference",
+            "missing",
+        }
     assert total in (60 + 112, 60 + 112 + 650)
     assert changed <= 0.02 * total

@@ -26,7 +26,9 @@ def plain(value: Any) -> Any:
 
 
 @given(st.lists(JSON) | st.dictionaries(TEXTS, JSON), st.booleans(), st.sampled_from([None, 2]))
-def test_well_formed_json_is_read_as_the_standard_says(value: Any, ascii_only: bool, indent: int | None) -> None:
+def test_well_formed_json_is_read_as_the_standard_says(
+    value: Any, ascii_only: bool, indent: int | None
+) -> None:
     (found,) = find_json(json.dumps(value, ensure_ascii=ascii_only, indent=indent))
     assert plain(found.value) == value
     assert not found.is_cut
@@ -64,6 +66,8 @@ def test_broken_json_is_read_as_it_was_meant(text: str, expected: list[Any]) -> 
     assert [plain(found.value) for found in find_json(text)] == expected
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 50_000, '["a",' * 50_000, '{"' * 50_000, "{//" * 50_000])
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"a":' * 50_000, '["a",' * 50_000, '{"' * 50_000, "{//" * 50_000]
+)
 def test_no_depth_of_nesting_exhausts_the_stack(text: str) -> None:
     find_json(text)

@@ -35,7 +35,11 @@ def names(one: Prompt) -> list[str]:
 
 def test_none_asks_nothing_and_all_asks_three_times() -> None:
     assert build_prompts(settings("none"), "q", HISTORY) == ()
-    assert [one.mode for one in build_prompts(settings("all"), "q")] == ["rewrite", "stepback", "decompose"]
+    assert [one.mode for one in build_prompts(settings("all"), "q")] == [
+        "rewrite",
+        "stepback",
+        "decompose",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -78,12 +82,21 @@ def test_research_asks_for_exactly_five_sub_queries_whatever_the_maximum(mode: s
 
 
 def test_combined_leaves_the_passage_out_where_it_is_not_wanted() -> None:
-    assert names(prompt("combined", hyde_in_combined=False)) == ["rewrite", "step_back", "sub_queries"]
+    assert names(prompt("combined", hyde_in_combined=False)) == [
+        "rewrite",
+        "step_back",
+        "sub_queries",
+    ]
 
 
 @pytest.mark.parametrize("mode", MODES)
-@given(query=st.text(st.characters()), content=st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
-def test_query_and_history_are_data_in_the_user_message_and_nowhere_else(mode: str, query: str, content: str) -> None:
+@given(
+    query=st.text(st.characters()),
+    content=st.text(st.characters(exclude_categories=["Cs"]), min_size=1),
+)
+def test_query_and_history_are_data_in_the_user_message_and_nowhere_else(
+    mode: str, query: str, content: str
+) -> None:
     message = Message("assistant", f"marker {content}")
     one = prompt(mode, query, (message,))
     data = json.loads(one.user)
@@ -112,7 +125,9 @@ def test_no_syntax_in_a_query_breaks_out_of_its_place(query: str) -> None:
 
 def test_the_last_messages_are_kept_and_long_ones_cut() -> None:
     history = tuple(Message("user" if i % 2 else "assistant", f"message {i}") for i in range(10))
-    assert [turn.content for turn in prompt("rewrite", "q", history, history_messages=3).history] == [
+    assert [
+        turn.content for turn in prompt("rewrite", "q", history, history_messages=3).history
+    ] == [
         "message 7",
         "message 8",
         "message 9",
@@ -124,7 +139,12 @@ def test_the_last_messages_are_kept_and_long_ones_cut() -> None:
 
 @pytest.mark.parametrize(
     "history",
-    [(), (Message("user", "  "),), (Message("system", "You are helpful."),), (Message("user", " And now? "),)],
+    [
+        (),
+        (Message("user", "  "),),
+        (Message("system", "You are helpful."),),
+        (Message("user", " And now? "),),
+    ],
     ids=["none", "blank", "system", "the query itself"],
 )
 def test_a_history_that_says_nothing_costs_nothing(history: tuple[Message, ...]) -> None:
@@ -132,7 +152,9 @@ def test_a_history_that_says_nothing_costs_nothing(history: tuple[Message, ...])
 
 
 def test_no_history_is_sent_where_the_settings_want_none() -> None:
-    assert prompt("rewrite", "q", HISTORY, history_messages=0) == prompt("rewrite", "q", history_messages=0)
+    assert prompt("rewrite", "q", HISTORY, history_messages=0) == prompt(
+        "rewrite", "q", history_messages=0
+    )
 
 
 def test_an_own_instruction_replaces_ours_and_shows_in_the_version() -> None:
@@ -147,7 +169,9 @@ def test_an_own_instruction_replaces_ours_and_shows_in_the_version() -> None:
 
 
 def test_step_back_takes_its_own_instruction_under_both_spellings() -> None:
-    assert prompt("stepback", prompts={"step_back": "Mine."}) == prompt("stepback", prompts={"stepback": "Mine."})
+    assert prompt("stepback", prompts={"step_back": "Mine."}) == prompt(
+        "stepback", prompts={"stepback": "Mine."}
+    )
 
 
 def test_a_prompt_prints_nothing_of_the_query() -> None:
@@ -189,13 +213,17 @@ def digests() -> dict[str, str]:
             (" in conversation", HISTORY, {}),
             (" research", (), {"sub_query_style": "research"}),
             (" aspects", (), {"sub_query_style": "aspects"}),
-            (" research, no passage", (), {"sub_query_style": "research", "hyde_in_combined": False}),
+            (
+                " research, no passage",
+                (),
+                {"sub_query_style": "research", "hyde_in_combined": False},
+            ),
             (" no passage", (), {"hyde_in_combined": False}),
         ):
             one = PROMPTS[mode].build_prompt(settings("none", **llm), "q", history)
-            found[f"{one.version}{' in conversation' * bool(label == ' in conversation')}"] = hashlib.sha256(
-                one.system.encode()
-            ).hexdigest()[:12]
+            found[f"{one.version}{' in conversation' * bool(label == ' in conversation')}"] = (
+                hashlib.sha256(one.system.encode()).hexdigest()[:12]
+            )
     return found
 
 

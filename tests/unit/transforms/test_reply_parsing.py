@@ -30,7 +30,9 @@ from qtmiddleware.types import Message, Trace, Transformation
 
 MODES = [name for name, row in TRANSFORMS.items() if row.fields]
 HISTORY = (Message("user", "Who founded Acme?"),)
-HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+HIDDEN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+)
 MARKS = [
     '{"',
     '"}',
@@ -79,7 +81,20 @@ PIECES = st.sampled_from([*MARKS, *WORDS, *OTHERS])
 REPLIES = st.text(st.characters()) | st.lists(PIECES).map("".join)
 SENTENCE = st.lists(
     st.sampled_from(
-        ["revenue", "Über", "plan", "東京", "E-42", "growth", "vs", "don't", "(a)", "1,000", "C++", "naïve"]
+        [
+            "revenue",
+            "Über",
+            "plan",
+            "東京",
+            "E-42",
+            "growth",
+            "vs",
+            "don't",
+            "(a)",
+            "1,000",
+            "C++",
+            "naïve",
+        ]
     ),
     min_size=4,
     max_size=8,
@@ -108,7 +123,9 @@ def same(text: str) -> str:
 
 @pytest.mark.parametrize("mode", MODES)
 @given(text=REPLIES, truncated=st.booleans(), talked=st.booleans())
-def test_any_reply_gives_usable_texts_or_a_model_error(mode: str, text: str, truncated: bool, talked: bool) -> None:
+def test_any_reply_gives_usable_texts_or_a_model_error(
+    mode: str, text: str, truncated: bool, talked: bool
+) -> None:
     one = prompt(mode, history=HISTORY if talked else ())
     found = read(one, Reply(text, truncated=truncated))
     if isinstance(found, str):
@@ -130,7 +147,12 @@ def test_any_reply_gives_usable_texts_or_a_model_error(mode: str, text: str, tru
 
 def full_reply(parts: list[str]) -> dict[str, object]:
     rewrite, step_back, *rest = dict.fromkeys(parts)
-    return {"rewrite": rewrite, "step_back": step_back, "sub_queries": rest[:4], "hyde": ". ".join(parts) + "."}
+    return {
+        "rewrite": rewrite,
+        "step_back": step_back,
+        "sub_queries": rest[:4],
+        "hyde": ". ".join(parts) + ".",
+    }
 
 
 @given(st.lists(SENTENCE, min_size=6, max_size=8, unique_by=str.casefold), st.booleans())
@@ -142,7 +164,9 @@ def test_a_well_formed_reply_is_read_exactly(parts: list[str], fenced: bool) -> 
 
 
 @given(st.lists(SENTENCE, min_size=6, max_size=6, unique_by=str.casefold), st.data())
-def test_a_reply_cut_anywhere_gives_a_part_of_the_whole(parts: list[str], data: st.DataObject) -> None:
+def test_a_reply_cut_anywhere_gives_a_part_of_the_whole(
+    parts: list[str], data: st.DataObject
+) -> None:
     reply = full_reply(parts)
     text = json.dumps(reply)
     cut = data.draw(st.integers(0, len(text) - 1))
@@ -160,15 +184,31 @@ def test_a_reply_cut_anywhere_gives_a_part_of_the_whole(parts: list[str], data: 
 @pytest.mark.parametrize(
     ("query", "text", "expected"),
     [
-        ("I can't log in", "Cannot log in to account: sign-in failure", "Cannot log in to account: sign-in failure"),
-        ("I can't create an account", "I can't create an account: form error", "I can't create an account: form error"),
+        (
+            "I can't log in",
+            "Cannot log in to account: sign-in failure",
+            "Cannot log in to account: sign-in failure",
+        ),
+        (
+            "I can't create an account",
+            "I can't create an account: form error",
+            "I can't create an account: form error",
+        ),
         ("I can't log in", "I'm sorry, but I can't help with that.", "refused"),
         ("SQL query slow", "SQL query: why is it slow?", "SQL query: why is it slow?"),
-        ("parse JSON in Go", 'How to parse {"name": "x"} in Go?', 'How to parse {"name": "x"} in Go?'),
+        (
+            "parse JSON in Go",
+            'How to parse {"name": "x"} in Go?',
+            'How to parse {"name": "x"} in Go?',
+        ),
         ("1. FC Köln", '{"rewrite": "1. FC Köln football club"}', "1. FC Köln football club"),
         ('"just do it" origin', '{"rewrite": "\\"just do it\\" slogan"}', '"just do it" slogan'),
         ("strip think tags", '{"rewrite": "remove </think> tags"}', "remove </think> tags"),
-        ("__init__ in Python", "__init__ method in Python classes", "__init__ method in Python classes"),
+        (
+            "__init__ in Python",
+            "__init__ method in Python classes",
+            "__init__ method in Python classes",
+        ),
         ("what is 2**3", '{"rewrite": "What is 2**3 in Python?"}', "What is 2**3 in Python?"),
         ("این چیست", '{"rewrite": "می\u200cخواهم بدانم این چیست"}', "می\u200cخواهم بدانم این چیست"),
     ],
@@ -205,12 +245,21 @@ def test_a_reply_without_text_is_empty() -> None:
 
 @given(
     described=st.fixed_dictionaries(
-        {"type": st.sampled_from(["string", "array", "object"]), "required": st.lists(SENTENCE, min_size=1)},
-        optional={"description": SENTENCE, "items": SENTENCE, "properties": st.dictionaries(SENTENCE, SENTENCE)},
+        {
+            "type": st.sampled_from(["string", "array", "object"]),
+            "required": st.lists(SENTENCE, min_size=1),
+        },
+        optional={
+            "description": SENTENCE,
+            "items": SENTENCE,
+            "properties": st.dictionaries(SENTENCE, SENTENCE),
+        },
     ),
     text=SENTENCE,
 )
-def test_a_reply_that_describes_its_field_in_place_of_a_text_has_none(described: dict[str, object], text: str) -> None:
+def test_a_reply_that_describes_its_field_in_place_of_a_text_has_none(
+    described: dict[str, object], text: str
+) -> None:
     for one in (prompt("rewrite"), prompt("multi_query")):
         (field,) = one.fields
         assert read(one, Reply(json.dumps({field.name: described}))) == "empty"
@@ -280,7 +329,9 @@ def test_a_sub_query_that_is_the_question_stays_beside_others() -> None:
     ],
 )
 def test_a_sub_query_that_waits_for_another_is_dropped(sub_query: str) -> None:
-    found = parse(prompt("decompose"), Reply(json.dumps({"sub_queries": ["Who runs Acme?", sub_query]})))
+    found = parse(
+        prompt("decompose"), Reply(json.dumps({"sub_queries": ["Who runs Acme?", sub_query]}))
+    )
     assert found.sub_queries == ("Who runs Acme?",)
     assert ("sub_queries", "dropped: unresolved reference") in found.notes
 
@@ -296,7 +347,9 @@ def test_a_sub_query_that_waits_for_another_is_dropped(sub_query: str) -> None:
     ],
 )
 def test_a_sub_query_that_explains_itself_stays(sub_query: str) -> None:
-    assert parse(prompt("decompose"), Reply(json.dumps({"sub_queries": [sub_query]}))).sub_queries == (sub_query,)
+    assert parse(
+        prompt("decompose"), Reply(json.dumps({"sub_queries": [sub_query]}))
+    ).sub_queries == (sub_query,)
 
 
 REJECTED = {
@@ -327,12 +380,20 @@ def test_a_text_that_no_rule_objects_to_is_accepted_as_it_is_searched() -> None:
     question, shortened = "Which dogs does Acme breed?", ("dogs " * 200).strip()
     accepted = Verdict(question, key="which dogs does acme breed")
     assert judge(f'1. "{question}"', asked.fields[0], asked) == accepted
-    assert judge("dogs " * 300, asked.fields[0], asked) == Verdict(shortened, "cut: too long", key=shortened)
+    assert judge("dogs " * 300, asked.fields[0], asked) == Verdict(
+        shortened, "cut: too long", key=shortened
+    )
 
 
 def test_what_lacks_is_noted_without_any_text() -> None:
-    found = parse(prompt("combined"), Reply('{"rewrite": "a b c", "step_back": "I\'m sorry, I can\'t help."}'))
-    assert found.notes == (("step_back", "dropped: refusal"), ("sub_queries", "missing"), ("hyde", "missing"))
+    found = parse(
+        prompt("combined"), Reply('{"rewrite": "a b c", "step_back": "I\'m sorry, I can\'t help."}')
+    )
+    assert found.notes == (
+        ("step_back", "dropped: refusal"),
+        ("sub_queries", "missing"),
+        ("hyde", "missing"),
+    )
 
 
 def test_merging_takes_the_first_of_each_text_and_every_item_once() -> None:
@@ -340,7 +401,9 @@ def test_merging_takes_the_first_of_each_text_and_every_item_once() -> None:
         Transformation(rewrite="r", sub_queries=("a?", "b"), notes=(("x", "y"),)),
         Transformation(rewrite="other", step_back="s", sub_queries=("A", "c"), notes=(("x", "y"),)),
     ]
-    assert merge(parts) == Transformation(rewrite="r", step_back="s", sub_queries=("a?", "b", "c"), notes=(("x", "y"),))
+    assert merge(parts) == Transformation(
+        rewrite="r", step_back="s", sub_queries=("a?", "b", "c"), notes=(("x", "y"),)
+    )
     assert merge([]).is_empty
 
 
@@ -356,7 +419,9 @@ def test_a_field_is_found_by_its_name_and_label_and_not_by_any_other_word(row: T
 EXAMPLES = {name: row.example for name, row in PROMPTS.items() if row.example}
 
 
-@pytest.mark.parametrize("mode", [mode for mode in MODES if mode in EXAMPLES and mode != "keywords"])
+@pytest.mark.parametrize(
+    "mode", [mode for mode in MODES if mode in EXAMPLES and mode != "keywords"]
+)
 def test_a_reply_that_copies_the_example_of_the_prompt_is_said_to_do_so(mode: str) -> None:
     example = EXAMPLES[mode]
     assert example is not None
@@ -365,12 +430,20 @@ def test_a_reply_that_copies_the_example_of_the_prompt_is_said_to_do_so(mode: st
     question.read_replies([outcome], Trace())
     (degradation,) = question.degradations
     assert (degradation.stage, degradation.reason) == (f"transform.{mode}", "unparsable")
-    assert degradation.detail == "no text of the model's reply can be searched; dropped: copies the prompt"
+    assert (
+        degradation.detail
+        == "no text of the model's reply can be searched; dropped: copies the prompt"
+    )
 
 
-def test_a_reply_without_any_text_that_may_be_searched_is_said_why_by_the_names_of_the_rules() -> None:
+def test_a_reply_without_any_text_that_may_be_searched_is_said_why_by_the_names_of_the_rules() -> (
+    None
+):
     with pytest.raises(ModelError, match="dropped: no letters, unresolved reference"):
-        parse(prompt("decompose"), Reply(json.dumps({"sub_queries": ["Where was that person born?", "42"]})))
+        parse(
+            prompt("decompose"),
+            Reply(json.dumps({"sub_queries": ["Where was that person born?", "42"]})),
+        )
     with pytest.raises(ModelError, match="has none of the requested fields"):
         parse(prompt("decompose"), Reply('{"error": {"message": "rate limited", "code": 429}}'))
 
@@ -414,7 +487,9 @@ PLAIN = st.from_regex(r"\A[A-Z][a-z]{2,9}( [a-z]{3,9}){1,6}\?\Z")
 
 @settings(max_examples=300)
 @given(mark=st.sampled_from([it.format(1) for it in NUMBERINGS] + LETTERED), text=PLAIN)
-def test_the_mark_before_a_text_is_not_searched_whatever_way_it_is_emphasised(mark: str, text: str) -> None:
+def test_the_mark_before_a_text_is_not_searched_whatever_way_it_is_emphasised(
+    mark: str, text: str
+) -> None:
     for given_text in (mark + text, f"**{mark}{text}**" if mark[0] not in "*>#-_" else mark + text):
         assert parse(prompt("rewrite"), Reply(json.dumps({"rewrite": given_text}))).rewrite == text
 
@@ -461,28 +536,43 @@ def test_a_number_or_mark_that_belongs_to_the_text_stays(query: str, text: str) 
 
 
 @given(
-    label=st.sampled_from(["Explanation:", "Reasoning:", "Note:", "### Analysis", "**Original query**"]),
+    label=st.sampled_from(
+        ["Explanation:", "Reasoning:", "Note:", "### Analysis", "**Original query**"]
+    ),
     remark=st.lists(SENTENCE, min_size=1, max_size=2),
     text=SENTENCE,
     other=SENTENCE,
 )
-def test_a_remark_below_its_label_ends_at_an_empty_line(label: str, remark: list[str], text: str, other: str) -> None:
+def test_a_remark_below_its_label_ends_at_an_empty_line(
+    label: str, remark: list[str], text: str, other: str
+) -> None:
     assert parse(prompt("rewrite"), Reply("\n".join([label, *remark, "", text]))).rewrite == text
     lines = [text, "", label, text, "", f"{other} instead"]  # a remark may repeat what it is about
-    assert parse(prompt("multi_query"), Reply("\n".join(lines))).paraphrases == (text, f"{other} instead")
+    assert parse(prompt("multi_query"), Reply("\n".join(lines))).paraphrases == (
+        text,
+        f"{other} instead",
+    )
 
 
 @given(SENTENCE, SENTENCE, st.sampled_from(["**kwargs", "2**64", "**/*.md", "a ** b"]))
 @example("How do", "work in Python functions", "**kwargs")
 def test_stars_behind_a_label_belong_to_the_text(before: str, after: str, stars: str) -> None:
     text = f"{before} {stars} {after}?"
-    for label in ("Rewritten query:", "**Rewritten query:**", "**Rewritten query**:", "# Rewritten query:"):
+    for label in (
+        "Rewritten query:",
+        "**Rewritten query:**",
+        "**Rewritten query**:",
+        "# Rewritten query:",
+    ):
         assert parse(prompt("rewrite"), Reply(f"{label} {text}")).rewrite == text
 
 
 @given(
     st.lists(
-        st.lists(st.sampled_from([*MARKS, "1", "2", "*", "_", ")", ".", "\ufe0f\u20e3", "a", " ", "\n"])), max_size=4
+        st.lists(
+            st.sampled_from([*MARKS, "1", "2", "*", "_", ")", ".", "\ufe0f\u20e3", "a", " ", "\n"])
+        ),
+        max_size=4,
     ),
     st.text(),
 )

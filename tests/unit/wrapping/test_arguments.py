@@ -131,18 +131,29 @@ class Validated(BaseModel):
 
 @pytest.mark.parametrize(
     "request_object",
-    [{"text": QUERY, "limit": 3}, Plain(), SimpleNamespace(text=QUERY, limit=3), Frozen(), Validated(text=QUERY)],
+    [
+        {"text": QUERY, "limit": 3},
+        Plain(),
+        SimpleNamespace(text=QUERY, limit=3),
+        Frozen(),
+        Validated(text=QUERY),
+    ],
     ids=lambda it: type(it).__name__,
 )
 @pytest.mark.parametrize("by_name", [True, False], ids=["by name", "by position"])
-def test_the_number_of_passages_may_lie_inside_an_argument(seen: Recorder, request_object: Any, by_name: bool) -> None:
+def test_the_number_of_passages_may_lie_inside_an_argument(
+    seen: Recorder, request_object: Any, by_name: bool
+) -> None:
     def search(req: Any) -> Any:
         read = req.get if isinstance(req, dict) else partial(getattr, req)
         return seen.note(query=read("text"), limit=read("limit"), req=req)
 
     before = copy.deepcopy(request_object)
     wrapped = qm.wrap(search, query_arg="req.text", top_k_arg="req.limit")
-    assert ids(wrapped(req=request_object) if by_name else wrapped(request_object)) == ["near", "far"]
+    assert ids(wrapped(req=request_object) if by_name else wrapped(request_object)) == [
+        "near",
+        "far",
+    ]
     assert request_object == before
     assert seen.values("query") == [QUERY, REWRITE]
     assert seen.values("limit") == [WIDE, WIDE]
@@ -193,14 +204,22 @@ class Fixed:
 
 
 @pytest.mark.parametrize(
-    "options", [None, "text", {}, {"limit": None}, {"limit": "3"}, Unreadable(), Fixed()], ids=lambda it: repr(it)[:20]
+    "options",
+    [None, "text", {}, {"limit": None}, {"limit": "3"}, Unreadable(), Fixed()],
+    ids=lambda it: repr(it)[:20],
 )
 def test_a_number_that_cannot_be_read_or_changed_is_passed_on(options: Any, seen: Recorder) -> None:
-    search = qm.wrap(lambda query, options: seen.note(query=query, options=options), top_k_arg="options.limit")
+    search = qm.wrap(
+        lambda query, options: seen.note(query=query, options=options), top_k_arg="options.limit"
+    )
     search(QUERY, options)
     assert seen.values("query") == [QUERY, REWRITE]
     assert all(type(it) is type(options) for it in seen.values("options"))
-    assert options is None or isinstance(options, Unreadable | Fixed) or seen.values("options")[0] == options
+    assert (
+        options is None
+        or isinstance(options, Unreadable | Fixed)
+        or seen.values("options")[0] == options
+    )
 
 
 def test_a_number_inside_an_argument_is_no_parameter_to_pass_by_name() -> None:
@@ -209,7 +228,10 @@ def test_a_number_inside_an_argument_is_no_parameter_to_pass_by_name() -> None:
 
 
 def test_a_request_that_does_not_exist_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(qtm.WrapError, match=r"has no parameter 'reqq', but top_k_arg= names it; did you mean 'req'\?"):
+    with pytest.raises(
+        qtm.WrapError,
+        match=r"has no parameter 'reqq', but top_k_arg= names it; did you mean 'req'\?",
+    ):
         qm.wrap(lambda req: [], query_arg="req.text", top_k_arg="reqq.limit")
 
 
@@ -288,9 +310,13 @@ def test_a_config_of_the_functions_own_stays_its_own(seen: Recorder) -> None:
     assert seen.values("config") == [tags]
 
 
-def test_a_config_for_a_function_that_hides_its_parameters_is_refused_with_the_way_to_pass_it_on() -> None:
+def test_a_config_for_a_function_that_hides_its_parameters_is_refused_with_the_way_to_pass_it_on() -> (
+    None
+):
     wrapped = qm.wrap(lambda query, **options: (query, options))
-    with pytest.raises(qtm.ConfigError, match=r"if <lambda>\(\) needs config=, add a parameter of that name"):
+    with pytest.raises(
+        qtm.ConfigError, match=r"if <lambda>\(\) needs config=, add a parameter of that name"
+    ):
         wrapped.retrieve(QUERY, config={"tags": ["mine"]})
 
 
@@ -328,5 +354,7 @@ def test_a_missing_argument_is_told_by_the_function_itself() -> None:
     def search(query: str, top_k: int = 4) -> Any:
         return rows()
 
-    with pytest.raises(TypeError, match=r"search\(\) missing 1 required positional argument: 'query'"):
+    with pytest.raises(
+        TypeError, match=r"search\(\) missing 1 required positional argument: 'query'"
+    ):
         qm.wrap(search)()

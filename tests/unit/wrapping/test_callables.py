@@ -11,7 +11,16 @@ from typing import Any
 import pytest
 
 import qtmiddleware as qtm
-from tests.support.wrapping_world import QUERY, REWRITE, WIDE, atraced, ids, middleware, rows, traced
+from tests.support.wrapping_world import (
+    QUERY,
+    REWRITE,
+    WIDE,
+    atraced,
+    ids,
+    middleware,
+    rows,
+    traced,
+)
 
 qm = middleware()
 
@@ -132,7 +141,9 @@ PLAIN: dict[str, Callable[[], Any]] = {
     "decorated outside": lambda: traced(qm.wrap(function)),
     "partial": lambda: qm.wrap(functools.partial(function, top_k=2)),
     "partial with what comes first": lambda: qm.wrap(functools.partial(keyed, "dogs")),
-    "partial of a partial": lambda: qm.wrap(functools.partial(functools.partial(keyed, "dogs"), top_k=2)),
+    "partial of a partial": lambda: qm.wrap(
+        functools.partial(functools.partial(keyed, "dogs"), top_k=2)
+    ),
     "partial of a wrapped one": lambda: functools.partial(qm.wrap(function), top_k=2),
     "callable object": lambda: qm.wrap(Finder()),
     "wrapped twice": lambda: qm.wrap(qtm.middleware(function)),
@@ -151,9 +162,13 @@ AWAITED: dict[str, Callable[[], Any]] = {
     "decorated inside": lambda: qm.wrap(atraced(coroutine)),
     "decorated by a plain wrapper": lambda: qm.wrap(traced(coroutine)),
     "partial": lambda: qm.wrap(functools.partial(coroutine, top_k=2)),
-    "partial of a partial": lambda: qm.wrap(functools.partial(functools.partial(coroutine), top_k=2)),
+    "partial of a partial": lambda: qm.wrap(
+        functools.partial(functools.partial(coroutine), top_k=2)
+    ),
     "callable object": lambda: qm.wrap(AsyncCallable()),
-    "lambda that is said to be one": lambda: qm.wrap(lambda query, top_k=4: coroutine(query, top_k), kind="async"),
+    "lambda that is said to be one": lambda: qm.wrap(
+        lambda query, top_k=4: coroutine(query, top_k), kind="async"
+    ),
     "wrapped twice": lambda: qm.wrap(qtm.middleware(coroutine)),
     "no parentheses": lambda: qtm.middleware(coroutine),
     "parentheses": lambda: qtm.middleware()(coroutine),
@@ -292,7 +307,9 @@ def test_wrapping_twice_keeps_both_configurations() -> None:
     assert sorted(asked) == sorted([(QUERY, WIDE), (REWRITE, WIDE)])
 
 
-@pytest.mark.parametrize("thing", [None, 42, "config.json", [], {}, object()], ids=lambda it: type(it).__name__)
+@pytest.mark.parametrize(
+    "thing", [None, 42, "config.json", [], {}, object()], ids=lambda it: type(it).__name__
+)
 def test_what_cannot_be_called_is_refused(thing: Any) -> None:
     with pytest.raises(qtm.WrapError):
         qm.wrap(thing)

@@ -57,7 +57,10 @@ def texts(count: int) -> list[str]:
 
 
 def sdk_response(vector: list[float], top_k: int = 4) -> QueryResponse:
-    matches = [ScoredVector(id=it["id"], score=it["score"], metadata=it["metadata"]) for it in search(QUERY, top_k)]
+    matches = [
+        ScoredVector(id=it["id"], score=it["score"], metadata=it["metadata"])
+        for it in search(QUERY, top_k)
+    ]
     return QueryResponse(matches=matches, namespace="docs")
 
 
@@ -79,23 +82,38 @@ KINDS: Final[dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, str],
     "dicts": (
         lambda query, top_k=4: search(query, top_k),
         {},
-        {"query": "as text in `query`", "top_k": "`top_k`, 4", "text": "`metadata.text`", "scores": "higher is better"},
+        {
+            "query": "as text in `query`",
+            "top_k": "`top_k`, 4",
+            "text": "`metadata.text`",
+            "scores": "higher is better",
+        },
         f"rerank {len(PASSAGES)} candidates",
     ),
     "an SDK's response to a vector": (
         sdk_response,
         {"embed": lambda text: [float(len(text)), 1.0, 0.5]},
-        {"query": "embedded as 3 numbers", "response": "the list in 'matches', 8 of type ScoredVector"},
+        {
+            "query": "embedded as 3 numbers",
+            "response": "the list in 'matches', 8 of type ScoredVector",
+        },
         "rerank 8 candidates",
     ),
     "documents": (
         lambda input, config=None: [Document(text) for text in texts(5)],  # noqa: A006
         {},
-        {"top_k": "no parameter", "text": "`page_content`", "ids": "none", "scores": "5 of 5 have no score"},
+        {
+            "top_k": "no parameter",
+            "text": "`page_content`",
+            "ids": "none",
+            "scores": "5 of 5 have no score",
+        },
         "rerank 5 candidates, which is all that the function returns",
     ),
     "a data frame": (
-        lambda query, k=4: pd.DataFrame([{**it, "text": it["metadata"]["text"]} for it in search(query, k)]),
+        lambda query, k=4: pd.DataFrame(
+            [{**it, "text": it["metadata"]["text"]} for it in search(query, k)]
+        ),
         {},
         {"top_k": "`k`, 4", "response": "the rows of a data frame", "text": "`text`"},
         "rerank 8 candidates",
@@ -103,7 +121,12 @@ KINDS: Final[dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, str],
     "columns": (
         columns,
         {},
-        {"top_k": "`n_results`", "response": "columns", "text": "`document`", "scores": "lower is better"},
+        {
+            "top_k": "`n_results`",
+            "response": "columns",
+            "text": "`document`",
+            "scores": "lower is better",
+        },
         "rerank 8 candidates",
     ),
     "a joined string": (
@@ -119,7 +142,9 @@ KINDS: Final[dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, str],
         'set config={"keywordEvidence": {"textField": "blurb"}}',
     ),
     "no metadata": (
-        lambda query, top_k=4: [{"id": row["id"], "score": row["score"]} for row in search(query, top_k)],
+        lambda query, top_k=4: [
+            {"id": row["id"], "score": row["score"]} for row in search(query, top_k)
+        ],
         {},
         {"text": "neither a text nor metadata", "ids": "8 of 8"},
         "include_metadata=True",
@@ -139,10 +164,17 @@ KINDS: Final[dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, str],
     "one that refuses more": (
         lambda query, top_k=4: search(query, top_k) if top_k < 9 else 1 / 0,
         {},
-        {"candidates": f"asked for {WIDE}, the function raised ZeroDivisionError: division by zero"},
+        {
+            "candidates": f"asked for {WIDE}, the function raised ZeroDivisionError: division by zero"
+        },
         "rerank 4 candidates, which is all that the function returns",
     ),
-    "items that raise": (lambda query, top_k=4: [Unreadable()], {}, {"passages": "raised RuntimeError: gone"}, "read="),
+    "items that raise": (
+        lambda query, top_k=4: [Unreadable()],
+        {},
+        {"passages": "raised RuntimeError: gone"},
+        "read=",
+    ),
     "None": (lambda query, top_k=4: None, {}, {"response": "returned None"}, "namespace"),
     "nothing found": (lambda query, top_k=4: [], {}, {"response": "holds no passage"}, "namespace"),
 }
@@ -166,7 +198,9 @@ def find(check: qtm.Check, subject: str) -> qtm.Finding:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_what_is_understood_of_a_function_is_said_with_whether_it_helps_and_how_to_mend_it(name: str) -> None:
+def test_what_is_understood_of_a_function_is_said_with_whether_it_helps_and_how_to_mend_it(
+    name: str,
+) -> None:
     fn, options, words, verdict = KINDS[name]
     check = checked(fn, **options)
     for subject, said in words.items():
@@ -184,14 +218,20 @@ def test_what_is_understood_of_a_function_is_said_with_whether_it_helps_and_how_
 @every_way
 def test_a_function_is_checked_in_every_way_it_can_be_called(way: Way) -> None:
     searched = way.wrap(config=transforming("rewrite"))
-    check = asyncio.run(searched.wrapped.acheck(QUERY)) if way.name != "sync" else searched.wrapped.check(QUERY)
+    check = (
+        asyncio.run(searched.wrapped.acheck(QUERY))
+        if way.name != "sync"
+        else searched.wrapped.check(QUERY)
+    )
     assert [it.state for it in check.verdicts] == [OK, OK]
     assert find(check, "model").values["calls"] == 1
     assert {top_k for _, top_k in searched.calls} == {4, WIDE}
     assert len(searched.calls) <= 11
 
 
-def test_arguments_beside_the_question_are_the_functions_and_methods_are_checked_on_their_object() -> None:
+def test_arguments_beside_the_question_are_the_functions_and_methods_are_checked_on_their_object() -> (
+    None
+):
     class Index:
         def __init__(self, namespace: str) -> None:
             self.namespace = namespace
@@ -219,7 +259,9 @@ def test_an_asynchronous_function_says_how_it_is_checked() -> None:
         Way("async").wrap().wrapped.check(QUERY)
 
 
-def test_what_over_fetching_costs_is_measured_on_the_spot(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_over_fetching_costs_is_measured_on_the_spot(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("qtmiddleware.wrapping.check.perf_counter", clock)
 
     def slow(query: str, top_k: int = 2) -> Any:
@@ -235,7 +277,13 @@ def test_what_over_fetching_costs_is_measured_on_the_spot(clock: Clock, monkeypa
 def test_passages_that_are_too_long_for_many_candidates_are_said_with_the_setting() -> None:
     config = {"keywordEvidence": {"maxChars": 300}}
     found = find(checked(lambda query, top_k=2: search(query, top_k), config=config), "candidates")
-    assert found.values["plain"] == 2 < found.values["asked"] == found.values["widened"] < len(PASSAGES)
+    assert (
+        found.values["plain"]
+        == 2
+        < found.values["asked"]
+        == found.values["widened"]
+        < len(PASSAGES)
+    )
     assert f"because passages have about {found.values['passage_chars']} characters" in found.text
     assert found.mend == "raise keywordEvidence.maxChars"
     none = find(checked(lambda query, top_k=8: search(query, top_k), config=config), "candidates")
@@ -263,7 +311,9 @@ def test_a_function_that_fails_now_and_then_is_checked_by_the_calls_that_succeed
 
 
 ORDERS: Final = {
-    "no passage holds clearly more of the question's keywords than the first one (100%)": ["Jaco has health concerns"]
+    "no passage holds clearly more of the question's keywords than the first one (100%)": [
+        "Jaco has health concerns"
+    ]
     * 4,
     "no candidate holds any keyword": ["Cats sleep", "Dogs bark", "Birds sing"],
     "than the first one (33%)": ["Jaco sleeps", "Jaco eats", "Cats sleep"],
@@ -279,10 +329,14 @@ def test_why_the_order_stays_is_said(why: str) -> None:
 
 
 def test_scores_that_lie_far_apart_are_named_where_they_keep_the_order() -> None:
-    rows = [{"id": str(n), "score": 1 - n / 10, "text": text} for n, text in enumerate(["Cats", "Jaco", "Birds"])]
+    rows = [
+        {"id": str(n), "score": 1 - n / 10, "text": text}
+        for n, text in enumerate(["Cats", "Jaco", "Birds"])
+    ]
     config = {"keywordEvidence": {"weight": 0.01}}
     assert (
-        "the scores count for more than the keywords" in find(checked(lambda query: rows, config=config), "order").text
+        "the scores count for more than the keywords"
+        in find(checked(lambda query: rows, config=config), "order").text
     )
 
 
@@ -296,7 +350,9 @@ def test_scores_that_lie_far_apart_are_named_where_they_keep_the_order() -> None
     ],
     ids=["vector", "mapping", "blank", "too long"],
 )
-def test_a_question_that_is_none_is_said_and_nothing_is_called(query: Any, said: str, mend: str) -> None:
+def test_a_question_that_is_none_is_said_and_nothing_is_called(
+    query: Any, said: str, mend: str
+) -> None:
     check = checked(lambda query, top_k=4: pytest.fail("called"), query)
     assert said in find(check, "query").text
     assert mend in find(check, "keyword evidence").mend
@@ -304,10 +360,16 @@ def test_a_question_that_is_none_is_said_and_nothing_is_called(query: Any, said:
 
 
 def test_what_decided_how_much_words_count_is_said() -> None:
-    rows = [{"id": str(n), "score": 1 - n / 10, "text": text} for n, text in enumerate(["Jaco sleeps", *texts(8)])]
+    rows = [
+        {"id": str(n), "score": 1 - n / 10, "text": text}
+        for n, text in enumerate(["Jaco sleeps", *texts(8)])
+    ]
     verdict = checked(lambda query: rows).verdicts[0]
     assert verdict.state == "ok"
-    assert "strength 1.00: one passage holds 100% of the question's keywords, the first one 33%" in verdict.text
+    assert (
+        "strength 1.00: one passage holds 100% of the question's keywords, the first one 33%"
+        in verdict.text
+    )
 
 
 def test_what_is_switched_off_is_said_with_its_setting() -> None:
@@ -327,8 +389,13 @@ def test_an_embedding_that_fails_is_said() -> None:
 
 def test_a_reranker_is_tried_where_one_is_configured() -> None:
     config = {"rerank": {"enabled": True}}
-    for rerank, state in ((lambda query, texts: [len(text) for text in texts], OK), (lambda query, texts: [], PROBLEM)):
-        wrapped = qtm.QueryMiddleware(config, reranker=rerank).wrap(lambda query, top_k=4: search(query, top_k))
+    for rerank, state in (
+        (lambda query, texts: [len(text) for text in texts], OK),
+        (lambda query, texts: [], PROBLEM),
+    ):
+        wrapped = qtm.QueryMiddleware(config, reranker=rerank).wrap(
+            lambda query, top_k=4: search(query, top_k)
+        )
         assert find(wrapped.check(QUERY), "rerank").state is state
 
 
@@ -340,7 +407,9 @@ def test_no_question_makes_a_check_fail(question: str) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_check_leaves_no_trace(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_check_leaves_no_trace(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     class Observer:
         def on_start(self, operation: Any) -> None:
             heard.append(operation)
@@ -353,7 +422,9 @@ def test_a_check_leaves_no_trace(name: str, tmp_path: Path, caplog: pytest.LogCa
     config = transforming("rewrite", log={"path": str(tmp_path / "log.jsonl")})
     wrapped = qtm.QueryMiddleware(config, client=model, observers=[Observer()]).wrap(fn, **options)
     before = wrapped._context
-    state = {it: getattr(before.learned, it) for it in ("holds_text", "problem", "refuses_widening")}
+    state = {
+        it: getattr(before.learned, it) for it in ("holds_text", "problem", "refuses_widening")
+    }
     with warnings.catch_warnings(), caplog.at_level(logging.INFO, "qtmiddleware"):
         warnings.simplefilter("error")
         check = wrapped.check(QUERY)

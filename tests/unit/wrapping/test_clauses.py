@@ -89,12 +89,22 @@ def test_the_question_is_read_as_it_was_put(made: list[Any], question: str) -> N
 def test_what_is_written_plain_has_no_syntax_and_loses_no_word(text: str) -> None:
     plain = write_plain(text)
     assert not find_syntax(plain) or plain == text
-    assert [it for it in plain.casefold() if it.isalnum()] == [it for it in text.casefold() if it.isalnum()]
+    assert [it for it in plain.casefold() if it.isalnum()] == [
+        it for it in text.casefold() if it.isalnum()
+    ]
 
 
 @pytest.mark.parametrize(
     "text",
-    ["What is Nike's strategy?", "state-of-the-art dogs", "C+ and B-", "and or not", "Wo??", "3.5 % of 12,000", "café"],
+    [
+        "What is Nike's strategy?",
+        "state-of-the-art dogs",
+        "C+ and B-",
+        "and or not",
+        "Wo??",
+        "3.5 % of 12,000",
+        "café",
+    ],
 )
 def test_plain_text_stays_as_it_is(text: str) -> None:
     assert not find_syntax(text)
@@ -104,7 +114,16 @@ def test_plain_text_stays_as_it_is(text: str) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        *(None, [], (), "text", b"text", 3, iter([{"type": "text"}]), {"type": "text", "query": "a"}),
+        *(
+            None,
+            [],
+            (),
+            "text",
+            b"text",
+            3,
+            iter([{"type": "text"}]),
+            {"type": "text", "query": "a"},
+        ),
         *([{}], [None], ["text"], [{"type": 3}], [{"type": "guess"}], [object()]),
         [{"type": "embed", "query": "a"}, {"type": "text", "query": "a"}],
         [{"type": "embed", "query": "a"}, {"type": "embed", "query": "a"}],
@@ -128,9 +147,15 @@ def test_an_iterator_of_clauses_is_not_used_up() -> None:
 
 
 def test_a_vector_goes_where_the_clause_holds_one() -> None:
-    dense, sparse = DenseVectorQuery(field="vec", values=[1.0]), {"type": "sparse_vector", "sparse_values": "text"}
+    dense, sparse = (
+        DenseVectorQuery(field="vec", values=[1.0]),
+        {"type": "sparse_vector", "sparse_values": "text"},
+    )
     assert put_question([dense], [2.0, 3.0])[0].values == [2.0, 3.0]
-    assert put_question([sparse], [0.0, 2.0])[0]["sparse_values"] == {"indices": [1], "values": [2.0]}
+    assert put_question([sparse], [0.0, 2.0])[0]["sparse_values"] == {
+        "indices": [1],
+        "values": [2.0],
+    }
     assert dense.values == [1.0]
 
 
@@ -138,7 +163,10 @@ def test_a_vector_goes_where_the_clause_holds_one() -> None:
     ("clauses", "reason"),
     [
         ([DenseVectorQuery(field="vec", values=[1.0])], "not_text"),
-        ([SparseVectorQuery(field="vec", sparse_values=SparseValues(indices=[1], values=[1.0]))], "not_text"),
+        (
+            [SparseVectorQuery(field="vec", sparse_values=SparseValues(indices=[1], values=[1.0]))],
+            "not_text",
+        ),
         ([{"type": "dense_vector", "field": "vec", "values": []}], "not_text"),
         ([{"type": "embed", "field": "body"}], "missing"),
         ([{"type": "text", "query": "a"}, {"type": "text", "query": "b"}], "several_questions"),
@@ -168,7 +196,11 @@ def test_a_function_that_shows_nothing_takes_clauses_or_a_text() -> None:
         (),
         {"score_by": [{"type": "embed", "query": "b"}], "top_k": 9},
     )
-    for kwargs in ({"query": "q"}, {"query": "q", "score_by": "bm25"}, {"query": "q", "score_by": clauses}):
+    for kwargs in (
+        {"query": "q"},
+        {"query": "q", "score_by": "bm25"},
+        {"query": "q", "score_by": clauses},
+    ):
         assert signature.of_call((), kwargs).query((), kwargs) == "q"
     assert "query" in QUERIES
 

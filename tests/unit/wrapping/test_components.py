@@ -25,13 +25,25 @@ def test_the_clients_used_least_recently_are_dropped_and_closed_and_the_own_neve
     factory = Components(Config.load({"transformationType": "rewrite"}, environ={}), None)
     own = factory.config.settings
     own_model, own_chat, own_client = factory.model(own), factory.chat(own), client_of(factory, own)
-    others = [factory.settings(({"llm": {"baseUrl": f"http://127.0.0.1:{n + 1}/v1"}},)) for n in range(MOST_KEPT + 2)]
+    others = [
+        factory.settings(({"llm": {"baseUrl": f"http://127.0.0.1:{n + 1}/v1"}},))
+        for n in range(MOST_KEPT + 2)
+    ]
     clients = []
     for settings in others:
         clients.append(client_of(factory, settings))
         assert client_of(factory, others[0]) is clients[0]
-    assert [client.is_closed() for client in clients] == [False, True, True, *[False] * (MOST_KEPT - 1)]
-    assert (factory.model(own), factory.chat(own), client_of(factory, own)) == (own_model, own_chat, own_client)
+    assert [client.is_closed() for client in clients] == [
+        False,
+        True,
+        True,
+        *[False] * (MOST_KEPT - 1),
+    ]
+    assert (factory.model(own), factory.chat(own), client_of(factory, own)) == (
+        own_model,
+        own_chat,
+        own_client,
+    )
     assert not own_client.is_closed()
     # One that was dropped is made again.
     assert not client_of(factory, others[1]).is_closed()
@@ -39,10 +51,15 @@ def test_the_clients_used_least_recently_are_dropped_and_closed_and_the_own_neve
     assert own_client.is_closed()
 
 
-def test_a_dropped_client_is_closed_only_when_no_call_is_inside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dropped_client_is_closed_only_when_no_call_is_inside_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
     factory = Components(Config.load(None, environ={}), None)
-    others = [factory.settings(({"llm": {"baseUrl": f"http://127.0.0.1:{n + 1}/v1"}},)) for n in range(MOST_KEPT + 1)]
+    others = [
+        factory.settings(({"llm": {"baseUrl": f"http://127.0.0.1:{n + 1}/v1"}},))
+        for n in range(MOST_KEPT + 1)
+    ]
     inner: Any = factory.model(others[0]).inner
     client = inner._clients.sync()
     with inner._clients.in_use:
@@ -53,7 +70,9 @@ def test_a_dropped_client_is_closed_only_when_no_call_is_inside_it(monkeypatch: 
 
 
 def test_the_breaker_of_the_own_model_stays_whatever_calls_override() -> None:
-    factory = Components(Config.load({"breaker": {"failures": 1}}, environ={}), ScriptedModel("x", name="own"))
+    factory = Components(
+        Config.load({"breaker": {"failures": 1}}, environ={}), ScriptedModel("x", name="own")
+    )
     breaker = factory.model(factory.config.settings).breaker
     for number in range(2 * MOST_KEPT):
         factory.model(factory.settings(({"llm": {"temperature": number / 100}},)))

@@ -16,7 +16,10 @@ from tests.support.waiting import await_until, wait_until
 
 QUESTION = "What does the harbour charge for a berth?"
 VARIANTS = ["How much is a berth in the harbour?", "Which fees does the port take for mooring?"]
-PASSAGES = [{"id": f"p{number}", "text": f"Berths cost {number} euros.", "score": 1 / number} for number in (1, 2, 3)]
+PASSAGES = [
+    {"id": f"p{number}", "text": f"Berths cost {number} euros.", "score": 1 / number}
+    for number in (1, 2, 3)
+]
 
 
 class Down(Exception):
@@ -57,12 +60,20 @@ def _without_collections() -> Iterator[None]:
 
 @pytest.fixture
 def middleware() -> QueryMiddleware:
-    config = {"transformationType": "multi_query", "llm": {"paraphrases": 2}, "cache": {"enabled": False}}
+    config = {
+        "transformationType": "multi_query",
+        "llm": {"paraphrases": 2},
+        "cache": {"enabled": False},
+    }
     return QueryMiddleware(config, client=ScriptedModel({"paraphrases": VARIANTS}))
 
 
-@pytest.mark.parametrize("down", [VARIANTS[:1], VARIANTS, [QUESTION]], ids=["a variant", "all variants", "question"])
-def test_the_error_of_a_search_is_freed_with_its_call(middleware: QueryMiddleware, down: list[str]) -> None:
+@pytest.mark.parametrize(
+    "down", [VARIANTS[:1], VARIANTS, [QUESTION]], ids=["a variant", "all variants", "question"]
+)
+def test_the_error_of_a_search_is_freed_with_its_call(
+    middleware: QueryMiddleware, down: list[str]
+) -> None:
     index = Index(down)
     search = middleware.wrap(index.search)
     try:
@@ -73,7 +84,9 @@ def test_the_error_of_a_search_is_freed_with_its_call(middleware: QueryMiddlewar
     wait_until(index.has_freed_all)
 
 
-@pytest.mark.parametrize("down", [VARIANTS[:1], VARIANTS, [QUESTION]], ids=["a variant", "all variants", "question"])
+@pytest.mark.parametrize(
+    "down", [VARIANTS[:1], VARIANTS, [QUESTION]], ids=["a variant", "all variants", "question"]
+)
 async def test_the_error_of_an_awaited_search_is_freed_with_its_call(
     middleware: QueryMiddleware, down: list[str]
 ) -> None:

@@ -56,7 +56,9 @@ class Finder:
         return rows()
 
 
-@pytest.mark.parametrize("name", ["__name__", "__qualname__", "__doc__", "__module__", "__annotations__"])
+@pytest.mark.parametrize(
+    "name", ["__name__", "__qualname__", "__doc__", "__module__", "__annotations__"]
+)
 def test_a_wrapped_function_keeps_its_names(name: str) -> None:
     assert getattr(qm.wrap(bare), name) == getattr(bare, name)
     assert getattr(Service().search, name) == getattr(Service.search.__wrapped__, name)
@@ -77,8 +79,12 @@ def rewrite(messages: {0}) -> {0}:
     quoted = "Unknown" if sys.version_info >= (3, 14) else "'Unknown'"
     # This file's own postponement of annotations must not reach it.
     exec(compile(source.format(quoted), "unknown.py", "exec", dont_inherit=True), names)
-    with qtm.QueryMiddleware({"transformationType": "rewrite"}, client=names["rewrite"]) as middleware:
-        found = middleware.wrap(names["search"]).retrieve("Where is dog 3?", options=names["Options"]())
+    with qtm.QueryMiddleware(
+        {"transformationType": "rewrite"}, client=names["rewrite"]
+    ) as middleware:
+        found = middleware.wrap(names["search"]).retrieve(
+            "Where is dog 3?", options=names["Options"]()
+        )
     assert len(found.matches) == 4
     assert found.transformation.rewrite
 
@@ -103,7 +109,9 @@ def test_a_partial_keeps_its_signature() -> None:
 
 
 def test_coroutine_functions_are_recognised() -> None:
-    marked = inspect.iscoroutinefunction if sys.version_info >= (3, 12) else asyncio.iscoroutinefunction
+    marked = (
+        inspect.iscoroutinefunction if sys.version_info >= (3, 12) else asyncio.iscoroutinefunction
+    )
     assert marked(asearch)
     assert marked(Service().asearch)
     assert marked(Service.asearch)
@@ -130,14 +138,24 @@ def test_a_method_is_pickled_with_its_object() -> None:
 
 
 def test_what_has_no_name_says_so_when_it_is_pickled() -> None:
-    for nameless in (qm.wrap(Finder()), qm.wrap(functools.partial(bare)), qm.wrap(lambda query: rows())):
+    for nameless in (
+        qm.wrap(Finder()),
+        qm.wrap(functools.partial(bare)),
+        qm.wrap(lambda query: rows()),
+    ):
         with pytest.raises((pickle.PicklingError, AttributeError)):
             pickle.dumps(nameless)
 
 
 @pytest.mark.parametrize(
     "wrapped",
-    [search, asearch, qm.wrap(Finder()), qm.wrap(functools.partial(bare)), qm.wrap(Service().search)],
+    [
+        search,
+        asearch,
+        qm.wrap(Finder()),
+        qm.wrap(functools.partial(bare)),
+        qm.wrap(Service().search),
+    ],
     ids=repr,
 )
 def test_a_copy_of_a_wrapped_function_is_itself(wrapped: Any) -> None:

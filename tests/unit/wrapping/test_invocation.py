@@ -67,7 +67,10 @@ class Nearest:
     def rows(self, wanted: Any, top_k: int) -> Any:
         with self._lock:
             self.asked.append(wanted)
-        rows = [{"id": name, "distance": abs(wanted[0] - len(text)), "text": text} for name, text in PASSAGES.items()]
+        rows = [
+            {"id": name, "distance": abs(wanted[0] - len(text)), "text": text}
+            for name, text in PASSAGES.items()
+        ]
         return sorted(rows, key=lambda row: row["distance"])[:top_k]
 
     def plain(self, vector: list[float], top_k: int = 3) -> Any:
@@ -88,7 +91,11 @@ def retrieved(way: Way, embed: Any, config: Any, **options: Any) -> tuple[qtm.Re
 @pytest.mark.parametrize("kind", ["function", "embedder", "coroutine function"])
 def test_the_variants_are_embedded_in_one_batch(way: Way, kind: str) -> None:
     embedding = Embedding()
-    given = {"function": embedding.embed, "embedder": embedding, "coroutine function": embedding.aembed}[kind]
+    given = {
+        "function": embedding.embed,
+        "embedder": embedding,
+        "coroutine function": embedding.aembed,
+    }[kind]
     retrieval, nearest = retrieved(way, given, transforming("decompose"))
     assert embedding.batches == [[QUERY], SUBS]
     assert sorted(nearest.asked) == sorted(vector(text) for text in (QUERY, *SUBS))
@@ -98,7 +105,9 @@ def test_the_variants_are_embedded_in_one_batch(way: Way, kind: str) -> None:
 
 @every_way
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_function_of_one_text_is_found_out_once_for_a_wrapped_function(way: Way, is_async: bool) -> None:
+def test_a_function_of_one_text_is_found_out_once_for_a_wrapped_function(
+    way: Way, is_async: bool
+) -> None:
     asked: list[Any] = []
 
     def embed(text):  # type: ignore[no-untyped-def]
@@ -111,11 +120,15 @@ def test_a_function_of_one_text_is_found_out_once_for_a_wrapped_function(way: Wa
     nearest = Nearest()
     qm = qtm.QueryMiddleware(transforming("decompose"), client=ScriptedModel(scripted))
     wrapped: Any = qm.wrap(
-        nearest.awaited if way.name == "async" else nearest.plain, embed=aembed if is_async else embed
+        nearest.awaited if way.name == "async" else nearest.plain,
+        embed=aembed if is_async else embed,
     )
     assert asked == []
     first = way.retrieve(wrapped, QUERY)
-    assert (first.status, sorted(nearest.asked)) == ("full", sorted(vector(text) for text in (QUERY, *SUBS)))
+    assert (first.status, sorted(nearest.asked)) == (
+        "full",
+        sorted(vector(text) for text in (QUERY, *SUBS)),
+    )
     assert sum(isinstance(it, list) for it in asked) == 1
     asked.clear()
     assert way.retrieve(wrapped, QUERY).response == first.response
@@ -201,7 +214,9 @@ def test_an_embedding_that_fails_for_the_variants_leaves_the_original(way: Way) 
 
 
 @every_way
-@pytest.mark.parametrize("wrong", [[], [[1.0]], [[1.0]] * 5, None], ids=["none", "one", "five", "None"])
+@pytest.mark.parametrize(
+    "wrong", [[], [[1.0]], [[1.0]] * 5, None], ids=["none", "one", "five", "None"]
+)
 def test_a_wrong_number_of_vectors_is_a_failure_of_the_embedding(way: Way, wrong: Any) -> None:
     def embed(texts: Sequence[str]) -> Any:
         return [vector(texts[0])] if QUERY in texts else wrong
@@ -213,7 +228,9 @@ def test_a_wrong_number_of_vectors_is_a_failure_of_the_embedding(way: Way, wrong
 
 @every_way
 def test_distances_are_fused_the_right_way_round(way: Way) -> None:
-    retrieval, _ = retrieved(way, Embedding(), transforming("decompose", keywordEvidence={"enabled": False}), top_k=8)
+    retrieval, _ = retrieved(
+        way, Embedding(), transforming("decompose", keywordEvidence={"enabled": False}), top_k=8
+    )
     found = ids(retrieval)
     distance = {match.id: match.score or 0.0 for match in retrieval.matches}
     assert distance[found[0]] < distance[found[-1]]
@@ -223,11 +240,15 @@ def test_distances_are_fused_the_right_way_round(way: Way) -> None:
 
 @every_way
 def test_one_list_of_distances_keeps_its_order(way: Way) -> None:
-    retrieval, nearest = retrieved(way, Embedding(), {"keywordEvidence": {"enabled": False}}, top_k=8)
+    retrieval, nearest = retrieved(
+        way, Embedding(), {"keywordEvidence": {"enabled": False}}, top_k=8
+    )
     assert retrieval.response == nearest.rows(vector(QUERY), 8)
 
 
-@pytest.mark.parametrize("embed", [42, "all-MiniLM-L6-v2", object(), Embedding], ids=lambda it: type(it).__name__)
+@pytest.mark.parametrize(
+    "embed", [42, "all-MiniLM-L6-v2", object(), Embedding], ids=lambda it: type(it).__name__
+)
 def test_what_cannot_embed_is_refused(embed: Any) -> None:
     with pytest.raises(qtm.WrapError, match="embed"):
         qtm.QueryMiddleware().wrap(Nearest().plain, embed=embed)
@@ -261,7 +282,12 @@ def write(page: Page, items: Sequence[Any]) -> Page:
 def test_an_own_response_is_read_and_written_by_its_own_functions(way: Way) -> None:
     def respond(query: str, top_k: int) -> Page:
         rows = Nearest().rows(vector(query), top_k)
-        return Page(tuple({"id": row["id"], "score": -row["distance"], "text": row["text"]} for row in rows), 8)
+        return Page(
+            tuple(
+                {"id": row["id"], "score": -row["distance"], "text": row["text"]} for row in rows
+            ),
+            8,
+        )
 
     searched = way.wrap(respond, config=transforming("decompose"), read=read, write=write)
     retrieval = searched.retrieve(QUERY, top_k=2)
@@ -292,9 +318,15 @@ def test_an_own_response_that_cannot_be_read_comes_back_as_it_is(way: Way) -> No
 TEXTLESS: Final = {
     "ids": (["a-17", "b-18"], "ids without texts"),
     "pairs": ([("a-17", 0.9), ("b-18", 0.8)], "ids without texts"),
-    "no metadata": ([{"id": "a", "score": 0.9}, {"id": "b", "score": 0.8}], "include_metadata=True"),
+    "no metadata": (
+        [{"id": "a", "score": 0.9}, {"id": "b", "score": 0.8}],
+        "include_metadata=True",
+    ),
     "another field": (
-        [{"id": "a", "score": 0.9, "metadata": {"page": {"blurb": "Jaco is well"}}}, {"id": "b", "score": 0.8}],
+        [
+            {"id": "a", "score": 0.9, "metadata": {"page": {"blurb": "Jaco is well"}}},
+            {"id": "b", "score": 0.8},
+        ],
         '"textField": "page.blurb"',
     ),
 }
@@ -321,7 +353,9 @@ def test_a_function_whose_results_cannot_be_improved_is_warned_of_once_at_the_us
     assert advice in str(told[0].message)
     assert QUERY not in str(told[0].message)
     assert told[0].filename == inspect.getsourcefile(Way)
-    assert [it.message for it in caplog.records if "degraded" not in it.message] == [str(told[0].message)]
+    assert [it.message for it in caplog.records if "degraded" not in it.message] == [
+        str(told[0].message)
+    ]
 
 
 @pytest.mark.parametrize("name", UNUSABLE)
@@ -335,7 +369,9 @@ def test_a_warning_that_is_made_an_error_costs_nobody_the_result(name: str) -> N
 
 @every_way
 @pytest.mark.parametrize("name", TEXTLESS)
-def test_passages_without_a_text_are_fetched_once_and_not_on_every_call(name: str, way: Way) -> None:
+def test_passages_without_a_text_are_fetched_once_and_not_on_every_call(
+    name: str, way: Way
+) -> None:
     response, _ = TEXTLESS[name]
     searched = way.wrap(lambda query, top_k: response)
     for _ in range(3):
@@ -349,7 +385,10 @@ def test_once_a_passage_held_a_text_more_of_them_are_fetched_for_good(way: Way) 
 
     def respond(query: str, top_k: int) -> Any:
         bare = withheld.pop(0)
-        return [{"id": row["id"], "score": row["score"]} if bare else row for row in search(query, top_k)]
+        return [
+            {"id": row["id"], "score": row["score"]} if bare else row
+            for row in search(query, top_k)
+        ]
 
     searched = way.wrap(respond)
     for _ in range(5):
@@ -358,14 +397,20 @@ def test_once_a_passage_held_a_text_more_of_them_are_fetched_for_good(way: Way) 
 
 
 def test_variants_are_fused_from_as_many_passages_whether_or_not_they_hold_a_text() -> None:
-    searched = Way("sync").wrap(lambda query, top_k: ["a-17", "b-18"], config=transforming("rewrite"))
+    searched = Way("sync").wrap(
+        lambda query, top_k: ["a-17", "b-18"], config=transforming("rewrite")
+    )
     searched.retrieve(QUERY)
     searched.retrieve(QUERY)
     assert {top_k for _, top_k in searched.calls} == {WIDE}
 
 
 def test_a_text_in_front_of_a_score_is_read_as_a_text() -> None:
-    pairs = [("Cats sleep most of the day", 0.9), ("Jaco has no health concerns", 0.89), ("The fee is due", 0.1)]
+    pairs = [
+        ("Cats sleep most of the day", 0.9),
+        ("Jaco has no health concerns", 0.89),
+        ("The fee is due", 0.1),
+    ]
     searched = Way("sync").wrap(lambda query, top_k: pairs[:top_k])
     best = searched.retrieve(QUERY).matches[0]
     assert (best.id, best.text) == (None, "Jaco has no health concerns")
@@ -391,7 +436,9 @@ def test_an_array_reaches_the_function_as_a_list_of_floats(awaited: bool) -> Non
 
     def search(vector: Any, top_k: int = 2) -> list[dict[str, Any]]:
         given.append(vector)
-        return [{"id": "a", "score": 0.5, "text": "one"}, {"id": "b", "score": 0.4, "text": "two"}][:top_k]
+        return [{"id": "a", "score": 0.5, "text": "one"}, {"id": "b", "score": 0.4, "text": "two"}][
+            :top_k
+        ]
 
     async def asearch(vector: Any, top_k: int = 2) -> list[dict[str, Any]]:
         return search(vector, top_k)
@@ -409,7 +456,9 @@ def test_an_array_reaches_the_function_as_a_list_of_floats(awaited: bool) -> Non
     assert {type(number) for vector in given for number in vector} == {float}
 
 
-async def test_an_asynchronous_embed_is_awaited_in_the_callers_loop_whatever_function_is_wrapped() -> None:
+async def test_an_asynchronous_embed_is_awaited_in_the_callers_loop_whatever_function_is_wrapped() -> (
+    None
+):
     loops: list[Any] = []
 
     async def embed(text: str) -> list[float]:

@@ -58,7 +58,9 @@ def test_what_a_future_raises_is_raised_as_it_is(executor: ThreadPoolExecutor) -
     assert caught.value is error
 
 
-def test_a_future_that_fails_for_a_variant_is_a_variant_that_failed(executor: ThreadPoolExecutor) -> None:
+def test_a_future_that_fails_for_a_variant_is_a_variant_that_failed(
+    executor: ThreadPoolExecutor,
+) -> None:
     def search(query: str) -> Future[Any]:
         future: Future[Any] = Future()
         if query == REWRITE:
@@ -78,7 +80,9 @@ async def later(query: str) -> Any:
     return rows(query)
 
 
-async def test_a_plain_function_that_returns_a_coroutine_still_returns_what_can_be_awaited() -> None:
+async def test_a_plain_function_that_returns_a_coroutine_still_returns_what_can_be_awaited() -> (
+    None
+):
     pending = qtm.middleware(lambda query: later(query))(QUERY)
     assert inspect.isawaitable(pending)
     assert [row["id"] for row in await pending] == ["far", "near", "last"]

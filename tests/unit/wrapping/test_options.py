@@ -26,7 +26,9 @@ TAKERS: Final[dict[str, Callable[..., Any]]] = {
     "wrap": lambda **options: qm.wrap(search, **options),
     "transform": lambda **options: qm.transform("a question", **options),
     "compare": lambda **options: compare(search, {"q": "a question"}, {"q": {"a": 1}}, **options),
-    "compare of a wrapped one": lambda **options: compare(qm.wrap(search), {"q": "a"}, {"q": {"a": 1}}, **options),
+    "compare of a wrapped one": lambda **options: compare(
+        qm.wrap(search), {"q": "a"}, {"q": {"a": 1}}, **options
+    ),
     "ask_systems": lambda **options: ask_systems(search, "a question", **options),
 }
 
@@ -39,7 +41,9 @@ def test_an_option_that_nobody_knows_is_a_type_error(take: Callable[..., Any], n
 
 
 async def test_an_awaited_call_refuses_it_too() -> None:
-    with pytest.raises(TypeError, match=r"atransform\(\) has no option 'histroy'; did you mean history\?"):
+    with pytest.raises(
+        TypeError, match=r"atransform\(\) has no option 'histroy'; did you mean history\?"
+    ):
         await qm.atransform("a question", histroy=[])
 
 
@@ -77,11 +81,15 @@ def test_the_nearest_option_is_named(taker: str, name: str, meant: str) -> None:
 def test_a_setting_is_sent_to_the_config(taker: str, name: str, place: str) -> None:
     with pytest.raises(TypeError) as caught:
         TAKERS[taker](**{name: "rewrite"})
-    assert str(caught.value).endswith(f"has no option '{name}'; it is a setting: put it into {place}")
+    assert str(caught.value).endswith(
+        f"has no option '{name}'; it is a setting: put it into {place}"
+    )
 
 
 def test_an_option_of_the_middleware_is_sent_there() -> None:
-    with pytest.raises(TypeError, match=r"wrap\(\) has no option 'client'; it is an option of QueryMiddleware"):
+    with pytest.raises(
+        TypeError, match=r"wrap\(\) has no option 'client'; it is an option of QueryMiddleware"
+    ):
         qm.wrap(search, client=search)
 
 
@@ -101,8 +109,12 @@ def test_a_key_is_sent_to_the_environment_and_not_repeated() -> None:
     ],
     ids=["preset", "file", "mapping", "config"],
 )
-def test_a_config_in_place_of_the_function_is_refused_with_what_to_write(given: Any, written: str) -> None:
+def test_a_config_in_place_of_the_function_is_refused_with_what_to_write(
+    given: Any, written: str
+) -> None:
     with pytest.raises(TypeError) as caught:
         middleware(given)
     kind = type(given).__name__
-    assert str(caught.value) == f"middleware() must be given a function, not {kind}; write {written}"
+    assert (
+        str(caught.value) == f"middleware() must be given a function, not {kind}; write {written}"
+    )

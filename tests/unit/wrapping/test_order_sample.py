@@ -18,8 +18,13 @@ from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.wrapping.order_sample import Advice, JudgedSample, OrderSample, is_unlikely
 from tests.support.retrieval_world import WAYS, Way, scripted, search, transforming
 
-MOVES: Final = [f"Does {name} have any health concerns?" for name in ("Jaco", "Bella", "Rex", "Luna", "Max", "Milo")]
-STAYS: Final = [f"When does {name} walk?" for name in ("Jaco", "Bella", "Rex", "Luna", "Max", "Milo")]
+MOVES: Final = [
+    f"Does {name} have any health concerns?"
+    for name in ("Jaco", "Bella", "Rex", "Luna", "Max", "Milo")
+]
+STAYS: Final = [
+    f"When does {name} walk?" for name in ("Jaco", "Bella", "Rex", "Luna", "Max", "Milo")
+]
 FILLERS: Final = ["Cats sleep", "Birds sing", "Fish swim", "Bees hum", "Cows graze", "Mice run"]
 
 
@@ -41,7 +46,9 @@ def judge(questions: list[str], *relevant: str) -> list[dict[str, Any]]:
 
 
 def checked(questions: Any, fn: Any = find_pets, **options: Any) -> qtm.Check:
-    found: qtm.Check = qtm.QueryMiddleware(options.pop("config", None), **options).wrap(fn).check(questions)
+    found: qtm.Check = (
+        qtm.QueryMiddleware(options.pop("config", None), **options).wrap(fn).check(questions)
+    )
     return found
 
 
@@ -62,7 +69,9 @@ def rules(check: qtm.Check) -> qtm.Finding:
 def test_of_several_questions_it_is_said_for_how_many_another_passage_comes_first(way: Way) -> None:
     wrapped = way.wrap(find_pets).wrapped
     questions = [*MOVES[:2], *STAYS[:3]]
-    check = asyncio.run(wrapped.acheck(questions)) if way.name != "sync" else wrapped.check(questions)
+    check = (
+        asyncio.run(wrapped.acheck(questions)) if way.name != "sync" else wrapped.check(questions)
+    )
     sample = take_sample(check)
     assert (sample.asked, sample.failed, sample.other_first, sample.left_out) == (5, 0, 2, 0)
     assert "another passage is first in 2 of 5 questions" in find(check, "sample").text
@@ -86,7 +95,9 @@ def test_the_examples_are_those_whose_leader_was_clearest_and_their_texts_are_sh
         rows = find_pets(query, top_k)
         return [{**rows[0], "score": 0.79 + len(query) / 10_000, "text": "x " * 90_000}, *rows[1:]]
 
-    sample = take_sample(checked([*MOVES, "Does Bartholomew have any health concerns?"], lead_by_name))
+    sample = take_sample(
+        checked([*MOVES, "Does Bartholomew have any health concerns?"], lead_by_name)
+    )
     assert sample.other_first == 7
     assert "Bartholomew" in sample.examples[0].question
     assert all(len(it.before.text) <= 80 for it in sample.examples)
@@ -94,7 +105,10 @@ def test_the_examples_are_those_whose_leader_was_clearest_and_their_texts_are_sh
 
 def test_an_order_that_stays_for_three_questions_is_a_reason_to_leave_the_rules_off() -> None:
     check = checked(STAYS[:3])
-    assert (rules(check).values["advice"], rules(check).mend) == ("leave_off", "set keywordEvidence: false")
+    assert (rules(check).values["advice"], rules(check).mend) == (
+        "leave_off",
+        "set keywordEvidence: false",
+    )
     assert not check.helps
     assert "leave it off: the order does not change for any of 3 questions" in str(check)
 
@@ -108,7 +122,11 @@ def test_two_questions_are_too_few_to_advise_on() -> None:
 
 def test_one_question_has_no_sample() -> None:
     check = checked(MOVES[0])
-    assert (check.sample, check.to_dict()["sample"], rules(check).values["advice"]) == (None, None, "measure")
+    assert (check.sample, check.to_dict()["sample"], rules(check).values["advice"]) == (
+        None,
+        None,
+        "measure",
+    )
 
 
 def test_a_list_of_one_text_is_the_question_of_a_function_that_takes_it_so() -> None:
@@ -117,7 +135,11 @@ def test_a_list_of_one_text_is_the_question_of_a_function_that_takes_it_so() -> 
         return find_pets(query_texts[0], top_k)
 
     check = checked([MOVES[0]], find_first)
-    assert (check.sample, check.question, rules(check).values["advice"]) == (None, MOVES[0], "measure")
+    assert (check.sample, check.question, rules(check).values["advice"]) == (
+        None,
+        MOVES[0],
+        "measure",
+    )
 
 
 def test_questions_for_which_the_function_raises_are_reported_and_the_others_count() -> None:
@@ -167,7 +189,9 @@ def test_only_judgements_say_that_the_rules_will_help() -> None:
     assert rules(checked(MOVES)).values["advice"] == "measure"
     check = checked(judge(MOVES, "answer"))
     judged = take_sample(check).judged
-    assert judged == JudgedSample(questions=6, found=6, first_before=0, first_after=6, better=6, worse=0)
+    assert judged == JudgedSample(
+        questions=6, found=6, first_before=0, first_after=6, better=6, worse=0
+    )
     assert rules(check).values["advice"] == "keep"
     said = "in 6 judged questions, the answer is first for 6 instead of 0; its place is better for 6, worse for 0"
     assert find(check, "judged").text == rules(check).text == said
@@ -246,7 +270,10 @@ def test_who_has_few_passages_and_asks_no_model_is_told_that_one_call_gains_most
     count: int, config: Any, client: Any, is_told: bool, bare_environment: None
 ) -> None:
     def find_many(query: str, top_k: int = 4) -> Any:
-        rows = [{"id": str(n), "score": 0.9 - n / 100, "text": f"Note {n} on dogs"} for n in range(count)]
+        rows = [
+            {"id": str(n), "score": 0.9 - n / 100, "text": f"Note {n} on dogs"}
+            for n in range(count)
+        ]
         return rows[:top_k]
 
     report = str(checked("What does note 7 say?", find_many, config=config, client=client))
@@ -267,20 +294,28 @@ def test_a_promise_takes_more_than_luck(better: int, worse: int) -> None:
     luck = binomtest(better, moved, alternative="greater").pvalue if moved else 1.0
     assert is_unlikely(better, worse) == (luck < 0.05)
     judged = JudgedSample(moved, moved, 0, 0, better, worse)
-    advice, why = OrderSample(asked=50, left_out=0, failed=0, other_first=9, changed=9, judged=judged).advise()
+    advice, why = OrderSample(
+        asked=50, left_out=0, failed=0, other_first=9, changed=9, judged=judged
+    ).advise()
     assert (advice is Advice.KEEP) == is_unlikely(better, worse)
     assert (advice is Advice.LEAVE_OFF) == (worse >= better + 3)
     assert why == ("" if advice is Advice.MEASURE else str(judged))
 
 
-def test_what_was_asked_stands_in_no_log_and_no_repr(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+def test_what_was_asked_stands_in_no_log_and_no_repr(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
     def fail_for_rex(query: str, top_k: int = 4) -> Any:
         if "Rex" in query:
             raise KeyError(query)
         return find_pets(query, top_k)
 
     with caplog.at_level(logging.INFO, "qtmiddleware"):
-        check = checked(judge(MOVES, "answer"), fail_for_rex, config={"log": {"path": str(tmp_path / "log.jsonl")}})
+        check = checked(
+            judge(MOVES, "answer"),
+            fail_for_rex,
+            config={"log": {"path": str(tmp_path / "log.jsonl")}},
+        )
     assert list(tmp_path.iterdir()) == []
     for question in MOVES:
         assert question not in f"{check!r}{caplog.text}"

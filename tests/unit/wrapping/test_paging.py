@@ -25,7 +25,17 @@ from qtmiddleware.wrapping.signatures import read_signature
 from tests.support.retrieval_world import HISTORY, QUERY, WIDE, scripted
 
 QUESTION: Final = "a question"
-PRESETS: Final = ("rules", "words", "balanced", "thorough", "rerank", "research", "rewrite", "all", "stepback")
+PRESETS: Final = (
+    "rules",
+    "words",
+    "balanced",
+    "thorough",
+    "rerank",
+    "research",
+    "rewrite",
+    "all",
+    "stepback",
+)
 PATIENT: Final = {"llmTimeoutMs": 50_000, "deadlineMs": 55_000}
 ROWS: Final = [{"id": str(n), "score": 1 - n / 200, "text": f"Note {n} on dogs"} for n in range(97)]
 PLANTED: Final = 7
@@ -39,7 +49,9 @@ def page_of(fn: Callable[..., Any], *args: Any, page_arg: Any = None, **kwargs: 
 
 def middleware(preset: str = "rules", **more: Any) -> qtm.QueryMiddleware:
     config = qtm.Config.load(preset).overridden({"limits": PATIENT, **more})
-    return qtm.QueryMiddleware(config, client=ScriptedModel(scripted), reranker=lambda query, texts: [*map(len, texts)])
+    return qtm.QueryMiddleware(
+        config, client=ScriptedModel(scripted), reranker=lambda query, texts: [*map(len, texts)]
+    )
 
 
 class Calls:
@@ -71,18 +83,45 @@ def make_function(name: str, annotation: Any = None, default: Any = None) -> Cal
 
 
 NUMBERS: Final = (
-    *("offset", "skip", "start", "from_", "page", "page_number", "pageNumber", "page_no", "pageno", "page_index"),
+    *(
+        "offset",
+        "skip",
+        "start",
+        "from_",
+        "page",
+        "page_number",
+        "pageNumber",
+        "page_no",
+        "pageno",
+        "page_index",
+    ),
     *("start_index", "startIndex", "first_result", "row_offset", "currentPage", "from_index"),
 )
 TOKENS: Final = (
-    *("cursor", "page_token", "pageToken", "next_token", "pagination_token", "continuation_token", "next_cursor"),
+    *(
+        "cursor",
+        "page_token",
+        "pageToken",
+        "next_token",
+        "pagination_token",
+        "continuation_token",
+        "next_cursor",
+    ),
     *("after", "search_after", "starting_after", "scroll_id", "last_id"),
 )
 
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_a_parameter_that_counts_passages_or_pages_is_one(name: str) -> None:
-    for annotation in (None, int, "int", int | None, "int | None", "Optional[int]", Annotated[int, "from 0"]):
+    for annotation in (
+        None,
+        int,
+        "int",
+        int | None,
+        "int | None",
+        "Optional[int]",
+        Annotated[int, "from 0"],
+    ):
         search = make_function(name, annotation, 0)
         assert page_of(search, QUESTION) == name
         assert page_of(search, QUESTION, **{name: 20}) == name
@@ -93,7 +132,14 @@ def test_a_parameter_that_counts_passages_or_pages_is_one(name: str) -> None:
 @pytest.mark.parametrize("name", TOKENS)
 def test_a_parameter_that_goes_on_from_a_token_is_one(name: str) -> None:
     token = NewType("token", str)
-    for annotation in (None, str, "str | None", str | int | None, "Annotated[str | None, Query(min_length=4)]", token):
+    for annotation in (
+        None,
+        str,
+        "str | None",
+        str | int | None,
+        "Annotated[str | None, Query(min_length=4)]",
+        token,
+    ):
         search = make_function(name, annotation)
         assert page_of(search, QUESTION) == name
         assert page_of(search, QUESTION, **{name: "eyJpZCI6IDR9"}) == name
@@ -102,7 +148,10 @@ def test_a_parameter_that_goes_on_from_a_token_is_one(name: str) -> None:
 
 @pytest.mark.parametrize("value", [[0.93, "doc-7"], (1_700_000_000, "doc-7"), b"\x00\x10"])
 def test_the_values_of_the_last_passage_are_a_page(value: Any) -> None:
-    assert page_of(make_function("search_after", "list[Any] | None"), QUESTION, search_after=value) == "search_after"
+    assert (
+        page_of(make_function("search_after", "list[Any] | None"), QUESTION, search_after=value)
+        == "search_after"
+    )
 
 
 @pytest.mark.parametrize(
@@ -142,22 +191,45 @@ def test_the_values_of_the_last_passage_are_a_page(value: Any) -> None:
         ("limit", None, 4),
     ],
 )
-def test_a_date_a_database_cursor_or_a_filter_is_none(name: str, annotation: Any, value: Any) -> None:
-    assert page_of(make_function(name, annotation), QUESTION, **({} if value is None else {name: value})) == ""
+def test_a_date_a_database_cursor_or_a_filter_is_none(
+    name: str, annotation: Any, value: Any
+) -> None:
+    assert (
+        page_of(
+            make_function(name, annotation), QUESTION, **({} if value is None else {name: value})
+        )
+        == ""
+    )
 
 
 @given(kinds=st.permutations(["int", "None", "Path", "date"]))
-def test_a_page_may_be_any_of_several_types_and_none_that_is_only_noted_on_one(kinds: list[str]) -> None:
-    for any_of in (f"Union[{', '.join(kinds)}]", f"typing.Union[{', '.join(kinds)}]", " | ".join(kinds)):
+def test_a_page_may_be_any_of_several_types_and_none_that_is_only_noted_on_one(
+    kinds: list[str],
+) -> None:
+    for any_of in (
+        f"Union[{', '.join(kinds)}]",
+        f"typing.Union[{', '.join(kinds)}]",
+        " | ".join(kinds),
+    ):
         for annotation in (any_of, f"Optional[{any_of}]", f"Annotated[{any_of}, 'where to begin']"):
             assert page_of(make_function("offset", annotation), QUESTION) == "offset"
-    assert page_of(make_function("offset", f"Annotated[Path | None, {', '.join(kinds)}]"), QUESTION) == ""
-    assert page_of(make_function("offset", f"Annotated[Path | None, {kinds[0]!r}, 'int']"), QUESTION) == ""
+    assert (
+        page_of(make_function("offset", f"Annotated[Path | None, {', '.join(kinds)}]"), QUESTION)
+        == ""
+    )
+    assert (
+        page_of(make_function("offset", f"Annotated[Path | None, {kinds[0]!r}, 'int']"), QUESTION)
+        == ""
+    )
 
 
 def test_a_period_is_none_and_a_connection_of_graphql_is_one() -> None:
-    def between(query: str, k: int = 4, after: str | None = None, before: str | None = None) -> Any: ...
-    def connection(query: str, first: int = 4, after: str | None = None, before: str | None = None) -> Any: ...
+    def between(
+        query: str, k: int = 4, after: str | None = None, before: str | None = None
+    ) -> Any: ...
+    def connection(
+        query: str, first: int = 4, after: str | None = None, before: str | None = None
+    ) -> Any: ...
 
     assert page_of(between, QUESTION) == ""
     assert page_of(between, QUESTION, after="2024-01-01", before="2025-01-01") == ""
@@ -220,7 +292,9 @@ class Dated(BaseModel):
     before: str | None = None
 
 
-@pytest.mark.parametrize("value", [Where(), Page(), {"offset": 20, "limit": 4}, SimpleNamespace(offset=0)])
+@pytest.mark.parametrize(
+    "value", [Where(), Page(), {"offset": 20, "limit": 4}, SimpleNamespace(offset=0)]
+)
 def test_a_page_may_be_an_object(value: Any) -> None:
     for name in ("page", "paging", "pagination", "page_request"):
         assert page_of(make_function(name), QUESTION, **{name: value}) == name
@@ -248,14 +322,20 @@ def test_a_page_may_lie_beside_the_question_or_the_number(holder: Any, found: st
 
 
 @settings(max_examples=200)
-@given(name=st.sampled_from(NUMBERS + TOKENS), value=st.text() | st.integers() | st.floats() | st.binary() | st.none())
+@given(
+    name=st.sampled_from(NUMBERS + TOKENS),
+    value=st.text() | st.integers() | st.floats() | st.binary() | st.none(),
+)
 def test_whatever_is_passed_nothing_is_raised(name: str, value: Any) -> None:
     search = make_function(name)
     assert page_of(search, QUESTION, **{name: value}) in ("", name)
     assert page_of(lambda query, **kwargs: None, QUESTION, **{name: value}) in ("", name)
 
 
-@given(annotation=st.text() | st.sampled_from(["int[", "Annotated[]", "Optional[int, str]", "a.b[c.d[int]]", "(" * 99]))
+@given(
+    annotation=st.text()
+    | st.sampled_from(["int[", "Annotated[]", "Optional[int, str]", "a.b[c.d[int]]", "(" * 99])
+)
 def test_whatever_is_annotated_nothing_is_raised(annotation: str) -> None:
     assert page_of(make_function("offset", annotation), QUESTION) in ("", "offset")
 
@@ -273,7 +353,9 @@ def test_an_argument_that_cannot_be_looked_at_costs_nothing() -> None:
 # --- what comes of it ----------------------------------------------------------------------------------------------
 
 
-def turn_pages(wrapped: Any, size: int, *, is_async: bool, count: int = 4, **more: Any) -> list[list[Any]]:
+def turn_pages(
+    wrapped: Any, size: int, *, is_async: bool, count: int = 4, **more: Any
+) -> list[list[Any]]:
     pages = []
     for offset in range(0, count * size, size):
         found = wrapped(QUERY, limit=size, offset=offset, **more)
@@ -292,7 +374,9 @@ def test_all_pages_together_are_the_plain_ones_without_repeats(
     wrapped = middleware(preset).wrap(calls.asearch if is_async else calls.search)
     pages = turn_pages(wrapped, size, is_async=is_async)
     for number, page in enumerate(pages):
-        assert Counter(row["id"] for row in page) == Counter(row["id"] for row in calls.rows[number * size :][:size])
+        assert Counter(row["id"] for row in page) == Counter(
+            row["id"] for row in calls.rows[number * size :][:size]
+        )
     assert len(calls.seen) == len(pages), "one search for each page"
     assert {(query, limit) for query, limit, _ in calls.seen} == {(QUERY, size)}, "as it was called"
 
@@ -306,10 +390,18 @@ def test_within_a_page_the_answer_rises() -> None:
 
 def test_a_models_words_put_a_page_in_order_without_a_search() -> None:
     model = ScriptedModel({"rewrite": "Which medical conditions has the dog?"})
-    config = {"transformationType": "rewrite", "limits": PATIENT, "fusion": {"includeOriginal": False}}
+    config = {
+        "transformationType": "rewrite",
+        "limits": PATIENT,
+        "fusion": {"includeOriginal": False},
+    }
     rows = [*ROWS[20:24], {"id": "x", "score": 0.5, "text": "medical conditions"}]
     calls = Calls(rows)
-    found = qtm.QueryMiddleware(config, client=model).wrap(calls.search).retrieve(QUERY, limit=5, offset=0)
+    found = (
+        qtm.QueryMiddleware(config, client=model)
+        .wrap(calls.search)
+        .retrieve(QUERY, limit=5, offset=0)
+    )
     assert calls.seen == [(QUERY, 5, 0)]
     assert [variant.kind for variant in found.variants] == ["original"]
     assert found.matches[0].id == "x"
@@ -338,7 +430,11 @@ def test_a_model_whose_words_do_not_count_is_not_asked(more: dict[str, Any]) -> 
 @pytest.mark.parametrize("preset", ["rules", "balanced", "all"])
 def test_a_follow_up_stays_within_its_page(preset: str) -> None:
     calls = Calls()
-    found = middleware(preset).wrap(calls.search).retrieve("And his health?", limit=5, offset=5, history=HISTORY)
+    found = (
+        middleware(preset)
+        .wrap(calls.search)
+        .retrieve("And his health?", limit=5, offset=5, history=HISTORY)
+    )
     assert Counter(match.id for match in found.matches) == Counter("56789")
     assert len(calls.seen) == 1
 
@@ -361,8 +457,12 @@ def test_a_body_of_elastic_keeps_its_page() -> None:
     wrapped({"query": query, "size": 5})
     pages = [wrapped({"query": query, "size": 5, "from": place}) for place in (5, 10)]
     pages.append(wrapped({"query": query, "size": 5}))
-    assert sizes == [WIDE, 5, 5, 5], "the first page too, once a call has shown that there are pages"
-    assert sorted(int(row["id"]) for page in pages for row in page["hits"]["hits"]) == list(range(15))
+    assert sizes == [WIDE, 5, 5, 5], (
+        "the first page too, once a call has shown that there are pages"
+    )
+    assert sorted(int(row["id"]) for page in pages for row in page["hits"]["hits"]) == list(
+        range(15)
+    )
 
 
 def test_any_keywords_are_remembered_by_the_function_alone() -> None:
@@ -434,7 +534,9 @@ def test_any_name_can_be_named() -> None:
         limits.append(req["limit"])
         return ROWS[: req["limit"]]
 
-    wrapped = middleware().wrap(search, query_arg="req.text", top_k_arg="req.limit", page_arg="req.seite")
+    wrapped = middleware().wrap(
+        search, query_arg="req.text", top_k_arg="req.limit", page_arg="req.seite"
+    )
     wrapped({"text": QUERY, "limit": 5})
     assert limits == [5]
 
@@ -465,11 +567,19 @@ def test_an_impossible_one_is_refused(page_arg: Any, said: str) -> None:
 def test_a_check_says_so() -> None:
     check = middleware("words").wrap(Calls().search).check(QUERY)
     (finding,) = (it for it in check.findings if it.subject == "pages")
-    assert (finding.state, finding.values) == (qtm.CheckState.OK, {"argument": "offset", "named": False})
-    assert finding.mend == "wrap with page_arg=False if `offset` does not select a page, else with page_arg='offset'"
+    assert (finding.state, finding.values) == (
+        qtm.CheckState.OK,
+        {"argument": "offset", "named": False},
+    )
+    assert (
+        finding.mend
+        == "wrap with page_arg=False if `offset` does not select a page, else with page_arg='offset'"
+    )
     assert "pages             `offset` selects a page: qtmiddleware reorders" in str(check)
     searches = next(it for it in check.findings if it.subject == "searches")
     assert searches.values["most"] == 1
     assert not [
-        it for it in middleware().wrap(lambda query, top_k=4: ROWS).check(QUERY).findings if it.subject == "pages"
+        it
+        for it in middleware().wrap(lambda query, top_k=4: ROWS).check(QUERY).findings
+        if it.subject == "pages"
     ]

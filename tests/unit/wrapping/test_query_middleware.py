@@ -43,7 +43,12 @@ def test_a_file_configures_a_middleware(tmp_path: Path) -> None:
     qm = qtm.QueryMiddleware.from_file(path, client=ScriptedModel(scripted))
     assert (qm.settings.transformation_type, qm.settings.top_k) == ("stepback", 7)
     assert kinds(qm.wrap(plain).retrieve(QUERY)) == ["original", "step_back"]
-    assert qtm.middleware(config=path)(plain).retrieve(QUERY, config={"escalation": {"mode": "never"}}).status == "full"
+    assert (
+        qtm.middleware(config=path)(plain)
+        .retrieve(QUERY, config={"escalation": {"mode": "never"}})
+        .status
+        == "full"
+    )
 
 
 def test_a_bad_file_is_refused_with_the_place(tmp_path: Path) -> None:
@@ -58,7 +63,12 @@ def test_a_bad_file_is_refused_with_the_place(tmp_path: Path) -> None:
 def test_the_environment_lies_under_the_decorator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QTM_KEYWORD_EVIDENCE_CANDIDATES", "11")
     assert qtm.QueryMiddleware().settings.keyword_evidence.candidates == 11
-    assert qtm.QueryMiddleware({"keywordEvidence": {"candidates": 12}}).settings.keyword_evidence.candidates == 12
+    assert (
+        qtm.QueryMiddleware(
+            {"keywordEvidence": {"candidates": 12}}
+        ).settings.keyword_evidence.candidates
+        == 12
+    )
 
 
 def asked_for(searched: Any, **options: Any) -> int:
@@ -87,15 +97,22 @@ def test_the_call_goes_before_the_block_before_the_decorator(way: Way) -> None:
     assert asked_for(searched) == 20
 
 
-def test_a_block_takes_a_file_or_a_preset_too_and_says_what_else_it_does_not_take(tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text(json.dumps({"$comment": "More.", **candidates(30)}), encoding="utf-8")
+def test_a_block_takes_a_file_or_a_preset_too_and_says_what_else_it_does_not_take(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "x.json").write_text(
+        json.dumps({"$comment": "More.", **candidates(30)}), encoding="utf-8"
+    )
     searched = Way("sync").wrap(config=candidates(20))
     with qtm.override(tmp_path / "x.json"):
         assert asked_for(searched) == 30
     with qtm.override("off"):
         assert asked_for(searched) == 4
     for wrong in (qtm.Config.preset("off"), 7, None):
-        with pytest.raises(qtm.ConfigError, match=r"override must be a mapping"), qtm.override(wrong):
+        with (
+            pytest.raises(qtm.ConfigError, match=r"override must be a mapping"),
+            qtm.override(wrong),
+        ):
             pass
 
 
@@ -112,7 +129,10 @@ def test_an_error_says_what_the_settings_were_given_to() -> None:
 
 def test_blocks_add_to_each_other_key_by_key() -> None:
     searched = Way("sync").wrap()
-    with qtm.override({"keywordEvidence": {"candidates": 30}}), qtm.override({"keywordEvidence": {"weight": 0.0}}):
+    with (
+        qtm.override({"keywordEvidence": {"candidates": 30}}),
+        qtm.override({"keywordEvidence": {"weight": 0.0}}),
+    ):
         assert asked_for(searched) == 30
     with qtm.override({"keywordEvidence": {"enabled": False}}):
         assert asked_for(searched, config={"limits": {"maxQueryChars": 100}}) == 4
@@ -125,7 +145,9 @@ def test_blocks_add_to_each_other_key_by_key() -> None:
         ({"keywordEvidence": {"candidates": 30}}, {"keyword_evidence": {"candidates": 31}}),
     ],
 )
-def test_precedence_holds_across_both_spellings(block: dict[str, Any], call: dict[str, Any]) -> None:
+def test_precedence_holds_across_both_spellings(
+    block: dict[str, Any], call: dict[str, Any]
+) -> None:
     searched = Way("sync").wrap()
     with qtm.override(block):
         assert asked_for(searched) == 30
@@ -178,7 +200,9 @@ def test_an_override_of_the_transformation_holds_for_transform_and_preprocess() 
 # --- clients ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("client", [42, "gpt-4o-mini", object(), ScriptedModel], ids=lambda it: type(it).__name__)
+@pytest.mark.parametrize(
+    "client", [42, "gpt-4o-mini", object(), ScriptedModel], ids=lambda it: type(it).__name__
+)
 def test_what_is_no_client_is_refused(client: Any) -> None:
     with pytest.raises(qtm.ConfigError) as caught:
         qtm.QueryMiddleware(client=client)
@@ -190,17 +214,23 @@ def test_any_function_of_messages_is_a_client() -> None:
         assert [message["role"] for message in messages] == ["system", "user"]
         return json.dumps({"rewrite": REWRITE})
 
-    assert kinds(qtm.QueryMiddleware(transforming("rewrite"), client=model).wrap(plain).retrieve(QUERY)) == [
+    assert kinds(
+        qtm.QueryMiddleware(transforming("rewrite"), client=model).wrap(plain).retrieve(QUERY)
+    ) == [
         "original",
         "rewrite",
     ]
 
 
-def test_without_a_key_the_rules_work_and_the_model_is_told_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_key_the_rules_work_and_the_model_is_told_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "QTM_LLM_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     retrieval = qtm.QueryMiddleware(transforming("rewrite")).wrap(plain).retrieve(QUERY)
-    assert [(it.stage, it.reason) for it in retrieval.degradations] == [("transform.rewrite", "unauthorized")]
+    assert [(it.stage, it.reason) for it in retrieval.degradations] == [
+        ("transform.rewrite", "unauthorized")
+    ]
     assert retrieval.response == qtm.middleware(plain)(QUERY)
 
 
@@ -263,7 +293,9 @@ def rewrite_of(prompt: Prompt) -> Any:
 
 
 def test_one_question_gives_one_transformation(transformed: Any) -> None:
-    made = transformed(qtm.QueryMiddleware(transforming("combined"), client=ScriptedModel(scripted)), QUERY)
+    made = transformed(
+        qtm.QueryMiddleware(transforming("combined"), client=ScriptedModel(scripted)), QUERY
+    )
     assert made == qtm.Transformation(
         rewrite=REPLIES["combined"]["rewrite"],
         step_back=REPLIES["combined"]["step_back"],
@@ -279,7 +311,8 @@ def test_several_questions_keep_their_number_and_order(transformed: Any) -> None
     qm = qtm.QueryMiddleware(transforming("rewrite", limits={"maxConcurrency": 4}), client=model)
     made = transformed(qm, queries)
     assert [it.rewrite for it in made] == [
-        None if number in (3, 17) else f"{query} in other words" for number, query in enumerate(queries)
+        None if number in (3, 17) else f"{query} in other words"
+        for number, query in enumerate(queries)
     ]
     assert made[3].notes == (("transform.rewrite", "refused"),)
     assert made[17].notes == ()
@@ -287,19 +320,26 @@ def test_several_questions_keep_their_number_and_order(transformed: Any) -> None
 
 
 def test_no_questions_give_no_transformations(transformed: Any) -> None:
-    assert transformed(qtm.QueryMiddleware(transforming("rewrite"), client=ScriptedModel("x")), []) == []
+    assert (
+        transformed(qtm.QueryMiddleware(transforming("rewrite"), client=ScriptedModel("x")), [])
+        == []
+    )
 
 
 def test_a_question_that_cannot_be_transformed_is_empty_and_says_why(transformed: Any) -> None:
     qm = qtm.QueryMiddleware(transforming("all"), client=ScriptedModel(ModelError("rate_limited")))
     made = transformed(qm, QUERY)
     assert made.is_empty
-    assert made.notes == tuple((f"transform.{mode}", "rate_limited") for mode in ("rewrite", "stepback", "decompose"))
+    assert made.notes == tuple(
+        (f"transform.{mode}", "rate_limited") for mode in ("rewrite", "stepback", "decompose")
+    )
 
 
 def test_a_follow_up_is_transformed_with_its_history(transformed: Any) -> None:
     model = ScriptedModel(scripted)
-    made = transformed(qtm.QueryMiddleware(transforming("all"), client=model), FOLLOW_UP, history=HISTORY)
+    made = transformed(
+        qtm.QueryMiddleware(transforming("all"), client=model), FOLLOW_UP, history=HISTORY
+    )
     assert made.standalone == "What does Jaco eat?"
     first, *others = model.prompts
     assert first.mode == "standalone"
@@ -310,7 +350,9 @@ def test_a_follow_up_is_transformed_with_its_history(transformed: Any) -> None:
 
 def test_several_follow_ups_are_transformed_side_by_side(transformed: Any) -> None:
     made = transformed(
-        qtm.QueryMiddleware(transforming("all"), client=ScriptedModel(scripted)), [FOLLOW_UP, QUERY], history=HISTORY
+        qtm.QueryMiddleware(transforming("all"), client=ScriptedModel(scripted)),
+        [FOLLOW_UP, QUERY],
+        history=HISTORY,
     )
     assert [it.standalone for it in made] == ["What does Jaco eat?"] * 2
     assert all(it.rewrite and it.step_back and it.sub_queries for it in made)
@@ -319,12 +361,17 @@ def test_several_follow_ups_are_transformed_side_by_side(transformed: Any) -> No
 def test_settings_of_one_call_hold_for_transform(transformed: Any) -> None:
     qm = qtm.QueryMiddleware(client=ScriptedModel(scripted))
     assert transformed(qm, QUERY).is_empty
-    assert transformed(qm, QUERY, config={"transformationType": "hyde"}).hyde == REPLIES["hyde"]["hyde"]
+    assert (
+        transformed(qm, QUERY, config={"transformationType": "hyde"}).hyde
+        == REPLIES["hyde"]["hyde"]
+    )
 
 
 @pytest.mark.parametrize("position", [0, 9])
 @pytest.mark.parametrize("bad", ["", None, 7])
-def test_a_question_that_is_none_is_refused_before_any_call(position: int, bad: Any, transformed: Any) -> None:
+def test_a_question_that_is_none_is_refused_before_any_call(
+    position: int, bad: Any, transformed: Any
+) -> None:
     model = ScriptedModel(rewrite_of)
     qm = qtm.QueryMiddleware(transforming("rewrite", limits={"maxConcurrency": 2}), client=model)
     queries: list[Any] = ["What is it?"] * 10
@@ -335,5 +382,7 @@ def test_a_question_that_is_none_is_refused_before_any_call(position: int, bad: 
 
 
 def test_repr_of_a_transformation_shows_no_text(transformed: Any) -> None:
-    made = transformed(qtm.QueryMiddleware(transforming("combined"), client=ScriptedModel(scripted)), QUERY)
+    made = transformed(
+        qtm.QueryMiddleware(transforming("combined"), client=ScriptedModel(scripted)), QUERY
+    )
     assert "Jaco" not in repr(made)

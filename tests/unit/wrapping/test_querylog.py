@@ -21,7 +21,16 @@ from hypothesis import strategies as st
 from qtmiddleware import Hybrid, QueryMiddleware, preprocess
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.testing import ScriptedModel
-from qtmiddleware.types import Degradation, Key, Match, Ranking, Retrieval, Trace, Transformation, Variant
+from qtmiddleware.types import (
+    Degradation,
+    Key,
+    Match,
+    Ranking,
+    Retrieval,
+    Trace,
+    Transformation,
+    Variant,
+)
 from qtmiddleware.wrapping.query_log import QueryLog, TextWriter, build_record, hash_text
 from tests.support.log_lines import log_lines
 
@@ -120,20 +129,37 @@ STEPS: Final = ("initial_vector", "initial_bm25", "fusion", "rerank", "final")
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_every_step_of_a_hybrid_search_stands_there_with_titles_and_scores(way: str, path: Path) -> None:
+def test_every_step_of_a_hybrid_search_stands_there_with_titles_and_scores(
+    way: str, path: Path
+) -> None:
     def found(**scores: float) -> Any:
         return lambda _query, _top_k: [
-            {"id": it, "score": score, "text": f"text {it}", "metadata": {"title": it.upper(), "url": f"https://{it}"}}
+            {
+                "id": it,
+                "score": score,
+                "text": f"text {it}",
+                "metadata": {"title": it.upper(), "url": f"https://{it}"},
+            }
             for it, score in scores.items()
         ]
 
     def judge(_: str, texts: Sequence[str]) -> list[float]:
         return [float(ord(it[-1])) for it in texts]
 
-    config = {"transformationType": "rewrite", "log": {"path": str(path)}, "rerank": {"enabled": True}}
-    qm = QueryMiddleware(config, client=ScriptedModel({"rewrite": "illness of Jaco"}), reranker=judge)
+    config = {
+        "transformationType": "rewrite",
+        "log": {"path": str(path)},
+        "rerank": {"enabled": True},
+    }
+    qm = QueryMiddleware(
+        config, client=ScriptedModel({"rewrite": "illness of Jaco"}), reranker=judge
+    )
     wrapped = qm.wrap(Hybrid(found(a=0.9, b=0.8, c=0.1), found(b=3.5, d=1.5)))
-    made = wrapped.retrieve("Is Jaco ill?") if way == "sync" else asyncio.run(wrapped.aretrieve("Is Jaco ill?"))
+    made = (
+        wrapped.retrieve("Is Jaco ill?")
+        if way == "sync"
+        else asyncio.run(wrapped.aretrieve("Is Jaco ill?"))
+    )
     (entry,) = log_lines(path)
     steps = entry["retrieval_steps"]
     assert {it for it in steps if it != "searches"} == set(STEPS)
@@ -142,10 +168,16 @@ def test_every_step_of_a_hybrid_search_stands_there_with_titles_and_scores(way: 
         for row in steps[name]:
             assert (row["title"], row["url"]) == (row["id"].upper(), f"https://{row['id']}")
             assert isinstance(row["score"], float)
-    assert [(it["id"], it["score"]) for it in steps["initial_vector"]] == [("a", 0.9), ("b", 0.8), ("c", 0.1)]
+    assert [(it["id"], it["score"]) for it in steps["initial_vector"]] == [
+        ("a", 0.9),
+        ("b", 0.8),
+        ("c", 0.1),
+    ]
     assert [(it["id"], it["score"]) for it in steps["initial_bm25"]] == [("b", 3.5), ("d", 1.5)]
     assert [it["score"] for it in steps["fusion"]] == [round(it, 6) for it in made.fused_scores]
-    assert [(it["id"], it["score"]) for it in steps["rerank"]] == [(it, float(ord(it))) for it in "dcba"]
+    assert [(it["id"], it["score"]) for it in steps["rerank"]] == [
+        (it, float(ord(it))) for it in "dcba"
+    ]
     original, rewrite = steps["searches"]
     assert sorted(original) == ["found", "kind"]
     assert {name: rewrite[name] for name in STEPS[:2]} == {name: steps[name] for name in STEPS[:2]}
@@ -181,7 +213,9 @@ def test_a_retrieval_that_found_nothing_is_recorded() -> None:
 
 
 def test_a_passage_without_id_or_score_is_recorded_without() -> None:
-    entry = build_record(retrieval(keys=(("", "\0the passage itself"),), scores=(None,), metadata={}))
+    entry = build_record(
+        retrieval(keys=(("", "\0the passage itself"),), scores=(None,), metadata={})
+    )
     row = {"id": None, "namespace": ""}
     assert entry["retrieval_steps"]["fusion"] == entry["retrieval_steps"]["final"] == [row]
     assert entry["retrieval_steps"]["searches"][0]["found"] == [row]
@@ -190,7 +224,9 @@ def test_a_passage_without_id_or_score_is_recorded_without() -> None:
 # --- what it does not hold ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stem", ["1", "doc-7\0secret passage", "\0secret passage"], ids=["id", "document_id", "no_id"])
+@pytest.mark.parametrize(
+    "stem", ["1", "doc-7\0secret passage", "\0secret passage"], ids=["id", "document_id", "no_id"]
+)
 def test_no_passage_text_is_ever_recorded(stem: str) -> None:
     # A key holds the passage's text where there is no id, and after the id where that names a whole document.
     entry = build_record(retrieval(text="secret passage", keys=(("ns", stem),), scores=(0.5,)))
@@ -206,15 +242,33 @@ def test_query_texts_are_replaced_by_hashes_where_they_are_not_wanted() -> None:
     entry = build_record(retrieval("secret question"), TextWriter(query_text=False))
     assert not any("secret question" in it for it in strings(entry))
     assert entry["queries"] == [entry["variants"][0]["text"]]
-    assert all(it["text"].startswith("sha256:") and len(it["text"]) == 7 + 16 for it in entry["variants"])
+    assert all(
+        it["text"].startswith("sha256:") and len(it["text"]) == 7 + 16 for it in entry["variants"]
+    )
     assert entry["variants"][0]["text"] != entry["variants"][1]["text"]
-    assert build_record(retrieval("secret question"), TextWriter(query_text=False))["queries"] == entry["queries"]
+    assert (
+        build_record(retrieval("secret question"), TextWriter(query_text=False))["queries"]
+        == entry["queries"]
+    )
 
 
 def test_metadata_is_not_recorded_but_for_a_title_a_url_and_a_source() -> None:
-    metadata = {"title": "T", "url": "U", "source": "S", "ssn": "078-05-1120", "author": {"name": "N"}}
+    metadata = {
+        "title": "T",
+        "url": "U",
+        "source": "S",
+        "ssn": "078-05-1120",
+        "author": {"name": "N"},
+    }
     (row, _) = build_record(retrieval(metadata=metadata))["retrieval_steps"]["final"]
-    assert row == {"id": "1", "namespace": "ns", "title": "T", "url": "U", "source": "S", "score": 0.9}
+    assert row == {
+        "id": "1",
+        "namespace": "ns",
+        "title": "T",
+        "url": "U",
+        "source": "S",
+        "score": 0.9,
+    }
 
 
 def secret_out(text: str) -> str:
@@ -225,7 +279,10 @@ def test_what_redact_makes_of_the_texts_is_what_is_written(path: Path) -> None:
     QueryLog(path, redact=secret_out).write(retrieval())
     (entry,) = log_lines(path)
     assert entry["queries"] == ["What about [name]?"]
-    assert [it["text"] for it in entry["variants"]] == ["What about [name]?", "What about [name]? rewritten"]
+    assert [it["text"] for it in entry["variants"]] == [
+        "What about [name]?",
+        "What about [name]? rewritten",
+    ]
     assert b"Jaco" not in path.read_bytes()
 
 
@@ -266,7 +323,10 @@ def test_a_redact_that_fails_for_one_text_hashes_that_one(path: Path) -> None:
     with pytest.raises(ConfigError):
         QueryLog(path, redact=some).write(retrieval())
     (entry,) = log_lines(path)
-    assert [it["text"] for it in entry["variants"]] == ["[redacted]", hash_text("What about Jaco? rewritten")]
+    assert [it["text"] for it in entry["variants"]] == [
+        "[redacted]",
+        hash_text("What about Jaco? rewritten"),
+    ]
 
 
 def test_an_interrupt_in_redact_passes_and_nothing_is_written(path: Path) -> None:
@@ -296,7 +356,9 @@ def test_no_keyword_outlives_the_word_it_was_made_of(before: str, secret: str) -
     writer = TextWriter(lambda text: text.replace(secret, " "))
     if (left := writer.write(query)) != query:
         written = writer.write_keywords(preprocess(query), query)
-        assert set(re.findall(r"\w+", written.casefold())) <= set(re.findall(r"\w+", left.casefold()))
+        assert set(re.findall(r"\w+", written.casefold())) <= set(
+            re.findall(r"\w+", left.casefold())
+        )
 
 
 def test_a_log_is_printed_without_what_it_redacts_with(path: Path) -> None:
@@ -306,7 +368,9 @@ def test_a_log_is_printed_without_what_it_redacts_with(path: Path) -> None:
 # --- odd values ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("metadata", [{"title": object(), "url": b"x"}, {"title": {1, 2}}, {"source": float("nan")}])
+@pytest.mark.parametrize(
+    "metadata", [{"title": object(), "url": b"x"}, {"title": {1, 2}}, {"source": float("nan")}]
+)
 def test_metadata_that_is_no_text_is_left_out(metadata: dict[str, Any], path: Path) -> None:
     QueryLog(path).write(retrieval(metadata=metadata))
     (entry,) = log_lines(path)
@@ -386,7 +450,11 @@ def test_a_line_that_was_cut_off_spoils_no_other(path: Path) -> None:
     log.write(retrieval("third"))
     first, half, *others, end = path.read_bytes().split(b"\n")
     assert half == b'{"query_id": "ab'
-    assert [json.loads(line)["queries"] for line in (first, *others)] == [["first"], ["second"], ["third"]]
+    assert [json.loads(line)["queries"] for line in (first, *others)] == [
+        ["first"],
+        ["second"],
+        ["third"],
+    ]
     assert end == b""
 
 

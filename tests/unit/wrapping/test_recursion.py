@@ -62,7 +62,9 @@ class Recursive:
 
 @every_way
 @pytest.mark.parametrize("nested", ["call", "retrieve"])
-def test_a_function_that_searches_through_itself_searches_no_more_than_it_does_alone(way: str, nested: str) -> None:
+def test_a_function_that_searches_through_itself_searches_no_more_than_it_does_alone(
+    way: str, nested: str
+) -> None:
     recursive = Recursive(nested)
     assert ids(recursive.ask(way)) == ["near", "far"]
     # The question and its rewrite, each as deep as the function goes by itself.
@@ -81,7 +83,9 @@ def test_a_nested_call_returns_what_the_plain_function_does() -> None:
 def test_a_nested_retrieval_says_that_it_is_one(way: str) -> None:
     recursive = Recursive("retrieve")
     recursive.ask(way)
-    assert {(it.stage, it.reason) for found in recursive.found for it in found.degradations} == {("query", "nested")}
+    assert {(it.stage, it.reason) for found in recursive.found for it in found.degradations} == {
+        ("query", "nested")
+    }
     assert all(found.response == rows() and len(found.matches) == 3 for found in recursive.found)
 
 

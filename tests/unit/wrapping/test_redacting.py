@@ -36,7 +36,9 @@ def written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> str:
     return (tmp_path / "queries.jsonl").read_text() + caplog.text
 
 
-def test_log_and_debug_records_hold_what_redact_made(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_and_debug_records_hold_what_redact_made(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.DEBUG, "qtmiddleware"):
         retrieval = middleware(tmp_path, without_names).retrieve(QUERY)
     said = written(tmp_path, caplog)

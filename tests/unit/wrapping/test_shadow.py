@@ -31,7 +31,10 @@ TEXTS = {
 
 def search(query: str, top_k: int = 3) -> list[dict[str, Any]]:
     found = list(TEXTS.items())[:top_k]
-    return [{"id": name, "score": 0.9 - n / 20, "metadata": {"text": text}} for n, (name, text) in enumerate(found)]
+    return [
+        {"id": name, "score": 0.9 - n / 20, "metadata": {"text": text}}
+        for n, (name, text) in enumerate(found)
+    ]
 
 
 async def asearch(query: str, top_k: int = 3) -> list[dict[str, Any]]:
@@ -78,7 +81,12 @@ def test_the_caller_gets_the_plain_functions_own_object_and_the_difference_is_lo
     shadow = record["shadow"]
     assert [it["id"] for it in shadow["plain"]] == ["a", "b", "c"]
     assert "d" in [it["id"] for it in record["retrieval_steps"]["final"]]
-    assert (shadow["kept"], shadow["same_first"], shadow["same_order"], shadow["dropped"]) == (2, False, False, 0)
+    assert (shadow["kept"], shadow["same_first"], shadow["same_order"], shadow["dropped"]) == (
+        2,
+        False,
+        False,
+        0,
+    )
     assert "text" not in shadow["plain"][0]
     (said,) = [it for it in caplog.records if getattr(it, "qtm", {}).get("event") == "shadow"]
     assert "2 of 3 passages as in the plain result" in said.getMessage()
@@ -100,11 +108,15 @@ def test_a_share_of_nothing_retrieves_nothing_and_a_share_of_all_retrieves_all(
     assert len(records(log) if log.exists() else []) == runs
 
 
-def test_about_the_share_of_the_calls_is_retrieved(monkeypatch: pytest.MonkeyPatch, log: Path) -> None:
+def test_about_the_share_of_the_calls_is_retrieved(
+    monkeypatch: pytest.MonkeyPatch, log: Path
+) -> None:
     from qtmiddleware.wrapping import shadow
 
     draws = iter([0.05, 0.049, 0.9, 0.0])
-    monkeypatch.setattr(shadow, "_random", type("Draws", (), {"random": lambda self: next(draws)})())
+    monkeypatch.setattr(
+        shadow, "_random", type("Draws", (), {"random": lambda self: next(draws)})()
+    )
     assert [shadow.is_drawn(0.05) for _ in range(4)] == [False, True, False, True]
 
 
@@ -221,9 +233,13 @@ def test_one_call_may_leave_the_shadow_and_a_reload_ends_it(log: Path) -> None:
     assert "d" in ids(wrapped(QUERY))
 
 
-def test_a_model_is_asked_in_the_shadow_alone_and_an_answer_comes_from_the_plain_passages(log: Path) -> None:
+def test_a_model_is_asked_in_the_shadow_alone_and_an_answer_comes_from_the_plain_passages(
+    log: Path,
+) -> None:
     model = ScriptedModel('{"rewrite": "strategy of Nike for Europe"}')
-    qm = qtm.QueryMiddleware({"shadow": 1.0, "transformationType": "rewrite", "log": {"path": str(log)}}, client=model)
+    qm = qtm.QueryMiddleware(
+        {"shadow": 1.0, "transformationType": "rewrite", "log": {"path": str(log)}}, client=model
+    )
     wrapped = qm.wrap(search)
     found = wrapped.retrieve(QUERY)
     assert (found.trace.llm_calls, found.trace.searches) == (0, 1)
@@ -232,23 +248,31 @@ def test_a_model_is_asked_in_the_shadow_alone_and_an_answer_comes_from_the_plain
     assert [it.id for it in wrapped.answer(QUERY).matches] == ["a", "b", "c"]
 
 
-@given(share=st.one_of(st.floats(max_value=-1e-9), st.floats(min_value=1.0001), st.text(max_size=5)))
+@given(
+    share=st.one_of(st.floats(max_value=-1e-9), st.floats(min_value=1.0001), st.text(max_size=5))
+)
 def test_what_is_no_share_is_refused(share: Any) -> None:
     with pytest.raises(qtm.ConfigError, match="shadow"):
         qtm.Config.load({"shadow": share})
 
 
-def test_texts_of_passages_are_written_where_that_is_set_and_as_redact_leaves_them(log: Path) -> None:
+def test_texts_of_passages_are_written_where_that_is_set_and_as_redact_leaves_them(
+    log: Path,
+) -> None:
     config = {"shadow": 1.0, "log": {"path": str(log), "passageText": True}}
     qm = qtm.QueryMiddleware(config, redact=lambda text: text.replace("Nike", "[name]"))
     qm.wrap(search)(QUERY)
     finished(qm, 1)
     (record,) = records(log)
     assert record["shadow"]["plain"][0]["text"] == "[name] sells shoes"
-    assert "The strategy of [name] in Europe" in [it["text"] for it in record["retrieval_steps"]["final"]]
+    assert "The strategy of [name] in Europe" in [
+        it["text"] for it in record["retrieval_steps"]["final"]
+    ]
 
 
-def test_a_response_of_unknown_shape_is_passed_on_and_warned_of(log: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_response_of_unknown_shape_is_passed_on_and_warned_of(
+    log: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     qm = middleware(log)
     wrapped = qm.wrap(lambda query: 42)
     with caplog.at_level(logging.WARNING, "qtmiddleware"), warnings.catch_warnings():

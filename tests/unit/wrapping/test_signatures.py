@@ -199,7 +199,10 @@ def test_top_k_may_have_any_name_that_is_told() -> None:
 
 
 def test_a_function_without_top_k_is_never_given_one() -> None:
-    assert read_signature(lambda query: query).replace(("x",), {}, query="y", top_k=8) == (("y",), {})
+    assert read_signature(lambda query: query).replace(("x",), {}, query="y", top_k=8) == (
+        ("y",),
+        {},
+    )
 
 
 def test_the_told_parameter_goes_before_the_usual_names() -> None:
@@ -213,7 +216,10 @@ def test_the_told_parameter_goes_before_the_usual_names() -> None:
 
 def test_a_builtin_without_a_signature_takes_its_first_text() -> None:
     assert read_signature(dict.fromkeys).query(("ab",), {}) == "ab"
-    assert read_signature(getattr).replace((me, "search"), {}, query="keyworded", top_k=3) == ((me, "keyworded"), {})
+    assert read_signature(getattr).replace((me, "search"), {}, query="keyworded", top_k=3) == (
+        (me, "keyworded"),
+        {},
+    )
 
 
 def columns(query_embeddings: Any = None, query_texts: Any = None, n_results: int = 10) -> Any:
@@ -271,7 +277,10 @@ def test_pinecones_search_is_read_and_rewritten_in_every_form(
     kwargs = {"namespace": "ns", **kwargs}
     assert shape.query(args, kwargs) == "old"
     assert shape.top_k(args, kwargs) == 3
-    assert shape.replace(args, kwargs, query="new", top_k=50) == ((), {"namespace": "ns", **expected})
+    assert shape.replace(args, kwargs, query="new", top_k=50) == (
+        (),
+        {"namespace": "ns", **expected},
+    )
     assert kwargs == {"namespace": "ns", **before}
 
 
@@ -296,7 +305,9 @@ def older_search(namespace: str, query: Any, rerank: Any = None, fields: Any = N
 
 
 @pytest.mark.parametrize("make", [dict, Frozen])
-def test_the_nested_query_of_older_versions_is_read_by_position_and_by_name(make: Callable[..., Any]) -> None:
+def test_the_nested_query_of_older_versions_is_read_by_position_and_by_name(
+    make: Callable[..., Any],
+) -> None:
     query = make(inputs={"text": "old"}, top_k=3)
     new = make(inputs={"text": "new"}, top_k=50)
     for fn in (older_search, loose):
@@ -306,10 +317,15 @@ def test_the_nested_query_of_older_versions_is_read_by_position_and_by_name(make
             (),
             {"namespace": "n", "query": new},
         )
-    assert read_signature(older_search).replace(("n", query), {}, query="new", top_k=50) == (("n", new), {})
+    assert read_signature(older_search).replace(("n", query), {}, query="new", top_k=50) == (
+        ("n", new),
+        {},
+    )
 
 
-def older_query(*args: Any, top_k: int, vector: Any = None, namespace: Any = None, **kwargs: Any) -> Any:
+def older_query(
+    *args: Any, top_k: int, vector: Any = None, namespace: Any = None, **kwargs: Any
+) -> Any:
     """The signature of SDK 5 to 8."""
 
 
@@ -328,8 +344,18 @@ def by_odd_name(numbers: list[float]) -> Any: ...
         (older_query, ("t",), {"top_k": 3}, ((), {"vector": VECTOR, "top_k": 3})),
         (older_query, (), {"vector": "t", "top_k": 3}, ((), {"vector": VECTOR, "top_k": 3})),
         (INDEX.search, ("t",), {"namespace": "n"}, ((), {"vector": VECTOR, "namespace": "n"})),
-        (INDEX.search, (), {"namespace": "n", "inputs": {"text": "t"}}, ((), {"vector": VECTOR, "namespace": "n"})),
-        (INDEX.query_namespaces, ("t",), {"namespaces": ["n"]}, ((), {"vector": VECTOR, "namespaces": ["n"]})),
+        (
+            INDEX.search,
+            (),
+            {"namespace": "n", "inputs": {"text": "t"}},
+            ((), {"vector": VECTOR, "namespace": "n"}),
+        ),
+        (
+            INDEX.query_namespaces,
+            ("t",),
+            {"namespaces": ["n"]},
+            ((), {"vector": VECTOR, "namespaces": ["n"]}),
+        ),
         (by_vector, ("t", 3), {}, ((VECTOR, 3), {})),
         (by_vector, (), {"vector": "t"}, ((), {"vector": VECTOR})),
         (by_vector, (), {"query": "t"}, ((), {"vector": VECTOR})),
@@ -352,7 +378,10 @@ def test_a_nested_top_k_is_passed_on_where_a_vector_takes_the_place_of_the_text(
     shape = read_signature(INDEX.search, takes_vector=True)
     query = {"inputs": {"text": "t"}, "top_k": 3}
     expected = {"vector": VECTOR, "top_k": 50, "namespace": "n"}
-    assert shape.replace((), {"namespace": "n", "query": query}, query=VECTOR, top_k=50) == ((), expected)
+    assert shape.replace((), {"namespace": "n", "query": query}, query=VECTOR, top_k=50) == (
+        (),
+        expected,
+    )
 
 
 def annotated(of: list[float], k: int = 4) -> None: ...
@@ -391,16 +420,29 @@ def test_the_text_of_a_query_bundle_is_read_and_replaced_with_no_vector_of_the_f
         (lambda: read_signature(lambda *, foo: foo), "its parameters are: foo"),
         (lambda: read_signature(functools.partial(plain, "x")), "already sets 'query'"),
         (lambda: read_signature(functools.partial(plain, query="x")), "already sets 'query'"),
-        (lambda: read_signature(functools.partial(plain, "x"), query_arg="query"), "already sets 'query'"),
-        (lambda: read_signature(functools.partial(INDEX.search, inputs={"text": "x"})), "already sets 'inputs'"),
+        (
+            lambda: read_signature(functools.partial(plain, "x"), query_arg="query"),
+            "already sets 'query'",
+        ),
+        (
+            lambda: read_signature(functools.partial(INDEX.search, inputs={"text": "x"})),
+            "already sets 'inputs'",
+        ),
         (lambda: read_signature("not callable"), "is not callable"),  # type: ignore[arg-type]
         (lambda: read_signature(plain).query((), {}), "without a query"),
         (lambda: read_signature(loose).query((), {"namespace": "n"}), "query_arg="),
         (lambda: read_signature(INDEX.search).query((), {"inputs": {"image": "x"}}), "inputs.text"),
-        (lambda: read_signature(INDEX.search).query((), {"query": {"id": "x"}, "namespace": "n"}), "inputs.text"),
+        (
+            lambda: read_signature(INDEX.search).query(
+                (), {"query": {"id": "x"}, "namespace": "n"}
+            ),
+            "inputs.text",
+        ),
     ],
 )
-def test_what_cannot_be_wrapped_is_refused_with_advice(make: Callable[[], Any], advice: str) -> None:
+def test_what_cannot_be_wrapped_is_refused_with_advice(
+    make: Callable[[], Any], advice: str
+) -> None:
     with pytest.raises(WrapError) as caught:
         make()
     assert advice in str(caught.value)
@@ -410,7 +452,9 @@ def test_what_cannot_be_wrapped_is_refused_with_advice(make: Callable[[], Any], 
     query=st.text(),
     new=st.text(),
     top_k=st.none() | st.integers(1, 10_000),
-    rest=st.dictionaries(st.sampled_from(["namespace", "filter", "fields"]), st.recursive(st.integers(), st.lists)),
+    rest=st.dictionaries(
+        st.sampled_from(["namespace", "filter", "fields"]), st.recursive(st.integers(), st.lists)
+    ),
     form=st.sampled_from(["inputs", "query", "positional"]),
 )
 def test_only_the_query_and_top_k_change_and_nothing_is_mutated(
@@ -484,7 +528,20 @@ def test_every_kind_of_async_callable_is_told(fn: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "fn", [plain, me, me.search, Async, functools.partial(plain), wrapped, Holder(plain), len, loose, lambda q: q, None]
+    "fn",
+    [
+        plain,
+        me,
+        me.search,
+        Async,
+        functools.partial(plain),
+        wrapped,
+        Holder(plain),
+        len,
+        loose,
+        lambda q: q,
+        None,
+    ],
 )
 def test_a_sync_callable_is_no_async_one(fn: Any) -> None:
     assert not is_async(fn)

@@ -43,7 +43,10 @@ class Rewriting:
 
 
 def rewrites(model: Any, questions: Iterator[str], **options: Any) -> list[str | None]:
-    return [it.rewrite for it in qtm.QueryMiddleware(CONFIG, client=model).transform(questions, **options)]
+    return [
+        it.rewrite
+        for it in qtm.QueryMiddleware(CONFIG, client=model).transform(questions, **options)
+    ]
 
 
 def words(number: int) -> Iterator[str]:
@@ -69,7 +72,12 @@ def test_questions_are_taken_as_the_results_are() -> None:
 
 
 def test_what_a_busy_service_refuses_is_asked_again() -> None:
-    model = Rewriting(wordb=[ModelError("rate_limited", retry_after=0.01), ModelError("unavailable", retry_after=0.01)])
+    model = Rewriting(
+        wordb=[
+            ModelError("rate_limited", retry_after=0.01),
+            ModelError("unavailable", retry_after=0.01),
+        ]
+    )
     assert rewrites(model, words(4)) == [f"please {it}" for it in words(4)]
     assert sorted(model.asked) == sorted([*words(4), "wordb", "wordb"])
 
@@ -82,7 +90,9 @@ def test_what_the_model_does_not_give_is_empty_and_noted() -> None:
 
 
 def test_a_bad_question_is_told_where_it_stands() -> None:
-    results = qtm.QueryMiddleware(CONFIG, client=Rewriting()).transform(iter(["worda", " ", "wordc"]))
+    results = qtm.QueryMiddleware(CONFIG, client=Rewriting()).transform(
+        iter(["worda", " ", "wordc"])
+    )
     assert next(results).rewrite == "please worda"
     with pytest.raises(qtm.InvalidQuery, match="query must not be blank"):
         next(results)
@@ -125,14 +135,20 @@ class _Word:
 
 def test_a_stream_that_is_closed_begins_no_further_call() -> None:
     model = Rewriting()
-    results = qtm.QueryMiddleware(CONFIG, client=model).transform_stream((_Word(it) for it in words(26)), concurrency=1)
+    results = qtm.QueryMiddleware(CONFIG, client=model).transform_stream(
+        (_Word(it) for it in words(26)), concurrency=1
+    )
     next(results)
     results.close()
     assert len(model.asked) < 26
 
 
 def test_one_call_has_the_time_nobody_waits_for_unless_somebody_set_it() -> None:
-    for given, seconds in (({}, CALL_MS / 1e3), ({"llmTimeoutMs": 5_000}, 5.0), ({"deadlineMs": 9_000}, 9.0)):
+    for given, seconds in (
+        ({}, CALL_MS / 1e3),
+        ({"llmTimeoutMs": 5_000}, 5.0),
+        ({"deadlineMs": 9_000}, 9.0),
+    ):
         config = Config.load({"limits": given}, environ={})
         settings, found = be_patient(config, config.settings)
         assert found == seconds

@@ -59,7 +59,14 @@ def test_a_retrieval_tells_everything(way: Way) -> None:
     assert (retrieval.status, retrieval.degradations, retrieval.offsets) == ("full", (), ())
     assert retrieval.transformation == qtm.Transformation(rewrite=REPLIES["rewrite"]["rewrite"])
     assert {stage.name for stage in retrieval.trace.stages} >= {
-        *("preprocess", "search.original", "transform.rewrite", "search.variants", "fuse", "keyword_evidence")
+        *(
+            "preprocess",
+            "search.original",
+            "transform.rewrite",
+            "search.variants",
+            "fuse",
+            "keyword_evidence",
+        )
     }
 
 
@@ -73,12 +80,15 @@ def test_the_keywords_are_those_of_preprocess_and_none_where_it_could_not_run(qu
     ("config", "query"), [({"preprocess": False}, QUERY), ({}, " "), ({}, [0.1]), ({}, "x" * 9_000)]
 )
 def test_there_are_no_keywords_where_the_rules_did_not_run(config: Any, query: Any) -> None:
-    assert qtm.QueryMiddleware(config).wrap(lambda query, top_k=3: []).retrieve(query).keywords == ""
+    assert (
+        qtm.QueryMiddleware(config).wrap(lambda query, top_k=3: []).retrieve(query).keywords == ""
+    )
 
 
 @every_way
 @pytest.mark.parametrize(
-    "query", [" Jaco?\n", "JACO\u00a0\u2003?", "e\u0301 \u00e9", "\ud83d jaco", "a\x00b\r\n", "\ufeffjaco"]
+    "query",
+    [" Jaco?\n", "JACO\u00a0\u2003?", "e\u0301 \u00e9", "\ud83d jaco", "a\x00b\r\n", "\ufeffjaco"],
 )
 def test_the_original_query_is_what_came_in(query: str, way: Way) -> None:
     searched = way.wrap(config=transforming("rewrite"))
@@ -96,7 +106,11 @@ def test_a_fused_result_is_ordered_by_its_fused_scores() -> None:
 def test_the_weight_of_each_variant_is_the_one_it_had() -> None:
     config = transforming("decompose", fusion={"weights": {"original": 2.0, "subQueries": 0.5}})
     variants = Way("sync").wrap(config=config).retrieve(QUERY).variants
-    assert [(it.kind, it.weight) for it in variants] == [("original", 2.0), ("sub_query", 0.25), ("sub_query", 0.25)]
+    assert [(it.kind, it.weight) for it in variants] == [
+        ("original", 2.0),
+        ("sub_query", 0.25),
+        ("sub_query", 0.25),
+    ]
 
 
 @every_way
@@ -108,8 +122,13 @@ def test_what_was_searched_is_told_where_nothing_could_be_read(way: Way) -> None
 
 @every_way
 def test_the_trace_is_json_and_holds_no_text(way: Way) -> None:
-    script = {"rewrite": "Which illness does Jaco have?", "standalone": "Does Jaco have an illness?"}
-    retrieval = way.wrap(config=transforming("rewrite"), script=script).retrieve(QUERY, history=HISTORY)
+    script = {
+        "rewrite": "Which illness does Jaco have?",
+        "standalone": "Does Jaco have an illness?",
+    }
+    retrieval = way.wrap(config=transforming("rewrite"), script=script).retrieve(
+        QUERY, history=HISTORY
+    )
     told = json.dumps(retrieval.trace.to_dict(), allow_nan=False)
     for text in ("Jaco", "illness", "health", "vet"):
         assert text not in told
@@ -121,10 +140,20 @@ def test_the_trace_is_json_and_holds_no_text(way: Way) -> None:
 def test_no_repr_shows_a_text(with_ids: bool, way: Way) -> None:
     def respond(query: str, top_k: int) -> Any:
         rows = search(query, top_k)
-        return rows if with_ids else [{"text": row["metadata"]["text"], "score": row["score"]} for row in rows]
+        return (
+            rows
+            if with_ids
+            else [{"text": row["metadata"]["text"], "score": row["score"]} for row in rows]
+        )
 
     retrieval = way.wrap(respond, config=transforming("combined")).retrieve(QUERY)
-    parts = [*retrieval.matches, *retrieval.variants, *retrieval.rankings, retrieval.transformation, retrieval.trace]
+    parts = [
+        *retrieval.matches,
+        *retrieval.variants,
+        *retrieval.rankings,
+        retrieval.transformation,
+        retrieval.trace,
+    ]
     shown = " ".join(map(repr, [retrieval, *parts]))
     for text in ("Jaco", "dog", "shelter"):
         assert text not in shown
@@ -252,7 +281,10 @@ def test_one_middleware_serves_one_loop_after_another(way: str) -> None:
 
 
 def echo(query: str, top_k: int) -> Any:
-    return [{"id": query, "score": 0.9, "text": query}, {"id": "other", "score": 0.1, "text": "other"}]
+    return [
+        {"id": query, "score": 0.9, "text": query},
+        {"id": "other", "score": 0.1, "text": "other"},
+    ]
 
 
 def rewrite_of(prompt: Prompt) -> Any:
@@ -269,7 +301,9 @@ def assert_own(number: int, retrieval: qtm.Retrieval) -> None:
 def test_many_threads_do_not_mix_their_results() -> None:
     wrapped = Way("sync").wrap(echo, config=transforming("rewrite"), script=rewrite_of).wrapped
     with ThreadPoolExecutor(32) as pool:
-        found = pool.map(lambda number: wrapped.retrieve(f"What is number{number} about?"), range(96))
+        found = pool.map(
+            lambda number: wrapped.retrieve(f"What is number{number} about?"), range(96)
+        )
     for number, retrieval in enumerate(found):
         assert_own(number, retrieval)
 
@@ -279,7 +313,9 @@ def test_many_tasks_do_not_mix_their_results(way: str) -> None:
     wrapped = Way(way).wrap(echo, config=transforming("rewrite"), script=rewrite_of).wrapped
 
     async def all_of_them() -> Any:
-        return await asyncio.gather(*(wrapped.aretrieve(f"What is number{number} about?") for number in range(64)))
+        return await asyncio.gather(
+            *(wrapped.aretrieve(f"What is number{number} about?") for number in range(64))
+        )
 
     for number, retrieval in enumerate(asyncio.run(all_of_them())):
         assert_own(number, retrieval)
@@ -307,7 +343,11 @@ def test_context_variables_of_the_caller_are_seen_in_every_search(way: Way) -> N
 
 
 def retrieve_many(wrapped: Any, is_async: bool, *args: Any, **kwargs: Any) -> list[qtm.Retrieval]:
-    return asyncio.run(wrapped.aretrieve_many(*args, **kwargs)) if is_async else wrapped.retrieve_many(*args, **kwargs)
+    return (
+        asyncio.run(wrapped.aretrieve_many(*args, **kwargs))
+        if is_async
+        else wrapped.retrieve_many(*args, **kwargs)
+    )
 
 
 both_ways = pytest.mark.parametrize("is_async", [False, True])
@@ -316,7 +356,9 @@ both_ways = pytest.mark.parametrize("is_async", [False, True])
 @both_ways
 def test_a_list_of_queries_is_retrieved_as_each_by_itself(is_async: bool) -> None:
     asked = ["What does Jaco eat?", QUERY, " ", "What does Jaco eat?"]
-    wrapped = qtm.QueryMiddleware(transforming("rewrite"), client=ScriptedModel(scripted)).wrap(search)
+    wrapped = qtm.QueryMiddleware(transforming("rewrite"), client=ScriptedModel(scripted)).wrap(
+        search
+    )
     found = retrieve_many(wrapped, is_async, asked, top_k=2, config={"fusion": "rrf"})
     alone = [wrapped.retrieve(query, top_k=2, config={"fusion": "rrf"}) for query in asked]
     assert [it.original_query for it in found] == asked
@@ -340,7 +382,9 @@ def test_they_are_under_way_at_once_and_no_more_than_may_be(is_async: bool) -> N
         return [{"id": query, "score": 0.5, "text": visible.get()}]
 
     token = visible.set("the caller's")
-    found = retrieve_many(qtm.QueryMiddleware({"limits": {"maxConcurrency": 3}}).wrap(slow), is_async, list("abcdef"))
+    found = retrieve_many(
+        qtm.QueryMiddleware({"limits": {"maxConcurrency": 3}}).wrap(slow), is_async, list("abcdef")
+    )
     visible.reset(token)
     assert [it.matches[0].id for it in found] == list("abcdef")
     assert {it.matches[0].text for it in found} == {"the caller's"}
@@ -364,7 +408,9 @@ def test_the_list_stands_wherever_the_query_would(is_async: bool) -> None:
 
 
 @both_ways
-def test_a_list_of_one_is_a_list_of_queries_too_and_the_function_gets_that_one(is_async: bool) -> None:
+def test_a_list_of_one_is_a_list_of_queries_too_and_the_function_gets_that_one(
+    is_async: bool,
+) -> None:
     got = []
 
     def fetch(query: str, top_k: int = 2) -> list[dict[str, Any]]:

@@ -41,11 +41,15 @@ class Tariff:
         """What so many tokens cost."""
         # A sum of what a service says may be more than is priced, and must not be free for that.
         live = self.prices.cost(min(read, MOST_TOKENS // 2), min(written, MOST_TOKENS // 2))
-        return Cost(read, written, live, None if live is None or self.share is None else live * self.share)
+        return Cost(
+            read, written, live, None if live is None or self.share is None else live * self.share
+        )
 
     def estimate(self, parts: Iterable[Part]) -> Cost:
         """What *parts* cost at most: as many tokens as their bytes may be, and replies as long as they may get."""
-        sizes = [(part.size // TOKEN_BYTES, part.requests * (self.max_tokens or 0)) for part in parts]
+        sizes = [
+            (part.size // TOKEN_BYTES, part.requests * (self.max_tokens or 0)) for part in parts
+        ]
         return self.cost(sum(read for read, _ in sizes), sum(written for _, written in sizes))
 
     def sum_up(self, parts: Iterable[Part], usage: Usage) -> Cost:
@@ -53,7 +57,9 @@ class Tariff:
         sent = list(parts)
         size, requests = sum(part.size for part in sent), sum(part.requests for part in sent) or 1
         read = usage.uncounted * size // requests // TOKEN_BYTES
-        return self.cost(usage.read + read, usage.written + usage.uncounted * (self.max_tokens or 0))
+        return self.cost(
+            usage.read + read, usage.written + usage.uncounted * (self.max_tokens or 0)
+        )
 
     def check(self, budget: BudgetSettings, spent: Cost, planned: Cost) -> None:
         """Raise `ModelError` (``over_budget``) where *budget* has no room for what is *planned* beside what is *spent*.
@@ -61,17 +67,16 @@ class Tariff:
         What a batch costs where its price is not known is taken for the price one by one.
         """
         tokens = sum((spent.read, spent.written, planned.read, planned.written))
-        usd = sum(cost.live or 0.0 if cost.batch is None else cost.batch for cost in (spent, planned))
+        usd = sum(
+            cost.live or 0.0 if cost.batch is None else cost.batch for cost in (spent, planned)
+        )
         lacking = ""
         if budget.max_tokens is not None and tokens > budget.max_tokens:
-            lacking = (
-                f"budget.maxTokens allows {budget.max_tokens:,} tokens; with the next batch the total may be {tokens:,}"
-            )
+            lacking = f"budget.maxTokens allows {budget.max_tokens:,} tokens; with the next batch the total may be {tokens:,}"
         elif budget.max_usd is not None and usd > budget.max_usd:
-            lacking = (
-                f"budget.maxUsd allows {budget.max_usd:g} US dollars; with the next batch the total may be {usd:.2f}"
-            )
+            lacking = f"budget.maxUsd allows {budget.max_usd:g} US dollars; with the next batch the total may be {usd:.2f}"
         if lacking:
             raise ModelError(
-                "over_budget", f"{lacking}; raise the limit, or lower llm.maxTokens, the length assumed for each reply"
+                "over_budget",
+                f"{lacking}; raise the limit, or lower llm.maxTokens, the length assumed for each reply",
             )

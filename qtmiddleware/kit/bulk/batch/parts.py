@@ -78,8 +78,15 @@ def _read(said: Any) -> Read | None:
         return None
     response, error = said.get("response"), said.get("error")
     status = response.get("status_code") if isinstance(response, dict) else None
-    if isinstance(response, dict) and isinstance(status, int) and not isinstance(status, bool) and 0 <= status < 1_000:
-        return Read(id_, status, json.dumps(response.get("body")), "" if status < 400 else f"HTTP {status}")
+    if (
+        isinstance(response, dict)
+        and isinstance(status, int)
+        and not isinstance(status, bool)
+        and 0 <= status < 1_000
+    ):
+        return Read(
+            id_, status, json.dumps(response.get("body")), "" if status < 400 else f"HTTP {status}"
+        )
     code = error.get("code") if isinstance(error, dict) else None
     # Services like to quote texts in all that is no code.
     if isinstance(code, str) and code.isidentifier() and len(code) <= 40:

@@ -47,7 +47,9 @@ class BatchService:
     """
 
     def __init__(self, settings: Settings, client: Any = None) -> None:
-        if client is not None and (is_async_client(client) or not is_vendor_client(client, "chat.completions")):
+        if client is not None and (
+            is_async_client(client) or not is_vendor_client(client, "chat.completions")
+        ):
             raise ConfigError(
                 f"{type(client).__name__} cannot be used with --batch; use an openai.OpenAI client, or no client "
                 "and OPENAI_API_KEY",
@@ -82,7 +84,10 @@ class BatchService:
             try:
                 with self._explained("/batches"):
                     batch = self._once.batches.create(
-                        completion_window="24h", endpoint=ENDPOINT, input_file_id=file, metadata=dict(metadata)
+                        completion_window="24h",
+                        endpoint=ENDPOINT,
+                        input_file_id=file,
+                        metadata=dict(metadata),
                     )
                     return self._read(batch)
             except ModelError as error:
@@ -130,16 +135,23 @@ class BatchService:
 
         Raises `ModelError` (``too_long``) after so many *lines*, or *size* bytes: a file need not have an end.
         """
-        with self._explained("/files", of=file), self._client.files.with_streaming_response.content(file) as response:
+        with (
+            self._explained("/files", of=file),
+            self._client.files.with_streaming_response.content(file) as response,
+        ):
             for number, line in enumerate(split_lines(limit_size(response.iter_bytes(), size))):
                 if number == lines:
-                    raise ModelError("too_long", f"it has more than {lines:,} lines, and the rest was not read")
+                    raise ModelError(
+                        "too_long", f"it has more than {lines:,} lines, and the rest was not read"
+                    )
                 yield line
 
     def _read(self, batch: Any) -> dict[str, Any]:
         read = read_batch(batch.to_dict(mode="json", warnings=False))
         if not read:
-            raise ModelError("unparsable", f"the Batch API of {self.host} sent a batch without an id")
+            raise ModelError(
+                "unparsable", f"the Batch API of {self.host} sent a batch without an id"
+            )
         return read
 
     @contextmanager
@@ -152,8 +164,12 @@ class BatchService:
             status = status_of(error)
             if status in _NO_API:
                 what = f"knows no {of}: is this its key and project?" if of else "has no Batch API"
-                raise ModelError("rejected", f"{self.host} {what} (HTTP {status} for {path})") from None
-            raise read_client_error(error, f"the Batch API of {self.host}", timeout="the client's timeout") from None
+                raise ModelError(
+                    "rejected", f"{self.host} {what} (HTTP {status} for {path})"
+                ) from None
+            raise read_client_error(
+                error, f"the Batch API of {self.host}", timeout="the client's timeout"
+            ) from None
 
 
 def limit_size(chunks: Iterable[bytes], most: int) -> Iterator[bytes]:
@@ -162,7 +178,9 @@ def limit_size(chunks: Iterable[bytes], most: int) -> Iterator[bytes]:
     for chunk in chunks:
         size += len(chunk)
         if size > most:
-            raise ModelError("too_long", f"it is larger than {most:,} bytes, and the rest was not read")
+            raise ModelError(
+                "too_long", f"it is larger than {most:,} bytes, and the rest was not read"
+            )
         yield chunk
 
 

@@ -15,7 +15,13 @@ from typing import Any, Final, Self
 
 from qtmiddleware.errors import StoreError
 from qtmiddleware.kit.bulk.batch.parts import Read
-from qtmiddleware.kit.stores.sqlite.files import FAILURES, FileKind, describe_error, is_damage, open_file
+from qtmiddleware.kit.stores.sqlite.files import (
+    FAILURES,
+    FileKind,
+    describe_error,
+    is_damage,
+    open_file,
+)
 from qtmiddleware.providers.llms.openai.replies import count_tokens
 from qtmiddleware.runtime.budget import MOST_TOKENS
 
@@ -95,7 +101,13 @@ class Part:
         """What is known of it, as JSON takes it."""
         kept = ("id", "created_at", "expires_at", "output_file_id", "error_file_id")
         counts = {"requests": self.requests, "completed": self.completed, "failed": self.failed}
-        about = {"part": self.number, "status": self.status, **counts, "bytes": self.size, "collected": self.settled}
+        about = {
+            "part": self.number,
+            "status": self.status,
+            **counts,
+            "bytes": self.size,
+            "collected": self.settled,
+        }
         return {**about, "errors": self.errors, **{name: self.batch.get(name) for name in kept}}
 
     def _count(self, name: str) -> int:
@@ -111,11 +123,15 @@ def read_batch(said: Any) -> dict[str, Any]:
     found = said if isinstance(said, Mapping) else {}
     texts = ("id", "status", "input_file_id", "output_file_id", "error_file_id")
     batch: dict[str, Any] = {name: found[name] for name in texts if _is_name(found.get(name))}
-    batch |= {name: found[name] for name in ("created_at", "expires_at") if _is_time(found.get(name))}
+    batch |= {
+        name: found[name] for name in ("created_at", "expires_at") if _is_time(found.get(name))
+    }
     counts = found.get("request_counts")
     if isinstance(counts, Mapping):
         names = ("total", "completed", "failed")
-        batch["request_counts"] = {name: counts[name] for name in names if _is_count(counts.get(name))}
+        batch["request_counts"] = {
+            name: counts[name] for name in names if _is_count(counts.get(name))
+        }
     errors = found.get("errors")
     listed = errors.get("data") if isinstance(errors, Mapping) else None
     if isinstance(listed, list):
@@ -133,7 +149,9 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_time(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST_COUNT
+    return (
+        isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST_COUNT
+    )
 
 
 def _is_whole(value: Any) -> bool:
@@ -142,7 +160,10 @@ def _is_whole(value: Any) -> bool:
 
 def _read_error(error: Mapping[Any, Any]) -> dict[str, str]:
     texts = {name: error[name] for name in ("code", "message") if isinstance(error.get(name), str)}
-    return {name: it if len(it) <= _MOST_MESSAGE else f"{it[:_MOST_MESSAGE]}..." for name, it in texts.items()}
+    return {
+        name: it if len(it) <= _MOST_MESSAGE else f"{it[:_MOST_MESSAGE]}..."
+        for name, it in texts.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,10 +228,14 @@ class BatchState:
 
     def parts(self) -> list[Part]:
         """Every part, in the order they were sent."""
-        rows = self._rows("SELECT number, requests, bytes, file, batch, settled FROM parts ORDER BY number")
+        rows = self._rows(
+            "SELECT number, requests, bytes, file, batch, settled FROM parts ORDER BY number"
+        )
         return [self._read_part(*row) for row in rows]
 
-    def _read_part(self, number: Any, requests: Any, size: Any, file: Any, batch: Any, settled: Any) -> Part:
+    def _read_part(
+        self, number: Any, requests: Any, size: Any, file: Any, batch: Any, settled: Any
+    ) -> Part:
         try:
             said = read_batch(json.loads(batch)) if isinstance(batch, str) else {}
         except (ValueError, RecursionError):
@@ -225,7 +250,9 @@ class BatchState:
         with self._transaction() as connection:
             insert = "INSERT INTO parts (requests, bytes) VALUES (?, ?) RETURNING number"
             number: int = self._rows(insert, (len(ids), size))[0][0]
-            connection.executemany("INSERT OR REPLACE INTO requests VALUES (?, ?)", ((id_, number) for id_ in ids))
+            connection.executemany(
+                "INSERT OR REPLACE INTO requests VALUES (?, ?)", ((id_, number) for id_ in ids)
+            )
         return Part(number, len(ids), size, None, {}, settled=False)
 
     def set_file(self, part: Part, file: str) -> None:
@@ -242,7 +269,9 @@ class BatchState:
 
     def is_sent(self, id_: str) -> bool:
         """Whether the request *id_* is on its way."""
-        statement = "SELECT 1 FROM requests JOIN parts ON part = number WHERE id = ? AND NOT settled"
+        statement = (
+            "SELECT 1 FROM requests JOIN parts ON part = number WHERE id = ? AND NOT settled"
+        )
         return bool(self._rows(statement, (id_,)))
 
     def is_known(self, id_: str) -> bool:
@@ -255,7 +284,9 @@ class BatchState:
         with self._transaction() as connection:
             for reply in replies:
                 row = (reply.id, reply.status or 0, reply.body)
-                if connection.execute("INSERT OR IGNORE INTO replies VALUES (?, ?, ?)", row).rowcount:
+                if connection.execute(
+                    "INSERT OR IGNORE INTO replies VALUES (?, ?, ?)", row
+                ).rowcount:
                     usage = usage.add(row[1], reply.body)
             self.keep_fact("usage", json.dumps(astuple(usage)))
 
@@ -275,7 +306,11 @@ class BatchState:
             counts = json.loads(self.read_fact("usage") or "null")
         except (ValueError, RecursionError):
             counts = None
-        if isinstance(counts, list) and len(counts) == len(fields(Usage)) and all(map(_is_whole, counts)):
+        if (
+            isinstance(counts, list)
+            and len(counts) == len(fields(Usage))
+            and all(map(_is_whole, counts))
+        ):
             return Usage(*counts)
         # Files of before this was kept.
         usage = Usage()

@@ -22,7 +22,15 @@ from qtmiddleware.kit.bulk.batch.work import BatchWork
 from qtmiddleware.kit.bulk.fingerprint import describe_changes, parse_fingerprint, read_fingerprint
 from qtmiddleware.kit.bulk.journal import Journal, hold_journal
 from qtmiddleware.kit.bulk.queries import JSON_LINES, InputQuery, read_queries
-from qtmiddleware.kit.bulk.run import STDIN, BulkReport, Record, ShowBulk, build_record, open_source, select_open
+from qtmiddleware.kit.bulk.run import (
+    STDIN,
+    BulkReport,
+    Record,
+    ShowBulk,
+    build_record,
+    open_source,
+    select_open,
+)
 from qtmiddleware.providers.llms.recorded import RecordingModel
 from qtmiddleware.runtime.pace import Pace
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
@@ -68,19 +76,33 @@ class FilePass:
         """Yields after each question."""
         recording, pace = RecordingModel(model, self.recording), _NoPace(1)
         config = self.config.overridden(REPLAYED)
-        with self.source.open("rb") as file, QueryMiddleware(config, client=recording) as middleware:
-            lines = read_queries(file, config.settings, has_json=self.source.suffix.casefold() in JSON_LINES)
+        with (
+            self.source.open("rb") as file,
+            QueryMiddleware(config, client=recording) as middleware,
+        ):
+            lines = read_queries(
+                file, config.settings, has_json=self.source.suffix.casefold() in JSON_LINES
+            )
             for query in select_open(lines, self.journal, self.report, self._write):
                 # One at a time, as the model wants to be asked.
                 for transformed in middleware.transform_stream([query], concurrency=1, pace=pace):
                     if not model.is_waiting:
-                        self._write(build_record(self._price(transformed), middleware.preprocess(query.text)))
+                        self._write(
+                            build_record(
+                                self._price(transformed), middleware.preprocess(query.text)
+                            )
+                        )
                 yield
 
     def _price(self, transformed: Transformed[InputQuery]) -> Transformed[InputQuery]:
         share = self.share
-        costs = [None if share is None or it.cost_usd is None else it.cost_usd * share for it in transformed.replies]
-        replies = [replace(it, cost_usd=cost) for it, cost in zip(transformed.replies, costs, strict=True)]
+        costs = [
+            None if share is None or it.cost_usd is None else it.cost_usd * share
+            for it in transformed.replies
+        ]
+        replies = [
+            replace(it, cost_usd=cost) for it, cost in zip(transformed.replies, costs, strict=True)
+        ]
         return replace(transformed, replies=tuple(replies))
 
     def _write(self, record: Record) -> None:
@@ -109,7 +131,9 @@ def open_file_work(
     end of *source*. *client* is an ``openai.OpenAI``.
     """
     if source == STDIN:
-        raise ConfigError("--batch needs --file, because it reads the questions again each time", path="--file")
+        raise ConfigError(
+            "--batch needs --file, because it reads the questions again each time", path="--file"
+        )
     path = Path(out)
     report, began = BulkReport(), monotonic()
     fingerprint = read_fingerprint(config.settings)
@@ -126,7 +150,9 @@ def open_file_work(
     report.seconds = monotonic() - began
 
 
-def _check_unchanged(state: BatchState, fingerprint: Mapping[str, Any], file: BinaryIO, source: str) -> None:
+def _check_unchanged(
+    state: BatchState, fingerprint: Mapping[str, Any], file: BinaryIO, source: str
+) -> None:
     """Raise `ConfigError` where *state* is of another config or other questions than those of *file*, called *source*.
 
     Where there is nothing yet, or no *source* is given, it is of these from now on.

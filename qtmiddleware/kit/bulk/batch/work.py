@@ -14,7 +14,15 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.kit.bulk.batch.costs import TOKEN_BYTES, Cost, Tariff
 from qtmiddleware.kit.bulk.batch.model import BatchModel, digest
-from qtmiddleware.kit.bulk.batch.parts import LIMITS, Limits, Line, Read, read_line, split, write_line
+from qtmiddleware.kit.bulk.batch.parts import (
+    LIMITS,
+    Limits,
+    Line,
+    Read,
+    read_line,
+    split,
+    write_line,
+)
 from qtmiddleware.kit.bulk.batch.service import TRANSIENT, BatchService
 from qtmiddleware.kit.bulk.batch.state import ENDED, BatchState, Part
 from qtmiddleware.runtime.files import open_itself
@@ -86,7 +94,12 @@ class BatchStatus:
         """All of it, as JSON takes it."""
         plain = asdict(self)
         plain["tally"]["failures"] = dict(self.tally.failures)
-        return {**plain, **{name: [part.to_dict() for part in getattr(self, name)] for name in ("parts", "sent")}}
+        return {
+            **plain,
+            **{
+                name: [part.to_dict() for part in getattr(self, name)] for name in ("parts", "sent")
+            },
+        }
 
 
 class BatchWork:
@@ -97,7 +110,13 @@ class BatchWork:
     """
 
     def __init__(
-        self, settings: Settings, service: BatchService, state: BatchState, ask: Ask, *, limits: Limits = LIMITS
+        self,
+        settings: Settings,
+        service: BatchService,
+        state: BatchState,
+        ask: Ask,
+        *,
+        limits: Limits = LIMITS,
     ) -> None:
         self._settings = settings
         self._service = service
@@ -116,15 +135,24 @@ class BatchWork:
         """
         begun = [part for part in self._state.parts() if not part.batch and not part.settled]
         sent = [part for part in map(self._resume, begun) if part is not None]
-        size = self._limits.size if most_tokens is None else min(self._limits.size, most_tokens * TOKEN_BYTES)
+        size = (
+            self._limits.size
+            if most_tokens is None
+            else min(self._limits.size, most_tokens * TOKEN_BYTES)
+        )
         fresh: set[str] = set()
         missing = 0
-        for _, lines in groupby(split(self._open_lines(fresh), replace(self._limits, size=size)), key=itemgetter(0)):
+        for _, lines in groupby(
+            split(self._open_lines(fresh), replace(self._limits, size=size)), key=itemgetter(0)
+        ):
             if missing:
                 missing += sum(1 for _ in lines)
                 continue
             ids, size = self._write(line for _, line in lines)
-            if most_tokens is not None and (self._count_queued() + size) // TOKEN_BYTES > most_tokens:
+            if (
+                most_tokens is not None
+                and (self._count_queued() + size) // TOKEN_BYTES > most_tokens
+            ):
                 missing += len(ids)
                 continue
             self._check_budget(Part(0, len(ids), size, None, {}, settled=False))
@@ -153,7 +181,9 @@ class BatchWork:
         for requests in self._requests():
             waiting.update(map(digest, requests))
         underway = sum(map(self._state.is_sent, waiting))
-        return replace(self._build_status(missing=len(waiting) - underway, tally=tally), underway=underway)
+        return replace(
+            self._build_status(missing=len(waiting) - underway, tally=tally), underway=underway
+        )
 
     def cancel(self) -> BatchStatus:
         """Stop the batches under way; what they have answered by then is there to be collected."""
@@ -273,7 +303,10 @@ class BatchWork:
 
     def _fetch_file(self, file: str, what: str, requests: int, least: int, tally: Tally) -> None:
         """Keep what *file* holds, called *what*; it should have *least* lines, and was made of so many *requests*."""
-        most = {"lines": LINES * requests + SPARE_LINES, "size": REPLY_BYTES * requests + SPARE_BYTES}
+        most = {
+            "lines": LINES * requests + SPARE_LINES,
+            "size": REPLY_BYTES * requests + SPARE_BYTES,
+        }
         for left in reversed(range(DOWNLOADS)):
             attempt = Tally()
             try:

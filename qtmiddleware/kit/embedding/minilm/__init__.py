@@ -34,7 +34,13 @@ from qtmiddleware.kit.embedding.minilm.files import (
     find_installed_files,
     hash_file,
 )
-from qtmiddleware.kit.embedding.minilm.forward import HIDDEN, Weights, arrange_weights, encode, list_shapes
+from qtmiddleware.kit.embedding.minilm.forward import (
+    HIDDEN,
+    Weights,
+    arrange_weights,
+    encode,
+    list_shapes,
+)
 from qtmiddleware.providers import replace_surrogates
 from qtmiddleware.runtime.forking import ForkLock
 
@@ -99,7 +105,9 @@ class MiniLMEmbedder:
         tokens = [tokenizer.encode(replace_surrogates(text[:MAX_CHARS])).ids for text in texts]
         vectors: list[list[float]] = [[]] * len(texts)
         for batch in _group_by_length(tokens):
-            for at, vector in zip(batch, encode(weights, [tokens[at] for at in batch]), strict=True):
+            for at, vector in zip(
+                batch, encode(weights, [tokens[at] for at in batch]), strict=True
+            ):
                 vectors[at] = vector.tolist()
         return vectors
 
@@ -163,7 +171,9 @@ def _read_tokenizer(files: ModelFiles) -> Tokenizer:
     try:
         tokenizer: Tokenizer = Tokenizer.from_file(str(files.tokenizer))
     except Exception as error:  # The library raises bare exceptions.
-        raise EmbeddingError(f"{files.tokenizer} is not a tokenizer: {error}; {files.remedy}") from error
+        raise EmbeddingError(
+            f"{files.tokenizer} is not a tokenizer: {error}; {files.remedy}"
+        ) from error
     tokenizer.enable_truncation(MAX_TOKENS)
     tokenizer.no_padding()
     return tokenizer
@@ -179,7 +189,9 @@ def _read_tensors(files: ModelFiles) -> dict[str, Any]:
             held = set(file.keys())
             tensors = {name: file.get_tensor(name) for name in shapes if name in held}
     except (OSError, SafetensorError, TypeError) as error:
-        raise EmbeddingError(f"{files.weights} cannot be read as safetensors: {error}; {files.remedy}") from error
+        raise EmbeddingError(
+            f"{files.weights} cannot be read as safetensors: {error}; {files.remedy}"
+        ) from error
     for name, shape in shapes.items():
         found = tensors[name].shape if name in tensors else "missing"
         if found != shape:

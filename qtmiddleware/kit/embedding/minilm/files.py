@@ -64,7 +64,9 @@ def hash_file(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise EmbeddingError(f"{path} cannot be read: {error.strerror or type(error).__name__}") from error
+        raise EmbeddingError(
+            f"{path} cannot be read: {error.strerror or type(error).__name__}"
+        ) from error
 
 
 def find_given_files(folder: Path) -> ModelFiles:
@@ -121,10 +123,14 @@ def download(folder: Path) -> None:
     base = (os.environ.get("HF_ENDPOINT") or HUB).rstrip("/")
     if any(mark in base for mark in "@?#"):
         # Nothing of it is ever shown, then.
-        raise EmbeddingError("HF_ENDPOINT must be an address without a user name, password or query")
+        raise EmbeddingError(
+            "HF_ENDPOINT must be an address without a user name, password or query"
+        )
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in {"1", "true", "yes", "on"}:
         raise EmbeddingError("HF_HUB_OFFLINE forbids the download")
-    _log.info("downloading %s (91 MB, once) from %s into %s", MODEL, base, folder, event="model_download")
+    _log.info(
+        "downloading %s (91 MB, once) from %s into %s", MODEL, base, folder, event="model_download"
+    )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, expected in SHA256.items():
@@ -146,11 +152,15 @@ def _fetch(url: str, target: Path, expected: str) -> None:
             digest = hashlib.sha256()
             while chunk := response.read(_CHUNK):
                 if file.tell() > MOST_BYTES:
-                    raise EmbeddingError(f"{url} sent more than {MOST_BYTES:,} bytes, so it is not the official file")
+                    raise EmbeddingError(
+                        f"{url} sent more than {MOST_BYTES:,} bytes, so it is not the official file"
+                    )
                 digest.update(chunk)
                 file.write(chunk)
         if digest.hexdigest() != expected:
-            raise EmbeddingError(f"{url} sent a file that is not the official one (its sha256 is not {expected})")
+            raise EmbeddingError(
+                f"{url} sent a file that is not the official one (its sha256 is not {expected})"
+            )
         Path(name).replace(target)
     except HTTPException as error:
         raise OSError(f"{type(error).__name__} from {url}") from error

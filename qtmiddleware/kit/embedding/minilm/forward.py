@@ -128,9 +128,16 @@ def arrange_weights(tensors: Mapping[str, Any]) -> Weights:
 
     def dense(*names: str) -> Dense:
         """The named maps side by side, as one; queries are scaled here once, in place of every score later."""
-        scales = [np.float32(1.0 / sqrt(HEAD_SIZE) if name.endswith(".query") else 1.0) for name in names]
+        scales = [
+            np.float32(1.0 / sqrt(HEAD_SIZE) if name.endswith(".query") else 1.0) for name in names
+        ]
         weight, bias = (
-            np.concatenate([tensors[f"{name}.{part}"] * scale for name, scale in zip(names, scales, strict=True)])
+            np.concatenate(
+                [
+                    tensors[f"{name}.{part}"] * scale
+                    for name, scale in zip(names, scales, strict=True)
+                ]
+            )
             for part in ("weight", "bias")
         )
         return Dense(np.ascontiguousarray(weight.T, dtype=np.float32), bias.astype(np.float32))
@@ -150,7 +157,10 @@ def arrange_weights(tensors: Mapping[str, Any]) -> Weights:
 
     at = "embeddings"
     # All tokens are of the first type, so its row is added to the positions once and for all.
-    positions = tensors[f"{at}.position_embeddings.weight"] + tensors[f"{at}.token_type_embeddings.weight"][0]
+    positions = (
+        tensors[f"{at}.position_embeddings.weight"]
+        + tensors[f"{at}.token_type_embeddings.weight"][0]
+    )
     return Weights(
         words=tensors[f"{at}.word_embeddings.weight"].astype(np.float32),
         positions=positions.astype(np.float32),
@@ -179,7 +189,9 @@ def encode_tokens(weights: Weights, token_ids: Sequence[Sequence[int]]) -> Float
     import numpy as np
 
     lengths = [len(ids) for ids in token_ids]
-    rows: Floats = weights.words[np.concatenate([np.asarray(ids, dtype=np.int64) for ids in token_ids])]
+    rows: Floats = weights.words[
+        np.concatenate([np.asarray(ids, dtype=np.int64) for ids in token_ids])
+    ]
     rows += weights.positions[np.concatenate([np.arange(length) for length in lengths])]
     rows = weights.norm(rows)
     for layer in weights.layers:

@@ -15,7 +15,12 @@ from qtmiddleware.kit.evaluation.bench.bench import (
     open_model,
 )
 from qtmiddleware.kit.evaluation.bench.caches import CachedEmbedder, CachedModel
-from qtmiddleware.kit.evaluation.bench.function import READING, Forecast, FunctionSource, forecast_searches
+from qtmiddleware.kit.evaluation.bench.function import (
+    READING,
+    Forecast,
+    FunctionSource,
+    forecast_searches,
+)
 from qtmiddleware.kit.evaluation.bench.recordings import EstimatedModel
 
 __all__ = [

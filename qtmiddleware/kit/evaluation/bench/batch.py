@@ -10,7 +10,12 @@ from typing import Any
 from qtmiddleware.kit.bulk.batch.model import BatchModel
 from qtmiddleware.kit.bulk.batch.transforming import REPLAYED
 from qtmiddleware.kit.evaluation import TOP_K
-from qtmiddleware.kit.evaluation.bench.bench import BenchOptions, OpenedBench, build_config, open_bench
+from qtmiddleware.kit.evaluation.bench.bench import (
+    BenchOptions,
+    OpenedBench,
+    build_config,
+    open_bench,
+)
 from qtmiddleware.kit.evaluation.bench.recordings import EstimatedModel
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 

@@ -35,9 +35,18 @@ from qtmiddleware.kit.evaluation import (
     run_of,
 )
 from qtmiddleware.kit.evaluation.bench.caches import CachedEmbedder, CachedModel
-from qtmiddleware.kit.evaluation.bench.function import Forecast, FunctionSource, forecast_searches, open_function
+from qtmiddleware.kit.evaluation.bench.function import (
+    Forecast,
+    FunctionSource,
+    forecast_searches,
+    open_function,
+)
 from qtmiddleware.kit.evaluation.bench.kept_runs import KeptRuns
-from qtmiddleware.kit.evaluation.bench.recordings import EstimatedModel, list_fields, select_recorded
+from qtmiddleware.kit.evaluation.bench.recordings import (
+    EstimatedModel,
+    list_fields,
+    select_recorded,
+)
 from qtmiddleware.kit.evaluation.compare import measure_systems
 from qtmiddleware.kit.evaluation.own_function import OwnFunction, refuse_running_loop
 from qtmiddleware.kit.stores import SQLiteStore
@@ -77,7 +86,9 @@ class Bench:
     def wrap(self, settings: Mapping[str, Any]) -> Wrapped[..., Any]:
         """Return the search of the index with the middleware of *settings* around it."""
         config = build_config(settings).overridden({"store": {"readPrice": self.read_price}})
-        wrapped: Any = QueryMiddleware(config, client=self.model, store=self.store, embedder=self.embedder).retriever
+        wrapped: Any = QueryMiddleware(
+            config, client=self.model, store=self.store, embedder=self.embedder
+        ).retriever
         return wrapped  # type: ignore[no-any-return]
 
     def retrieve(self, settings: Mapping[str, Any], question: Question) -> Retrieval:
@@ -102,7 +113,11 @@ class Bench:
         return run
 
     def _record_replays(self) -> AbstractContextManager[Mapping[str, float]]:
-        return self.embedder.record_replays() if isinstance(self.embedder, CachedEmbedder) else nullcontext({})
+        return (
+            self.embedder.record_replays()
+            if isinstance(self.embedder, CachedEmbedder)
+            else nullcontext({})
+        )
 
     # A method: the bench is what the systems are made of.
     measure = measure_systems
@@ -113,7 +128,11 @@ def build_config(settings: Mapping[str, Any]) -> Config:
 
     A model that fails is asked all the same: what is measured is the system, not the outage before.
     """
-    return Config.load(MEASURED, environ={}).overridden(settings).overridden({"breaker": {"enabled": False}})
+    return (
+        Config.load(MEASURED, environ={})
+        .overridden(settings)
+        .overridden({"breaker": {"enabled": False}})
+    )
 
 
 def build_index(
@@ -158,7 +177,9 @@ def open_index(
     embedded for a `CachedEmbedder`, where its model runs on these machines; this process does by default.
     """
     passages = replace(data, questions=(), qrels={}).data_hash
-    name = hashlib.sha256(f"{passages}\n{embedder.name}\n{embedder.dimension}".encode()).hexdigest()[:16]
+    name = hashlib.sha256(
+        f"{passages}\n{embedder.name}\n{embedder.dimension}".encode()
+    ).hexdigest()[:16]
     path = folder / f"index-{name}.sqlite"
     store = SQLiteStore(path, embedding_model=embedder.name, dimension=embedder.dimension)
     if store.count() == len(data.passages):
@@ -166,7 +187,11 @@ def open_index(
     store.close()
     if engine is not None and isinstance(embedder, CachedEmbedder):
         pages = ([passage.text for passage in page] for page in _read_pages(data))
-        embedder.embed_ahead(pages, engine, None if progress is None else partial(progress, "embedding by the engine"))
+        embedder.embed_ahead(
+            pages,
+            engine,
+            None if progress is None else partial(progress, "embedding by the engine"),
+        )
     return build_index(data, path, embedder, progress=progress)
 
 
@@ -201,7 +226,9 @@ class OpenedBench:
 
     def forecast(self, systems: Mapping[str, Mapping[str, Any]], *, deep: bool = False) -> Forecast:
         """Return how often a function of the user's own is called at most to measure *systems*."""
-        return forecast_searches(cast(OwnFunction, self.bench), self.data, systems, has_model=self.has_model, deep=deep)
+        return forecast_searches(
+            cast(OwnFunction, self.bench), self.data, systems, has_model=self.has_model, deep=deep
+        )
 
     def measure(
         self,
@@ -218,9 +245,21 @@ class OpenedBench:
         `ConfigError` for a function of the user's own that never returned an id that is judged.
         """
         if self.has_model and self.recorded is None and self.bench.model is not None:
-            ask_ahead(self.bench.model, self.data, systems, concurrency=self.concurrency, progress=progress)
+            ask_ahead(
+                self.bench.model,
+                self.data,
+                systems,
+                concurrency=self.concurrency,
+                progress=progress,
+            )
         comparison = measure_systems(
-            self.bench, self.data, systems, deep=deep, notes=self.notes, seed=seed, progress=progress
+            self.bench,
+            self.data,
+            systems,
+            deep=deep,
+            notes=self.notes,
+            seed=seed,
+            progress=progress,
         )
         if isinstance(self.bench, OwnFunction) and self.bench.ids is not None:
             self.bench.ids.finish()
@@ -278,7 +317,9 @@ class BenchOptions:
         if self.recordings is not None and self.record is not None:
             raise ConfigError("pass --recordings or --record, not both", path="record")
         if self.has_own_model and (self.recordings, self.record, self.client) != (None, None, None):
-            message = "the function is already wrapped and uses its own model; name the plain function"
+            message = (
+                "the function is already wrapped and uses its own model; name the plain function"
+            )
             raise ConfigError(message, path="function")
 
     @property
@@ -342,13 +383,24 @@ def _open_replies(data: Dataset, options: BenchOptions, stack: ExitStack) -> _Re
     settings, function, recordings = options.settings, options.function, options.recordings
     if function is not None and options.has_own_model:
         has_model = function.fn.middleware._components.has_model
-        note = f"{function.name} uses its own model; its replies are not kept." if has_model else _NO_MODEL_ASKED
+        note = (
+            f"{function.name} uses its own model; its replies are not kept."
+            if has_model
+            else _NO_MODEL_ASKED
+        )
         return _Replies(data, None, has_model, (note,))
     if recordings is not None:
         replayed, known, recorded = select_recorded(data, recordings)
-        prices = {"input_price": settings.llm.input_price, "output_price": settings.llm.output_price}
-        estimated = EstimatedModel(replayed, settings.transformation_model, options.model_ms / 1e3, **prices)
-        notes = _describe_recording(recordings, options.model_ms, len(known.questions), len(data.questions))
+        prices = {
+            "input_price": settings.llm.input_price,
+            "output_price": settings.llm.output_price,
+        }
+        estimated = EstimatedModel(
+            replayed, settings.transformation_model, options.model_ms / 1e3, **prices
+        )
+        notes = _describe_recording(
+            recordings, options.model_ms, len(known.questions), len(data.questions)
+        )
         return _Replies(known, estimated, True, (*notes, estimated.note), recorded)
     has_model = options.client is not None or has_language_model(settings)
     model = stack.enter_context(open_model(settings, client=options.client, cache=options.cache))
@@ -366,7 +418,9 @@ def _draw_questions(data: Dataset, options: BenchOptions) -> tuple[Dataset, list
         notes.append(f"{count} of {len(data.questions)} questions, drawn with seed {options.seed}.")
         data = data.sampled(count, seed=options.seed)
     if data.is_synthetic:
-        notes.append("The questions are synthetic: a language model wrote them from the passages that answer them.")
+        notes.append(
+            "The questions are synthetic: a language model wrote them from the passages that answer them."
+        )
     return data, notes
 
 
@@ -383,7 +437,9 @@ def _open_searching(
         return stack.enter_context(own)
     embedder = stack.enter_context(_open_embedder(settings, cache))
     index = open_index(data, cache, embedder, engine=options.engine, progress=options.progress)
-    return Bench(stack.enter_context(index), embedder, cast(LanguageModel, model), settings.store.read_price)
+    return Bench(
+        stack.enter_context(index), embedder, cast(LanguageModel, model), settings.store.read_price
+    )
 
 
 @contextmanager
@@ -399,16 +455,29 @@ def _open_embedder(settings: Settings, cache: Path) -> Iterator[CachedEmbedder]:
 
 
 @contextmanager
-def open_model(settings: Settings, *, client: Any = None, cache: Path = CACHE) -> Iterator[CachedModel]:
+def open_model(
+    settings: Settings, *, client: Any = None, cache: Path = CACHE
+) -> Iterator[CachedModel]:
     """Yield the language model of *settings*, or *client* in its place, its replies kept in the folder *cache*.
 
     Raises `ConfigError` for what is no model, and `StoreError` where the cache cannot be used.
     """
     asked = as_language_model(client, settings)
     llm = settings.llm
-    address = llm.base_url or [os.environ.get(name) for name in (ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE)]
+    address = llm.base_url or [
+        os.environ.get(name) for name in (ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE)
+    ]
     own = [temperatures] if (temperatures := find_temperatures(settings)) else []
-    options = json.dumps([address, llm.temperature, llm.max_tokens, llm.structured_output, llm.reasoning_effort, *own])
+    options = json.dumps(
+        [
+            address,
+            llm.temperature,
+            llm.max_tokens,
+            llm.structured_output,
+            llm.reasoning_effort,
+            *own,
+        ]
+    )
     kept = CachedModel(asked, cache / _CACHE_FILE, options=options)
     try:
         yield kept
@@ -483,7 +552,9 @@ def _require_writable(recording: Path) -> Path:
         make_private_folders(recording.parent)
         os.close(open_itself(recording, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
     except OSError as error:
-        raise ConfigError(f"the replies cannot be recorded in {recording}: {error.strerror}", path="record") from error
+        raise ConfigError(
+            f"the replies cannot be recorded in {recording}: {error.strerror}", path="record"
+        ) from error
     for _ in read_lines(recording):
         pass
     return recording

@@ -75,7 +75,9 @@ class CacheFile:
         self._lock = Lock()
         with self._translate_errors():
             make_file(self._path)
-            self._connection: sqlite3.Connection = connect_file(str(self._path), timeout=BUSY_SECONDS)
+            self._connection: sqlite3.Connection = connect_file(
+                str(self._path), timeout=BUSY_SECONDS
+            )
             try:
                 self._prepare()
             except BaseException:
@@ -101,14 +103,18 @@ class CacheFile:
         try:
             yield
         except OSError as error:
-            raise StoreError(f"the cache {self._path} cannot be opened: {error.strerror}") from error
+            raise StoreError(
+                f"the cache {self._path} cannot be opened: {error.strerror}"
+            ) from error
         except FAILURES as error:
             advice = "the file must be writable, with free space on the disk"
             if is_foreign(error):
                 advice = "the file was not changed: move it away, or name another folder"
             # The cause may quote a text of the file.
             cause = None if is_damage(error) else error
-            raise StoreError(f"the cache {self._path} cannot be used ({describe_error(error)}); {advice}") from cause
+            raise StoreError(
+                f"the cache {self._path} cannot be used ({describe_error(error)}); {advice}"
+            ) from cause
 
     def _prepare(self) -> None:
         connection = self._connection
@@ -173,7 +179,10 @@ class CachedEmbedder:
         return [found[text] for text in texts]
 
     def embed_ahead(
-        self, pages: Iterable[Sequence[str]], engine: Engine, progress: Callable[[int, int], None] | None = None
+        self,
+        pages: Iterable[Sequence[str]],
+        engine: Engine,
+        progress: Callable[[int, int], None] | None = None,
     ) -> None:
         """Have *engine* embed what the file does not hold of the texts of *pages*, so that `embed` finds it there.
 
@@ -211,7 +220,10 @@ class CachedEmbedder:
 
     def _compute_keys(self, texts: Sequence[str]) -> dict[str, bytes]:
         head = f"{self.name}\n{self.dimension}\n"
-        return {text: hashlib.sha256((head + text).encode(errors="surrogatepass")).digest() for text in texts}
+        return {
+            text: hashlib.sha256((head + text).encode(errors="surrogatepass")).digest()
+            for text in texts
+        }
 
     def _select_missing(self, pages: Iterable[Sequence[str]]) -> Iterator[Texts]:
         """What `embed` would embed of each page, one after the other."""
@@ -219,7 +231,9 @@ class CachedEmbedder:
         for page in pages:
             keys = self._compute_keys(page)
             found = self._look_up(keys)
-            if missing := [(key, text) for text, key in keys.items() if text not in found and key not in seen]:
+            if missing := [
+                (key, text) for text, key in keys.items() if text not in found and key not in seen
+            ]:
                 seen.update(key for key, _ in missing)
                 yield missing
 
@@ -233,7 +247,9 @@ class CachedEmbedder:
         found: dict[str, list[float]] = {}
         with self._file.connection() as connection:
             for text, key in keys.items():
-                row = connection.execute("SELECT vector, seconds FROM vectors WHERE key = ?", (key,)).fetchone()
+                row = connection.execute(
+                    "SELECT vector, seconds FROM vectors WHERE key = ?", (key,)
+                ).fetchone()
                 vector = _unpack(row[0], self.dimension) if row else None
                 if vector is not None and isinstance(row[1], float):
                     found[text] = vector
@@ -243,7 +259,9 @@ class CachedEmbedder:
 
 
 @needs_secrets(*HUB_SECRETS)
-def _build_timed_batch(embedder: Embedder, embedding: str) -> Callable[[Texts], tuple[Vectors, float]]:
+def _build_timed_batch(
+    embedder: Embedder, embedding: str
+) -> Callable[[Texts], tuple[Vectors, float]]:
     """A function that embeds batches of texts, and says how many seconds one text took."""
     embed_batch = build_embed_batch(embedder, embedding)
 
@@ -319,20 +337,33 @@ class CachedModel:
 
     def _compute_key(self, prompt: Prompt) -> bytes:
         fields = [asdict(field) for field in prompt.fields]
-        decisive = [self.name, self._options, prompt.mode, prompt.version, prompt.system, prompt.user, fields]
+        decisive = [
+            self.name,
+            self._options,
+            prompt.mode,
+            prompt.version,
+            prompt.system,
+            prompt.user,
+            fields,
+        ]
         return hashlib.sha256(json.dumps([*decisive, prompt.max_tokens]).encode()).digest()
 
     def _look_up(self, key: bytes) -> Reply | None:
         try:
             with self._file.connection() as connection:
-                row = connection.execute("SELECT reply FROM replies WHERE key = ?", (key,)).fetchone()
+                row = connection.execute(
+                    "SELECT reply FROM replies WHERE key = ?", (key,)
+                ).fetchone()
         except StoreError as error:
             _log.warning("a reply could not be looked up: %s", error, event="reply_cache_failed")
             return None
         try:
             return _read_reply(row[0]) if row else None
         except (TypeError, ValueError, RecursionError):
-            _log.warning("a reply in the cache is damaged; the model is called again", event="reply_cache_damaged")
+            _log.warning(
+                "a reply in the cache is damaged; the model is called again",
+                event="reply_cache_damaged",
+            )
             return None
 
     def _keep(self, key: bytes, reply: Reply, seconds: float) -> None:
@@ -342,7 +373,9 @@ class CachedModel:
         kept = replace(reply, seconds=reply.seconds or seconds)
         try:
             with self._file.connection() as connection:
-                connection.execute("INSERT OR REPLACE INTO replies VALUES (?, ?)", (key, json.dumps(asdict(kept))))
+                connection.execute(
+                    "INSERT OR REPLACE INTO replies VALUES (?, ?)", (key, json.dumps(asdict(kept)))
+                )
         except StoreError as error:
             _log.warning("a reply could not be cached: %s", error, event="reply_cache_failed")
 
@@ -351,7 +384,17 @@ def _read_reply(kept: Any) -> Reply:
     """Return the reply that was *kept*; raises `TypeError` or `ValueError` for what no model can have given."""
     reply = Reply(**json.loads(kept))
     text: Any = reply.text
-    amounts = [reply.input_tokens, reply.output_tokens, reply.calls, reply.seconds, reply.cost_usd or 0.0]
-    if not isinstance(text, str) or len(text) > MOST_BYTES or not all(0 <= it < inf for it in amounts):
+    amounts = [
+        reply.input_tokens,
+        reply.output_tokens,
+        reply.calls,
+        reply.seconds,
+        reply.cost_usd or 0.0,
+    ]
+    if (
+        not isinstance(text, str)
+        or len(text) > MOST_BYTES
+        or not all(0 <= it < inf for it in amounts)
+    ):
         raise ValueError
     return reply

@@ -17,7 +17,12 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.evaluation.bench.kept_runs import KeptRuns
 from qtmiddleware.kit.evaluation.dataset import Dataset
 from qtmiddleware.kit.evaluation.measures import DEPTH, TOP_K
-from qtmiddleware.kit.evaluation.own_function import IdCheck, OwnFunction, describe_system, open_runner
+from qtmiddleware.kit.evaluation.own_function import (
+    IdCheck,
+    OwnFunction,
+    describe_system,
+    open_runner,
+)
 from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.retrieval.request import Request
 from qtmiddleware.retrieval.searching import count_most_searches
@@ -55,7 +60,12 @@ class FunctionSource:
 
 @contextmanager
 def open_function(
-    source: FunctionSource, data: Dataset, *, settings: Settings, model: LanguageModel | None, cache: Path
+    source: FunctionSource,
+    data: Dataset,
+    *,
+    settings: Settings,
+    model: LanguageModel | None,
+    cache: Path,
 ) -> Iterator[OwnFunction]:
     """Yield the function of *source*, to be measured on *data*, with the replies of *model*.
 
@@ -73,7 +83,9 @@ def open_function(
         base.middleware.warm_up()
         runner = stack.enter_context(open_runner(base, "open_bench"))
         memory = KeptRuns(cache, _identify(source, data, base.middleware.config))
-        own = OwnFunction(base, source.arguments, source.top_k, runner, IdCheck.of(data.qrels), memory, model)
+        own = OwnFunction(
+            base, source.arguments, source.top_k, runner, IdCheck.of(data.qrels), memory, model
+        )
         try:
             yield own
         except ConfigError:
@@ -88,7 +100,9 @@ def _build_base(settings: Settings) -> Config:
     given = {name: value for name, value, _ in Config.load(settings).rows()}
     reading = {name: given[f"keywordEvidence.{name}"] for name in READING}
     price = {"readPrice": settings.store.read_price}
-    return Config.load({"keywordEvidence": reading, "store": price, "breaker": {"enabled": False}}, environ={})
+    return Config.load(
+        {"keywordEvidence": reading, "store": price, "breaker": {"enabled": False}}, environ={}
+    )
 
 
 def _identify(source: FunctionSource, data: Dataset, config: Config) -> list[Any]:
@@ -133,12 +147,19 @@ class Forecast:
 
 
 def forecast_searches(
-    own: OwnFunction, data: Dataset, systems: Mapping[str, Mapping[str, Any]], *, has_model: bool, deep: bool = False
+    own: OwnFunction,
+    data: Dataset,
+    systems: Mapping[str, Mapping[str, Any]],
+    *,
+    has_model: bool,
+    deep: bool = False,
 ) -> Forecast:
     """Return how many searches it takes at most to measure *systems* on *data*, those that are remembered left out."""
     searches = 0
     for settings in systems.values():
-        alone, follow_up = (_count_most(own, settings, follows=it, has_model=has_model) for it in (False, True))
+        alone, follow_up = (
+            _count_most(own, settings, follows=it, has_model=has_model) for it in (False, True)
+        )
         for top_k in (own.top_k, DEPTH) if deep else (own.top_k,):
             name = describe_system(settings, top_k)
             searches += sum(
@@ -149,12 +170,21 @@ def forecast_searches(
     return Forecast.of(searches, own)
 
 
-def _count_most(own: OwnFunction, settings: Mapping[str, Any], *, follows: bool, has_model: bool) -> int:
+def _count_most(
+    own: OwnFunction, settings: Mapping[str, Any], *, follows: bool, has_model: bool
+) -> int:
     """Return how many searches a question takes at most, one that *follows* others in a conversation if so."""
     if not has_model:
         return 1
     context = own.wrap(settings)._context
     history = (Message("user", "?"),) if follows else ()
     return count_most_searches(
-        Request("?", history, context.settings, context.learned, context.cache, glossary=context.glossary)
+        Request(
+            "?",
+            history,
+            context.settings,
+            context.learned,
+            context.cache,
+            glossary=context.glossary,
+        )
     )

@@ -30,7 +30,9 @@ class KeptRuns:
     """
 
     def __init__(self, folder: Path, identity: Iterable[Any]) -> None:
-        name = hashlib.sha256(json.dumps(list(identity), sort_keys=True, default=repr).encode()).hexdigest()[:16]
+        name = hashlib.sha256(
+            json.dumps(list(identity), sort_keys=True, default=repr).encode()
+        ).hexdigest()[:16]
         self.path = folder.expanduser() / f"runs-{name}.jsonl"
         self._runs: dict[tuple[str, str], Run] = {}
         try:
@@ -67,7 +69,9 @@ class KeptRuns:
         for _, text in read_lines(self.path):
             try:
                 record = parse_object(text)
-                self._runs[str(record["system"]), str(record["question"])] = _read_run(record["run"])
+                self._runs[str(record["system"]), str(record["question"])] = _read_run(
+                    record["run"]
+                )
             except (ValueError, TypeError, KeyError, AttributeError):
                 continue
 

@@ -62,12 +62,18 @@ def select_recorded(data: Dataset, path: Path) -> tuple[RecordedModel, Dataset, 
 def list_fields(system: Mapping[str, Any]) -> frozenset[str]:
     """Return the names of what a system of these settings asks the model for, the standalone question aside."""
     settings = Config.load(system, environ={}).settings
-    return frozenset(field.name for prompt in build_prompts(settings, "?") for field in prompt.fields) - {_STANDALONE}
+    return frozenset(
+        field.name for prompt in build_prompts(settings, "?") for field in prompt.fields
+    ) - {_STANDALONE}
 
 
 def _ask_everything(question: Question) -> Prompt:
     """Return a prompt that asks for everything that can be asked about *question*."""
-    fields = {field.name: field for it in PROMPTS.values() for field in it.build_prompt(Settings(), "?").fields}
+    fields = {
+        field.name: field
+        for it in PROMPTS.values()
+        for field in it.build_prompt(Settings(), "?").fields
+    }
     prompt = PROMPTS["combined"].build_prompt(Settings(), question.text, question.history)
     return replace(prompt, mode="", fields=tuple(fields.values()))
 
@@ -126,7 +132,12 @@ class EstimatedModel:
         if reply.input_tokens or reply.output_tokens:
             return timed
         read, written = _count_tokens(prompt.system + prompt.user), _count_tokens(reply.text)
-        return replace(timed, input_tokens=read, output_tokens=written, cost_usd=self._prices.cost(read, written))
+        return replace(
+            timed,
+            input_tokens=read,
+            output_tokens=written,
+            cost_usd=self._prices.cost(read, written),
+        )
 
 
 def _count_tokens(text: str) -> int:

@@ -12,7 +12,11 @@ from qtmiddleware.kit.evaluation.reporting.figures import headings, rows
 from qtmiddleware.kit.evaluation.reporting.markdown import markdown
 from qtmiddleware.kit.evaluation.reporting.page import page
 from qtmiddleware.kit.evaluation.reporting.ranking import ranking_page
-from qtmiddleware.kit.evaluation.reporting.regression import write_comment, write_headline, write_sentences
+from qtmiddleware.kit.evaluation.reporting.regression import (
+    write_comment,
+    write_headline,
+    write_sentences,
+)
 from qtmiddleware.kit.evaluation.reporting.shadow import shadow_markdown, shadow_page
 from qtmiddleware.kit.evaluation.reporting.verdicts import Decision, verdict
 

@@ -88,7 +88,13 @@ class Axis:
 
 
 def make_axis(
-    numbers: Iterable[float], start: float, end: float, *, count: int = 5, zero: bool = True, most: float = _LARGEST
+    numbers: Iterable[float],
+    start: float,
+    end: float,
+    *,
+    count: int = 5,
+    zero: bool = True,
+    most: float = _LARGEST,
 ) -> Axis:
     """An axis from *start* to *end* that holds all *numbers* between round ones, about *count* of them.
 
@@ -101,7 +107,11 @@ def make_axis(
         held.append(0.0)
     low, high = min(held), max(held)
     if high - low <= max(_SMALLEST, 1e-9 * max(abs(low), abs(high))):
-        low, high = (low, max(1.0, 2 * abs(low))) if low == 0 else (low - abs(low) / 2, high + abs(high) / 2)
+        low, high = (
+            (low, max(1.0, 2 * abs(low)))
+            if low == 0
+            else (low - abs(low) / 2, high + abs(high) / 2)
+        )
         high = min(high, most)
     raw = (high - low) / max(1, count)
     power = float(10.0 ** floor(log10(raw)))
@@ -244,19 +254,37 @@ def draw_costs(comparison: Comparison) -> tuple[Scatter, ...]:
     charts = []
     if any(figures.is_known(score.cost_usd) and score.cost_usd for score in comparison.systems):
         money = "US dollars per 1,000 questions"
-        charts.append(draw_scatter(comparison, "price", money, lambda it: it.usd_per_thousand, figures.format_dollars))
+        charts.append(
+            draw_scatter(
+                comparison, "price", money, lambda it: it.usd_per_thousand, figures.format_dollars
+            )
+        )
     elif any(score.llm_calls for score in comparison.systems):
         calls = "model calls per question"
         charts.append(
-            draw_scatter(comparison, "calls", calls, lambda it: it.llm_calls / len(it.runs), figures.format_rate)
+            draw_scatter(
+                comparison,
+                "calls",
+                calls,
+                lambda it: it.llm_calls / len(it.runs),
+                figures.format_rate,
+            )
         )
     missing = figures.describe_missing_time(comparison)
     time = f"ms added (median){missing}" if missing else "milliseconds added (median)"
-    charts.append(draw_scatter(comparison, "time", time, lambda it: it.added_ms.p50, figures.format_duration))
+    charts.append(
+        draw_scatter(comparison, "time", time, lambda it: it.added_ms.p50, figures.format_duration)
+    )
     if len({score.searches_per_question for score in comparison.systems} - {None}) > 1:
         searches = "searches per question"
         charts.append(
-            draw_scatter(comparison, "searches", searches, lambda it: it.searches_per_question, figures.format_rate)
+            draw_scatter(
+                comparison,
+                "searches",
+                searches,
+                lambda it: it.searches_per_question,
+                figures.format_rate,
+            )
         )
     return tuple(charts)
 
@@ -269,7 +297,9 @@ def draw_scatter(
     format_cost: Callable[[float | None], str],
 ) -> Scatter:
     """nDCG@10 against the *cost* of each system."""
-    ranked = [(number, score, cost(score)) for number, score in enumerate(rank_systems(comparison), 1)]
+    ranked = [
+        (number, score, cost(score)) for number, score in enumerate(rank_systems(comparison), 1)
+    ]
     known = [(number, score, paid) for number, score, paid in ranked if figures.is_known(paid)]
     # Some room around, so that no point lies upon an axis.
     across = make_axis([paid for _, _, paid in known], AREA.left + 12.0, AREA.right - 12.0)
@@ -323,9 +353,15 @@ def mark_points(points: Iterable[Point]) -> tuple[Mark, ...]:
         if all(mark.label for mark in labelled):
             return tuple(sorted((*labelled, *numbered), key=lambda mark: mark.points[0].number))
         # A number takes more room than a dot, and may cover others, which then share the mark.
-        crowded = [_make_mark(mark.points, is_numbered=True) for mark in labelled if mark.label is None]
+        crowded = [
+            _make_mark(mark.points, is_numbered=True) for mark in labelled if mark.label is None
+        ]
         marks = _join_marks(
-            [*numbered, *crowded, *(dot for dot, mark in zip(dots, labelled, strict=True) if mark.label)]
+            [
+                *numbered,
+                *crowded,
+                *(dot for dot, mark in zip(dots, labelled, strict=True) if mark.label),
+            ]
         )
         dots, numbered = [it for it in marks if not it.text], [it for it in marks if it.text]
 
@@ -346,7 +382,11 @@ def _join_marks(given: Iterable[Mark]) -> list[Mark]:
 def _make_mark(points: Iterable[Point], *, is_numbered: bool) -> Mark:
     ordered = tuple(sorted(points, key=lambda point: point.number))
     kinds = {point.kind for point in ordered}
-    text = shorten(_join_numbers([point.number for point in ordered]), _MARK_LENGTH) if is_numbered else ""
+    text = (
+        shorten(_join_numbers([point.number for point in ordered]), _MARK_LENGTH)
+        if is_numbered
+        else ""
+    )
     width = max(MARK, _CHARACTER * len(text) + 6.0) if is_numbered else DOT
     middle = sum(point.x for point in ordered) / len(ordered)
     return Mark(
@@ -367,7 +407,11 @@ def _place_labels(dots: Sequence[Mark], numbered: Sequence[Mark]) -> list[Mark]:
     labelled = []
     for dot in dots:
         taken = [*names, *(mark.box.grow(*_CLEAR) for mark in marks if mark is not dot), dot.box]
-        free = (it for it in _list_labels(dot) if _LABELLED.holds(it.box) and not any(map(it.box.overlaps, taken)))
+        free = (
+            it
+            for it in _list_labels(dot)
+            if _LABELLED.holds(it.box) and not any(map(it.box.overlaps, taken))
+        )
         label = next(free, None)
         names += [label.box] if label is not None else []
         labelled.append(replace(dot, label=label))
@@ -378,7 +422,10 @@ def _list_labels(dot: Mark) -> Iterator[Label]:
     """Where the name of *dot* may stand, the best place first: right, left, above, below, and what lies between."""
     text = ", ".join(clean(point.name) for point in dot.points)
     width, aside = _measure_label(text), dot.width / 2 + _GAP
-    above, below = dot.y - dot.height / 2 - _LABEL_HEIGHT / 2, dot.y + dot.height / 2 + _LABEL_HEIGHT / 2
+    above, below = (
+        dot.y - dot.height / 2 - _LABEL_HEIGHT / 2,
+        dot.y + dot.height / 2 + _LABEL_HEIGHT / 2,
+    )
     corner = dot.width / 2
     for anchor, x, y in (
         ("start", dot.x + aside, dot.y),
@@ -403,7 +450,13 @@ def _list_labels(dot: Mark) -> Iterator[Label]:
 def _measure_label(text: str) -> float:
     """The width of *text*, generously, as every reader's font is another one."""
     widths = (
-        0.4 if it in _NARROW else 1.0 if it in _WIDE or east_asian_width(it) in "WF" else 0.74 if it.isupper() else 0.62
+        0.4
+        if it in _NARROW
+        else 1.0
+        if it in _WIDE or east_asian_width(it) in "WF"
+        else 0.74
+        if it.isupper()
+        else 0.62
         for it in text
     )
     return LABEL_FONT * sum(widths)
@@ -417,4 +470,6 @@ def _join_numbers(numbers: Sequence[int]) -> str:
             runs[-1].append(number)
         else:
             runs.append([number])
-    return ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+    return ", ".join(
+        f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs
+    )

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from math import floor, isfinite, log10
 from typing import Final, TypeGuard
 
-from qtmiddleware.kit.evaluation import DEEP, PRIMARY, TOLERANCE, Comparison, Difference, SystemScore
+from qtmiddleware.kit.evaluation import (
+    DEEP,
+    PRIMARY,
+    TOLERANCE,
+    Comparison,
+    Difference,
+    SystemScore,
+)
 from qtmiddleware.preprocessing.text import clean
 
 NAME_LENGTH: Final = 120
@@ -73,7 +80,9 @@ def format_duration(ms: float | None) -> str:
     """A time with its unit: ``0.4 ms``, ``310 ms``, ``1.2 s``."""
     if not is_known(ms):
         return UNKNOWN
-    return f"{_format_fixed(ms / 1e3, 1)} s" if abs(ms) >= 999.5 else f"{format_milliseconds(ms)} ms"
+    return (
+        f"{_format_fixed(ms / 1e3, 1)} s" if abs(ms) >= 999.5 else f"{format_milliseconds(ms)} ms"
+    )
 
 
 def format_rate(number: float | None) -> str:
@@ -156,16 +165,54 @@ FIRST: Final = Column(
     wide=True,
 )
 _COLUMNS: Final = (
-    Column(PRIMARY, "quality of the first ten passages, 0 to 1", _read_mean(PRIMARY), format_measure),
+    Column(
+        PRIMARY, "quality of the first ten passages, 0 to 1", _read_mean(PRIMARY), format_measure
+    ),
     GAIN,
     FIRST,
-    Column("R@10", "share of the relevant passages that are among the first ten", _read_mean("R@10"), format_measure),
-    Column(_DEEP, "share of the relevant passages that are among the first hundred", _read_mean(_DEEP), format_measure),
-    Column("MRR@10", "1 / rank of the first relevant passage", _read_mean("MRR@10"), format_measure, True),
-    Column("P@5", "share of relevant passages among the first five", _read_mean("P@5"), format_measure, True),
-    Column("MAP", "mean of the precision at each relevant passage", _read_mean("AP"), format_measure, True),
-    Column("hurt", f"questions that got worse (lower {PRIMARY})", lambda it: it.hurt_rate, format_share),
-    Column("helped", f"questions that got better (higher {PRIMARY})", lambda it: it.helped_rate, format_share, True),
+    Column(
+        "R@10",
+        "share of the relevant passages that are among the first ten",
+        _read_mean("R@10"),
+        format_measure,
+    ),
+    Column(
+        _DEEP,
+        "share of the relevant passages that are among the first hundred",
+        _read_mean(_DEEP),
+        format_measure,
+    ),
+    Column(
+        "MRR@10",
+        "1 / rank of the first relevant passage",
+        _read_mean("MRR@10"),
+        format_measure,
+        True,
+    ),
+    Column(
+        "P@5",
+        "share of relevant passages among the first five",
+        _read_mean("P@5"),
+        format_measure,
+        True,
+    ),
+    Column(
+        "MAP",
+        "mean of the precision at each relevant passage",
+        _read_mean("AP"),
+        format_measure,
+        True,
+    ),
+    Column(
+        "hurt", f"questions that got worse (lower {PRIMARY})", lambda it: it.hurt_rate, format_share
+    ),
+    Column(
+        "helped",
+        f"questions that got better (higher {PRIMARY})",
+        lambda it: it.helped_rate,
+        format_share,
+        True,
+    ),
     Column(
         "+ms p50",
         "milliseconds added, median of the questions",
@@ -178,12 +225,27 @@ _COLUMNS: Final = (
         lambda it: it.added_ms.p95,
         format_milliseconds,
     ),
-    Column("searches", "searches of the index per question", lambda it: it.searches_per_question, format_rate),
     Column(
-        _READS, "US dollars for the searches of 1,000 questions", lambda it: it.read_usd_per_thousand, format_dollars
+        "searches",
+        "searches of the index per question",
+        lambda it: it.searches_per_question,
+        format_rate,
     ),
-    Column("calls", "model calls per question", lambda it: it.llm_calls / len(it.runs), format_rate),
-    Column("$/1k", "US dollars for the model per 1,000 questions", lambda it: it.usd_per_thousand, format_dollars),
+    Column(
+        _READS,
+        "US dollars for the searches of 1,000 questions",
+        lambda it: it.read_usd_per_thousand,
+        format_dollars,
+    ),
+    Column(
+        "calls", "model calls per question", lambda it: it.llm_calls / len(it.runs), format_rate
+    ),
+    Column(
+        "$/1k",
+        "US dollars for the model per 1,000 questions",
+        lambda it: it.usd_per_thousand,
+        format_dollars,
+    ),
     Column(
         "$/+0.01",
         f"US dollars for the model per 1,000 questions per +0.01 of {PRIMARY}",

@@ -28,7 +28,9 @@ _BLOCK_START: Final = re.compile(r"^(?:([-+=])|(\d+)([.)]))")
 _ADDRESS: Final = re.compile(r"(?i)(https?|ftp|mailto)(:)|(www)(\.)")
 
 
-def markdown(comparison: Comparison, data: Dataset | None = None, *, decision: Decision | None = None) -> str:
+def markdown(
+    comparison: Comparison, data: Dataset | None = None, *, decision: Decision | None = None
+) -> str:
     """The comparison as GitHub's Markdown: headline, verdict, notes, figures, times of stages, and the worst questions.
 
     The worst questions are those of the system that did best, with what was searched; *data* gives their words where
@@ -42,7 +44,10 @@ def markdown(comparison: Comparison, data: Dataset | None = None, *, decision: D
         f"# {escape_text(headline, 10 * _NOTE_LENGTH)}",
         *_write_rest(beside, decision),
         f"## {escape_text(comparison.dataset, _NAME_LENGTH)}: {count:,} question{'' if count == 1 else 's'}{passages}",
-        *(f"> **Note:** {escape_text(note, _NOTE_LENGTH)}" for note in collect_notes(comparison, data)),
+        *(
+            f"> **Note:** {escape_text(note, _NOTE_LENGTH)}"
+            for note in collect_notes(comparison, data)
+        ),
         _write_figures(comparison),
         _write_stages(comparison),
         _write_worst(comparison, data, decision),
@@ -56,7 +61,9 @@ def escape_text(text: str, length: int) -> str:
     line = shorten(text, length).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     line = _MARKUP.sub(lambda found: "\\" + found[0], line)
     line = _ADDRESS.sub(lambda found: f"{found[1] or found[3]}&#{ord(found[2] or found[4])};", line)
-    return _BLOCK_START.sub(lambda found: f"\\{found[1]}" if found[1] else f"{found[2]}\\{found[3]}", line)
+    return _BLOCK_START.sub(
+        lambda found: f"\\{found[1]}" if found[1] else f"{found[2]}\\{found[3]}", line
+    )
 
 
 def write_table(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -67,7 +74,10 @@ def write_table(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 def _write_figures(comparison: Comparison) -> str:
     # Numbers hold nothing that Markdown would read; only names do.
-    lines = [[escape_text(name, _NAME_LENGTH), *map(str.strip, cells)] for name, *cells in rows(comparison, wide=True)]
+    lines = [
+        [escape_text(name, _NAME_LENGTH), *map(str.strip, cells)]
+        for name, *cells in rows(comparison, wide=True)
+    ]
     missing = figures.describe_missing_time(comparison)
     meanings = "; ".join(
         f"{column.heading}: {column.means}{missing if 'milliseconds' in column.means else ''}"
@@ -97,7 +107,10 @@ def _write_rest(beside: str, decision: Decision | None) -> list[str]:
         return [escape_text(beside, 10 * _NOTE_LENGTH)]
     sentences = filter(None, (beside, *decision.sentences))
     config = [f"```json\n{decision.config.replace('`', '')}\n```"] if decision.config else []
-    return ["\n".join(f"- {escape_text(sentence, 10 * _NOTE_LENGTH)}" for sentence in sentences), *config]
+    return [
+        "\n".join(f"- {escape_text(sentence, 10 * _NOTE_LENGTH)}" for sentence in sentences),
+        *config,
+    ]
 
 
 def _write_worst(comparison: Comparison, data: Dataset | None, decision: Decision | None) -> str:
@@ -113,11 +126,15 @@ def _write_question(number: int, hurt: HurtQuestion) -> str:
     """One question as an entry of a list, with what was searched beneath it."""
     indent = " " * (len(str(number)) + 2)
     question = escape_text(hurt.question, _TEXT_LENGTH) or "its text is not known"
-    fell = f"{PRIMARY} {figures.format_measure(hurt.before)} to {figures.format_measure(hurt.after)}"
+    fell = (
+        f"{PRIMARY} {figures.format_measure(hurt.before)} to {figures.format_measure(hurt.after)}"
+    )
     lines = [f"{number}. {escape_text(hurt.id, _NAME_LENGTH)} ({fell}): {question}"]
     for variant in hurt.variants:
         kind, weight = escape_text(variant.kind, _NAME_LENGTH), figures.format_rate(variant.weight)
-        lines.append(f"{indent}- {kind}, weight {weight}: {escape_text(variant.text, _TEXT_LENGTH)}")
+        lines.append(
+            f"{indent}- {kind}, weight {weight}: {escape_text(variant.text, _TEXT_LENGTH)}"
+        )
     return "\n".join(lines)
 
 

@@ -33,7 +33,11 @@ class Detail:
 
     def scale(self, ms: float) -> float:
         """How much of the longest time *ms* is, in hundredths; 0 where it is not known."""
-        return round(min(100.0, max(0.0, 100.0 * ms / self.longest_ms)), 2) if figures.is_known(ms) else 0.0
+        return (
+            round(min(100.0, max(0.0, 100.0 * ms / self.longest_ms)), 2)
+            if figures.is_known(ms)
+            else 0.0
+        )
 
 
 def page(
@@ -55,7 +59,10 @@ def page(
     up = charts.make_gains_axis(comparison)
     details = list(_describe_systems(comparison, finder, up))
     # The chosen system's panel is the one that is seen.
-    chosen = (f".detail:has(#system-{it.place}:checked) #panel-{it.place}{{display:block}}\n" for it in details)
+    chosen = (
+        f".detail:has(#system-{it.place}:checked) #panel-{it.place}{{display:block}}\n"
+        for it in details
+    )
     headline, beside = verdicts.write_verdict(comparison, decision)
     columns = figures.choose_columns(comparison)
     few = [column for column in columns if not column.wide or column is figures.FIRST]
@@ -91,7 +98,9 @@ def page(
     )
 
 
-def _describe_systems(comparison: Comparison, finder: verdicts.HurtFinder, up: charts.Axis) -> Iterator[Detail]:
+def _describe_systems(
+    comparison: Comparison, finder: verdicts.HurtFinder, up: charts.Axis
+) -> Iterator[Detail]:
     """Yield every challenger looked at closely, all on one scale."""
     for place, score in enumerate(comparison.challengers):
         helped, hurt = charts.draw_gains(score, up)
@@ -101,6 +110,9 @@ def _describe_systems(comparison: Comparison, finder: verdicts.HurtFinder, up: c
             outcomes=charts.count_outcomes(score),
             helped=helped,
             hurt=hurt,
-            longest_ms=max((it.p95 for it in score.stages_ms.values() if figures.is_known(it.p95)), default=0.0) or 1.0,
+            longest_ms=max(
+                (it.p95 for it in score.stages_ms.values() if figures.is_known(it.p95)), default=0.0
+            )
+            or 1.0,
             worst=finder.find(score),
         )

@@ -99,7 +99,9 @@ def write_ranking_verdict(ranked: RankedSystems) -> str:
 def _classify(one: Standing) -> str:
     if one.system == BASELINE:
         return "base"
-    is_behind = one.lead_interval is not None and one.lead_interval[1] < 0 and one.questions >= FEWEST
+    is_behind = (
+        one.lead_interval is not None and one.lead_interval[1] < 0 and one.questions >= FEWEST
+    )
     return "better" if one.is_ahead else "worse" if is_behind else "same"
 
 
@@ -130,7 +132,8 @@ def _describe_questions(found: SideBySide) -> Iterator[RankedQuestion]:
                 order=_write_order(ranking),
                 answers=tuple(_describe_answers(row, ranking)),
                 reasons=tuple(
-                    (shorten(it.text, _QUESTION_LENGTH), shorten(it.legend, _QUESTION_LENGTH)) for it in ranking.reasons
+                    (shorten(it.text, _QUESTION_LENGTH), shorten(it.legend, _QUESTION_LENGTH))
+                    for it in ranking.reasons
                 ),
             )
 
@@ -153,14 +156,24 @@ def _describe_answers(row: AskedQuestion, ranking: RankedAnswers) -> Iterator[Ra
         text = f"No answer: {one.error}" if one.answer is None else one.answer.text
         held.setdefault(text, []).append(one.system)
     last = len(standings) + 1
-    ordered = sorted(held.items(), key=lambda it: standings[it[1][0]].rank if it[1][0] in standings else last)
+    ordered = sorted(
+        held.items(), key=lambda it: standings[it[1][0]].rank if it[1][0] in standings else last
+    )
     for text, names in ordered:
         standing = standings.get(names[0])
         name = " = ".join(shorten(it, figures.NAME_LENGTH) for it in names)
-        signs = (("+", standing.strengths), ("-", standing.weaknesses)) if standing is not None else ()
-        scores = "" if standing is None else ", ".join(f"{it} {score:g}" for it, score in standing.scores.items())
+        signs = (
+            (("+", standing.strengths), ("-", standing.weaknesses)) if standing is not None else ()
+        )
+        scores = (
+            ""
+            if standing is None
+            else ", ".join(f"{it} {score:g}" for it, score in standing.scores.items())
+        )
         yield RankedAnswer(
-            heading=name if standing is None else f"{standing.rank}. {name}" + (f" ({scores})" if scores else ""),
+            heading=name
+            if standing is None
+            else f"{standing.rank}. {name}" + (f" ({scores})" if scores else ""),
             text=shorten(text, _ANSWER_LENGTH),
             said=tuple(
                 (sign.replace("-", "\N{MINUS SIGN}"), shorten(said, _QUESTION_LENGTH))

@@ -125,7 +125,10 @@ def _write_figures(gate: Gate) -> str:
 
 
 def _list_worst(change: Change) -> str:
-    worst = [f"{escape_text(id_, ID_LENGTH)} ({figures.format_points(gain)})" for id_, gain in change.list_worst()]
+    worst = [
+        f"{escape_text(id_, ID_LENGTH)} ({figures.format_points(gain)})"
+        for id_, gain in change.list_worst()
+    ]
     return f"- {escape_text(change.name, figures.NAME_LENGTH)}: {', '.join(worst)}"
 
 

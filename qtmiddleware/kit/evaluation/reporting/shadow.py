@@ -47,7 +47,9 @@ def write_shadow_verdict(report: ShadowReport) -> tuple[str, str]:
         rest = f"; {same_lists}." if same < len(asked) else ", in the same list."
         headline = f"The same passage would come first for {whose}{rest}"
     plain = report.to_dict()
-    changes = " and ".join(f"{_count_or_none(it.count)} would get {it.name}" for it in list_shares(report)[:2])
+    changes = " and ".join(
+        f"{_count_or_none(it.count)} would get {it.name}" for it in list_shares(report)[:2]
+    )
     changes = f"{changes[:1].upper()}{changes[1:]}"
     took, before = (figures.format_duration(plain[times]["median"]) for times in ("ms", "plainMs"))
     searches, calls = (figures.format_rate(plain[name]) for name in ("searches", "llmCalls"))
@@ -61,7 +63,9 @@ def list_shares(report: ShadowReport) -> list[Share]:
     """Return how many questions would get other passages, another order, and the same list."""
     total = len(report.questions)
     counts = {kind: sum(it.change == kind for it in report.questions) for kind in _SHARES}
-    return [Share(_SHARES[kind], count, 100 * count / total, kind) for kind, count in counts.items()]
+    return [
+        Share(_SHARES[kind], count, 100 * count / total, kind) for kind, count in counts.items()
+    ]
 
 
 def shadow_page(report: ShadowReport, examples: Sequence[ShadowQuestion] = ()) -> str:
@@ -84,7 +88,12 @@ def shadow_page(report: ShadowReport, examples: Sequence[ShadowQuestion] = ()) -
         costs=_list_costs(report),
         votes=_list_votes(report),
         examples=[
-            (shorten(it.query, _QUESTION_LENGTH), _describe_change(it), _cut_list(it.plain), _cut_list(it.ours))
+            (
+                shorten(it.query, _QUESTION_LENGTH),
+                _describe_change(it),
+                _cut_list(it.plain),
+                _cut_list(it.ours),
+            )
             for it in examples
         ],
     )
@@ -94,14 +103,21 @@ def shadow_markdown(report: ShadowReport, examples: Sequence[ShadowQuestion] = (
     """Return the same as GitHub's Markdown; raises `ConfigError` if no question was logged."""
     _require_questions(report)
     headline, lede = write_shadow_verdict(report)
-    shares = [[it.name, f"{it.count:,}", figures.format_share(it.percent / 100)] for it in list_shares(report)]
+    shares = [
+        [it.name, f"{it.count:,}", figures.format_share(it.percent / 100)]
+        for it in list_shares(report)
+    ]
     parts = [
         f"# {headline}",
         escape_text(lede, _QUESTION_LENGTH),
         *(f"> **Note:** {escape_text(note, _QUESTION_LENGTH)}" for note in _collect_notes(report)),
         write_table(["would get", "questions", "share"], shares),
         write_table(["per question", "plain", "ours"], _list_costs(report)),
-        *([write_table(["the judge prefers", "questions"], votes)] if (votes := _list_votes(report)) else []),
+        *(
+            [write_table(["the judge prefers", "questions"], votes)]
+            if (votes := _list_votes(report))
+            else []
+        ),
         *(_write_example(it) for it in examples),
     ]
     return "\n\n".join(parts) + "\n"
@@ -109,7 +125,9 @@ def shadow_markdown(report: ShadowReport, examples: Sequence[ShadowQuestion] = (
 
 def _require_questions(report: ShadowReport) -> None:
     if not report.questions:
-        raise ConfigError("a report needs a question that was retrieved in shadow mode", path="report")
+        raise ConfigError(
+            "a report needs a question that was retrieved in shadow mode", path="report"
+        )
 
 
 def _count(questions: int) -> str:
@@ -122,7 +140,11 @@ def _count_or_none(count: int) -> str:
 
 def _format_price(plain: dict[str, Any]) -> str:
     cost = plain["costUsd"]
-    return "at an unknown price" if cost is None else f"for {figures.format_dollars(1e3 * cost)} per 1,000 questions"
+    return (
+        "at an unknown price"
+        if cost is None
+        else f"for {figures.format_dollars(1e3 * cost)} per 1,000 questions"
+    )
 
 
 def _collect_notes(report: ShadowReport) -> tuple[str, ...]:
@@ -158,19 +180,27 @@ def _list_costs(report: ShadowReport) -> list[tuple[str, str, str]]:
 
 def _list_votes(report: ShadowReport) -> list[list[str]]:
     votes = report.count_better()
-    return [[name, f"{votes.get(name, 0):,}"] for name in ("ours", "plain", "neither", "failed") if votes]
+    return [
+        [name, f"{votes.get(name, 0):,}"]
+        for name in ("ours", "plain", "neither", "failed")
+        if votes
+    ]
 
 
 def _describe_change(question: ShadowQuestion) -> str:
     """What is other about our list, and which one the judge prefers."""
     new = f"{question.entered} new" if question.entered else "another order"
     first = "" if question.is_first_same else ", another first"
-    judged = {None: "", "failed": "; the judge failed"}.get(question.better, f"; the judge prefers {question.better}")
+    judged = {None: "", "failed": "; the judge failed"}.get(
+        question.better, f"; the judge prefers {question.better}"
+    )
     return f"{new}{first}{judged}"
 
 
 def _cut_list(found: tuple[Shown, ...]) -> tuple[Shown, ...]:
-    return tuple(Shown(shorten(it.name, _NAME_LENGTH), shorten(it.text, _TEXT_LENGTH)) for it in found)
+    return tuple(
+        Shown(shorten(it.name, _NAME_LENGTH), shorten(it.text, _TEXT_LENGTH)) for it in found
+    )
 
 
 def _escape_cell(text: str) -> str:
@@ -180,7 +210,10 @@ def _escape_cell(text: str) -> str:
 def _write_example(question: ShadowQuestion) -> str:
     rows = max(len(question.plain), len(question.ours))
     lists = [[_escape_cell(it.name) for it in found] for found in (question.plain, question.ours)]
-    lines = [[str(at + 1), *(names[at] if at < len(names) else "" for names in lists)] for at in range(rows)]
+    lines = [
+        [str(at + 1), *(names[at] if at < len(names) else "" for names in lists)]
+        for at in range(rows)
+    ]
     heading = f"## {escape_text(question.query, _QUESTION_LENGTH)}"
     change = _describe_change(question)
     return f"{heading}\n\n{change[:1].upper()}{change[1:]}.\n\n{write_table(['place', 'plain', 'ours'], lines)}"

@@ -6,7 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from qtmiddleware.kit.evaluation import PRIMARY, TOLERANCE, Comparison, Dataset, SystemScore, difference
+from qtmiddleware.kit.evaluation import (
+    PRIMARY,
+    TOLERANCE,
+    Comparison,
+    Dataset,
+    SystemScore,
+    difference,
+)
 from qtmiddleware.kit.evaluation.measures import FEW, SIGNIFICANT
 from qtmiddleware.kit.evaluation.reporting import figures
 from qtmiddleware.kit.evaluation.reporting.charts import count_outcomes
@@ -47,8 +54,15 @@ def write_verdict(comparison: Comparison, decision: Decision | None = None) -> t
         return _describe_first(comparison, best), f"{_quote_name(best.name)} gains {gains}. {rest}"
     first = f"the right passage first for {_count_questions(comparison, comparison[comparison.baseline])}"
     if not comparison.challengers:
-        return f"{base} has {first}.", "Only the baseline was measured, so there is nothing to compare it with."
-    few = " With so few questions, only a large difference can be seen." if comparison.questions < FEW else ""
+        return (
+            f"{base} has {first}.",
+            "Only the baseline was measured, so there is nothing to compare it with.",
+        )
+    few = (
+        " With so few questions, only a large difference can be seen."
+        if comparison.questions < FEW
+        else ""
+    )
     count = comparison.questions
     questions = "one question" if count == 1 else f"these {count:,} questions"
     headline = f"No system is clearly better than {base}, which has {first}."
@@ -78,12 +92,20 @@ def find_winner(comparison: Comparison) -> SystemScore | None:
 
 def find_foremost(comparison: Comparison) -> SystemScore:
     """The system to look at first: the winner, else the challenger that gained most, else the baseline itself."""
-    return find_winner(comparison) or _find_best(comparison.challengers) or comparison[comparison.baseline]
+    return (
+        find_winner(comparison)
+        or _find_best(comparison.challengers)
+        or comparison[comparison.baseline]
+    )
 
 
 def collect_notes(comparison: Comparison, data: Dataset | None) -> tuple[str, ...]:
     """What a reader must know to judge the figures; that the questions are synthetic is among it if *data* says so."""
-    if data is None or not data.is_synthetic or any("synthetic" in note.casefold() for note in comparison.notes):
+    if (
+        data is None
+        or not data.is_synthetic
+        or any("synthetic" in note.casefold() for note in comparison.notes)
+    ):
         return comparison.notes
     return (_SYNTHETIC, *comparison.notes)
 
@@ -108,9 +130,7 @@ def _write_decision(comparison: Comparison, decision: Decision) -> tuple[str, st
 
 
 def _count_questions(comparison: Comparison, score: SystemScore) -> str:
-    return (
-        f"{figures.count_first(score):,} of {comparison.questions:,} question{'' if comparison.questions == 1 else 's'}"
-    )
+    return f"{figures.count_first(score):,} of {comparison.questions:,} question{'' if comparison.questions == 1 else 's'}"
 
 
 def _describe_first(comparison: Comparison, score: SystemScore) -> str:
@@ -123,9 +143,7 @@ def _describe_first(comparison: Comparison, score: SystemScore) -> str:
     total = f"{comparison.questions:,}"
     if after > before:
         worse = f"{hurt:,} of {total} {_get(hurt)} worse" if hurt else "none gets worse"
-        return (
-            f"The right passage comes first for {_count_questions(comparison, score)} instead of {before:,}; {worse}."
-        )
+        return f"The right passage comes first for {_count_questions(comparison, score)} instead of {before:,}; {worse}."
     none_or_hurt = f"{hurt:,}" if hurt else "none"
     better = f"{helped:,} of {total} questions {_get(helped)} better and {none_or_hurt} {_get(hurt or 1)} worse"
     instead = "as before" if after == before else f"instead of {before:,}"
@@ -147,10 +165,12 @@ def _describe_price(comparison: Comparison, best: SystemScore) -> str:
         a_question = makes and " per question"
         return f"It adds {adds} (median){makes}{a_question} and calls no model."
     cost = best.usd_per_thousand
-    price = "at an unknown price" if cost is None else f"for {figures.format_dollars(cost)} per 1,000 questions"
-    text = (
-        f"It adds {adds} (median{beside}){makes} and calls the model {_format_calls(best)} times per question, {price}."
+    price = (
+        "at an unknown price"
+        if cost is None
+        else f"for {figures.format_dollars(cost)} per 1,000 questions"
     )
+    text = f"It adds {adds} (median{beside}){makes} and calls the model {_format_calls(best)} times per question, {price}."
     free = [score for score in comparison.challengers if not score.llm_calls]
     if sure := _find_best([score for score in free if _is_better(score)]):
         return f"{text} Without a model, {_quote_name(sure.name)} gains {_format_size(sure.difference.gain)}."
@@ -167,15 +187,23 @@ def _describe_rival(comparison: Comparison, best: SystemScore) -> str:
     """
     others = [score for score in comparison.challengers if _is_better(score) and score is not best]
     others.sort(key=lambda score: (-score.difference.gain, _rank_cost(score)))
-    half = [score for score in others if _rank_cost(score) <= tuple(part / 2 for part in _rank_cost(best))]
+    half = [
+        score
+        for score in others
+        if _rank_cost(score) <= tuple(part / 2 for part in _rank_cost(best))
+    ]
     cheaper = [score for score in others if _rank_cost(score) < _rank_cost(best)]
     for score in (*half, *cheaper, *others[:1]):
-        lead = difference([best.gains[asked] - score.gains[asked] for asked in best.gains], seed=comparison.seed)
+        lead = difference(
+            [best.gains[asked] - score.gains[asked] for asked in best.gains], seed=comparison.seed
+        )
         if lead.p >= SIGNIFICANT:
             name = f"{_quote_name(score.name)}{_format_cost(score, best)}"
             if abs(lead.gain) <= TOLERANCE:
                 return f" {name} does as well."
-            between = f"the {_format_size(lead.gain)} points between them {figures.format_interval(lead)}"
+            between = (
+                f"the {_format_size(lead.gain)} points between them {figures.format_interval(lead)}"
+            )
             return f" {name} may be as good: {between} may be chance."
     return ""
 
@@ -210,7 +238,11 @@ def _format_cost(score: SystemScore, best: SystemScore) -> str:
 def _describe_losers(comparison: Comparison) -> str:
     """What the systems did where none won."""
     best = _find_best(comparison.challengers)
-    worse = [it for it in comparison.challengers if it.difference.is_significant and it.difference.gain < -TOLERANCE]
+    worse = [
+        it
+        for it in comparison.challengers
+        if it.difference.is_significant and it.difference.gain < -TOLERANCE
+    ]
     if best is None or best.difference.gain <= TOLERANCE:
         text = "no system gained anything"
     else:
@@ -225,7 +257,11 @@ def _describe_losers(comparison: Comparison) -> str:
 
 def _is_better(score: SystemScore) -> bool:
     """Whether it gained more than chance would, and not every one of its answers was degraded."""
-    return score.degraded < len(score.runs) and score.difference.is_significant and score.difference.gain > TOLERANCE
+    return (
+        score.degraded < len(score.runs)
+        and score.difference.is_significant
+        and score.difference.gain > TOLERANCE
+    )
 
 
 def _find_best(scores: Sequence[SystemScore]) -> SystemScore | None:
@@ -278,7 +314,9 @@ class HurtFinder:
 
     def find(self, score: SystemScore) -> tuple[HurtQuestion, ...]:
         """The ten that *score*'s system hurt most, the worst first."""
-        return tuple(self._describe(score, question, gain) for question, gain in score.worst(_WORST))
+        return tuple(
+            self._describe(score, question, gain) for question, gain in score.worst(_WORST)
+        )
 
     def _describe(self, score: SystemScore, id_: str, gain: float) -> HurtQuestion:
         run, base, question = score.runs[id_], self._base.runs[id_], self._questions.get(id_)
@@ -292,22 +330,31 @@ class HurtFinder:
         return HurtQuestion(
             id=shorten(id_, ID_LENGTH),
             question=shorten(question.text if question else searched, _QUESTION_LENGTH),
-            history=tuple((shorten(it.role, 20), shorten(it.content, _TURN_LENGTH)) for it in turns),
+            history=tuple(
+                (shorten(it.role, 20), shorten(it.content, _TURN_LENGTH)) for it in turns
+            ),
             gain=gain,
             before=self._base.per_query.values[PRIMARY][id_],
             after=after,
-            variants=tuple(replace(it, text=shorten(it.text, _VARIANT_LENGTH)) for it in run.variants[:_VARIANTS]),
+            variants=tuple(
+                replace(it, text=shorten(it.text, _VARIANT_LENGTH))
+                for it in run.variants[:_VARIANTS]
+            ),
             raw=self._list_found(base.ids, grades),
             found=self._list_found(run.ids, grades),
             missed=self._list_found(missed, grades),
         )
 
-    def _list_found(self, ids: Sequence[str], grades: Mapping[str, int] | None) -> tuple[FoundPassage, ...]:
+    def _list_found(
+        self, ids: Sequence[str], grades: Mapping[str, int] | None
+    ) -> tuple[FoundPassage, ...]:
         return tuple(
             FoundPassage(
                 rank,
                 figures.shorten_start(it, ID_LENGTH),
-                shorten(_join_title(self._passages[it]), _PASSAGE_LENGTH) if it in self._passages else "",
+                shorten(_join_title(self._passages[it]), _PASSAGE_LENGTH)
+                if it in self._passages
+                else "",
                 None if grades is None else grades.get(it, 0),
             )
             for rank, it in enumerate(ids[:_FOUND], 1)

@@ -122,7 +122,9 @@ def _longest_run(words: Sequence[str], counts: Sequence[bool], there: str) -> in
 def is_quoted(quote: str, there: str) -> bool:
     """Whether *quote* stands in the normalized text *there*; what it leaves out has to be marked by dots."""
     parts = split_quote(quote)
-    return sum(len(part.split()) for part in parts) >= LEAST_QUOTED and all(part in there for part in parts)
+    return sum(len(part.split()) for part in parts) >= LEAST_QUOTED and all(
+        part in there for part in parts
+    )
 
 
 def split_quote(quote: str) -> list[str]:
@@ -134,7 +136,9 @@ def extract_key(question: str) -> frozenset[str]:
     """Return what two wordings of one question share: its content words, or all words where it has none."""
     words = split_tokens(question)
     counts = flag_content_words(words, question)
-    return frozenset(word for word, counted in zip(words, counts, strict=True) if counted) or frozenset(words)
+    return frozenset(
+        word for word, counted in zip(words, counts, strict=True) if counted
+    ) or frozenset(words)
 
 
 def normalize(text: str) -> str:
@@ -156,7 +160,10 @@ def flag_content_words(words: list[str], text: str) -> list[bool]:
     Where there is no word list for the language, only the letters count.
     """
     small = _load_small_words(detect_language(text))
-    return [not (word in small or (len(word) < 3 and word.isascii() and word.isalpha())) for word in words]
+    return [
+        not (word in small or (len(word) < 3 and word.isascii() and word.isalpha()))
+        for word in words
+    ]
 
 
 @lru_cache(len(LANGUAGES) + 1)

@@ -79,7 +79,9 @@ def generate(
     `ConfigError` for numbers below 1, or passages that share an id or of which none can be asked about.
     """
     if count < 1:
-        raise ConfigError(f"count must be at least 1, not {count}", path="count", value=count, allowed=">= 1")
+        raise ConfigError(
+            f"count must be at least 1, not {count}", path="count", value=count, allowed=">= 1"
+        )
     if len({passage.id for passage in passages}) < len(passages):
         raise ConfigError("two of the passages have the same id", path="passages")
     runner = PromptRunner(model, timeout, concurrency)
@@ -143,7 +145,9 @@ def _read_line(value: object) -> str:
 def _write_drafts(passages: Sequence[Passage], runner: PromptRunner) -> list[_Draft]:
     """Return what comes of each of *passages*: a question is asked for, and what is one is checked."""
     drafts = [_Draft(passage) for passage in passages]
-    for draft, reply in zip(drafts, runner.run([build_question_prompt(passage) for passage in passages]), strict=True):
+    for draft, reply in zip(
+        drafts, runner.run([build_question_prompt(passage) for passage in passages]), strict=True
+    ):
         draft.read_question(reply)
     checked = [draft for draft in drafts if not draft.fault]
     prompts = [build_check_prompt(draft.passage, draft.question) for draft in checked]
@@ -169,7 +173,9 @@ class _Written:
     @property
     def is_in_vain(self) -> bool:
         """Whether the model need not be asked again: its key is refused, or it failed too often in a row."""
-        return self.error is not None and (self.error.reason == "unauthorized" or self.failures >= MOST_FAILURES)
+        return self.error is not None and (
+            self.error.reason == "unauthorized" or self.failures >= MOST_FAILURES
+        )
 
     def settle(self, draft: _Draft) -> None:
         """Keep the question of *draft*, or count why not."""
@@ -184,7 +190,12 @@ class _Written:
             return
         self._keys.add(key)
         id_ = f"s{len(self.questions) + 1}"
-        metadata = {"synthetic": True, "answer": draft.answer, "passage": draft.passage.id, "model": self.model}
+        metadata = {
+            "synthetic": True,
+            "answer": draft.answer,
+            "passage": draft.passage.id,
+            "model": self.model,
+        }
         self.questions.append(Question(id_, draft.question, metadata=metadata))
         self.qrels[id_] = dict.fromkeys(self.relevance.find_relevant(draft.passage, draft.quote), 1)
 

@@ -33,7 +33,9 @@ PHRASE_WORDS: Final = 6
 _ENTRY: Final = re.compile(r"(?:\.{2,}|(?:\. ){2,}|…|·{2,}|\s)\s*(?:\d{1,4}|[ivxlc]{1,7})$")
 _ENTRY_CHARS: Final = 20
 # Where a phrase ends. A line that goes on in a small letter is the same one, broken for the page.
-_PHRASE_END: Final = re.compile(r"[.!?](?=\s|$)|[。！？؟।]|\n[^\S\n]*+(?=\n)|\n\s*+(?![^\W\d_A-ZÀ-ÞΑ-ΩА-Я])")
+_PHRASE_END: Final = re.compile(
+    r"[.!?](?=\s|$)|[。！？؟।]|\n[^\S\n]*+(?=\n)|\n\s*+(?![^\W\d_A-ZÀ-ÞΑ-ΩА-Я])"
+)
 
 _PASSAGES: Final = """
 SELECT d.name || '#' || c.ordinal, c.text, c.metadata
@@ -54,7 +56,9 @@ def passages_of(paths: Sequence[Path], settings: Settings) -> tuple[Passage, ...
     with closing(Ledger(MEMORY)) as ledger, Converter() as converter:
         unread: list[Exception] = []
         for path in paths:
-            reader = Reader(ledger, settings, Root.of(path), context_version="", converter=converter)
+            reader = Reader(
+                ledger, settings, Root.of(path), context_version="", converter=converter
+            )
             for document in {make_absolute(it): it for it in find_documents(path)}.values():
                 try:
                     reader.take(document)
@@ -85,7 +89,9 @@ def draw_passages(passages: Sequence[Passage], seed: int) -> list[Passage]:
         if words not in seen and can_be_judged(passage.id) and is_prose(passage.text):
             seen.add(words)
             source = passage.metadata.get("source")
-            documents.setdefault(("source", source) if isinstance(source, str) else passage.id, []).append(passage)
+            documents.setdefault(
+                ("source", source) if isinstance(source, str) else passage.id, []
+            ).append(passage)
     order = list(documents.values())
     chance.shuffle(order)
     for document in order:
@@ -112,7 +118,9 @@ class Relevance:
     """The passages that say the same, as chunks that overlap do, and the PDF and the text of one document."""
 
     def __init__(self, passages: Sequence[Passage]) -> None:
-        self._words = {passage.id: normalize(passage.text) for passage in passages if can_be_judged(passage.id)}
+        self._words = {
+            passage.id: normalize(passage.text) for passage in passages if can_be_judged(passage.id)
+        }
 
     def find_relevant(self, passage: Passage, quote: str) -> list[str]:
         """Return the ids of *passage*, of those with the same words and of those in which all of *quote* stands."""

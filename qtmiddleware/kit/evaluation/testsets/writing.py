@@ -60,7 +60,8 @@ def write(dataset: Dataset, folder: Path) -> None:
             shutil.rmtree(draft, ignore_errors=True)
     except OSError as error:
         raise ConfigError(
-            f"the test set cannot be written to {folder}: {error.strerror or type(error).__name__}", path=str(folder)
+            f"the test set cannot be written to {folder}: {error.strerror or type(error).__name__}",
+            path=str(folder),
         ) from error
 
 
@@ -72,7 +73,8 @@ def check_free(folder: Path) -> None:
         raise ConfigError(message, path=str(target))
     if any(target.iterdir()) if target.is_dir() else target.exists():
         raise ConfigError(
-            f"{target} already exists, and test sets are never overwritten; name a new folder", path=str(target)
+            f"{target} already exists, and test sets are never overwritten; name a new folder",
+            path=str(target),
         )
 
 
@@ -82,19 +84,34 @@ def _check_ids(dataset: Dataset) -> None:
         ("questions", [it.id for it in dataset.questions]),
     ):
         if len(set(ids)) < len(ids) or "" in ids:
-            raise ConfigError(f"two {what} of {dataset.name} have the same id, or one has none", path=what)
-    for id_ in (*dataset.qrels, *(passage for grades in dataset.qrels.values() for passage in grades)):
+            raise ConfigError(
+                f"two {what} of {dataset.name} have the same id, or one has none", path=what
+            )
+    for id_ in (
+        *dataset.qrels,
+        *(passage for grades in dataset.qrels.values() for passage in grades),
+    ):
         if not can_be_judged(id_):
-            raise ConfigError(f"the id {id_!r} has white space that a file of judgements cannot hold", path="qrels")
+            raise ConfigError(
+                f"the id {id_!r} has white space that a file of judgements cannot hold",
+                path="qrels",
+            )
 
 
 def _fill(folder: Path, dataset: Dataset) -> None:
     make_private_folders(folder / "qrels")
     # A passage's text has its title already, where it has one.
-    corpus = ({"_id": it.id, "title": "", "text": it.text, "metadata": it.metadata} for it in dataset.passages)
+    corpus = (
+        {"_id": it.id, "title": "", "text": it.text, "metadata": it.metadata}
+        for it in dataset.passages
+    )
     _write_lines(folder / "corpus.jsonl", map(_to_json, corpus))
-    _write_lines(folder / "queries.jsonl", (_to_json(question.to_record()) for question in dataset.questions))
-    judged = ((question, *row) for question, grades in dataset.qrels.items() for row in grades.items())
+    _write_lines(
+        folder / "queries.jsonl", (_to_json(question.to_record()) for question in dataset.questions)
+    )
+    judged = (
+        (question, *row) for question, grades in dataset.qrels.items() for row in grades.items()
+    )
     rows = (f"{question}\t{passage}\t{grade}" for question, passage, grade in judged)
     _write_lines(folder / "qrels" / "test.tsv", ("query-id\tcorpus-id\tscore", *rows))
     _write_lines(folder / "README.md", _build_readme(dataset).splitlines())
@@ -102,7 +119,9 @@ def _fill(folder: Path, dataset: Dataset) -> None:
 
 def _write_lines(path: Path, lines: Iterable[str]) -> None:
     # A lone surrogate is written as its JSON escape.
-    with open(path, "x", encoding="utf-8", errors="backslashreplace", newline="\n", opener=private_opener) as file:
+    with open(
+        path, "x", encoding="utf-8", errors="backslashreplace", newline="\n", opener=private_opener
+    ) as file:
         file.writelines(f"{line}\n" for line in lines)
 
 
@@ -110,7 +129,9 @@ def _to_json(record: Mapping[str, Any]) -> str:
     try:
         return json.dumps(record, ensure_ascii=False)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"the metadata of {record['_id']!r} must be JSON", path="metadata") from error
+        raise ConfigError(
+            f"the metadata of {record['_id']!r} must be JSON", path="metadata"
+        ) from error
 
 
 def _build_readme(dataset: Dataset) -> str:

@@ -17,7 +17,15 @@ from qtmiddleware.kit.evaluation.tuning.trials import (
     flat,
     nested,
 )
-from qtmiddleware.kit.evaluation.tuning.tune import LEAST, TRYING, TUNED, Tuned, forecast_tuning, split, tune
+from qtmiddleware.kit.evaluation.tuning.tune import (
+    LEAST,
+    TRYING,
+    TUNED,
+    Tuned,
+    forecast_tuning,
+    split,
+    tune,
+)
 
 __all__ = [
     "FREE_TIERS",

@@ -10,7 +10,15 @@ from qtmiddleware.catalogue import TEXT_FIELDS, TRANSFORMS
 from qtmiddleware.config.keys import camel
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.kit.evaluation import SYSTEMS, asks_a_model
-from qtmiddleware.kit.evaluation.tuning.trials import OVERALL_ERRORS, Budget, Flat, Trial, Trials, flat, load_defaults
+from qtmiddleware.kit.evaluation.tuning.trials import (
+    OVERALL_ERRORS,
+    Budget,
+    Flat,
+    Trial,
+    Trials,
+    flat,
+    load_defaults,
+)
 
 FREE_TIERS: Final = ("rules",)
 """Those that ask no model."""
@@ -41,7 +49,9 @@ _RATE: Final = Settings().escalation.target_call_rate
 _SHARES: Final = (1.0, 0.85, 0.7, 0.5)
 
 
-def list_axes(settings: Flat, *, max_call_rate: float | None, has_words: bool) -> dict[str, list[Flat]]:
+def list_axes(
+    settings: Flat, *, max_call_rate: float | None, has_words: bool
+) -> dict[str, list[Flat]]:
     """Return what makes a difference under *settings*, by name, with what may be laid over them.
 
     *has_words* says that the store can be searched by words.
@@ -53,7 +63,11 @@ def list_axes(settings: Flat, *, max_call_rate: float | None, has_words: bool) -
         keys.append("keywordEvidence.variants")
         # A transformation of the user's own brings its weights, so there are none to try.
         row = TRANSFORMS.get(kind)
-        asked = {name for part in (row.parts or (kind,) if row else ()) for name in TRANSFORMS[part].fields}
+        asked = {
+            name
+            for part in (row.parts or (kind,) if row else ())
+            for name in TRANSFORMS[part].fields
+        }
         if kind == "combined" and not settings.get("llm.hydeInCombined", True):
             asked.discard("hyde")
         weights = [f"fusion.weights.{camel(name)}" for name in TEXT_FIELDS if name in asked]
@@ -62,7 +76,8 @@ def list_axes(settings: Flat, *, max_call_rate: float | None, has_words: bool) -
     if has_words:
         keys.append("hybrid.enabled")
     axes: dict[str, list[Flat]] = {
-        key: [{key: value} for value in dict.fromkeys((*_VALUES[key], load_defaults()[key]))] for key in keys
+        key: [{key: value} for value in dict.fromkeys((*_VALUES[key], load_defaults()[key]))]
+        for key in keys
     }
     if asks:
         axes["escalation"] = list(_list_escalations(max_call_rate))
@@ -117,9 +132,13 @@ class Search:
             return held
         for _ in range(PASSES):
             before = held
-            axes = list_axes(held.settings, max_call_rate=self.budget.max_call_rate, has_words=self.has_words)
+            axes = list_axes(
+                held.settings, max_call_rate=self.budget.max_call_rate, has_words=self.has_words
+            )
             for options in axes.values():
-                held = choose(held, [self.trials.run(held.tier, {**held.settings, **it}) for it in options])
+                held = choose(
+                    held, [self.trials.run(held.tier, {**held.settings, **it}) for it in options]
+                )
             if held is before:
                 break
         return held

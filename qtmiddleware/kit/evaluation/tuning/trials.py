@@ -69,8 +69,17 @@ class Budget:
             limit, most = getattr(self, name), 1.0 if name.endswith("_rate") else float("inf")
             least = 1.0 if name == "max_searches" else 0.0
             if limit is not None and not (isfinite(limit) and least <= limit <= most):
-                allowed = "a number from 0 to 1" if most == 1.0 else f"a finite number of at least {least:.0f}"
-                raise ConfigError(f"{name} must be {allowed}, not {limit}", path=name, value=limit, allowed=allowed)
+                allowed = (
+                    "a number from 0 to 1"
+                    if most == 1.0
+                    else f"a finite number of at least {least:.0f}"
+                )
+                raise ConfigError(
+                    f"{name} must be {allowed}, not {limit}",
+                    path=name,
+                    value=limit,
+                    allowed=allowed,
+                )
 
     def broken_by(self, score: SystemScore, *, kept_rate: float | None = None) -> tuple[str, ...]:
         """Return every limit that *score* is beyond, each as a part of a sentence.
@@ -81,21 +90,33 @@ class Budget:
         added_ms, usd, hurt_rate = score.added_ms.p95, score.usd_per_thousand, score.hurt_rate
         excesses = (
             self._check_calls(score, kept_rate),
-            _describe_excess(added_ms, self.max_added_ms, "it adds {:.0f} ms (p95), the budget is {:.0f}"),
-            _describe_excess(usd, self.max_usd_per_thousand, "1,000 questions cost ${:.3g}, the budget is ${:.3g}"),
+            _describe_excess(
+                added_ms, self.max_added_ms, "it adds {:.0f} ms (p95), the budget is {:.0f}"
+            ),
+            _describe_excess(
+                usd,
+                self.max_usd_per_thousand,
+                "1,000 questions cost ${:.3g}, the budget is ${:.3g}",
+            ),
             _describe_excess(
                 score.searches_per_question,
                 self.max_searches,
                 "it makes {:.3g} searches per question, the budget is {:.3g}",
             ),
-            _describe_excess(hurt_rate, self.max_hurt_rate, "{:.1%} of the questions get worse, the budget is {:.1%}"),
+            _describe_excess(
+                hurt_rate,
+                self.max_hurt_rate,
+                "{:.1%} of the questions get worse, the budget is {:.1%}",
+            ),
         )
         return tuple(filter(None, excesses))
 
     def _check_calls(self, score: SystemScore, kept_rate: float | None) -> str:
         limit = self.max_call_rate
         text = _describe_excess(
-            score.call_rate, limit, "it calls the model for {:.1%} of the questions, the budget is {:.1%}"
+            score.call_rate,
+            limit,
+            "it calls the model for {:.1%} of the questions, the budget is {:.1%}",
         )
         if not text or limit is None or kept_rate is None or kept_rate > limit:
             return text
@@ -130,7 +151,11 @@ def flat(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """Return nested *settings* by dotted key."""
     found: dict[str, Any] = {}
     for key, value in settings.items():
-        found.update(flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value})
+        found.update(
+            flat(value, f"{above}{key}.")
+            if isinstance(value, Mapping)
+            else {f"{above}{key}": value}
+        )
     return found
 
 
@@ -151,7 +176,11 @@ def drop_defaults(settings: Flat) -> dict[str, Any]:
     wanted = dict(settings)
     if wanted.get("escalation.mode", "always") != "auto":
         wanted.pop("escalation.targetCallRate", None)
-    return {key: wanted[key] for key, default in load_defaults().items() if wanted.get(key, default) != default}
+    return {
+        key: wanted[key]
+        for key, default in load_defaults().items()
+        if wanted.get(key, default) != default
+    }
 
 
 @cache
@@ -178,7 +207,9 @@ class Trial:
         own, settings = drop_defaults(flat(SYSTEMS[self.tier])), drop_defaults(self.settings)
         changed = {key: value for key, value in settings.items() if own.get(key) != value}
         changed |= {key: self.settings[key] for key in own if key not in settings}
-        return "; ".join([self.tier, *(f"{key} {json.dumps(value)}" for key, value in changed.items())])
+        return "; ".join(
+            [self.tier, *(f"{key} {json.dumps(value)}" for key, value in changed.items())]
+        )
 
     @property
     def config(self) -> dict[str, Any]:
@@ -216,7 +247,11 @@ class Trial:
     def _compare_with(self, other: Trial) -> tuple[float, float]:
         """Return the mean gain over *other*, of the questions that neither failed on, and its standard error."""
         others = other.score.gains
-        gains = [gain - others[question] for question, gain in self.score.gains.items() if question in others]
+        gains = [
+            gain - others[question]
+            for question, gain in self.score.gains.items()
+            if question in others
+        ]
         if len(gains) < 2:
             # One of the two failed on nearly every question.
             return 0.0, inf
@@ -303,7 +338,10 @@ def keep_replies(bench: Bench | OwnFunction) -> Iterator[Bench | OwnFunction]:
     if isinstance(bench, OwnFunction):
         yield bench
         return
-    with TemporaryDirectory(prefix="qtm-tune-", ignore_cleanup_errors=True) as folder, ExitStack() as closing:
+    with (
+        TemporaryDirectory(prefix="qtm-tune-", ignore_cleanup_errors=True) as folder,
+        ExitStack() as closing,
+    ):
         file = Path(folder) / "kept.sqlite"
         embedder, model = bench.embedder, bench.model
         if not isinstance(embedder, CachedEmbedder):

@@ -26,8 +26,21 @@ from qtmiddleware.kit.evaluation import (
 )
 from qtmiddleware.kit.evaluation.bench import Bench, Forecast, forecast_searches
 from qtmiddleware.kit.evaluation.own_function import OwnFunction
-from qtmiddleware.kit.evaluation.tuning.search import DEFAULTS, PASSES, TIERS, Search, estimate_trials
-from qtmiddleware.kit.evaluation.tuning.trials import Budget, Trial, Trials, build_warm_system, flat, keep_replies
+from qtmiddleware.kit.evaluation.tuning.search import (
+    DEFAULTS,
+    PASSES,
+    TIERS,
+    Search,
+    estimate_trials,
+)
+from qtmiddleware.kit.evaluation.tuning.trials import (
+    Budget,
+    Trial,
+    Trials,
+    build_warm_system,
+    flat,
+    keep_replies,
+)
 from qtmiddleware.protocols import KeywordStore
 
 LEAST: Final = 20
@@ -66,7 +79,9 @@ def tune(
     may go. Raises `ConfigError` for unknown tiers, a negative *seed* or too few questions, and what a search raises.
     """
     if seed < 0:
-        raise ConfigError(f"seed must be a whole number of at least 0, not {seed}", path="seed", value=seed)
+        raise ConfigError(
+            f"seed must be a whole number of at least 0, not {seed}", path="seed", value=seed
+        )
     began = perf_counter()
     settings = {name: flat(it) for name, it in chosen(tiers).items() if name != BASELINE}
     train, held = split(data, seed=seed, holdout=holdout)
@@ -84,16 +99,24 @@ def tune(
         compared = _list_compared(trials, tuple(settings), default, best)
         report(most)
         comparison = measure(
-            {name: build_warm_system(keeping, trial.settings, train) for name, trial in compared.items()},
+            {
+                name: build_warm_system(keeping, trial.settings, train)
+                for name, trial in compared.items()
+            },
             held,
             baseline=BASELINE,
             notes=(f"Measured on {len(held.questions)} questions that the tuning never saw.",),
             seed=seed,
             progress=progress,
         )
-    own, tuned = (next(name for name, it in compared.items() if it is trial) for trial in (default, best))
+    own, tuned = (
+        next(name for name, it in compared.items() if it is trial) for trial in (default, best)
+    )
     refusals = {name: _find_refusals(name, comparison, compared, budget) for name in (own, tuned)}
-    has_failed = refusals[tuned] or comparison[tuned].means[PRIMARY] < comparison[own].means[PRIMARY] - TOLERANCE
+    has_failed = (
+        refusals[tuned]
+        or comparison[tuned].means[PRIMARY] < comparison[own].means[PRIMARY] - TOLERANCE
+    )
     recommended = own if has_failed and not refusals[own] else tuned
     return Tuned(
         config=compared[recommended].config,
@@ -119,7 +142,8 @@ def forecast_tuning(
 
     def count(questions: Dataset) -> int:
         return max(
-            forecast_searches(own, questions, {tier: it}, has_model=has_model).searches for tier, it in systems.items()
+            forecast_searches(own, questions, {tier: it}, has_model=has_model).searches
+            for tier, it in systems.items()
         )
 
     most = estimate_trials([flat(it) for it in systems.values()], PASSES)
@@ -128,7 +152,9 @@ def forecast_tuning(
     return Forecast.of(visits * (most * count(train) + (len(DEFAULTS) + 2) * count(held)), own)
 
 
-def _list_compared(trials: Trials, tiers: Sequence[str], default: Trial, best: Trial) -> dict[str, Trial]:
+def _list_compared(
+    trials: Trials, tiers: Sequence[str], default: Trial, best: Trial
+) -> dict[str, Trial]:
     """Return what is measured on the held-out questions, by name, each config once."""
     found = {BASELINE: trials.raw}
     for tier in reversed([it for it in DEFAULTS if it in tiers]):
@@ -140,7 +166,9 @@ def _list_compared(trials: Trials, tiers: Sequence[str], default: Trial, best: T
     return found
 
 
-def _find_refusals(name: str, comparison: Comparison, compared: dict[str, Trial], budget: Budget) -> tuple[str, ...]:
+def _find_refusals(
+    name: str, comparison: Comparison, compared: dict[str, Trial], budget: Budget
+) -> tuple[str, ...]:
     """Return why the config called *name* is not to be used, and what to do."""
     if name == BASELINE:
         nothing = "no candidate within the budget did better than the raw query on the questions it was chosen by"
@@ -149,9 +177,14 @@ def _find_refusals(name: str, comparison: Comparison, compared: dict[str, Trial]
     is_gated = trial.settings.get("escalation.mode") == "auto"
     kept_rate = trial.settings["escalation.targetCallRate"] if is_gated else None
     found, broken = score.difference, budget.broken_by(score, kept_rate=kept_rate)
-    why = [f"on the held-out questions {it}. Raise the budget, or tune with a lower one." for it in broken]
+    why = [
+        f"on the held-out questions {it}. Raise the budget, or tune with a lower one."
+        for it in broken
+    ]
     if found.gain <= TOLERANCE:
-        why.append("on the held-out questions it is no better than the raw query. Keep the raw query.")
+        why.append(
+            "on the held-out questions it is no better than the raw query. Keep the raw query."
+        )
     elif not found.is_significant:
         needed = f"{_estimate_needed(score, len(trial.score.gains)):,} judged questions"
         chance = f"chance explains what it gains on the held-out questions (p {found.p_holm:.3f})"
@@ -177,7 +210,9 @@ def split(data: Dataset, *, seed: int = 0, holdout: float = 0.5) -> tuple[Datase
     where a side would have fewer than `LEAST` questions.
     """
     if not 0.0 < holdout < 1.0:
-        raise ConfigError(f"holdout must be above 0 and below 1, not {holdout}", path="holdout", value=holdout)
+        raise ConfigError(
+            f"holdout must be above 0 and below 1, not {holdout}", path="holdout", value=holdout
+        )
     groups: dict[str, list[Question]] = defaultdict(list)
     for question in data.questions:
         groups[_get_conversation(question)].append(question)
@@ -197,7 +232,9 @@ def _get_conversation(question: Question) -> str:
     return " ".join(first.split()).casefold()
 
 
-def _check_sizes(data: Dataset, sides: tuple[Dataset, Dataset], groups: int, holdout: float) -> None:
+def _check_sizes(
+    data: Dataset, sides: tuple[Dataset, Dataset], groups: int, holdout: float
+) -> None:
     train, held = (len(side.questions) for side in sides)
     if min(train, held) >= LEAST:
         return
@@ -251,7 +288,10 @@ class Tuned:
     @property
     def overfit(self) -> float:
         """How much more nDCG@10 the tuned config gained on the questions of the search than on the held-out ones."""
-        return self.trained[self.tuned].score.difference.gain - self.comparison[self.tuned].difference.gain
+        return (
+            self.trained[self.tuned].score.difference.gain
+            - self.comparison[self.tuned].difference.gain
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return all of it as plain data, ready for JSON."""
@@ -294,11 +334,15 @@ class Tuned:
         """Return the outcome in plain sentences, a line each."""
         trained = self.trained[self.tuned]
         tried = f"{len(self.trials)} candidates tried on {self.trained_on} questions in {self.seconds:.0f} s"
-        lines = [f"{tried}; what follows was measured on {self.comparison.questions} other questions."]
+        lines = [
+            f"{tried}; what follows was measured on {self.comparison.questions} other questions."
+        ]
         if limits := self.budget.describe():
             lines.append(f"The budget: {limits}.")
         if self.tuned == BASELINE:
-            lines.append("Decided by the former: the raw query; nothing within the budget was clearly better.")
+            lines.append(
+                "Decided by the former: the raw query; nothing within the budget was clearly better."
+            )
         else:
             gained = f"On the questions that decided it had gained {_format_points(trained.score.difference.gain)}"
             lines += [
@@ -333,7 +377,11 @@ class Tuned:
         score = self.comparison[name]
         found, cost = score.difference, score.usd_per_thousand
         interval = f"95% interval {100 * found.low:+.1f} to {100 * found.high:+.1f}"
-        beside = "" if self.comparison.counts_model_time or not score.llm_calls else ", without the model's own time"
+        beside = (
+            ""
+            if self.comparison.counts_model_time or not score.llm_calls
+            else ", without the model's own time"
+        )
         return (
             f"{subject} gains {_format_points(found.gain)} of {PRIMARY} over the raw query on the held-out questions "
             f"({interval}, p {found.p_holm:.4f} corrected), makes {score.hurt_rate:.0%} of them worse, "

@@ -169,7 +169,9 @@ def ingest(
         )
     model = _open_context_model(client, settings) if settings.contextual_chunks else None
     # Looked for before anything is opened: a wrong path leaves no empty index behind.
-    paths = list({make_absolute(it): it for it in find_documents(path, every=reader is not None)}.values())
+    paths = list(
+        {make_absolute(it): it for it in find_documents(path, every=reader is not None)}.values()
+    )
     with hold_ledger(settings, store) as ledger:
         retriever = open_retriever(settings, store=store, embedder=embedder)
         try:
@@ -255,7 +257,9 @@ class _Run:
             removed = publication.publish(report)
         documents, chunks = self._count_held()
         seconds = perf_counter() - began
-        _log("Persisted vector index", documents=documents, chunks=chunks, seconds=round(seconds, 3))
+        _log(
+            "Persisted vector index", documents=documents, chunks=chunks, seconds=round(seconds, 3)
+        )
         return IngestReport(
             documents=documents,
             chunks=chunks,

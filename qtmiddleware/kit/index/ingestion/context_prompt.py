@@ -41,7 +41,9 @@ RULES: Final = (
     "Do not repeat or sum up the chunk, and do not speak of chunks or of searching.",
     "At most 60 words.",
 )
-FIELD: Final = ReplyField("context", "passage", "the one or two sentences that place the chunk in its document")
+FIELD: Final = ReplyField(
+    "context", "passage", "the one or two sentences that place the chunk in its document"
+)
 
 _DATA: Final = (
     'The user message is a JSON object. "document" is the document; of a long one there are "beginning", its first '
@@ -112,8 +114,12 @@ BEGINNING_CHARS: Final = 4_000
 AROUND_CHARS: Final = 2_000
 """Characters before the chunk, and as many behind it."""
 
-_FROM: Final = "SELECT start, stop, text FROM chunks WHERE document = ? AND ordinal >= ? ORDER BY ordinal"
-_BEFORE: Final = "SELECT start, stop, text FROM chunks WHERE document = ? AND ordinal < ? ORDER BY ordinal DESC"
+_FROM: Final = (
+    "SELECT start, stop, text FROM chunks WHERE document = ? AND ordinal >= ? ORDER BY ordinal"
+)
+_BEFORE: Final = (
+    "SELECT start, stop, text FROM chunks WHERE document = ? AND ordinal < ? ORDER BY ordinal DESC"
+)
 
 Piece = tuple[int, int, str]
 
@@ -133,11 +139,16 @@ class DocumentViews:
             self._load_document(document)
         if self._length <= WHOLE_CHARS:
             return {"document": self._beginning}
-        return {"beginning": self._beginning, "surroundings": self._find_surroundings(document, ordinal, start, stop)}
+        return {
+            "beginning": self._beginning,
+            "surroundings": self._find_surroundings(document, ordinal, start, stop),
+        }
 
     def _load_document(self, document: int) -> None:
         self._document = document
-        self._length = self._ledger.value("SELECT max(stop) FROM chunks WHERE document = ?", [document]) or 0
+        self._length = (
+            self._ledger.value("SELECT max(stop) FROM chunks WHERE document = ?", [document]) or 0
+        )
         shown = WHOLE_CHARS if self._length <= WHOLE_CHARS else BEGINNING_CHARS
         ahead = self._ledger.stream(_FROM, [document, 0])
         self._beginning = _rejoin(takewhile(lambda piece: piece[0] < shown, ahead), 0, shown)
@@ -147,7 +158,9 @@ class DocumentViews:
         back = self._ledger.stream(_BEFORE, [document, ordinal])
         ahead = self._ledger.stream(_FROM, [document, ordinal])
         before = list(takewhile(lambda piece: piece[1] > first, back))
-        return _rejoin([*reversed(before), *takewhile(lambda piece: piece[0] < last, ahead)], first, last)
+        return _rejoin(
+            [*reversed(before), *takewhile(lambda piece: piece[0] < last, ahead)], first, last
+        )
 
 
 def _rejoin(pieces: Iterable[Piece], first: int, last: int) -> str:

@@ -10,7 +10,12 @@ from typing import Final
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
-from qtmiddleware.kit.index.ingestion.context_prompt import DocumentViews, build_prompt, hash_prompt, parse_context
+from qtmiddleware.kit.index.ingestion.context_prompt import (
+    DocumentViews,
+    build_prompt,
+    hash_prompt,
+    parse_context,
+)
 from qtmiddleware.kit.index.ingestion.ledger import Ledger
 from qtmiddleware.kit.index.ingestion.reading import hash_text
 from qtmiddleware.protocols import LanguageModel, Prompt
@@ -58,11 +63,16 @@ class ContextWriter:
         if self.has_given_up:
             raise ModelError("cancelled")
         try:
-            text = parse_context(prompt, self._model.complete(prompt, deadline.sooner(self._seconds)))
+            text = parse_context(
+                prompt, self._model.complete(prompt, deadline.sooner(self._seconds))
+            )
         except ModelError as error:
             self._count_failure(error)
             raise
-        self._ledger.rows("INSERT OR IGNORE INTO contexts VALUES (?, ?)", [hash_prompt(prompt, self._model.name), text])
+        self._ledger.rows(
+            "INSERT OR IGNORE INTO contexts VALUES (?, ?)",
+            [hash_prompt(prompt, self._model.name), text],
+        )
         self._failures = 0
 
     def count_timeout(self) -> None:
@@ -126,8 +136,12 @@ class Contexts:
             done += len(group)
             progress(done, total)
 
-    def _build_chunk(self, id_: int, document: int, ordinal: int, start: int, stop: int, text: str) -> _Chunk:
-        asked = build_prompt(self._settings, self._views.build(document, ordinal, start, stop), text)
+    def _build_chunk(
+        self, id_: int, document: int, ordinal: int, start: int, stop: int, text: str
+    ) -> _Chunk:
+        asked = build_prompt(
+            self._settings, self._views.build(document, ordinal, start, stop), text
+        )
         return _Chunk(id_, text, asked, hash_prompt(asked, self._model_name))
 
     def _find_context(self, wanted: bytes) -> str | None:

@@ -22,7 +22,14 @@ Texts = list[tuple[bytes, str]]
 Vectors = list[tuple[bytes, bytes]]
 """What comes of it: the hash of each text, and its vector in single precision, little endian."""
 
-HUB_SECRETS: Final = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy")
+HUB_SECRETS: Final = (
+    "HF_TOKEN",
+    "HUGGING_FACE_HUB_TOKEN",
+    "HTTPS_PROXY",
+    "https_proxy",
+    "HTTP_PROXY",
+    "http_proxy",
+)
 """The secrets that a worker may need to load a model of the hub: the proxies may have a password."""
 BATCH: Final = 64
 """Texts that are embedded, and then kept, in one step."""
@@ -49,7 +56,9 @@ def can_be_sent(embedder: Embedder) -> bool:
     return isinstance(embedder, MiniLMEmbedder | SentenceTransformersEmbedder)
 
 
-def embed_missing(ledger: Ledger, embedder: Embedder, engine: Engine, progress: Callable[[int, int], None]) -> int:
+def embed_missing(
+    ledger: Ledger, embedder: Embedder, engine: Engine, progress: Callable[[int, int], None]
+) -> int:
     """Embed the texts that are to be published and were never embedded, each once. Returns how many there were.
 
     *engine* does it where the embedder computes; what asks a service, or is the user's own, is called in this process.
@@ -65,7 +74,10 @@ def embed_missing(ledger: Ledger, embedder: Embedder, engine: Engine, progress: 
     is_computed = can_be_sent(embedder)
     used, size = (engine, COMPUTED_BATCH) if is_computed else (LocalEngine(), BATCH)
     for vectors in used.map(build, _read_texts(ledger, size)):
-        ledger.many("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)", [(embedding, *row) for row in vectors])
+        ledger.many(
+            "INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)",
+            [(embedding, *row) for row in vectors],
+        )
         done += len(vectors)
         progress(done, total)
     return done
@@ -100,7 +112,9 @@ def decode_vector(blob: bytes) -> list[float]:
     return [number for (number,) in struct.iter_unpack("<f", memoryview(blob))]
 
 
-def _encode_vectors(vectors: Sequence[Sequence[float]], count: int, embedder: Embedder) -> list[bytes]:
+def _encode_vectors(
+    vectors: Sequence[Sequence[float]], count: int, embedder: Embedder
+) -> list[bytes]:
     """*vectors* in single precision, little endian; raises `EmbeddingError` unless there are *count* sound ones."""
     if len(vectors) != count:
         raise EmbeddingError(f"{embedder.name} returned {len(vectors)} vectors for {count} texts")

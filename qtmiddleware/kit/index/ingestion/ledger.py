@@ -199,7 +199,9 @@ class Ledger:
                 if is_damage(error):
                     # The cause may quote a text of the file.
                     raise self.build_damage_error(describe_error(error)) from None
-                raise StoreError(f"{self.path}, the ledger beside the index, failed: {error}") from error
+                raise StoreError(
+                    f"{self.path}, the ledger beside the index, failed: {error}"
+                ) from error
 
     def build_damage_error(self, why: str) -> StoreError:
         """The error for something in the file that cannot be what was written there."""

@@ -13,12 +13,16 @@ from qtmiddleware.kit.index.ingestion.reading import Root
 from qtmiddleware.protocols import Passage, Store
 from qtmiddleware.runtime.logs import get_logger
 
-_STORED_CHUNKS: Final = "SELECT count(*) FROM chunks c JOIN documents d ON d.id = c.document AND d.stored = 2"
+_STORED_CHUNKS: Final = (
+    "SELECT count(*) FROM chunks c JOIN documents d ON d.id = c.document AND d.stored = 2"
+)
 _OF_OTHER_ROOTS: Final = """
 INSERT OR IGNORE INTO target
 SELECT id, file FROM documents WHERE root <> ? AND complete AND stored ORDER BY stored DESC, id DESC
 """
-_ALL: Final = "INSERT INTO publishing SELECT c.id FROM target t JOIN chunks c ON c.document = t.document"
+_ALL: Final = (
+    "INSERT INTO publishing SELECT c.id FROM target t JOIN chunks c ON c.document = t.document"
+)
 # A chunk that is in the store as it is, from an earlier version of its document, need not be written.
 _NEW: Final = """
 INSERT INTO publishing
@@ -43,9 +47,7 @@ UPDATE documents SET stored = 1 WHERE (stored = 2 OR id IN (SELECT document FROM
     SELECT file FROM documents WHERE root = :root AND stored AND id NOT IN (SELECT document FROM target)
 )
 """
-_GONE: Final = (
-    "DELETE FROM documents WHERE (root = :root OR (:all AND stored)) AND id NOT IN (SELECT document FROM target)"
-)
+_GONE: Final = "DELETE FROM documents WHERE (root = :root OR (:all AND stored)) AND id NOT IN (SELECT document FROM target)"
 _PASSAGES: Final = """
 SELECT d.name || '#' || c.ordinal, c.text, c.metadata, x.text, v.vector
 FROM publishing p JOIN chunks c ON c.id = p.chunk JOIN documents d ON d.id = c.document
@@ -119,7 +121,9 @@ class Publication:
             self._store.write(self._read_passages(total, progress), delete=stale)
         return self._settle()
 
-    def _read_passages(self, total: int, progress: Callable[[int, int], None]) -> Iterator[tuple[Passage, list[float]]]:
+    def _read_passages(
+        self, total: int, progress: Callable[[int, int], None]
+    ) -> Iterator[tuple[Passage, list[float]]]:
         rows = self._ledger.stream(_PASSAGES, [self._embedding])
         progress(0, total)
         for done, (id_, text, metadata, context, vector) in enumerate(rows, 1):
@@ -127,7 +131,9 @@ class Publication:
                 facts = dict(json.loads(metadata))
                 numbers = decode_vector(vector) if self._embedding else []
             except (TypeError, ValueError, struct.error):
-                raise self._ledger.build_damage_error("metadata or a vector in it cannot be read") from None
+                raise self._ledger.build_damage_error(
+                    "metadata or a vector in it cannot be read"
+                ) from None
             if context is not None:
                 facts["context"] = context
             yield Passage(id_, text, facts), numbers
@@ -140,7 +146,9 @@ class Publication:
         with ledger.transaction():
             removed: int = ledger.value(_REMOVED, scope)
             ledger.rows(_GONE, scope)
-            ledger.rows("UPDATE documents SET stored = 2 WHERE stored < 2 AND id IN (SELECT document FROM target)")
+            ledger.rows(
+                "UPDATE documents SET stored = 2 WHERE stored < 2 AND id IN (SELECT document FROM target)"
+            )
             ledger.rows("INSERT OR REPLACE INTO meta VALUES ('place', ?)", [self._place])
             # Contexts stay: they are small, and each was paid for.
             ledger.rows(_UNUSED_VECTORS, [self._embedding])

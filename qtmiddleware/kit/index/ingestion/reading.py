@@ -57,7 +57,9 @@ class Root:
         """Where *path* lies below the data path, with ``/`` on every system."""
         whole = make_absolute(path)
         # Where a link leads out of the data path there is no way from one to the other.
-        return (whole.relative_to(self.base) if whole.is_relative_to(self.base) else Path(path.name)).as_posix()
+        return (
+            whole.relative_to(self.base) if whole.is_relative_to(self.base) else Path(path.name)
+        ).as_posix()
 
 
 def make_absolute(path: Path) -> Path:
@@ -85,7 +87,8 @@ BATCH: Final = 256
 _HEADING: Final = re.compile(r"^ {0,3}#{1,6}[ \t]++(\S.*)$", re.MULTILINE)
 # Front matter, and blocks of code: a line of either may begin like a heading.
 _NO_PROSE: Final = re.compile(
-    r"\A---\n(?!\n).*?^---$|^ {0,3}(?P<fence>`{3,}|~{3,}).*?(?:^ {0,3}(?P=fence)|\Z)", re.DOTALL | re.MULTILINE
+    r"\A---\n(?!\n).*?^---$|^ {0,3}(?P<fence>`{3,}|~{3,}).*?(?:^ {0,3}(?P=fence)|\Z)",
+    re.DOTALL | re.MULTILINE,
 )
 
 # One that is in the store without some of its contexts is read again: a version that is there is never changed.
@@ -122,7 +125,13 @@ class Reader:
         self._settings = settings
         self._root = root
         self._context_version = context_version
-        self._kind = [settings.chunk_size, settings.chunk_overlap, settings.chunk_boundary, READER, context_version]
+        self._kind = [
+            settings.chunk_size,
+            settings.chunk_overlap,
+            settings.chunk_boundary,
+            READER,
+            context_version,
+        ]
         if own is not None:
             kind = type(own) if getattr(own, "__qualname__", None) is None else own
             self._kind.append(f"{kind.__module__}.{kind.__qualname__}")
@@ -134,12 +143,16 @@ class Reader:
         path names that itself: whoever filled the folder must not choose what else of this machine is read.
         """
         if path.is_symlink() and not self._root.is_file:
-            raise UnreadableDocument(path, "cannot be opened", "it is a link; name the file it leads to")
+            raise UnreadableDocument(
+                path, "cannot be opened", "it is a link; name the file it leads to"
+            )
         file = encode_path(str(make_absolute(path)))
         # Before it is read: what is changed in the meantime has another fingerprint in the next run.
         fingerprint = self._hash_file(path)
         self._claim(file)
-        versions = self._ledger.rows("SELECT stored, fingerprint FROM documents WHERE file = ?", [file])
+        versions = self._ledger.rows(
+            "SELECT stored, fingerprint FROM documents WHERE file = ?", [file]
+        )
         known = self._ledger.rows(_KNOWN, [file, fingerprint])
         document = known[0][0] if known else self._read(path, file, fingerprint)
         self._add_target(document, file)
@@ -229,7 +242,9 @@ def hash_text(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
-def _build_rows(found: Iterable[DocumentChunk], document: int, source: str, path: Path) -> Iterator[tuple[Any, ...]]:
+def _build_rows(
+    found: Iterable[DocumentChunk], document: int, source: str, path: Path
+) -> Iterator[tuple[Any, ...]]:
     title = ""
     for one in found:
         chunk = one.chunk
@@ -240,7 +255,9 @@ def _build_rows(found: Iterable[DocumentChunk], document: int, source: str, path
         metadata: dict[str, Any] = {"source": source, "title": title, "chunk": chunk.index}
         metadata |= {"start": chunk.start, "end": chunk.end}
         # A title that the document says of itself takes the place of the one that was found.
-        metadata |= {name: _cut_place(value) for name, value in one.place.items() if name != "last_title"}
+        metadata |= {
+            name: _cut_place(value) for name, value in one.place.items() if name != "last_title"
+        }
         written = json.dumps(metadata, ensure_ascii=False)
         yield document, chunk.index, chunk.start, chunk.end, text, written, hash_text(text)
 

@@ -63,12 +63,16 @@ class LanceDBStore(LocalStore):
         self._writes = 0
         self._met: dict[tuple[int, str], list[str] | None] = {}
         self._open: Any
-        self._open, self._identity = open_table(self._path, embedding_model=embedding_model, dimension=dimension)
+        self._open, self._identity = open_table(
+            self._path, embedding_model=embedding_model, dimension=dimension
+        )
 
     def __repr__(self) -> str:
         return f"LanceDBStore({str(self._path)!r}, dimension={self._dimension})"
 
-    def write(self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()) -> None:
+    def write(
+        self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
+    ) -> None:
         """Write *passages*, replacing those of the same id, and remove those of the ids *delete*, as one change.
 
         *passages* are taken as they come, into a temporary file beside the table, and then written; what they raise
@@ -81,7 +85,9 @@ class LanceDBStore(LocalStore):
             if not count and not gone:
                 return
             with self._writing.free, self._use_table("written to") as table:
-                merge = table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+                merge = (
+                    table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+                )
                 if gone:
                     merge = merge.when_not_matched_by_source_delete(match_ids(gone))
                 merge.execute(reader)
@@ -92,7 +98,13 @@ class LanceDBStore(LocalStore):
         with self._use_table("read") as table:
             return int(table.count_rows())
 
-    def search(self, query: Sequence[float] | str, top_k: int, *, filter: Filter | None = None) -> list[Record]:  # noqa: A002
+    def search(
+        self,
+        query: Sequence[float] | str,
+        top_k: int,
+        *,
+        filter: Filter | None = None,  # noqa: A002
+    ) -> list[Record]:
         """The nearest passages that meet *filter*, best first, as ``{"id", "score", "text", "metadata"}``.
 
         The score is the cosine, -1 to 1, to six decimals; passages of equal score come by id. *query* is a vector; a
@@ -102,11 +114,21 @@ class LanceDBStore(LocalStore):
         vector = normalise(check_query(query, self._dimension)[None].copy())[0]
 
         def ask(table: Any) -> Any:
-            return table.search(vector, vector_column_name="vector").distance_type("dot").bypass_vector_index()
+            return (
+                table.search(vector, vector_column_name="vector")
+                .distance_type("dot")
+                .bypass_vector_index()
+            )
 
         return self._find_best(ask, "_distance", lambda distance: 1.0 - distance, top_k, filter)
 
-    def keyword_search(self, text: str, top_k: int, *, filter: Filter | None = None) -> list[Record]:  # noqa: A002
+    def keyword_search(
+        self,
+        text: str,
+        top_k: int,
+        *,
+        filter: Filter | None = None,  # noqa: A002
+    ) -> list[Record]:
         """The passages that share the weightiest words with *text* and meet *filter*, in the shape of `search`.
 
         The words of a text in the metadata's ``context`` count as the passage's own. The score is BM25 (k1 1.2, b 0.75;
@@ -146,7 +168,11 @@ class LanceDBStore(LocalStore):
             by_id = (table.version, repr(filter)) in self._met
             while True:
                 version = table.version
-                if meets and by_id and (few := self._find_few(table, version, filter, meets)) is not None:
+                if (
+                    meets
+                    and by_id
+                    and (few := self._find_few(table, version, filter, meets)) is not None
+                ):
                     asked = ask(table).where(match_ids(few), prefilter=True).limit(max(1, len(few)))
                     best = _sort(_read_records(asked, measure, score), meets)
                     if table.version == version:
@@ -154,13 +180,21 @@ class LanceDBStore(LocalStore):
                     # Ids of before a write say nothing of what came by it; the search below is of one state.
                 seen = _read_records(ask(table).limit(limit), measure, score)
                 best = _sort(seen, meets)[:top_k]
-                if len(seen) < limit or (len(best) == top_k and best[-1]["score"] > seen[-1]["score"]):
+                if len(seen) < limit or (
+                    len(best) == top_k and best[-1]["score"] > seen[-1]["score"]
+                ):
                     break
                 limit *= _WIDER
                 by_id = True
         return [{**one, "metadata": json.loads(one["metadata"])} for one in best[:top_k]]
 
-    def _find_few(self, table: Any, version: int, filter: Filter | None, meets: Matcher) -> list[str] | None:  # noqa: A002
+    def _find_few(
+        self,
+        table: Any,
+        version: int,
+        filter: Filter | None,  # noqa: A002
+        meets: Matcher,
+    ) -> list[str] | None:
         """Return the ids that meet *filter*, read once for each version; ``None`` where they are many."""
         key = version, repr(filter)
         if key in self._met:
@@ -168,7 +202,11 @@ class LanceDBStore(LocalStore):
         ids: list[str] = []
         for batch in table.search().select(["id", "metadata"]).to_batches():
             values = json.loads(f"[{','.join(batch['metadata'].to_pylist())}]")
-            ids.extend(id_ for id_, value in zip(batch["id"].to_pylist(), values, strict=True) if meets(value))
+            ids.extend(
+                id_
+                for id_, value in zip(batch["id"].to_pylist(), values, strict=True)
+                if meets(value)
+            )
         few = ids if len(ids) <= _FEW else None
         if len(self._met) >= _REMEMBERED:
             self._met.clear()
@@ -180,13 +218,23 @@ class LanceDBStore(LocalStore):
         self._writes += 1
         try:
             pieces = table.stats()["fragment_stats"]["num_fragments"]
-            loose = max((table.index_stats(it.name).num_unindexed_rows for it in table.list_indices()), default=0)
-            if max(self._writes, pieces) >= _WRITES_BETWEEN or loose > max(_LOOSE, table.count_rows() // 10):
+            loose = max(
+                (table.index_stats(it.name).num_unindexed_rows for it in table.list_indices()),
+                default=0,
+            )
+            if max(self._writes, pieces) >= _WRITES_BETWEEN or loose > max(
+                _LOOSE, table.count_rows() // 10
+            ):
                 self._writes = 0
                 table.optimize(cleanup_older_than=_KEPT)
         except (OSError, RuntimeError, ValueError) as error:
             kind = type(error).__name__
-            _log.debug("the files of the store could not be compacted: %s", kind, event="compact_failed", error=kind)
+            _log.debug(
+                "the files of the store could not be compacted: %s",
+                kind,
+                event="compact_failed",
+                error=kind,
+            )
 
     @contextmanager
     def _use_table(self, doing: str) -> Iterator[Any]:

@@ -82,13 +82,20 @@ def _make(path: Path, embedding_model: str, dimension: int) -> None:
         ("vector", pa.list_(pa.float32(), dimension)),
     ]
     with tempfile.TemporaryDirectory(prefix=_MAKING, dir=path) as folder:
-        table: Any = lancedb.connect(folder).create_table(_TABLE, schema=pa.schema(columns, metadata=facts))
+        table: Any = lancedb.connect(folder).create_table(
+            _TABLE, schema=pa.schema(columns, metadata=facts)
+        )
         # Two processes that write the same new id at once are told apart by it.
         table.set_unenforced_primary_key("id")
         # The words are cut by us, alike for all stores; the index folds case and accents.
         table.create_index(
             "words",
-            config=FTS(base_tokenizer="whitespace", stem=False, remove_stop_words=False, max_token_length=None),
+            config=FTS(
+                base_tokenizer="whitespace",
+                stem=False,
+                remove_stop_words=False,
+                max_token_length=None,
+            ),
         )
         # LanceDB makes its files as the umask has it; they hold the passages, and *path* may be open to others.
         (Path(folder) / _FOLDER).chmod(PRIVATE_FOLDER)
@@ -103,10 +110,16 @@ def _check(held: dict[bytes, bytes], path: Path, embedding_model: str, dimension
     """Raise `StoreError` unless the table is a store of this version, made with this model."""
     version = held.get(_MARK, b"").decode()
     if not version:
-        raise StoreError(f"the LanceDB folder {path} belongs to another program; choose another path")
+        raise StoreError(
+            f"the LanceDB folder {path} belongs to another program; choose another path"
+        )
     if version != VERSION:
-        raise StoreError(f"{path} has the layout {version}, this version reads {VERSION}: move it away, ingest again")
-    check_model(path, held[b"embedding_model"].decode(), int(held[b"dimension"]), embedding_model, dimension)
+        raise StoreError(
+            f"{path} has the layout {version}, this version reads {VERSION}: move it away, ingest again"
+        )
+    check_model(
+        path, held[b"embedding_model"].decode(), int(held[b"dimension"]), embedding_model, dimension
+    )
 
 
 _IN_MEMORY: Final = 32 << 20
@@ -114,7 +127,9 @@ _IN_MEMORY: Final = 32 << 20
 
 
 @contextmanager
-def spill(slices: Iterable[tuple[list[Row], Floats]], schema: Any, folder: Path) -> Iterator[tuple[int, Any]]:
+def spill(
+    slices: Iterable[tuple[list[Row], Floats]], schema: Any, folder: Path
+) -> Iterator[tuple[int, Any]]:
     """How many different ids *slices* hold, and a reader over them that keeps the last of each id.
 
     The table refuses an id that comes twice and has to be able to read again where another writer was faster; and what
@@ -133,9 +148,14 @@ def spill(slices: Iterable[tuple[list[Row], Floats]], schema: Any, folder: Path)
                 try:
                     writer.write_batch(_batch(rows, vectors, schema))
                 except OSError as error:
-                    raise StoreError(f"the store {folder} could not be written to: {error}") from error
+                    raise StoreError(
+                        f"the store {folder} could not be written to: {error}"
+                    ) from error
         file.seek(0)
-        yield len(last), pa.RecordBatchReader.from_batches(schema, _keep_last(pa.ipc.open_stream(file), last))
+        yield (
+            len(last),
+            pa.RecordBatchReader.from_batches(schema, _keep_last(pa.ipc.open_stream(file), last)),
+        )
 
 
 def _keep_last(batches: Iterable[Any], last: dict[str, int]) -> Iterator[Any]:
@@ -143,7 +163,9 @@ def _keep_last(batches: Iterable[Any], last: dict[str, int]) -> Iterator[Any]:
 
     position = 0
     for batch in batches:
-        kept = [last[id_] == position + number for number, id_ in enumerate(batch["id"].to_pylist())]
+        kept = [
+            last[id_] == position + number for number, id_ in enumerate(batch["id"].to_pylist())
+        ]
         position += len(kept)
         yield batch if all(kept) else batch.filter(pa.array(kept))
 

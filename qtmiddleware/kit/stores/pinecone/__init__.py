@@ -75,7 +75,9 @@ def _check(options: StoreSettings) -> None:
         )
 
 
-def _store(key: str, options: StoreSettings, embedding_model: str, dimension: int, opened: ExitStack) -> Store:
+def _store(
+    key: str, options: StoreSettings, embedding_model: str, dimension: int, opened: ExitStack
+) -> Store:
     client = _client(key, opened)
     index = _index(client, options.index, options.host, opened)
     place: dict[str, Any] = {"namespace": options.namespace, "text_field": options.text_field}
@@ -85,7 +87,9 @@ def _store(key: str, options: StoreSettings, embedding_model: str, dimension: in
     if not options.sparse_index and not options.sparse_host:
         return PineconeStore(index, **dense)
     sparse_index = _index(client, options.sparse_index, options.sparse_host, opened)
-    sparse = SparsePineconeStore(sparse_index, PineconeSparseEncoder(client, options.sparse_model), **place)
+    sparse = SparsePineconeStore(
+        sparse_index, PineconeSparseEncoder(client, options.sparse_model), **place
+    )
     return HybridPineconeStore(index, sparse=sparse, **dense)
 
 
@@ -93,7 +97,9 @@ def _client(key: str, opened: ExitStack) -> Any:
     from pinecone import Pinecone
 
     made_with = f"made with the key of {KEY_VARIABLE}"
-    client = call_within(TIMEOUT_SECONDS, lambda: Pinecone(api_key=key), "the client of Pinecone", made_with)
+    client = call_within(
+        TIMEOUT_SECONDS, lambda: Pinecone(api_key=key), "the client of Pinecone", made_with
+    )
     _close_with(opened, client)
     return client
 
@@ -102,7 +108,10 @@ def _index(client: Any, name: str | None, host: str | None, opened: ExitStack) -
     """The index of that *host*, else of that *name*."""
     asked = {"host": host} if host else {"name": name}
     index = call_within(
-        TIMEOUT_SECONDS, lambda: client.Index(**asked), f"the Pinecone index {host or name!r}", "opened"
+        TIMEOUT_SECONDS,
+        lambda: client.Index(**asked),
+        f"the Pinecone index {host or name!r}",
+        "opened",
     )
     _close_with(opened, index)
     return index

@@ -77,7 +77,9 @@ class ModelRecord:
             return
         stats = self._calls("describe_index_stats", "opened")
         self._check_index(stats)
-        answer = self._calls("fetch", "opened", ids=[self._id], namespace=NAMESPACE, may_be_missing=True)
+        answer = self._calls(
+            "fetch", "opened", ids=[self._id], namespace=NAMESPACE, may_be_missing=True
+        )
         found = None if answer is None else answer.vectors.get(self._id)
         self._foreign = count_vectors(stats, self._namespace)
         if found is not None:
@@ -131,7 +133,9 @@ class ModelRecord:
         kind, dimension = getattr(stats, "vector_type", None), getattr(stats, "dimension", None)
         self.metric = getattr(stats, "metric", None) or ""
         if self._kind and kind and kind != self._kind:
-            raise StoreError(f"{self._calls.subject} holds {kind} vectors; this needs an index of {self._kind} ones")
+            raise StoreError(
+                f"{self._calls.subject} holds {kind} vectors; this needs an index of {self._kind} ones"
+            )
         if self._kind == "dense" and dimension and dimension != self._dimension:
             raise StoreError(
                 f"{self._calls.subject} holds vectors of {dimension} numbers and cannot be used with {self._model!r}, "
@@ -139,7 +143,10 @@ class ModelRecord:
             )
 
     def _check_model(self, held: Mapping[str, Any]) -> None:
-        model, dimension = str(held.get("embedding_model") or ""), int(restore_integer(held.get("dimension")) or 0)
+        model, dimension = (
+            str(held.get("embedding_model") or ""),
+            int(restore_integer(held.get("dimension")) or 0),
+        )
         if (model, dimension) != (self._model, self._dimension):
             raise StoreError(
                 f"{self._where} was made {_describe_model(model, dimension)}, not "
@@ -153,7 +160,11 @@ class ModelRecord:
             if self._token:
                 return
             token = uuid4().hex
-            facts = {"namespace": self._key, "embedding_model": self._model, "dimension": self._dimension}
+            facts = {
+                "namespace": self._key,
+                "embedding_model": self._model,
+                "dimension": self._dimension,
+            }
             self._put(NAMESPACE, self._id, {**facts, "identity": token})
             self._token = token
 
@@ -162,7 +173,9 @@ def _describe_model(model: str, dimension: int) -> str:
     """Who makes the vectors, for people; the model of a sparse index gives them no length."""
     if not model:
         return "by the index itself (store.integrated)"
-    return f"with the embedding model {model!r}" + (f" ({dimension} numbers a vector)" if dimension else "")
+    return f"with the embedding model {model!r}" + (
+        f" ({dimension} numbers a vector)" if dimension else ""
+    )
 
 
 WRITING: Final = "written to"
@@ -192,7 +205,9 @@ class PineconeBase(ClosingStore):
         # Some clients say None for the default namespace.
         namespace = namespace or ""
         if namespace and not is_id(namespace):
-            raise StoreError("a Pinecone namespace is at most 512 ASCII characters, without NUL; use another namespace")
+            raise StoreError(
+                "a Pinecone namespace is at most 512 ASCII characters, without NUL; use another namespace"
+            )
         if namespace == NAMESPACE:
             raise StoreError(
                 f"the namespace {NAMESPACE!r} is reserved for facts about the other namespaces; choose another one"
@@ -222,7 +237,9 @@ class PineconeBase(ClosingStore):
         self._about.ensure_recorded()
         return self._about.identity
 
-    def write(self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()) -> None:
+    def write(
+        self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
+    ) -> None:
         """Write *passages*, replacing those of the same id, then remove those of *delete* that were not written.
 
         *passages* may be more than fits in memory: they are sent one batch after the other. It is not one change:
@@ -268,7 +285,9 @@ class PineconeBase(ClosingStore):
         except StoreError as error:
             if not sent:
                 raise
-            raise StoreError(f"{error}; {sent:,} passages had been written by then") from error.__cause__
+            raise StoreError(
+                f"{error}; {sent:,} passages had been written by then"
+            ) from error.__cause__
 
     def _rows(self, passages: Iterable[tuple[Passage, Sequence[float]]]) -> Iterator[Row]:
         """*passages* as they will be sent, each checked."""
@@ -292,7 +311,9 @@ class PineconeBase(ClosingStore):
         answer = self._calls("upsert", WRITING, vectors=records, namespace=namespace)
         taken = getattr(answer, "upserted_count", None)
         if taken != len(records):
-            raise StoreError(f"{self._calls.subject} took {taken} of {len(records)} vectors that were sent")
+            raise StoreError(
+                f"{self._calls.subject} took {taken} of {len(records)} vectors that were sent"
+            )
 
     def _query(self, top_k: int, filter: Filter | None, **query: Any) -> list[Record]:  # noqa: A002
         """The matches of a query by vector."""
@@ -313,5 +334,8 @@ class PineconeBase(ClosingStore):
         # A Euclidean index answers distances, the least first; everywhere here greater is better.
         sign = -1.0 if self._about.metric == "euclidean" else 1.0
         return sort_records(
-            [read_record(it.id, sign * (it.score or 0.0), it.metadata, self._text_field) for it in answer.matches]
+            [
+                read_record(it.id, sign * (it.score or 0.0), it.metadata, self._text_field)
+                for it in answer.matches
+            ]
         )

@@ -24,7 +24,9 @@ _ADVICE: Final = {
     413: "says the request is too large",
     429: "accepts no more requests for now (rate limit or quota); try again later",
 }
-_UNREADABLE: Final = frozenset({"ResponseParsingError", "JSONDecodeError", "DecodeError", "AttributeError"})
+_UNREADABLE: Final = frozenset(
+    {"ResponseParsingError", "JSONDecodeError", "DecodeError", "AttributeError"}
+)
 
 
 def status_of(error: BaseException) -> int | None:
@@ -37,7 +39,9 @@ def _describe(error: Exception) -> str:
     """Name the kind of failure alone: Pinecone likes to quote what it was sent."""
     status = status_of(error)
     if status is not None:
-        advice = _ADVICE.get(status) or ("is not available; try again later" if status >= 500 else _ADVICE[400])
+        advice = _ADVICE.get(status) or (
+            "is not available; try again later" if status >= 500 else _ADVICE[400]
+        )
         return f"Pinecone {advice} (HTTP {status})"
     kind = type(error).__name__
     names = {ancestor.__name__ for ancestor in type(error).__mro__}
@@ -70,14 +74,18 @@ def call_within(seconds: float, call: Callable[[], T], subject: str, doing: str)
         except BaseException as error:
             done.set_exception(error)
 
-    threading.Thread(target=copy_context().run, args=(work,), name="qtmiddleware-pinecone", daemon=True).start()
+    threading.Thread(
+        target=copy_context().run, args=(work,), name="qtmiddleware-pinecone", daemon=True
+    ).start()
     try:
         return done.result(timeout=seconds)
     except StoreError:
         raise
     except Exception as error:
         late = f"Pinecone did not answer within {seconds:g} seconds; try again later"
-        raise StoreError(f"{subject} could not be {doing}: {_describe(error) if done.done() else late}") from error
+        raise StoreError(
+            f"{subject} could not be {doing}: {_describe(error) if done.done() else late}"
+        ) from error
 
 
 class Calls:
@@ -85,7 +93,9 @@ class Calls:
 
     def __init__(self, index: Any, *, seconds: float, opened: ExitStack | None = None) -> None:
         if inspect.iscoroutinefunction(getattr(type(index), "query", None)):
-            raise StoreError("the Pinecone index must not be async; pass the one from pinecone.Pinecone().Index()")
+            raise StoreError(
+                "the Pinecone index must not be async; pass the one from pinecone.Pinecone().Index()"
+            )
         self._index = index
         self._seconds = seconds
         self._opened = opened
@@ -93,7 +103,9 @@ class Calls:
         self.host = _host_of(index)
         self.subject = f"the Pinecone index {self.host}" if self.host else "the Pinecone index"
 
-    def __call__(self, method: str, doing: str, *, may_be_missing: bool = False, **arguments: Any) -> Any:
+    def __call__(
+        self, method: str, doing: str, *, may_be_missing: bool = False, **arguments: Any
+    ) -> Any:
         """Return what *method* of the index does; ``None`` for a namespace that is not there and *may_be_missing*."""
         if self._closed:
             raise StoreError(f"{self.subject} could not be {doing}: the store is closed")

@@ -43,21 +43,34 @@ class PineconeTextStore(PineconeBase):
 
     def __init__(self, index: Any, *, namespace: str = "", **options: Any) -> None:
         # Here the client takes no empty name.
-        super().__init__(index, embedding_model="", dimension=0, namespace=namespace or "__default__", **options)
+        super().__init__(
+            index, embedding_model="", dimension=0, namespace=namespace or "__default__", **options
+        )
 
-    def search(self, query: Sequence[float] | str, top_k: int, *, filter: Filter | None = None) -> list[Record]:  # noqa: A002
+    def search(
+        self,
+        query: Sequence[float] | str,
+        top_k: int,
+        *,
+        filter: Filter | None = None,  # noqa: A002
+    ) -> list[Record]:
         """The passages nearest to the text *query* that meet *filter*, best first; at most 10,000."""
         if not isinstance(query, str):
             raise StoreError("this index embeds texts itself; search it with the query's text")
         self._about.look()
         if top_k < 1 or not query.strip():
             return []
-        asked: dict[str, Any] = {"inputs": {"text": replace_surrogates(query)}, "top_k": min(top_k, MOST_MATCHES)}
+        asked: dict[str, Any] = {
+            "inputs": {"text": replace_surrogates(query)},
+            "top_k": min(top_k, MOST_MATCHES),
+        }
         if condition := plain_filter(filter):
             asked["filter"] = condition
         answer = self._call("search", "searched", namespace=self._namespace, query=asked)
         hits = answer.result.hits
-        return sort_records([read_record(_id(hit), _score(hit), hit["fields"], self._text_field) for hit in hits])
+        return sort_records(
+            [read_record(_id(hit), _score(hit), hit["fields"], self._text_field) for hit in hits]
+        )
 
     def _row(self, passage: Passage, vector: Sequence[float]) -> Row:  # noqa: ARG002
         fields, size = check_fields(passage, self._text_field, reserved=("id", "_id"))
@@ -112,7 +125,11 @@ class PineconeSparseEncoder:
     """
 
     def __init__(
-        self, client: Any, model: str = "pinecone-sparse-english-v0", *, timeout_seconds: float = TIMEOUT_SECONDS
+        self,
+        client: Any,
+        model: str = "pinecone-sparse-english-v0",
+        *,
+        timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         self._client = client
         self._seconds = timeout_seconds
@@ -135,9 +152,16 @@ class PineconeSparseEncoder:
             subject,
             "asked for sparse vectors",
         )
-        made = [(getattr(it, "sparse_indices", None), getattr(it, "sparse_values", None)) for it in answer.data]
-        if len(made) != len(texts) or any(indices is None or values is None for indices, values in made):
-            raise StoreError(f"{subject} must give one sparse vector per text; set store.sparseModel to such a model")
+        made = [
+            (getattr(it, "sparse_indices", None), getattr(it, "sparse_values", None))
+            for it in answer.data
+        ]
+        if len(made) != len(texts) or any(
+            indices is None or values is None for indices, values in made
+        ):
+            raise StoreError(
+                f"{subject} must give one sparse vector per text; set store.sparseModel to such a model"
+            )
         return made  # type: ignore[return-value]
 
 
@@ -158,10 +182,20 @@ class SparsePineconeStore(PineconeBase):
 
     def __init__(self, index: Any, encoder: SparseEncoder, **options: Any) -> None:
         self._encoder = encoder
-        name = getattr(encoder, "name", "") or getattr(encoder, "__qualname__", "") or type(encoder).__qualname__
+        name = (
+            getattr(encoder, "name", "")
+            or getattr(encoder, "__qualname__", "")
+            or type(encoder).__qualname__
+        )
         super().__init__(index, embedding_model=str(name), dimension=0, **options)
 
-    def search(self, query: Sequence[float] | str, top_k: int, *, filter: Filter | None = None) -> list[Record]:  # noqa: A002
+    def search(
+        self,
+        query: Sequence[float] | str,
+        top_k: int,
+        *,
+        filter: Filter | None = None,  # noqa: A002
+    ) -> list[Record]:
         """The passages that share the weightiest words with the text *query* and meet *filter*, best first."""
         if not isinstance(query, str):
             raise StoreError("this store is searched by keywords; search it with the query's text")
@@ -195,7 +229,9 @@ class SparsePineconeStore(PineconeBase):
 
     def _write_note(self, namespace: str, id_: str, metadata: dict[str, Any]) -> None:
         anything = {"indices": [0], "values": [1.0]}
-        self._upsert_vectors([{"id": id_, "values": [], "sparse_values": anything, "metadata": metadata}], namespace)
+        self._upsert_vectors(
+            [{"id": id_, "values": [], "sparse_values": anything, "metadata": metadata}], namespace
+        )
 
     def _encode(self, texts: list[str], kind: TextKind) -> list[dict[str, list[Any]] | None]:
         made = self._encoder([replace_surrogates(text) for text in texts], kind)
@@ -213,11 +249,19 @@ def _words_of(passage: Passage) -> str:
 def _check_sparse(indices: Sequence[int], values: Sequence[float]) -> dict[str, list[Any]] | None:
     """A sparse vector as it is sent, ``None`` for one without weights; raises `StoreError` for one that is none."""
     try:
-        weights = {int(at): float(weight) for at, weight in zip(indices, values, strict=True) if weight}
+        weights = {
+            int(at): float(weight) for at, weight in zip(indices, values, strict=True) if weight
+        }
     except (TypeError, ValueError) as error:
-        raise StoreError("the sparse encoder gave something else than as many indices as weights") from error
-    if not all(0 <= at <= _HIGHEST_INDEX for at in weights) or not all(map(isfinite, weights.values())):
-        raise StoreError("the sparse encoder gave an index beyond 32 bits or a weight that is not finite")
+        raise StoreError(
+            "the sparse encoder gave something else than as many indices as weights"
+        ) from error
+    if not all(0 <= at <= _HIGHEST_INDEX for at in weights) or not all(
+        map(isfinite, weights.values())
+    ):
+        raise StoreError(
+            "the sparse encoder gave an index beyond 32 bits or a weight that is not finite"
+        )
     if len(weights) > MOST_SPARSE_VALUES:
         weights = dict(nlargest(MOST_SPARSE_VALUES, weights.items(), key=lambda word: abs(word[1])))
     return {"indices": list(weights), "values": list(weights.values())} if weights else None
@@ -246,7 +290,13 @@ class PineconeStore(PineconeBase):
     embeds: Final = False
     _kind = "dense"
 
-    def search(self, query: Sequence[float] | str, top_k: int, *, filter: Filter | None = None) -> list[Record]:  # noqa: A002
+    def search(
+        self,
+        query: Sequence[float] | str,
+        top_k: int,
+        *,
+        filter: Filter | None = None,  # noqa: A002
+    ) -> list[Record]:
         """The nearest passages that meet *filter*, best first; at most 10,000.
 
         The score is Pinecone's own, by the metric of the index; of a Euclidean distance the negative, so that greater
@@ -262,9 +312,13 @@ class PineconeStore(PineconeBase):
         fields, size = check_fields(passage, self._text_field)
         values = check_vector(vector, self._dimension, f"the passage {passage.id!r}")
         if not any(values):
-            raise StoreError(f"the vector of the passage {passage.id!r} is all zeros, which Pinecone does not accept")
+            raise StoreError(
+                f"the vector of the passage {passage.id!r} is all zeros, which Pinecone does not accept"
+            )
         record = {"id": passage.id, "values": values, "metadata": fields}
-        return Row(passage, record, size + len(values) * NUMBER_BYTES + len(passage.id) + FRAME_BYTES)
+        return Row(
+            passage, record, size + len(values) * NUMBER_BYTES + len(passage.id) + FRAME_BYTES
+        )
 
     def _send(self, batch: list[Row]) -> None:
         self._upsert_vectors([row.record for row in batch if row.record], self._namespace)
@@ -282,7 +336,9 @@ class HybridPineconeStore(PineconeStore):
     between the two leaves them apart until the same is written again. *sparse* is closed with this store.
     """
 
-    def __init__(self, index: Any, *, sparse: SparsePineconeStore | PineconeTextStore, **options: Any) -> None:
+    def __init__(
+        self, index: Any, *, sparse: SparsePineconeStore | PineconeTextStore, **options: Any
+    ) -> None:
         super().__init__(index, **options)
         self._words = sparse
 
@@ -291,7 +347,13 @@ class HybridPineconeStore(PineconeStore):
         """As of a `PineconeStore`, with that of the sparse index: another one is another store."""
         return f"{super().identity}+{self._words.identity}"
 
-    def keyword_search(self, text: str, top_k: int, *, filter: Filter | None = None) -> list[Record]:  # noqa: A002
+    def keyword_search(
+        self,
+        text: str,
+        top_k: int,
+        *,
+        filter: Filter | None = None,  # noqa: A002
+    ) -> list[Record]:
         """The passages that share the weightiest words with *text* and meet *filter*, best first."""
         return self._words.search(text, top_k, filter=filter)
 

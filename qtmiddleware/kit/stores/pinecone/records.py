@@ -55,7 +55,9 @@ def check_id(id_: Any) -> str:
     return str(id_)
 
 
-def check_fields(passage: Passage, text_field: str, reserved: Sequence[str] = ()) -> tuple[dict[str, Any], int]:
+def check_fields(
+    passage: Passage, text_field: str, reserved: Sequence[str] = ()
+) -> tuple[dict[str, Any], int]:
     """The metadata and the text of *passage* as one mapping of what Pinecone can hold, and its size in bytes.
 
     A value of ``None`` is left out, as Pinecone keeps none; raises `StoreError` for one it cannot hold.
@@ -64,8 +66,14 @@ def check_fields(passage: Passage, text_field: str, reserved: Sequence[str] = ()
     given: Mapping[Any, Any] = passage.metadata
     for key, value in given.items():
         if not isinstance(key, str) or key.startswith("$") or key == text_field or key in reserved:
-            why = "holds the text itself" if key == text_field else "cannot be one of Pinecone's metadata"
-            raise StoreError(f"the passage {passage.id!r} has a metadata key {key!r}, which {why}; rename it")
+            why = (
+                "holds the text itself"
+                if key == text_field
+                else "cannot be one of Pinecone's metadata"
+            )
+            raise StoreError(
+                f"the passage {passage.id!r} has a metadata key {key!r}, which {why}; rename it"
+            )
         if value is not None:
             fields[replace_surrogates(key)] = _plain(value, passage.id, key)
     fields[text_field] = replace_surrogates(passage.text)
@@ -99,7 +107,9 @@ def _plain(value: Any, id_: str, key: str) -> Any:
 def check_vector(vector: Any, dimension: int, whose: str) -> list[float]:
     """*vector* as a list of *dimension* finite numbers; raises `StoreError`."""
     try:
-        numbers = [float(number) for number in (vector.tolist() if hasattr(vector, "tolist") else vector)]
+        numbers = [
+            float(number) for number in (vector.tolist() if hasattr(vector, "tolist") else vector)
+        ]
     except (TypeError, ValueError) as error:
         raise StoreError(f"the vector of {whose} is not a list of numbers") from error
     if len(numbers) != dimension:
@@ -136,24 +146,42 @@ def plain_filter(filter: Filter | None) -> dict[str, Any]:  # noqa: A002
 def _json(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _json(one) for key, one in value.items()}
-    if (isinstance(value, float) and not isfinite(value)) or (isinstance(value, int) and abs(value) >= 2**63):
+    if (isinstance(value, float) and not isfinite(value)) or (
+        isinstance(value, int) and abs(value) >= 2**63
+    ):
         raise InvalidQuery(
-            "the filter cannot be applied: it holds a number that Pinecone does not accept", argument="filter"
+            "the filter cannot be applied: it holds a number that Pinecone does not accept",
+            argument="filter",
         )
-    return [_json(one) for one in value] if isinstance(value, list | tuple | set | frozenset) else value
+    return (
+        [_json(one) for one in value]
+        if isinstance(value, list | tuple | set | frozenset)
+        else value
+    )
 
 
-def read_record(id_: str, score: float, fields: Mapping[str, Any] | None, text_field: str) -> Record:
+def read_record(
+    id_: str, score: float, fields: Mapping[str, Any] | None, text_field: str
+) -> Record:
     """What was found as every store answers it."""
     held = dict(fields or {})
     text = held.pop(text_field, "")
     metadata = {key: restore_integer(value) for key, value in held.items()}
-    return {"id": id_, "score": score, "text": text if isinstance(text, str) else str(text), "metadata": metadata}
+    return {
+        "id": id_,
+        "score": score,
+        "text": text if isinstance(text, str) else str(text),
+        "metadata": metadata,
+    }
 
 
 def restore_integer(value: Any) -> Any:
     """*value*, a whole number as the integer it was: Pinecone gives every number back as a float."""
-    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) <= EXACT else value
+    return (
+        int(value)
+        if isinstance(value, float) and value.is_integer() and abs(value) <= EXACT
+        else value
+    )
 
 
 def sort_records(records: list[Record]) -> list[Record]:

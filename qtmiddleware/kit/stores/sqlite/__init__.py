@@ -54,14 +54,18 @@ class SQLiteStore(LocalStore):
         self._path = MEMORY if str(path) == MEMORY else str(Path(path).expanduser())
         self._dimension = dimension
         self._held = MemoryCopy(dimension)
-        self._connections = Connections(self._path, embedding_model=embedding_model, dimension=dimension)
+        self._connections = Connections(
+            self._path, embedding_model=embedding_model, dimension=dimension
+        )
         with self._connections.reading() as run:
             self._identity = str(read_meta(run, "identity"))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._path!r}, dimension={self._dimension})"
 
-    def write(self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()) -> None:
+    def write(
+        self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
+    ) -> None:
         """Write *passages*, replacing those of the same id, and remove those of the ids *delete*, as one change.
 
         *passages* are taken as they come, a few hundred at a time; what they raise passes through and nothing is
@@ -85,7 +89,13 @@ class SQLiteStore(LocalStore):
             found: int = run.execute("SELECT count(*) FROM passages").fetchone()[0]
         return found
 
-    def search(self, query: Sequence[float] | str, top_k: int, *, filter: Filter | None = None) -> list[Record]:  # noqa: A002
+    def search(
+        self,
+        query: Sequence[float] | str,
+        top_k: int,
+        *,
+        filter: Filter | None = None,  # noqa: A002
+    ) -> list[Record]:
         """The nearest passages that meet *filter*, best first, as ``{"id", "score", "text", "metadata"}``.
 
         The score is the cosine, -1 to 1, to six decimals; passages of equal score come by id. *query* is a vector; a
@@ -95,9 +105,18 @@ class SQLiteStore(LocalStore):
         with self._connections.reading() as run:
             matrix = self._held.vectors(run)
             allowed = self._held.rows(run, filter) if filter else None
-            return [_read_record(run, row, score) for row, score in matrix.find_nearest(vector, top_k, allowed)]
+            return [
+                _read_record(run, row, score)
+                for row, score in matrix.find_nearest(vector, top_k, allowed)
+            ]
 
-    def keyword_search(self, text: str, top_k: int, *, filter: Filter | None = None) -> list[Record]:  # noqa: A002
+    def keyword_search(
+        self,
+        text: str,
+        top_k: int,
+        *,
+        filter: Filter | None = None,  # noqa: A002
+    ) -> list[Record]:
         """The passages that share the weightiest words with *text* and meet *filter*, in the shape of `search`.
 
         The words of a text in the metadata's ``context`` count as the passage's own. The score is BM25 (k1 1.2, b 0.75;
@@ -108,7 +127,10 @@ class SQLiteStore(LocalStore):
         if not words or top_k < 1:
             return []
         # A query that is left open would keep its view of the file for the connection's next reader.
-        with self._connections.reading() as run, closing(run.execute(_KEYWORDS, (words,))) as cursor:
+        with (
+            self._connections.reading() as run,
+            closing(run.execute(_KEYWORDS, (words,))) as cursor,
+        ):
             ranked: Iterator[tuple[int, float]] = cursor
             if filter:
                 allowed = frozenset(self._held.rows(run, filter).tolist())
@@ -138,7 +160,9 @@ def _write_row(run: sqlite3.Connection, row: Row, vector: bytes) -> None:
 
 def _delete_row(run: sqlite3.Connection, id_: str) -> None:
     """Remove the row of this id, if there is one, and its words."""
-    for row, text, metadata in run.execute("SELECT row, text, metadata FROM passages WHERE id = ?", (id_,)).fetchall():
+    for row, text, metadata in run.execute(
+        "SELECT row, text, metadata FROM passages WHERE id = ?", (id_,)
+    ).fetchall():
         try:
             words = index_text(text, metadata)
         except (TypeError, ValueError, AttributeError):

@@ -54,12 +54,19 @@ def open_database(path: str, *, embedding_model: str, dimension: int) -> sqlite3
 
     A file that is something else, or was made with another embedding model, is left as it is.
     """
-    facts = {"embedding_model": embedding_model, "dimension": dimension, "identity": uuid4().hex, "changes": 0}
+    facts = {
+        "embedding_model": embedding_model,
+        "dimension": dimension,
+        "identity": uuid4().hex,
+        "changes": 0,
+    }
 
     def check(connection: sqlite3.Connection) -> None:
         with short_values(connection):
             held = dict(connection.execute("SELECT key, value FROM meta LIMIT 100"))
-        check_model(path, held.get("embedding_model"), held.get("dimension"), embedding_model, dimension)
+        check_model(
+            path, held.get("embedding_model"), held.get("dimension"), embedding_model, dimension
+        )
 
     return open_file(path, STORE_FILE, timeout=BUSY_SECONDS, facts=facts, check=check)
 
@@ -167,7 +174,9 @@ class Connections:
         connection.close()
 
     @contextmanager
-    def _transaction(self, run: sqlite3.Connection | None, begin: str, doing: str) -> Iterator[sqlite3.Connection]:
+    def _transaction(
+        self, run: sqlite3.Connection | None, begin: str, doing: str
+    ) -> Iterator[sqlite3.Connection]:
         if run is None:
             raise self._make_error(doing, "it is closed")
         try:
@@ -180,7 +189,9 @@ class Connections:
                     run.execute("ROLLBACK")
         except FAILURES as error:
             if result_code(error) == sqlite3.SQLITE_BUSY:
-                raise self._make_error(doing, "another process is writing to it; try again later") from error
+                raise self._make_error(
+                    doing, "another process is writing to it; try again later"
+                ) from error
             if is_damage(error):
                 # The cause may quote a text of the file.
                 raise self._make_error(

@@ -80,10 +80,14 @@ def open_file(
             connection.close()
             raise
     except OSError as error:
-        raise StoreError(f"{subject} cannot be opened: {error.strerror}; name a file that can be written") from error
+        raise StoreError(
+            f"{subject} cannot be opened: {error.strerror}; name a file that can be written"
+        ) from error
     except FAILURES as error:
         # The cause may quote a text of the file.
-        raise StoreError(f"{subject} {_describe_refusal(error, kind)}") from (None if is_damage(error) else error)
+        raise StoreError(f"{subject} {_describe_refusal(error, kind)}") from (
+            None if is_damage(error) else error
+        )
     return connection
 
 
@@ -224,7 +228,10 @@ def _objects(connection: sqlite3.Connection) -> frozenset[tuple[Any, ...]]:
         "SELECT type, name, CASE WHEN name GLOB 'words_*' AND type = 'table' THEN '' ELSE sql END, rootpage > 0 "
         "FROM sqlite_master WHERE name NOT GLOB 'sqlite_stat*' LIMIT 100"
     )
-    return frozenset((kind, name, " ".join((sql or "").split()), is_stored) for kind, name, sql, is_stored in rows)
+    return frozenset(
+        (kind, name, " ".join((sql or "").split()), is_stored)
+        for kind, name, sql, is_stored in rows
+    )
 
 
 def use_write_ahead_log(connection: sqlite3.Connection) -> None:

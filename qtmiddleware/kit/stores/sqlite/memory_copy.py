@@ -36,11 +36,17 @@ class Matrix:
     ids: tuple[str, ...]
     vectors: Floats
 
-    def find_nearest(self, vector: Floats, top_k: int, among: Rows | None = None) -> list[tuple[int, float]]:
+    def find_nearest(
+        self, vector: Floats, top_k: int, among: Rows | None = None
+    ) -> list[tuple[int, float]]:
         """Return the *top_k* rows of the highest cosine *among* some or all, best first, those of equal score by id."""
         import numpy as np
 
-        places = np.arange(len(self.rows)) if among is None else np.flatnonzero(np.isin(self.rows, among))
+        places = (
+            np.arange(len(self.rows))
+            if among is None
+            else np.flatnonzero(np.isin(self.rows, among))
+        )
         count = len(places)
         if top_k < 1 or not count:
             return []
@@ -50,7 +56,10 @@ class Matrix:
             # All that tie with the last one come along, or chance would choose among them.
             found = np.flatnonzero(scores >= edge)
             places, scores = places[found], scores[found]
-        best = sorted(zip(places.tolist(), scores.tolist(), strict=True), key=lambda one: (-one[1], self.ids[one[0]]))
+        best = sorted(
+            zip(places.tolist(), scores.tolist(), strict=True),
+            key=lambda one: (-one[1], self.ids[one[0]]),
+        )
         return [(int(self.rows[at]), round(score, DIGITS)) for at, score in best[:top_k]]
 
 
@@ -96,7 +105,9 @@ class MemoryCopy:
                 rows, values = self._metadata
                 if len(self._met) >= _REMEMBERED:
                     self._met.clear()
-                self._met[key] = rows[np.fromiter(map(meets, values), dtype=np.bool_, count=len(values))]
+                self._met[key] = rows[
+                    np.fromiter(map(meets, values), dtype=np.bool_, count=len(values))
+                ]
             return self._met[key]
 
     def _drop_outdated(self, run: sqlite3.Connection) -> None:

@@ -12,7 +12,12 @@ from typing import Any
 
 from qtmiddleware.config.settings import ReasoningEffort, Settings, StructuredOutput
 from qtmiddleware.protocols import Prompt, Reply
-from qtmiddleware.providers.llms.calls import LONGEST_WAIT, complete_in_background, make_timeout, request_timeout
+from qtmiddleware.providers.llms.calls import (
+    LONGEST_WAIT,
+    complete_in_background,
+    make_timeout,
+    request_timeout,
+)
 from qtmiddleware.providers.llms.openai.clients import Clients, can_stream
 from qtmiddleware.providers.llms.openai.prices import OPENAI, Prices, find_prices
 from qtmiddleware.providers.llms.openai.replies import StreamReader, is_whole_completion
@@ -133,7 +138,9 @@ class OpenAIModel:
         """The pieces of the reply to *prompt* as they come and, last, the whole; raises `ModelError`."""
         return self._aexchange(prompt, deadline, streams=True)
 
-    def _exchange(self, prompt: Prompt, deadline: Deadline, *, streams: bool) -> Iterator[str | Reply]:
+    def _exchange(
+        self, prompt: Prompt, deadline: Deadline, *, streams: bool
+    ) -> Iterator[str | Reply]:
         reader = StreamReader(deadline, streams=streams)
         with self._clients.in_use, ExitStack() as stack:
             negotiation = self._negotiator.negotiate(prompt, streams=streams)
@@ -160,7 +167,9 @@ class OpenAIModel:
         with self._clients.in_use:
             async with AsyncExitStack() as stack:
                 negotiation = self._negotiator.negotiate(prompt, streams=streams)
-                response = await aconverse(negotiation, partial(self._aopen, deadline=deadline, stack=stack))
+                response = await aconverse(
+                    negotiation, partial(self._aopen, deadline=deadline, stack=stack)
+                )
                 while not reader.is_done:
                     try:
                         async with asyncio.timeout(request_timeout(deadline)):
@@ -194,7 +203,11 @@ class OpenAIModel:
         find_prices(self._model)
         client = self._clients.sync()
         if can_stream(client):
-            _ = make_timeout(LONGEST_WAIT), client.chat.completions.with_streaming_response, client.default_headers
+            _ = (
+                make_timeout(LONGEST_WAIT),
+                client.chat.completions.with_streaming_response,
+                client.default_headers,
+            )
 
     def close(self) -> None:
         """Close our sync client and our async client of the private loop; the model stays usable."""
@@ -210,7 +223,9 @@ class OpenAIModel:
         left = request_timeout(deadline)
         completions = client.chat.completions
         if can_stream(client):
-            opened = completions.with_streaming_response.create(**request, timeout=make_timeout(left))
+            opened = completions.with_streaming_response.create(
+                **request, timeout=make_timeout(left)
+            )
             response = stack.enter_context(opened)
             return stack.enter_context(closing(response.iter_bytes())), _retries_of(response)
         answer = completions.create(**request, timeout=left)
@@ -222,15 +237,21 @@ class OpenAIModel:
                 stack.callback(opened.close)
         return chunks, 0
 
-    async def _aopen(self, request: dict[str, Any], deadline: Deadline, stack: AsyncExitStack) -> Received:
+    async def _aopen(
+        self, request: dict[str, Any], deadline: Deadline, stack: AsyncExitStack
+    ) -> Received:
         client = await self._clients.asynchronous()
         left = request_timeout(deadline)
         completions = client.chat.completions
         async with asyncio.timeout(left):
             if can_stream(client):
-                opened = completions.with_streaming_response.create(**request, timeout=make_timeout(left))
+                opened = completions.with_streaming_response.create(
+                    **request, timeout=make_timeout(left)
+                )
                 response = await stack.enter_async_context(opened)
-                return await stack.enter_async_context(aclosing(response.iter_bytes())), _retries_of(response)
+                return await stack.enter_async_context(
+                    aclosing(response.iter_bytes())
+                ), _retries_of(response)
             answer = await completions.create(**request, timeout=left)
         if "stream" not in request or is_whole_completion(answer):
             return _yield_once(answer), 0
@@ -259,7 +280,9 @@ def accepts(given: Any) -> bool:
 def make_model(client: Any, settings: Settings) -> OpenAIModel:
     """The model that *settings* name, asked through *client*; ``None`` is a client of our own."""
     options = read_options(settings)
-    return OpenAIModel(settings.transformation_model, client=client, base_url=settings.llm.base_url, **options)
+    return OpenAIModel(
+        settings.transformation_model, client=client, base_url=settings.llm.base_url, **options
+    )
 
 
 def read_options(settings: Settings) -> dict[str, Any]:
@@ -278,7 +301,11 @@ def read_options(settings: Settings) -> dict[str, Any]:
 
 def find_temperatures(settings: Settings) -> dict[str, float]:
     """The temperatures that *settings* give single prompts, by their mode."""
-    return {name: value for name, value in asdict(settings.llm.temperatures).items() if value is not None}
+    return {
+        name: value
+        for name, value in asdict(settings.llm.temperatures).items()
+        if value is not None
+    }
 
 
 def _is_client(given: Any) -> bool:

@@ -27,7 +27,11 @@ from qtmiddleware.providers.openai_client import (
     read_key,
     server_of,
 )
-from qtmiddleware.runtime.background_loop import await_in_background_loop, is_in_background_loop, run_in_background_loop
+from qtmiddleware.runtime.background_loop import (
+    await_in_background_loop,
+    is_in_background_loop,
+    run_in_background_loop,
+)
 from qtmiddleware.runtime.forking import Draining
 
 ADDRESS_VARIABLE: Final = "QTM_LLM_BASE_URL"
@@ -111,7 +115,8 @@ class Clients:
         given = self._given_async
         if not self._own and given is None:
             raise ModelError(
-                "unavailable", f"the client must be asynchronous for an asynchronous call; pass {self._async_kind}"
+                "unavailable",
+                f"the client must be asynchronous for an asynchronous call; pass {self._async_kind}",
             )
         if not self._own and not self._can_copy(given):
             return given
@@ -122,7 +127,9 @@ class Clients:
             with explained(partial(ModelError, "unavailable")):
                 client = self._make(is_async=True) if self._own else self._copy(given)
             held = clients[self] = client, _close_at_end(client)
-            self._loops = {key: it for key, it in self._loops.items() if it() is not None} | {id(loop): ref(loop)}
+            self._loops = {key: it for key, it in self._loops.items() if it() is not None} | {
+                id(loop): ref(loop)
+            }
             if is_in_background_loop():
                 self._in_background = os.getpid()
             await anext(held[1])
@@ -149,7 +156,9 @@ class Clients:
         self._of_process.close()
         for held in self._loops.values():
             loop = held()
-            _, lifetime = (None, None) if loop is None else _clients_of(loop).pop(self, (None, None))
+            _, lifetime = (
+                (None, None) if loop is None else _clients_of(loop).pop(self, (None, None))
+            )
             # A loop that has ended has closed it.
             with suppress(RuntimeError):
                 if loop is not None and lifetime is not None:
@@ -262,7 +271,9 @@ def can_copy(client: Any) -> bool:
 def copy_with_own_connections(client: Any) -> Any:
     """A copy of *client* with connections of its own and an end to the bodies of errors."""
     if _has_own_connections(client):
-        http = make_http_client(is_async=is_async_client(client), base_url=client.base_url, follow_redirects=True)
+        http = make_http_client(
+            is_async=is_async_client(client), base_url=client.base_url, follow_redirects=True
+        )
     else:
         http = copy_with_empty_pools(client._client)
         bound_error_bodies(http)
@@ -278,14 +289,19 @@ def has_known_pools(http: Any) -> bool:
     mounts = getattr(http, "_mounts", {}).values()
     transports = [getattr(http, "_transport", None), *(it for it in mounts if it is not None)]
     pools = [getattr(transport, "_pool", None) for transport in transports]
-    return all(isinstance(getattr(pool, "_connections", None), list) and hasattr(pool, "_requests") for pool in pools)
+    return all(
+        isinstance(getattr(pool, "_connections", None), list) and hasattr(pool, "_requests")
+        for pool in pools
+    )
 
 
 def copy_with_empty_pools(http: Any) -> Any:
     """A copy of the client *http* of `httpx`, with its proxies, certificates and hooks, and no connection yet."""
     twin = copy(http)
     twin._transport = _copy_with_empty_pool(http._transport)
-    twin._mounts = {pattern: it and _copy_with_empty_pool(it) for pattern, it in http._mounts.items()}
+    twin._mounts = {
+        pattern: it and _copy_with_empty_pool(it) for pattern, it in http._mounts.items()
+    }
     return twin
 
 

@@ -88,5 +88,9 @@ def find_shutdown(model: str) -> Shutdown | None:
 
 @cache
 def _table() -> dict[str, Any]:
-    text = files("qtmiddleware.providers.llms.openai").joinpath("prices.json").read_text(encoding="utf-8")
+    text = (
+        files("qtmiddleware.providers.llms.openai")
+        .joinpath("prices.json")
+        .read_text(encoding="utf-8")
+    )
     return dict(json.loads(text))

@@ -77,10 +77,14 @@ def read_reply(raw: Any) -> Reply:
         raise ModelError("unparsable", "the model's answer holds no message")
     finish = str(read_field(choice, "finish_reason") or "").lower()
     raise_refusal(message, finish)
-    return make_reply(read_text(message), completion, finish=finish, reasoned=has_reasoning(message))
+    return make_reply(
+        read_text(message), completion, finish=finish, reasoned=has_reasoning(message)
+    )
 
 
-def make_reply(text: str, completion: Any, *, finish: str = "", reasoned: bool = False, named: Any = None) -> Reply:
+def make_reply(
+    text: str, completion: Any, *, finish: str = "", reasoned: bool = False, named: Any = None
+) -> Reply:
     """The reply of this *text*, which ended for the reason *finish*, with the tokens that *completion* counts.
 
     The names of its model and of the completion are those that *named* gives, or *completion*. Raises `ModelError`
@@ -93,8 +97,13 @@ def make_reply(text: str, completion: Any, *, finish: str = "", reasoned: bool =
         return Reply(replace_surrogates(text), read, written, truncated=cut, model=model, id=id_)
     if cut:
         advice = "raise llm.maxTokens (for answers, answer.maxTokens)"
-        raise ModelError("truncated", f"the token limit was reached before the answer began; {advice}")
-    raise ModelError("empty", "the model reasoned but gave no answer" if reasoned else "the model's answer is empty")
+        raise ModelError(
+            "truncated", f"the token limit was reached before the answer began; {advice}"
+        )
+    raise ModelError(
+        "empty",
+        "the model reasoned but gave no answer" if reasoned else "the model's answer is empty",
+    )
 
 
 def count_tokens(completion: Any) -> tuple[int, int]:
@@ -118,13 +127,24 @@ def read_names(completion: Any) -> tuple[str, str]:
 def _find_usage(completion: Any) -> Any:
     """What *completion* says of its tokens: as OpenAI, LangChain or LlamaIndex keep it."""
     raw = read_field(completion, "raw")
-    return read_field(completion, "usage") or read_field(completion, "usage_metadata") or read_field(raw, "usage")
+    return (
+        read_field(completion, "usage")
+        or read_field(completion, "usage_metadata")
+        or read_field(raw, "usage")
+    )
 
 
 def _count(usage: Any, names: Sequence[str]) -> int:
     """The first count of these *names*, 0 where none is a positive number, of which a call can come to so many."""
     counts = (read_field(usage, name) for name in names)
-    return next((n for n in counts if isinstance(n, int) and not isinstance(n, bool) and 0 < n <= MOST_TOKENS), 0)
+    return next(
+        (
+            n
+            for n in counts
+            if isinstance(n, int) and not isinstance(n, bool) and 0 < n <= MOST_TOKENS
+        ),
+        0,
+    )
 
 
 def _parse_json(raw: bytes | bytearray | str) -> Any:
@@ -135,7 +155,8 @@ def _parse_json(raw: bytes | bytearray | str) -> Any:
     except (ValueError, RecursionError):
         # The decoder's error quotes what it read, so it does not become the cause.
         raise ModelError(
-            "unparsable", "the model's answer is not JSON; check that llm.baseUrl is the address of an API"
+            "unparsable",
+            "the model's answer is not JSON; check that llm.baseUrl is the address of an API",
         ) from None
 
 
@@ -150,7 +171,11 @@ def raise_wrapped_error(completion: Any) -> None:
 
 
 def _first_choice(completion: Any) -> Any:
-    known = "choices" in completion if isinstance(completion, Mapping) else hasattr(completion, "choices")
+    known = (
+        "choices" in completion
+        if isinstance(completion, Mapping)
+        else hasattr(completion, "choices")
+    )
     choices = read_field(completion, "choices")
     if known and (choices is None or choices in ([], ())):
         raise ModelError("empty", "the model's response holds no choices")
@@ -163,7 +188,9 @@ def raise_refusal(message: Any, finish: str) -> None:
     """Raise what *message*, which ended for the reason *finish*, says in place of an answer."""
     refusal = read_field(message, "refusal")
     parts = read_field(message, "content")
-    declined = isinstance(parts, list | tuple) and any(read_field(part, "type") == "refusal" for part in parts)
+    declined = isinstance(parts, list | tuple) and any(
+        read_field(part, "type") == "refusal" for part in parts
+    )
     if declined or (isinstance(refusal, str) and refusal.strip()):
         raise ModelError("refused", "the model refused to answer")
     if finish in _DECLINED:
@@ -185,15 +212,15 @@ def read_text(message: Any) -> str:
 
 def has_reasoning(message: Any) -> bool:
     """Whether *message* holds what the model says to itself."""
-    return any(isinstance(read_field(message, name), str) for name in ("reasoning_content", "reasoning"))
+    return any(
+        isinstance(read_field(message, name), str) for name in ("reasoning_content", "reasoning")
+    )
 
 
 MOST_STREAM_BYTES: Final = 64 << 20
 """Most bytes that are read of one stream: each token comes in some hundred of them."""
 
-_NO_STREAM: Final = (
-    "the model's response is not a stream of completions; check that llm.baseUrl is the address of an API"
-)
+_NO_STREAM: Final = "the model's response is not a stream of completions; check that llm.baseUrl is the address of an API"
 
 
 def is_whole_completion(answer: Any) -> bool:
@@ -339,11 +366,17 @@ class StreamReader:
             yield reply.text
             yield reply
             return
-        left = "".join(self._read_event(data) for data in self._events.end()) + self._take_text(last=True)
+        left = "".join(self._read_event(data) for data in self._events.end()) + self._take_text(
+            last=True
+        )
         if not self.is_whole:
             if self._has_begun:
                 raise ModelError("unavailable", "the model's answer was cut off")
-            raise ModelError("unparsable", _NO_STREAM) if self._seen else ModelError("empty", "the answer was empty")
+            raise (
+                ModelError("unparsable", _NO_STREAM)
+                if self._seen
+                else ModelError("empty", "the answer was empty")
+            )
         reply = self._make_reply()
         if left:
             yield left
@@ -351,7 +384,9 @@ class StreamReader:
 
     def _make_reply(self) -> Reply:
         text = "".join(self._texts)
-        return make_reply(text, self._usage, finish=self._finish, reasoned=self._reasoned, named=self._named)
+        return make_reply(
+            text, self._usage, finish=self._finish, reasoned=self._reasoned, named=self._named
+        )
 
     def _read_event(self, data: bytes) -> str:
         if self.is_done or not data.strip():

@@ -68,7 +68,11 @@ def least_effort(model: str) -> str | None:
 
 def is_openai(host: str) -> bool:
     """Whether *host*, as `Clients.host` tells it, is OpenAI's own."""
-    return host == "the default address" or host == "api.openai.com" or host.endswith(".api.openai.com")
+    return (
+        host == "the default address"
+        or host == "api.openai.com"
+        or host.endswith(".api.openai.com")
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +126,11 @@ def read_refusal(error: Exception, request: Mapping[str, Any]) -> tuple[Part, bo
 
 
 def _named_part(words: str) -> Part | None:
-    found = [(match.start(), part) for part, pattern in _PARTS.items() if (match := pattern.search(words))]
+    found = [
+        (match.start(), part)
+        for part, pattern in _PARTS.items()
+        if (match := pattern.search(words))
+    ]
     return min(found)[1] if found else None
 
 
@@ -138,7 +146,9 @@ def _words(body: Any, depth: int = 6) -> Iterator[str]:
             yield from _words(item, depth - 1)
 
 
-def build_request(prompt: Prompt, *, model: str, response_format: str, **options: Any) -> dict[str, Any]:
+def build_request(
+    prompt: Prompt, *, model: str, response_format: str, **options: Any
+) -> dict[str, Any]:
     """The keyword arguments of ``chat.completions.create`` for *prompt*.
 
     *response_format* is ``json_schema``, ``json_object`` or ``text``; a prompt without fields is always asked in plain
@@ -148,7 +158,11 @@ def build_request(prompt: Prompt, *, model: str, response_format: str, **options
     request: dict[str, Any] = {"model": model, "messages": _messages(prompt, shape)}
     request |= {name: value for name, value in options.items() if value is not None}
     if shape == "json_schema":
-        schema = {"name": _schema_name(prompt.mode), "strict": True, "schema": reply_schema(prompt.fields)}
+        schema = {
+            "name": _schema_name(prompt.mode),
+            "strict": True,
+            "schema": reply_schema(prompt.fields),
+        }
         request["response_format"] = {"type": "json_schema", "json_schema": schema}
     elif shape == "json_object":
         request["response_format"] = {"type": "json_object"}
@@ -160,7 +174,9 @@ def _messages(prompt: Prompt, shape: str) -> list[dict[str, str]]:
     if prompt.fields and shape != "json_schema" and "json" not in system.lower():
         # Providers refuse their JSON mode where no message holds the word, and without a schema nothing names the keys.
         keys = ", ".join(field.name for field in prompt.fields)
-        system = f"{system}\n\nAnswer with one JSON object and nothing else. Its keys: {keys}.".lstrip()
+        system = (
+            f"{system}\n\nAnswer with one JSON object and nothing else. Its keys: {keys}.".lstrip()
+        )
     return [{"role": "system", "content": system}, {"role": "user", "content": prompt.user}]
 
 
@@ -178,17 +194,26 @@ def reply_schema(fields: tuple[ReplyField, ...]) -> dict[str, Any]:
     from pydantic import ConfigDict, Field, create_model
 
     members: dict[str, Any] = {
-        field.name: (list[str] if field.shape == "list" else str, Field(description=_description(field)))
+        field.name: (
+            list[str] if field.shape == "list" else str,
+            Field(description=_description(field)),
+        )
         for field in fields
     }
-    schema: dict[str, Any] = create_model("Reply", __config__=ConfigDict(extra="forbid"), **members).model_json_schema()
+    schema: dict[str, Any] = create_model(
+        "Reply", __config__=ConfigDict(extra="forbid"), **members
+    ).model_json_schema()
     return schema
 
 
 def _description(field: ReplyField) -> str:
     if field.shape != "list" or not field.max_items:
         return field.description
-    count = str(field.max_items) if field.min_items == field.max_items else f"{field.min_items} to {field.max_items}"
+    count = (
+        str(field.max_items)
+        if field.min_items == field.max_items
+        else f"{field.min_items} to {field.max_items}"
+    )
     return f"{field.description} ({count} items)"
 
 
@@ -279,7 +304,9 @@ class Negotiator:
             return error
         return read_client_error(error, f"{self._model} at {self._where()}", **self._advice)
 
-    def _build(self, prompt: Prompt, capabilities: ProviderCapabilities, *, streams: bool) -> dict[str, Any]:
+    def _build(
+        self, prompt: Prompt, capabilities: ProviderCapabilities, *, streams: bool
+    ) -> dict[str, Any]:
         effort = None if capabilities.reasoning_effort else self._effort
         # One of OpenAI's that is not told to leave it thinks, and takes no temperature then.
         thinks = self._reasons and effort != "none"
@@ -293,7 +320,9 @@ class Negotiator:
         if limit and self._max_tokens is not None:
             options[limit] = self._max_tokens + room
         response_format = self._format or FORMATS[capabilities.response_format]
-        request = build_request(prompt, model=self._model, response_format=response_format, **options)
+        request = build_request(
+            prompt, model=self._model, response_format=response_format, **options
+        )
         return {**request, **STREAMS[capabilities.stream]} if streams else request
 
     def _token_limit(self, capabilities: ProviderCapabilities) -> str | None:
@@ -312,7 +341,11 @@ class Negotiator:
         lower = capabilities.step_down(part) if key in request else None
         if lower is not None:
             _log.info(
-                "%s rejected %s; retrying without it", self._model, part, event="asked_with_less", model=self._model
+                "%s rejected %s; retrying without it",
+                self._model,
+                part,
+                event="asked_with_less",
+                model=self._model,
             )
             if is_certain:
                 self.learn(lower)

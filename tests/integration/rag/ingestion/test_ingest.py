@@ -54,7 +54,9 @@ def test_documents_become_passages_that_say_where_they_stand(world: World) -> No
         ("No heading\n", "notes"),
     ],
 )
-def test_the_title_of_markdown_is_its_first_heading_and_no_comment(empty: World, opening: str, title: str) -> None:
+def test_the_title_of_markdown_is_its_first_heading_and_no_comment(
+    empty: World, opening: str, title: str
+) -> None:
     empty.write("notes.md", f"{opening}Some text.")
     empty.ingest()
     assert empty.passages()["notes.md#0"][1]["title"] == title
@@ -138,7 +140,9 @@ def test_a_store_that_was_deleted_gets_everything_back_without_embedding(world: 
     assert world.passages() == before
 
 
-def test_passages_that_a_lost_ledger_knew_of_are_told(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_passages_that_a_lost_ledger_knew_of_are_told(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     world.ingest()
     assert caplog.text == ""
     held = len(world.ids())
@@ -198,13 +202,19 @@ def test_a_new_store_of_another_model_holds_no_vector_of_the_old_one(world: Worl
         ("caf\xe9 cr\xe8me".encode("latin-1"), "UTF-8"),
     ],
 )
-def test_what_cannot_be_read_is_reported_by_name_and_skipped(world: World, content: bytes, reason: str) -> None:
+def test_what_cannot_be_read_is_reported_by_name_and_skipped(
+    world: World, content: bytes, reason: str
+) -> None:
     bad = world.write("bad.txt", content)
     report = world.ingest()
     assert [one.path for one in report.skipped] == [str(bad)]
     assert reason in report.skipped[0].reason
     assert not report.all_skipped
-    assert {id_.partition("#")[0] for id_ in world.ids()} == {"alpha.txt", "sub/beta.md", "gamma.txt"}
+    assert {id_.partition("#")[0] for id_ in world.ids()} == {
+        "alpha.txt",
+        "sub/beta.md",
+        "gamma.txt",
+    }
 
 
 def test_an_encrypted_and_a_damaged_pdf_are_reported(world: World) -> None:
@@ -220,12 +230,19 @@ def test_an_encrypted_and_a_damaged_pdf_are_reported(world: World) -> None:
 
 
 def test_a_passage_of_a_pdf_knows_the_pages_it_stands_on(world: World) -> None:
-    pages = [content(f"Page {number} holds this sentence of its own.", "It says no more.") for number in range(1, 4)]
+    pages = [
+        content(f"Page {number} holds this sentence of its own.", "It says no more.")
+        for number in range(1, 4)
+    ]
     (world.docs / "three.pdf").write_bytes(pdf(pages))
     world.ingest()
     found = [held[1] for id_, held in world.passages().items() if id_.startswith("three.pdf")]
     assert [(it.get("page"), it.get("last_page")) for it in found] == [(1, 3)]
-    assert all("last_page" not in it for _, it, _ in world.passages().values() if it["source"] != "three.pdf")
+    assert all(
+        "last_page" not in it
+        for _, it, _ in world.passages().values()
+        if it["source"] != "three.pdf"
+    )
 
 
 def test_a_document_that_became_unreadable_keeps_what_was_indexed_of_it(world: World) -> None:
@@ -266,7 +283,11 @@ def test_without_a_data_path_nothing_is_opened(tmp_path: Path) -> None:
 def test_a_data_path_without_documents_changes_nothing(world: World) -> None:
     world.ingest()
     before = world.passages()
-    for path in (world.docs / "alpha.txt", world.docs / "gamma.txt", world.docs / "sub" / "beta.md"):
+    for path in (
+        world.docs / "alpha.txt",
+        world.docs / "gamma.txt",
+        world.docs / "sub" / "beta.md",
+    ):
         path.unlink()
     with pytest.raises(ConfigError):
         world.ingest()
@@ -287,8 +308,12 @@ def test_the_ledger_is_readable_by_its_owner_alone(world: World) -> None:
     assert stat.S_IMODE(Path(f"{world.index}.ingest").stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("content", [b"not a database at all, but long enough to look like something " * 20, None])
-def test_a_file_of_somebody_else_in_the_ledgers_place_is_refused_and_stays(world: World, content: bytes | None) -> None:
+@pytest.mark.parametrize(
+    "content", [b"not a database at all, but long enough to look like something " * 20, None]
+)
+def test_a_file_of_somebody_else_in_the_ledgers_place_is_refused_and_stays(
+    world: World, content: bytes | None
+) -> None:
     ledger = Path(f"{world.index}.ingest")
     ledger.parent.mkdir()
     if content is None:
@@ -320,7 +345,9 @@ def test_vectors_that_are_not_sound_are_refused_and_not_kept(world: World, embed
 
 
 def test_a_failing_embedder_costs_only_its_own_batch(empty: World) -> None:
-    empty.write("long.txt", " ".join(f"Number {number} is a number of its own." for number in range(2000)))
+    empty.write(
+        "long.txt", " ".join(f"Number {number} is a number of its own." for number in range(2000))
+    )
     first = Counting(fail_at=3)
     with pytest.raises(RuntimeError):
         empty.ingest(embed=first)
@@ -347,7 +374,11 @@ def test_log_lines_have_counts_and_no_text(world: World, caplog: pytest.LogCaptu
     world.ingest()
     lines = {record.event: record.meta for record in caplog.records if hasattr(record, "event")}
     assert lines["Loaded documents"]["count"] == 3
-    assert lines["Created chunks"]["count"] == lines["Persisted vector index"]["chunks"] == len(world.ids())
+    assert (
+        lines["Created chunks"]["count"]
+        == lines["Persisted vector index"]["chunks"]
+        == len(world.ids())
+    )
     assert "says something" not in caplog.text
 
 
@@ -372,7 +403,9 @@ def test_lancedb_holds_what_sqlite_does(world: World) -> None:
     (world.docs / "gamma.txt").unlink()
     assert counts(world.ingest(**lance)) == (0, 1, 1, 1)
     assert world.ingest(**lance).written == 0
-    with LanceDBStore(world.folder / "lance", embedding_model="hashed", dimension=DIMENSION) as store:
+    with LanceDBStore(
+        world.folder / "lance", embedding_model="hashed", dimension=DIMENSION
+    ) as store:
         found = store.search([1.0] * DIMENSION, 100)
     assert {one["id"]: (one["text"], one["metadata"]) for one in found} == {
         id_: (text, metadata) for id_, (text, metadata, _) in world.clean().items()
@@ -417,7 +450,9 @@ def test_a_store_that_embeds_gets_texts_without_vectors_and_is_not_closed(world:
     report = world.ingest(store=store, embed=embed)
     assert embed.calls == report.embedded == report.reused == 0
     assert len(store.held) == report.chunks
-    assert {type(value) for passage in store.held.values() for value in passage.metadata.values()} == {str, int}
+    assert {
+        type(value) for passage in store.held.values() for value in passage.metadata.values()
+    } == {str, int}
 
 
 def test_a_folder_of_files_whose_text_never_ends_ends_and_the_others_are_published(
@@ -425,7 +460,9 @@ def test_a_folder_of_files_whose_text_never_ends_ends_and_the_others_are_publish
 ) -> None:
     # With the real limit this takes a minute.
     monkeypatch.setattr(reading, "TextBound", lambda: TextBound(300_000))
-    column = pa.DictionaryArray.from_arrays(pa.array([0] * 5_000, pa.int32()), pa.array([SENTENCES["alpha"]]))
+    column = pa.DictionaryArray.from_arrays(
+        pa.array([0] * 5_000, pa.int32()), pa.array([SENTENCES["alpha"]])
+    )
     table = pa.table({"text": column})
     for number in range(4):
         pq.write_table(table, world.docs / f"{number}.parquet", compression="zstd")
@@ -434,7 +471,11 @@ def test_a_folder_of_files_whose_text_never_ends_ends_and_the_others_are_publish
     assert counts(report) == (3, 0, 0, 0)
     assert len(report.skipped) == 4
     assert all(it.reason.startswith("too large (") for it in report.skipped)
-    assert {it["source"] for _, it, _ in world.passages().values()} == {"alpha.txt", "gamma.txt", "sub/beta.md"}
+    assert {it["source"] for _, it, _ in world.passages().values()} == {
+        "alpha.txt",
+        "gamma.txt",
+        "sub/beta.md",
+    }
     ledger = world.index.with_name(f"{world.index.name}.ingest")
     with sqlite3.connect(ledger) as run:
         assert run.execute("SELECT count(*), sum(complete) FROM documents").fetchone() == (3, 3)

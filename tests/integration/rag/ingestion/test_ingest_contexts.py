@@ -29,13 +29,17 @@ from tests.support.model_server import ModelServer
 from tests.support.waiting import PATIENCE
 
 CONTEXTUAL = {"contextualChunks": True}
-ASKED = build_prompt(Settings(), {"document": "A report on bees. They live in hives."}, "They live in hives.")
+ASKED = build_prompt(
+    Settings(), {"document": "A report on bees. They live in hives."}, "They live in hives."
+)
 
 
 def about(asked: Prompt) -> dict[str, str]:
     """A context that tells chunks apart."""
     chunk = json.loads(asked.user)["chunk"]
-    return {"context": f"From the middle of a document, beside {len(chunk)} letters that begin with {chunk[:30]}."}
+    return {
+        "context": f"From the middle of a document, beside {len(chunk)} letters that begin with {chunk[:30]}."
+    }
 
 
 def test_a_context_stands_in_the_metadata_and_is_embedded_before_the_text(world: World) -> None:
@@ -71,7 +75,9 @@ def test_nothing_is_asked_twice(world: World) -> None:
     assert report.written == asked
 
 
-def test_a_chunk_without_a_context_is_plain_and_asked_for_again_by_the_next_run(world: World) -> None:
+def test_a_chunk_without_a_context_is_plain_and_asked_for_again_by_the_next_run(
+    world: World,
+) -> None:
     def some(asked: Prompt) -> Any:
         return (
             "I'm sorry, but I can't help with that."
@@ -97,13 +103,20 @@ def test_a_model_that_fails_again_and_again_is_asked_no_more_and_that_is_said_on
     report = world.ingest(config={**CONTEXTUAL, "limits": {"maxConcurrency": 2}}, client=model)
     assert 5 <= len(model.prompts) <= 6
     assert report.contexts_failed == report.chunks == len(world.ids())
-    warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    warnings = [
+        record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING
+    ]
     assert len(warnings) == 1
     assert "unauthorized" in warnings[0]
 
 
 def test_failures_of_several_kinds_do_not_end_the_asking(world: World) -> None:
-    replies = [ModelError("timeout"), ModelError("rate_limited"), "", {"context": "Here it stands in its document."}]
+    replies = [
+        ModelError("timeout"),
+        ModelError("rate_limited"),
+        "",
+        {"context": "Here it stands in its document."},
+    ]
     model = ScriptedModel(lambda asked: replies[len(model.prompts) % 4])
     report = world.ingest(config={**CONTEXTUAL, "limits": {"maxConcurrency": 1}}, client=model)
     assert len(model.prompts) == report.chunks
@@ -171,14 +184,19 @@ def test_no_more_calls_are_in_flight_than_allowed(world: World) -> None:
             now -= 1
         return about(asked)
 
-    world.ingest(config={**CONTEXTUAL, "limits": {"maxConcurrency": 3}}, client=ScriptedModel(count))
+    world.ingest(
+        config={**CONTEXTUAL, "limits": {"maxConcurrency": 3}}, client=ScriptedModel(count)
+    )
     assert most == 3
 
 
 def test_the_model_sees_a_short_document_whole_and_of_a_long_one_its_beginning_and_the_surroundings(
     empty: World,
 ) -> None:
-    short, long = SENTENCES["alpha"], "".join(f"This is line {number} of a long document.\n" for number in range(2000))
+    short, long = (
+        SENTENCES["alpha"],
+        "".join(f"This is line {number} of a long document.\n" for number in range(2000)),
+    )
     empty.write("short.txt", short)
     empty.write("zlong.txt", long)
     model = ScriptedModel(about)
@@ -193,7 +211,10 @@ def test_the_model_sees_a_short_document_whole_and_of_a_long_one_its_beginning_a
         at = long.index(one["chunk"])
         end = at + len(one["chunk"])
         assert one["surroundings"] == long[max(0, at - AROUND_CHARS) : end + AROUND_CHARS]
-    assert {tuple(one) for one in shown} == {("document", "chunk"), ("beginning", "surroundings", "chunk")}
+    assert {tuple(one) for one in shown} == {
+        ("document", "chunk"),
+        ("beginning", "surroundings", "chunk"),
+    }
 
 
 def test_own_instructions_are_used_and_ask_anew(world: World) -> None:
@@ -203,7 +224,8 @@ def test_own_instructions_are_used_and_ask_anew(world: World) -> None:
     report = world.ingest(config=own, client=model)
     assert report.contexts == len(model.prompts) == report.chunks
     assert all(
-        asked.system.startswith("Say where") and asked.version.startswith("context/1#") for asked in model.prompts
+        asked.system.startswith("Say where") and asked.version.startswith("context/1#")
+        for asked in model.prompts
     )
 
 
@@ -276,7 +298,9 @@ def test_any_reply_gives_one_line_or_a_model_error(text: str) -> None:
     context.encode()
 
 
-def test_contexts_come_from_a_real_client_over_http(world: World, model_server: ModelServer) -> None:
+def test_contexts_come_from_a_real_client_over_http(
+    world: World, model_server: ModelServer
+) -> None:
     def answer(body: dict[str, Any]) -> dict[str, str]:
         return {"context": f"About {json.loads(body['messages'][-1]['content'])['chunk'][:20]}"}
 
@@ -284,11 +308,15 @@ def test_contexts_come_from_a_real_client_over_http(world: World, model_server: 
     with openai.OpenAI(api_key="not-a-key", base_url=model_server.url, max_retries=0) as client:
         report = world.ingest(config=CONTEXTUAL, client=client)
     assert report.contexts == report.chunks
-    assert all(metadata["context"].startswith("About") for _, metadata, _ in world.passages().values())
+    assert all(
+        metadata["context"].startswith("About") for _, metadata, _ in world.passages().values()
+    )
 
 
 def test_own_instructions_change_the_version_alone_and_never_the_data() -> None:
-    own = build_prompt(Settings(llm=LlmSettings(prompts={"context": "Mine."})), {"document": "d"}, "c")
+    own = build_prompt(
+        Settings(llm=LlmSettings(prompts={"context": "Mine."})), {"document": "d"}, "c"
+    )
     built_in = build_prompt(Settings(), {"document": "d"}, "c")
     assert own.user == built_in.user
     assert own.version != built_in.version

@@ -105,7 +105,9 @@ def test_a_document_that_came_back_after_a_broken_removal_is_there(world: World,
 
 
 @TEARS
-def test_a_document_unreadable_after_a_broken_write_is_one_version_of_itself(world: World, tear: str) -> None:
+def test_a_document_unreadable_after_a_broken_write_is_one_version_of_itself(
+    world: World, tear: str
+) -> None:
     world.ingest()
     old = {id_: held for id_, held in world.passages().items() if id_.startswith("alpha")}
     world.write("alpha.txt", SENTENCES["alpha"].upper())
@@ -184,12 +186,21 @@ def test_an_interrupt_leaves_the_ledger_in_order(world: World) -> None:
 
 
 FILES = ("a.txt", "b.md", "c.txt")
-TEXTS = ("", "Short.", SENTENCES["alpha"], SENTENCES["alpha"][:900], SENTENCES["alpha"] + SENTENCES["beta"], "\0\0")
+TEXTS = (
+    "",
+    "Short.",
+    SENTENCES["alpha"],
+    SENTENCES["alpha"][:900],
+    SENTENCES["alpha"] + SENTENCES["beta"],
+    "\0\0",
+)
 ACTIONS = st.one_of(
     st.tuples(st.just("write"), st.sampled_from(FILES), st.sampled_from(TEXTS)),
     st.tuples(st.just("delete"), st.sampled_from(FILES), st.none()),
     st.tuples(st.just("move"), st.sampled_from(FILES), st.sampled_from(FILES)),
-    st.tuples(st.just("ingest"), st.sampled_from(["", "embed", "before", "half", "after"]), st.none()),
+    st.tuples(
+        st.just("ingest"), st.sampled_from(["", "embed", "before", "half", "after"]), st.none()
+    ),
     st.tuples(st.just("lose the index"), st.just(""), st.none()),
 )
 

@@ -14,7 +14,10 @@ import pytest
 from qtmiddleware.errors import StoreError
 from tests.support.ingest_world import SENTENCES, Counting, World
 
-pytestmark = [pytest.mark.thorough, pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL here")]
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL here"),
+]
 ROOT = Path(__file__).parents[4]
 
 
@@ -32,10 +35,15 @@ def run(world: World, place: str) -> int:
 
 def larger(world: World) -> None:
     for number in range(6):
-        world.write(f"{number}.txt", " ".join(f"Line {line} of text {number} is this." for line in range(500)))
+        world.write(
+            f"{number}.txt",
+            " ".join(f"Line {line} of text {number} is this." for line in range(500)),
+        )
 
 
-@pytest.mark.parametrize("place", ["reading:4", "embed:2", "embed:5", "publishing:1", "publishing:2"])
+@pytest.mark.parametrize(
+    "place", ["reading:4", "embed:2", "embed:5", "publishing:1", "publishing:2"]
+)
 def test_a_killed_run_is_completed_by_the_next(world: World, place: str) -> None:
     larger(world)
     assert run(world, place) == -signal.SIGKILL
@@ -54,7 +62,10 @@ def test_runs_killed_at_random_leave_the_old_state_or_the_new_one(world: World) 
     world.ingest()
     old = world.passages()
     for number in range(4):
-        world.write(f"{number}.txt", f"Text {number} is another one now. " + SENTENCES["alpha"] * (number + 1))
+        world.write(
+            f"{number}.txt",
+            f"Text {number} is another one now. " + SENTENCES["alpha"] * (number + 1),
+        )
     (world.docs / "5.txt").unlink()
     (world.docs / "4.txt").rename(world.docs / "moved.txt")
     new = world.clean()

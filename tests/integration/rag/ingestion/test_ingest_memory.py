@@ -10,7 +10,9 @@ import pytest
 
 pytestmark = pytest.mark.thorough
 
-resource = pytest.importorskip("resource", reason="there is no way to ask for the memory of a process here")
+resource = pytest.importorskip(
+    "resource", reason="there is no way to ask for the memory of a process here"
+)
 
 WIDE = 1024
 SCRIPT = f"""
@@ -31,7 +33,10 @@ def megabytes_and_chunks(folder: Path, documents: int) -> tuple[float, int]:
     docs = folder / "docs"
     docs.mkdir(parents=True)
     for number in range(documents):
-        lines = (f"Line {line} of document {number} says {line * number} and nothing else.\n" for line in range(20_000))
+        lines = (
+            f"Line {line} of document {number} says {line * number} and nothing else.\n"
+            for line in range(20_000)
+        )
         (docs / f"{number}.txt").write_text("".join(lines))
     command = [sys.executable, "-c", SCRIPT, str(docs), str(folder / "index.sqlite")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200)

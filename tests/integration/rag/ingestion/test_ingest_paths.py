@@ -57,7 +57,9 @@ def test_odd_file_names_are_ingested(empty: World) -> None:
         empty.write(name, f"This is the text of a document with {len(name)} letters in its name.")
     assert empty.ingest().added == len(names)
     assert all(id_.isascii() for id_ in empty.ids())
-    assert "Übersicht (neu).txt" in {metadata["source"] for _, metadata, _ in empty.passages().values()}
+    assert "Übersicht (neu).txt" in {
+        metadata["source"] for _, metadata, _ in empty.passages().values()
+    }
     assert empty.ingest().unchanged == len(names)
 
 
@@ -109,7 +111,9 @@ def test_a_file_in_two_data_paths_is_there_once(world: World) -> None:
     assert world.passages() == before
 
 
-def test_a_relative_and_an_absolute_data_path_are_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_and_an_absolute_data_path_are_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.ingest()
     monkeypatch.chdir(world.folder)
     assert world.ingest("docs").unchanged == 3
@@ -146,7 +150,9 @@ def test_a_link_to_a_file_that_is_found_in_a_folder_is_skipped_and_told(
 ) -> None:
     before = world.ingest(world.docs / pattern).documents
     (tmp_path / "credentials").write_text("The password is swordfish.")
-    (world.docs / "link.txt").symlink_to((tmp_path if leads_to == "credentials" else world.docs) / leads_to)
+    (world.docs / "link.txt").symlink_to(
+        (tmp_path if leads_to == "credentials" else world.docs) / leads_to
+    )
     report = world.ingest(world.docs / pattern)
     (skipped,) = report.skipped
     assert (Path(skipped.path).name, report.documents) == ("link.txt", before)

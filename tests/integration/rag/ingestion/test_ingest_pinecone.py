@@ -11,7 +11,9 @@ from tests.support.pinecone_world import PineconeWorld, pinecone_world
 
 
 @pytest.mark.parametrize("integrated", [False, True])
-def test_pinecone_holds_what_sqlite_does(world: World, monkeypatch: pytest.MonkeyPatch, *, integrated: bool) -> None:
+def test_pinecone_holds_what_sqlite_does(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, integrated: bool
+) -> None:
     with pinecone_world() as pinecone:
         for name, value in pinecone.environment.items():
             monkeypatch.setenv(name, value)

@@ -25,7 +25,9 @@ def run(world: World, reader: Any, path: Path | None = None) -> Any:
     from tests.support.ingest_world import DIMENSION, hashed
 
     embedder = CallableEmbedder(hashed, name="hashed", dimension=DIMENSION)
-    return ingest(path or world.docs, config={"indexPath": str(world.index)}, embedder=embedder, reader=reader)
+    return ingest(
+        path or world.docs, config={"indexPath": str(world.index)}, embedder=embedder, reader=reader
+    )
 
 
 def sources(world: World) -> set[str]:
@@ -41,7 +43,9 @@ def test_a_reader_reads_what_it_knows_and_leaves_the_rest(world: World) -> None:
     report = run(world, read_mail)
     assert (report.added, report.skipped, report.left_out) == (4, (), {".png": 1})
     assert sources(world) == {"a.eml", "alpha.txt", "gamma.txt", "sub/beta.md"}
-    assert [text for text, it, _ in world.passages().values() if it["source"] == "a.eml"] == ["The pump is broken."]
+    assert [text for text, it, _ in world.passages().values() if it["source"] == "a.eml"] == [
+        "The pump is broken."
+    ]
     assert run(world, read_mail).unchanged == 4
     (world.docs / "a.eml").unlink()
     assert run(world, read_mail).removed == 1
@@ -52,7 +56,11 @@ def test_a_reader_may_give_texts_one_by_one_and_their_places(world: World) -> No
         if path.name != "alpha.txt":
             return None
         return iter(
-            [("One. ", {"page": 1, "title": "Alpha"}), ("Two. ", {"page": 2, "title": "Alpha", "part": "b"}), "End."]
+            [
+                ("One. ", {"page": 1, "title": "Alpha"}),
+                ("Two. ", {"page": 2, "title": "Alpha", "part": "b"}),
+                "End.",
+            ]
         )
 
     assert not run(world, read).skipped
@@ -81,17 +89,26 @@ async def read_later(path: Path) -> str:
         (lambda path: raise_(KeyError("secret")), "its reader failed (KeyError)"),
         (lambda path: raise_(TypeError("secret")), "its reader failed (TypeError)"),
         (lambda path: Lazy(), "its reader failed (KeyError)"),
-        (lambda path: raise_(UnreadableDocument(path, "damaged", "own words")), "damaged (own words)"),
+        (
+            lambda path: raise_(UnreadableDocument(path, "damaged", "own words")),
+            "damaged (own words)",
+        ),
         (lambda path: b"bytes", "its reader failed (the reader must return text, not bytes)"),
         (lambda path: 7, "its reader failed (the reader must return text, not int)"),
         (lambda path: {"text": "t"}, "its reader failed (the reader must return text, not dict)"),
         (lambda path: [7], "its reader failed (the reader must yield text, not int)"),
-        (lambda path: [("text", {"source": "elsewhere"})], "its reader failed ('source' is no place)"),
+        (
+            lambda path: [("text", {"source": "elsewhere"})],
+            "its reader failed ('source' is no place)",
+        ),
         (lambda path: [("text", {"page": [1]})], "its reader failed ('page' is no place)"),
         (lambda path: [("text", "page 1")], "its reader failed (ValueError)"),
         (lambda path: " ", "empty"),
         (lambda path: [], "empty"),
-        (read_later, "its reader failed (the reader must be a plain function that returns text, not async)"),
+        (
+            read_later,
+            "its reader failed (the reader must be a plain function that returns text, not async)",
+        ),
     ],
 )
 def test_whatever_a_reader_does_takes_one_file_with_it(world: World, read: Any, why: str) -> None:
@@ -110,7 +127,10 @@ def test_an_interrupt_in_a_reader_ends_the_run(world: World) -> None:
 
 def write_bomb(path: Path) -> None:
     """A Word file of some 150 kB whose text takes 150 MB."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed, packed.open("word/document.xml", "w") as part:
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed,
+        packed.open("word/document.xml", "w") as part,
+    ):
         for _ in range(150):
             part.write(b" " * (1 << 20))
 
@@ -120,7 +140,9 @@ def test_a_zip_bomb_and_a_reader_that_dies_each_take_one_file_of_a_folder(
 ) -> None:
     modules = world.folder / "modules"
     modules.mkdir()
-    (modules / "openpyxl.py").write_text("import os\ndef load_workbook(*_, **__):\n    os._exit(3)\n")
+    (modules / "openpyxl.py").write_text(
+        "import os\ndef load_workbook(*_, **__):\n    os._exit(3)\n"
+    )
     monkeypatch.setattr(sys, "path", [str(modules), *sys.path])
     write_bomb(world.docs / "bomb.docx")
     make_office_files(world.docs)[".xlsx"].rename(world.docs / "deadly.xlsx")
@@ -145,7 +167,9 @@ ingest(sys.argv[2], config={"indexPath": sys.argv[3]}, embedder=CallableEmbedder
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_the_reading_process_ends_with_an_ingest_however_that_ends(world: World, how: signal.Signals) -> None:
+def test_the_reading_process_ends_with_an_ingest_however_that_ends(
+    world: World, how: signal.Signals
+) -> None:
     modules = world.folder / "modules"
     modules.mkdir()
     started = world.folder / "started"
@@ -156,7 +180,9 @@ def test_the_reading_process_ends_with_an_ingest_however_that_ends(world: World,
     make_office_files(world.docs)
     # From standard input, where there is no file that a process could begin with.
     command = [sys.executable, "-", str(modules), str(world.docs), str(world.index)]
-    ingesting = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+    ingesting = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+    )
     assert ingesting.stdin is not None
     # A shell that runs this in the background has interrupts ignored.
     reset = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"

@@ -17,7 +17,8 @@ from qtmiddleware.kit.bulk.batch.service import split_lines
 
 TEXTS = st.text(st.characters(codec=None), max_size=40)
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | TEXTS, lambda it: st.dictionaries(TEXTS, it) | st.lists(it)
+    st.none() | st.booleans() | st.integers() | TEXTS,
+    lambda it: st.dictionaries(TEXTS, it) | st.lists(it),
 )
 
 
@@ -26,9 +27,14 @@ def test_every_request_is_in_exactly_one_file_in_order_and_all_are_within_the_li
     data: list[bytes], requests: int, size: int
 ) -> None:
     lines = [(str(number), line) for number, line in enumerate(data)]
-    parts = [[line for _, line in part] for _, part in groupby(split(lines, Limits(requests, size)), lambda it: it[0])]
+    parts = [
+        [line for _, line in part]
+        for _, part in groupby(split(lines, Limits(requests, size)), lambda it: it[0])
+    ]
     assert [line for part in parts for line in part] == lines
-    assert all(len(part) <= requests and sum(len(line) for _, line in part) <= size for part in parts)
+    assert all(
+        len(part) <= requests and sum(len(line) for _, line in part) <= size for part in parts
+    )
     # No file is begun that the one before had room for.
     for part, (first, *_) in pairwise(parts):
         assert len(part) == requests or sum(len(line) for _, line in (*part, first)) > size
@@ -50,18 +56,27 @@ def test_a_request_is_one_line_of_json_that_says_it(system: str, user: str) -> N
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
     said = json.loads(line)
-    assert said == {"custom_id": id_, "method": "POST", "url": "/v1/chat/completions", "body": request}
+    assert said == {
+        "custom_id": id_,
+        "method": "POST",
+        "url": "/v1/chat/completions",
+        "body": request,
+    }
     assert digest(said["body"]) == id_
     assert len(id_) == 32
 
 
 @given(JSON, JSON, JSON, TEXTS)
-def test_whatever_a_line_says_it_is_read_or_is_none(response: Any, error: Any, status: Any, id_: str) -> None:
+def test_whatever_a_line_says_it_is_read_or_is_none(
+    response: Any, error: Any, status: Any, id_: str
+) -> None:
     said = {"custom_id": id_, "response": response, "error": error}
     read = read_line(json.dumps(said).encode())
     assert read is not None
     assert read.id == id_
-    answered = read_line(json.dumps({**said, "response": {"status_code": status, "body": response}}).encode())
+    answered = read_line(
+        json.dumps({**said, "response": {"status_code": status, "body": response}}).encode()
+    )
     assert answered is not None
     is_status = isinstance(status, int) and not isinstance(status, bool) and 0 <= status < 1_000
     assert answered.status == (status if is_status else None)
@@ -82,7 +97,12 @@ def test_a_line_of_anything_is_none(line: bytes) -> None:
         ({"response": {"status_code": 403, "body": {}}}, 403, "HTTP 403", False),
         ({"response": {"status_code": 429, "body": {}}}, 429, "HTTP 429", False),
         ({"response": {"status_code": 503, "body": {}}}, 503, "HTTP 503", False),
-        ({"response": None, "error": {"code": "batch_expired", "message": "x"}}, None, "batch_expired", False),
+        (
+            {"response": None, "error": {"code": "batch_expired", "message": "x"}},
+            None,
+            "batch_expired",
+            False,
+        ),
         ({"response": None, "error": {"code": "what the user asked"}}, None, "no response", False),
         ({}, None, "no response", False),
     ],
@@ -104,5 +124,7 @@ def test_lines_are_put_together_out_of_any_chunks(lines: list[bytes], size: int)
 
 
 def test_letters_that_end_lines_elsewhere_end_none_here() -> None:
-    line = json.dumps({"custom_id": "a", "text": "one\u2028two\x85three"}, ensure_ascii=False).encode()
+    line = json.dumps(
+        {"custom_id": "a", "text": "one\u2028two\x85three"}, ensure_ascii=False
+    ).encode()
     assert list(split_lines([line + b"\n"])) == [line]

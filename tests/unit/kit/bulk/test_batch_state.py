@@ -22,10 +22,22 @@ from qtmiddleware.providers.llms.openai.prices import Prices
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=400),
-    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["data", "code", "message", "completed"]), inner),
+    lambda inner: (
+        st.lists(inner)
+        | st.dictionaries(st.sampled_from(["data", "code", "message", "completed"]), inner)
+    ),
     max_leaves=10,
 )
-NAMES = ["id", "status", "created_at", "expires_at", "output_file_id", "error_file_id", "request_counts", "errors"]
+NAMES = [
+    "id",
+    "status",
+    "created_at",
+    "expires_at",
+    "output_file_id",
+    "error_file_id",
+    "request_counts",
+    "errors",
+]
 TARIFF = Tariff(Prices("m", 1.0, 10.0), None, 1_000)
 
 
@@ -37,7 +49,9 @@ def path(tmp_path: Path) -> Path:
 def add_replies(path: Path, *usages: str) -> Usage:
     with BatchState(path) as state:
         state.add_part([str(at) for at in range(len(usages))], 3_000 * len(usages))
-        replies = (Read(str(at), 200, f'{{"usage": {usage}}}', "") for at, usage in enumerate(usages))
+        replies = (
+            Read(str(at), 200, f'{{"usage": {usage}}}', "") for at, usage in enumerate(usages)
+        )
         state.add_replies(replies)
         return state.sum_usage()
 
@@ -67,9 +81,13 @@ def test_what_the_api_documents_is_kept() -> None:
     assert part.to_dict()["expires_at"] == 2.5
 
 
-@pytest.mark.parametrize("count", ["-1000000000", "1e999", "NaN", '"9e999"', "true", "null", "[7]", "9" * 30, "0.5"])
+@pytest.mark.parametrize(
+    "count", ["-1000000000", "1e999", "NaN", '"9e999"', "true", "null", "[7]", "9" * 30, "0.5"]
+)
 def test_tokens_that_cannot_be_count_as_many_as_were_expected(path: Path, count: str) -> None:
-    usage = add_replies(path, '{"prompt_tokens": 100, "completion_tokens": 20}', f'{{"prompt_tokens": {count}}}')
+    usage = add_replies(
+        path, '{"prompt_tokens": 100, "completion_tokens": 20}', f'{{"prompt_tokens": {count}}}'
+    )
     assert usage == Usage(100, 20, 1)
     with BatchState(path) as state:
         spent = TARIFF.sum_up(state.parts(), usage)
@@ -93,7 +111,9 @@ def test_a_reply_that_comes_again_is_counted_once(path: Path) -> None:
 
 
 def test_replies_that_were_kept_before_their_tokens_were_are_counted(path: Path) -> None:
-    add_replies(path, '{"prompt_tokens": 100, "completion_tokens": 20}', '{"prompt_tokens": Infinity}')
+    add_replies(
+        path, '{"prompt_tokens": 100, "completion_tokens": 20}', '{"prompt_tokens": Infinity}'
+    )
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("DELETE FROM meta WHERE key = 'usage'")
     with BatchState(path) as state:
@@ -116,7 +136,9 @@ def test_replies_that_were_kept_before_their_tokens_were_are_counted(path: Path)
     ],
     ids=range(10),
 )
-def test_a_file_that_nobody_here_wrote_is_refused_in_one_line(path: Path, statement: str, value: Any) -> None:
+def test_a_file_that_nobody_here_wrote_is_refused_in_one_line(
+    path: Path, statement: str, value: Any
+) -> None:
     add_replies(path, "{}")
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(statement, (value,))
@@ -126,7 +148,9 @@ def test_a_file_that_nobody_here_wrote_is_refused_in_one_line(path: Path, statem
             state.parts()
             state.find_reply("0")
 
-    with pytest.raises(StoreError, match=r"out.batch cannot be used .*; move the file away") as refused:
+    with pytest.raises(
+        StoreError, match=r"out.batch cannot be used .*; move the file away"
+    ) as refused:
         read()
     assert str(refused.value).isprintable()
 
@@ -134,7 +158,11 @@ def test_a_file_that_nobody_here_wrote_is_refused_in_one_line(path: Path, statem
 @given(st.lists(st.binary(max_size=9)), st.integers(0, 30))
 def test_no_more_is_read_of_a_file_than_it_may_have(chunks: list[bytes], most: int) -> None:
     read: list[bytes] = []
-    refused = nullcontext() if sum(map(len, chunks)) <= most else pytest.raises(ModelError, match="is larger")
+    refused = (
+        nullcontext()
+        if sum(map(len, chunks)) <= most
+        else pytest.raises(ModelError, match="is larger")
+    )
     with refused:
         read.extend(limit_size(chunks, most))
     assert sum(map(len, read)) <= most

@@ -59,7 +59,9 @@ def test_what_is_written_is_done_for_the_next_run(out: Path) -> None:
     assert (out.stat().st_mode & 0o777) == 0o600
 
 
-@pytest.mark.parametrize("torn", ['{"line": 2, "que', "\0\0\0\0", '{"line": 2, "query": "Who?"}', "[]\n", "nonsense\n"])
+@pytest.mark.parametrize(
+    "torn", ['{"line": 2, "que', "\0\0\0\0", '{"line": 2, "query": "Who?"}', "[]\n", "nonsense\n"]
+)
 def test_what_a_crash_left_is_taken_out(out: Path, torn: str) -> None:
     write(out, FIRST.to_record())
     with out.open("a") as file:
@@ -77,7 +79,12 @@ def test_damage_in_the_middle_costs_its_own_line_alone(out: Path) -> None:
 
 
 def test_what_failed_is_taken_out_to_be_asked_again(out: Path) -> None:
-    write(out, {**FIRST.to_record(), "error": "refused"}, SECOND.to_record(), {"line": 3, "error": "not JSON"})
+    write(
+        out,
+        {**FIRST.to_record(), "error": "refused"},
+        SECOND.to_record(),
+        {"line": 3, "error": "not JSON"},
+    )
     assert len(records(out)) == 3
     assert done(out, FIRST, SECOND) == [False, True]
     assert records(out) == [SECOND.to_record()]
@@ -91,7 +98,8 @@ def test_what_failed_is_taken_out_to_be_asked_again(out: Path) -> None:
 def test_another_input_is_refused_by_its_line(out: Path, other: InputQuery) -> None:
     write(out, FIRST.to_record())
     with pytest.raises(
-        ConfigError, match=r"line 1 of the input is not the question that .*out.jsonl holds.*--overwrite"
+        ConfigError,
+        match=r"line 1 of the input is not the question that .*out.jsonl holds.*--overwrite",
     ):
         done(out, other)
 
@@ -100,12 +108,17 @@ def test_another_input_is_refused_by_its_line(out: Path, other: InputQuery) -> N
     ("changed", "said"),
     [
         ({"transformationType": "hyde"}, r"transformationType \(was rewrite, is hyde\)"),
-        ({"transformationModel": "gpt-6-mini"}, r"transformationModel \(was gpt-6-luna, is gpt-6-mini\)"),
+        (
+            {"transformationModel": "gpt-6-mini"},
+            r"transformationModel \(was gpt-6-luna, is gpt-6-mini\)",
+        ),
         ({"llm": {"prompts": {"rewrite": "Rewrite it."}}}, "llm.prompts"),
         ({"preprocess": {"extraWords": ["please"]}}, "preprocess.extraWords"),
     ],
 )
-def test_another_config_is_refused_with_what_changed(out: Path, changed: dict[str, Any], said: str) -> None:
+def test_another_config_is_refused_with_what_changed(
+    out: Path, changed: dict[str, Any], said: str
+) -> None:
     write(out, FIRST.to_record())
     with pytest.raises(ConfigError, match=said), hold_journal(out, fingerprint(**changed)):
         pass
@@ -121,16 +134,22 @@ def hold_older(out: Path, **changed: Any) -> bool:
         return journal.holds(FIRST)
 
 
-def test_an_output_that_was_begun_before_an_option_existed_goes_on_under_its_default(out: Path) -> None:
+def test_an_output_that_was_begun_before_an_option_existed_goes_on_under_its_default(
+    out: Path,
+) -> None:
     assert hold_older(out)
 
 
-def test_an_output_that_was_begun_before_an_option_existed_is_refused_under_another_value(out: Path) -> None:
+def test_an_output_that_was_begun_before_an_option_existed_is_refused_under_another_value(
+    out: Path,
+) -> None:
     with pytest.raises(ConfigError, match=r"llm\.guard \(was True, is False\)"):
         hold_older(out, llm={"guard": False})
 
 
-@pytest.mark.parametrize("changed", [{"limits": {"llmTimeoutMs": 7}}, {"budget": {"maxTokens": 7}}, {"topK": 9}])
+@pytest.mark.parametrize(
+    "changed", [{"limits": {"llmTimeoutMs": 7}}, {"budget": {"maxTokens": 7}}, {"topK": 9}]
+)
 def test_what_decides_no_text_may_change(out: Path, changed: dict[str, Any]) -> None:
     write(out, FIRST.to_record())
     with hold_journal(out, fingerprint(**changed)) as journal:
@@ -173,7 +192,9 @@ def test_a_link_that_is_put_there_while_the_file_is_opened_is_not_emptied(
     assert victim.read_bytes() == b"precious"
 
 
-def test_what_another_run_wrote_just_before_it_let_go_stays(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_another_run_wrote_just_before_it_let_go_stays(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
 
     def run_and_open(*args: Any, **options: Any) -> Any:
         monkeypatch.undo()
@@ -186,14 +207,20 @@ def test_what_another_run_wrote_just_before_it_let_go_stays(out: Path, monkeypat
 
 def test_a_file_that_no_run_made_is_left_alone(out: Path) -> None:
     out.write_text("my notes\n")
-    with pytest.raises(ConfigError, match="records how it was made"), hold_journal(out, fingerprint()):
+    with (
+        pytest.raises(ConfigError, match="records how it was made"),
+        hold_journal(out, fingerprint()),
+    ):
         pass
     assert out.read_text() == "my notes\n"
 
 
 def test_a_second_run_is_refused_as_long_as_the_first_is_there(out: Path) -> None:
     with hold_journal(out, fingerprint()) as journal:
-        with pytest.raises(StoreError, match="another run is writing to this output"), hold_journal(out, fingerprint()):
+        with (
+            pytest.raises(StoreError, match="another run is writing to this output"),
+            hold_journal(out, fingerprint()),
+        ):
             pass
         journal.append(FIRST.to_record())
     assert done(out, FIRST) == [True]
@@ -209,7 +236,9 @@ def test_a_folder_or_a_link_is_no_output(out: Path, tmp_path: Path) -> None:
         pass
 
 
-def test_a_disk_that_fills_up_leaves_whole_lines(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fills_up_leaves_whole_lines(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(out, FIRST.to_record())
     really, room = os.write, 10
 
@@ -223,7 +252,9 @@ def test_a_disk_that_fills_up_leaves_whole_lines(out: Path, monkeypatch: pytest.
 
     with hold_journal(out, fingerprint()) as journal:
         monkeypatch.setattr(os, "write", write_a_little)
-        with pytest.raises(StoreError, match=r"out.jsonl cannot be written: No space left.*to continue"):
+        with pytest.raises(
+            StoreError, match=r"out.jsonl cannot be written: No space left.*to continue"
+        ):
             journal.append(SECOND.to_record())
         monkeypatch.undo()
         assert records(out) == [FIRST.to_record()]
@@ -277,7 +308,9 @@ def test_a_few_bytes_do_not_ask_for_memory(out: Path) -> None:
         assert done(out, FIRST, SECOND, far) == [True, False, True]
 
 
-def test_a_line_that_no_run_has_written_is_not_kept_in_memory(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_no_run_has_written_is_not_kept_in_memory(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(journal_module, "_MOST_RECORD_BYTES", 1_000_000)
     write(out, FIRST.to_record())
     with out.open("ab") as file:
@@ -306,7 +339,14 @@ def test_whatever_stands_in_a_line_the_others_are_read(
     line = content if isinstance(content, bytes) else json.dumps(content).encode()
     deep = b'{"line": 3, "query": "x", "history": ' + b"[" * depth + b"]" * depth + b"}"
     with out.open("ab") as file:
-        file.write(line.replace(b"\n", b" ") + b"\n" + deep + b"\n" + json.dumps(SECOND.to_record()).encode() + b"\n")
+        file.write(
+            line.replace(b"\n", b" ")
+            + b"\n"
+            + deep
+            + b"\n"
+            + json.dumps(SECOND.to_record()).encode()
+            + b"\n"
+        )
     with suppress(ConfigError):
         # A line may say that it is of another question.
         assert done(out, FIRST, SECOND) == [True, True]
@@ -328,13 +368,17 @@ def test_whatever_a_run_file_says_it_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize(
-    "value", [5, b"\xff\xfe", None, "[" * 100_000, "9" * 5_000, json.dumps({"k": "A" * 5_000_000})], ids=range(6)
+    "value",
+    [5, b"\xff\xfe", None, "[" * 100_000, "9" * 5_000, json.dumps({"k": "A" * 5_000_000})],
+    ids=range(6),
 )
 def test_a_run_file_that_no_run_has_written_is_named(out: Path, value: Any) -> None:
     write(out, FIRST.to_record())
     put_fingerprint(out, value)
     with (
-        pytest.raises(StoreError, match=r"out.jsonl.run cannot be used .*; move the file and the output away"),
+        pytest.raises(
+            StoreError, match=r"out.jsonl.run cannot be used .*; move the file and the output away"
+        ),
         hold_journal(out, fingerprint()),
     ):
         pass
@@ -343,7 +387,9 @@ def test_a_run_file_that_no_run_has_written_is_named(out: Path, value: Any) -> N
 
 def test_no_value_of_a_run_file_forges_a_line(out: Path) -> None:
     write(out, FIRST.to_record())
-    put_fingerprint(out, json.dumps({**fingerprint(), "config": "x\nqtm: ok", "\x1b[31m\u202e": "\x07"}))
+    put_fingerprint(
+        out, json.dumps({**fingerprint(), "config": "x\nqtm: ok", "\x1b[31m\u202e": "\x07"})
+    )
     with pytest.raises(ConfigError) as refused, hold_journal(out, fingerprint()):
         pass
     assert "config (was 'x\\nqtm: ok', is None)" in str(refused.value)

@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.kit.bulk.queries import MOST_BYTES, BrokenLine, InputQuery, count_queries, read_queries
+from qtmiddleware.kit.bulk.queries import (
+    MOST_BYTES,
+    BrokenLine,
+    InputQuery,
+    count_queries,
+    read_queries,
+)
 from qtmiddleware.types import Message
 
 SETTINGS = Settings()
@@ -54,11 +60,20 @@ def test_the_layout_of_beir_and_bare_strings_are_read_too() -> None:
         (b'{"query": "a\\u0000b"}', "a NUL character in it"),
         (b'{"query": "\\ud800"}', "not UTF-8"),
         (b'"\xff"', "not UTF-8"),
-        (json.dumps("x" * 9_000).encode(), "the query has 9,000 characters; limits.maxQueryChars is 8,000"),
+        (
+            json.dumps("x" * 9_000).encode(),
+            "the query has 9,000 characters; limits.maxQueryChars is 8,000",
+        ),
         (b'{"query": "a", "id": [1]}', "an id that is neither text nor a whole number"),
         (b'{"query": "a", "id": true}', "an id that is neither text nor a whole number"),
-        (b'{"query": "a", "history": "b"}', "a history that is not a list of messages with role and content"),
-        (b'{"query": "a", "history": [3]}', "a history that is not a list of messages with role and content"),
+        (
+            b'{"query": "a", "history": "b"}',
+            "a history that is not a list of messages with role and content",
+        ),
+        (
+            b'{"query": "a", "history": [3]}',
+            "a history that is not a list of messages with role and content",
+        ),
     ],
 )
 def test_a_broken_line_is_named_and_the_others_are_read(line: bytes, why: str) -> None:
@@ -80,14 +95,17 @@ def test_in_other_files_a_line_is_a_question_as_it_stands() -> None:
     assert read(data, has_json=False) == [InputQuery(1, "Why?"), InputQuery(4, '{"query": 1}')]
 
 
-@pytest.mark.parametrize(("first", "has_json"), [(b'{"query": "a"}', True), (b'"a"', True), (b"a", False)])
+@pytest.mark.parametrize(
+    ("first", "has_json"), [(b'{"query": "a"}', True), (b'"a"', True), (b"a", False)]
+)
 def test_the_first_line_says_what_a_pipe_holds(first: bytes, has_json: bool) -> None:
     second = read(first + b"\nb\n", has_json=None)[1]
     assert second == (BrokenLine(2, "not JSON") if has_json else InputQuery(2, "b"))
 
 
 @given(
-    st.text(min_size=1).filter(lambda it: not it.isspace() and "\0" not in it), st.none() | st.text() | st.integers()
+    st.text(min_size=1).filter(lambda it: not it.isspace() and "\0" not in it),
+    st.none() | st.text() | st.integers(),
 )
 def test_every_text_and_id_comes_through_as_it_is(text: str, id_: str | int | None) -> None:
     read_line = read_one({"query": text, "id": id_})

@@ -44,7 +44,8 @@ def test_a_browser_is_given_a_file_of_ones_own_and_not_the_address(screen: list[
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("SSH_CONNECTION", "1.2.3.4 5 6.7.8.9 22"), ("SSH_TTY", "/dev/pts/1"), ("DISPLAY", "")]
+    ("name", "value"),
+    [("SSH_CONNECTION", "1.2.3.4 5 6.7.8.9 22"), ("SSH_TTY", "/dev/pts/1"), ("DISPLAY", "")],
 )
 def test_a_browser_that_may_be_on_another_machine_is_not_opened(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str
@@ -78,7 +79,9 @@ def test_a_browser_that_is_a_snap_finds_the_file_where_it_may_read(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_a_place_for_the_file_no_browser_is_opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_place_for_the_file_no_browser_is_opened(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(browser, "_SNAPS", tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "nowhere"))
     with browser.show_page(ADDRESS) as is_opened:

@@ -9,7 +9,8 @@ from qtmiddleware.kit.cli.transform_file import sum_up
 
 
 @pytest.mark.parametrize(
-    ("calls", "said"), [(0, "\n0 calls, "), (1, "\n1 call, "), (2, "\n2 calls, "), (1_000, "\n1,000 calls, ")]
+    ("calls", "said"),
+    [(0, "\n0 calls, "), (1, "\n1 call, "), (2, "\n2 calls, "), (1_000, "\n1,000 calls, ")],
 )
 def test_calls_are_counted_as_one_says_it(calls: int, said: str) -> None:
     assert said in sum_up(BulkReport(asked=calls, calls=calls))

@@ -15,9 +15,30 @@ from hypothesis import strategies as st
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.documents.chunking import Chunk, cut_into_chunks
 
-WORDS = ["word ", "Dr. ", "3.14 ", "e.g. this ", "End. ", 'said so." ', "1. ", "...", "a.", "x" * 30]
+WORDS = [
+    "word ",
+    "Dr. ",
+    "3.14 ",
+    "e.g. this ",
+    "End. ",
+    'said so." ',
+    "1. ",
+    "...",
+    "a.",
+    "x" * 30,
+]
 SPACES = ["\n", "\r\n", "\n\n", " ", "\t", "\u2028", "\x85"]
-SCRIPTS = ["漢字。", "كتاب؟ ", "नमस्ते। ", "e\u0301", "👩\u200d👩\u200d👧", "🇩🇪", "\u200d", "\u0301", "\ud800"]
+SCRIPTS = [
+    "漢字。",
+    "كتاب؟ ",
+    "नमस्ते। ",
+    "e\u0301",
+    "👩\u200d👩\u200d👧",
+    "🇩🇪",
+    "\u200d",
+    "\u0301",
+    "\ud800",
+]
 FRAGMENTS = st.sampled_from(WORDS + SPACES + SCRIPTS)
 TEXTS = st.lists(FRAGMENTS | st.text(max_size=8), max_size=60).map("".join)
 BOUNDARIES: Any = st.sampled_from(["sentence", "character"])
@@ -47,7 +68,9 @@ def new_texts(text: str, size: int) -> list[str]:
 
 
 @given(text=TEXTS, options=sizes(), boundary=BOUNDARIES)
-def test_chunks_keep_their_size_and_say_where_they_stand(text: str, options: Any, boundary: Any) -> None:
+def test_chunks_keep_their_size_and_say_where_they_stand(
+    text: str, options: Any, boundary: Any
+) -> None:
     made = list(cut_into_chunks([text], boundary=boundary, **options))
     assert [chunk.index for chunk in made] == list(range(len(made)))
     for chunk in made:
@@ -72,7 +95,9 @@ def test_chunks_rejoin_to_the_document_and_share_no_more_than_the_overlap(
 
 
 @given(cut=cut_texts(), options=sizes(), boundary=BOUNDARIES)
-def test_how_the_document_comes_in_pieces_makes_no_difference(cut: Any, options: Any, boundary: Any) -> None:
+def test_how_the_document_comes_in_pieces_makes_no_difference(
+    cut: Any, options: Any, boundary: Any
+) -> None:
     text, pieces = cut
     whole = list(cut_into_chunks([text], boundary=boundary, **options))
     assert list(cut_into_chunks(pieces, boundary=boundary, **options)) == whole
@@ -96,12 +121,18 @@ def test_by_character_the_windows_are_those_of_the_plain_loop(text: str, options
 
 
 def test_by_character_a_last_window_within_the_one_before_stays() -> None:
-    assert texts_of("abcdefghij", size=8, overlap=4, boundary="character") == ["abcdefgh", "efghij", "ij"]
+    assert texts_of("abcdefghij", size=8, overlap=4, boundary="character") == [
+        "abcdefgh",
+        "efghij",
+        "ij",
+    ]
 
 
 # Hypothesis finds its own clusters; these are shorter than the smallest size.
 @given(
-    text=st.lists(st.sampled_from(["e\u0301", "🇩🇪", "👍🏽", "각", "\r\n", "x", "क्षि", "漢"])).map("".join),
+    text=st.lists(st.sampled_from(["e\u0301", "🇩🇪", "👍🏽", "각", "\r\n", "x", "क्षि", "漢"])).map(
+        "".join
+    ),
     size=st.integers(12, 90),
 )
 def test_no_chunk_ends_within_what_readers_see_as_one_character(text: str, size: int) -> None:
@@ -121,12 +152,20 @@ def test_a_cluster_larger_than_a_chunk_is_cut_all_the_same() -> None:
     [
         ("One two three. Four five six. Seven eight nine.", 36, "One two three. Four five six."),
         ("She asked why? He knew! Nobody else had an idea.", 33, "She asked why? He knew!"),
-        ('He said "Stop the engine now." Then all was quiet.', 36, 'He said "Stop the engine now."'),
+        (
+            'He said "Stop the engine now." Then all was quiet.',
+            36,
+            'He said "Stop the engine now."',
+        ),
         ("The list of it all is long.\n\nA heading\n\nThe text", 39, "The list of it all is long."),
         ("Ein langer Satz hier. Kam Dr. Weber auch vorbei?", 30, "Ein langer Satz hier."),
         ("A longer sentence. Pi is 3.14 and more than that.", 26, "A longer sentence."),
         ("The first sentence. Then J. R. Tolkien wrote it.", 28, "The first sentence."),
-        ("What is asked here? asked he who was always asking", 36, "What is asked here? asked he who was"),
+        (
+            "What is asked here? asked he who was always asking",
+            36,
+            "What is asked here? asked he who was",
+        ),
         ("Here comes the list.\n1. The first and only of it", 28, "Here comes the list."),
         ("Words of all the line\nand of the next one", 30, "Words of all the line"),
         ("No end of it is near here, only words are", 30, "No end of it is near here,"),
@@ -182,7 +221,10 @@ def test_a_sentence_that_would_leave_little_of_the_overlap_is_not_waited_for() -
 
 def test_a_line_end_of_two_characters_is_never_cut_in_two() -> None:
     assert texts_of("One two three.\r\nFour five six.", size=15, overlap=0)[0] == "One two three."
-    assert texts_of("Ends here so far a b.\r\nMore to come.", size=22, overlap=0)[0] == "Ends here so far a b."
+    assert (
+        texts_of("Ends here so far a b.\r\nMore to come.", size=22, overlap=0)[0]
+        == "Ends here so far a b."
+    )
     for size in range(2, 20):
         for overlap in range(size - 1):
             for chunk in texts_of("abc\r\n" * 20, size=size, overlap=overlap)[:-1]:
@@ -191,7 +233,9 @@ def test_a_line_end_of_two_characters_is_never_cut_in_two() -> None:
 
 
 def test_a_heading_goes_with_what_it_heads() -> None:
-    text = "A sentence that fills the first of them well.\n\nHeading\n\nWhat stands below the heading."
+    text = (
+        "A sentence that fills the first of them well.\n\nHeading\n\nWhat stands below the heading."
+    )
     assert new_texts(text, 62) == ["A sentence that fills the first of them well.", text[47:]]
 
 
@@ -205,15 +249,24 @@ def test_white_space_at_the_end_makes_no_chunk_of_its_own(tail: str) -> None:
 
 @pytest.mark.parametrize("pieces", [[], [""], ["", ""], [" "], ["\n" * 5_000, " \t", "\u3000"]])
 @pytest.mark.parametrize("boundary", ["sentence", "character"])
-def test_a_document_of_nothing_or_white_space_has_no_chunks(pieces: list[str], boundary: Any) -> None:
+def test_a_document_of_nothing_or_white_space_has_no_chunks(
+    pieces: list[str], boundary: Any
+) -> None:
     assert list(cut_into_chunks(pieces, size=100, overlap=10, boundary=boundary)) == []
 
 
 @pytest.mark.parametrize(
     ("size", "overlap", "path"),
-    [(100, 100, "chunkOverlap"), (100, 300, "chunkOverlap"), (100, -1, "chunkOverlap"), (0, 0, "chunkSize")],
+    [
+        (100, 100, "chunkOverlap"),
+        (100, 300, "chunkOverlap"),
+        (100, -1, "chunkOverlap"),
+        (0, 0, "chunkSize"),
+    ],
 )
-def test_impossible_sizes_are_refused_before_anything_is_read(size: int, overlap: int, path: str) -> None:
+def test_impossible_sizes_are_refused_before_anything_is_read(
+    size: int, overlap: int, path: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         cut_into_chunks(iter(()), size=size, overlap=overlap)
     assert caught.value.path == path
@@ -272,7 +325,9 @@ def test_no_more_is_held_than_a_piece_and_a_few_chunks() -> None:
 
     tracemalloc.start()
     try:
-        read = sum(chunk.end - chunk.start for chunk in cut_into_chunks(pieces(), size=800, overlap=0))
+        read = sum(
+            chunk.end - chunk.start for chunk in cut_into_chunks(pieces(), size=800, overlap=0)
+        )
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -14,8 +14,21 @@ import pyarrow.parquet as pq
 import pytest
 
 from qtmiddleware.errors import UnreadableDocument
-from qtmiddleware.kit.documents import Converter, TextBound, bounds, cut_document, pdf, read_document
-from qtmiddleware.kit.documents.bounds import CHARS_PER_BYTE, SPARE_CHARS, count_chars, find_seconds, limit_time
+from qtmiddleware.kit.documents import (
+    Converter,
+    TextBound,
+    bounds,
+    cut_document,
+    pdf,
+    read_document,
+)
+from qtmiddleware.kit.documents.bounds import (
+    CHARS_PER_BYTE,
+    SPARE_CHARS,
+    count_chars,
+    find_seconds,
+    limit_time,
+)
 from qtmiddleware.kit.documents.text import PLACE_CHARS, Piece
 from tests.support.office_files import make_epub
 from tests.support.pdf_files import content
@@ -44,7 +57,10 @@ def write_parquet_of_metadata(path: Path) -> None:
 
 def write_sheet(path: Path) -> None:
     """A spreadsheet of one text of 30,000 characters in 3,000 cells, as Excel keeps it: once."""
-    types, relation = "application/vnd.openxmlformats-officedocument.spreadsheetml", "officeDocument/2006/relationships"
+    types, relation = (
+        "application/vnd.openxmlformats-officedocument.spreadsheetml",
+        "officeDocument/2006/relationships",
+    )
     names = {"worksheet": "worksheets/sheet1.xml", "sharedStrings": "sharedStrings.xml"}
     kinds = {"/xl/workbook.xml": "sheet.main", "/xl/worksheets/sheet1.xml": "worksheet"}
     kinds["/xl/sharedStrings.xml"] = "sharedStrings"
@@ -54,7 +70,8 @@ def write_sheet(path: Path) -> None:
         for at, (kind, target) in enumerate(names.items())
     )
     overrides = "".join(
-        f'<Override PartName="{name}" ContentType="{types}.{kind}+xml"/>' for name, kind in kinds.items()
+        f'<Override PartName="{name}" ContentType="{types}.{kind}+xml"/>'
+        for name, kind in kinds.items()
     )
     package = "http://schemas.openxmlformats.org/package/2006"
     parts = {
@@ -108,7 +125,9 @@ def test_a_small_file_of_endless_text_is_refused_with_its_numbers(
     assert 0 < chars <= SPARE_CHARS + CHARS_PER_BYTE * size
 
 
-def test_the_documents_of_a_run_share_what_goes_beyond_their_sizes(tmp_path: Path, converter: Converter) -> None:
+def test_the_documents_of_a_run_share_what_goes_beyond_their_sizes(
+    tmp_path: Path, converter: Converter
+) -> None:
     bound, kept = TextBound(1_000_000), []
     for number in range(4):
         path = tmp_path / f"{number}.parquet"
@@ -123,7 +142,9 @@ def test_the_documents_of_a_run_share_what_goes_beyond_their_sizes(tmp_path: Pat
     assert len(list(read_document(tmp_path / "a.csv", converter=converter, bound=bound))) == 101
 
 
-def test_a_table_of_digits_under_long_names_is_read_to_its_end(tmp_path: Path, converter: Converter) -> None:
+def test_a_table_of_digits_under_long_names_is_read_to_its_end(
+    tmp_path: Path, converter: Converter
+) -> None:
     names = [f"Question {at}: how satisfied are you with this part of our service".ljust(100, ".")
              for at in range(40)]  # fmt: skip
     (tmp_path / "a.csv").write_text(",".join(names) + "\n" + (",".join("1" * 40) + "\n") * 500)
@@ -132,21 +153,38 @@ def test_a_table_of_digits_under_long_names_is_read_to_its_end(tmp_path: Path, c
     assert sum(len(it.text) for it in found) > 40 * (tmp_path / "a.csv").stat().st_size
 
 
-def test_a_book_that_names_a_page_many_times_has_it_once(tmp_path: Path, converter: Converter) -> None:
-    made, file = make_epub("A book", {"a.xhtml": "<p>One.</p>", "b.xhtml": "<p>Two.</p>"}), io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(made)) as whole, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed:
+def test_a_book_that_names_a_page_many_times_has_it_once(
+    tmp_path: Path, converter: Converter
+) -> None:
+    made, file = (
+        make_epub("A book", {"a.xhtml": "<p>One.</p>", "b.xhtml": "<p>Two.</p>"}),
+        io.BytesIO(),
+    )
+    with (
+        zipfile.ZipFile(io.BytesIO(made)) as whole,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed,
+    ):
         for part in whole.namelist():
             repeated = b'<itemref idref="c0"/><itemref idref="c1"/>'
             content = whole.read(part).replace(repeated, repeated * 5_000)
             # The same page under other names.
-            content = content.replace(b"<spine>", b'<item id="c9" href="./%61.xhtml"/><spine><itemref idref="c9"/>')
-            content = content.replace(b"</manifest>", b'<item id="c9" href="./%61.xhtml"/></manifest>')
+            content = content.replace(
+                b"<spine>", b'<item id="c9" href="./%61.xhtml"/><spine><itemref idref="c9"/>'
+            )
+            content = content.replace(
+                b"</manifest>", b'<item id="c9" href="./%61.xhtml"/></manifest>'
+            )
             packed.writestr(part, content)
     (tmp_path / "a.epub").write_bytes(file.getvalue())
-    assert [it.text for it in read_document(tmp_path / "a.epub", converter=converter)] == ["One.\n\n", "Two.\n\n"]
+    assert [it.text for it in read_document(tmp_path / "a.epub", converter=converter)] == [
+        "One.\n\n",
+        "Two.\n\n",
+    ]
 
 
-def test_a_presentation_that_names_a_slide_many_times_has_it_once(tmp_path: Path, converter: Converter) -> None:
+def test_a_presentation_that_names_a_slide_many_times_has_it_once(
+    tmp_path: Path, converter: Converter
+) -> None:
     deck = pptx.Presentation()
     for text in ("One", "Two"):
         deck.slides.add_slide(deck.slide_layouts[5]).shapes.title.text = text
@@ -169,14 +207,23 @@ def test_a_pdf_that_names_a_page_many_times_has_it_once(tmp_path: Path) -> None:
 
 
 def test_a_pdf_whose_tree_has_a_billion_branches_is_read(tmp_path: Path) -> None:
-    branches = [b"<< /Type /Pages /Count 9 /Kids [%s] >>" % (b"%d 0 R " % number * 10) for number in range(7, 16)]
-    made = make_pdf([content("Page one.")], more=[*branches, b"<< /Type /Pages /Count 1 /Kids [4 0 R] >>"])
+    branches = [
+        b"<< /Type /Pages /Count 9 /Kids [%s] >>" % (b"%d 0 R " % number * 10)
+        for number in range(7, 16)
+    ]
+    made = make_pdf(
+        [content("Page one.")], more=[*branches, b"<< /Type /Pages /Count 1 /Kids [4 0 R] >>"]
+    )
     (tmp_path / "a.pdf").write_bytes(made.replace(b"/Kids [4 0 R] /Count", b"/Kids [6 0 R] /Count"))
     assert [it.text for it in read_document(tmp_path / "a.pdf")] == ["Page one.\n"]
 
 
-def test_a_long_heading_is_not_repeated_whole_at_each_paragraph(tmp_path: Path, converter: Converter) -> None:
-    (tmp_path / "a.html").write_text(f"<title>{'t' * 500_000}</title><h1>{'h' * 500_000}</h1>" + "<p>text" * 20_000)
+def test_a_long_heading_is_not_repeated_whole_at_each_paragraph(
+    tmp_path: Path, converter: Converter
+) -> None:
+    (tmp_path / "a.html").write_text(
+        f"<title>{'t' * 500_000}</title><h1>{'h' * 500_000}</h1>" + "<p>text" * 20_000
+    )
     found = list(read_document(tmp_path / "a.html", converter=converter))
     assert len(found) == 20_001
     assert found[-1].place == {"title": "t" * PLACE_CHARS, "heading": "h" * PLACE_CHARS}
@@ -223,13 +270,17 @@ def test_a_document_has_as_much_of_the_processors_time_as_belongs_to_its_size(
 
     for size in (0, 1 << 20):
         found: list[Piece] = []
-        with pytest.raises(UnreadableDocument, match=r"reading it takes more than .+ seconds of processor time"):
+        with pytest.raises(
+            UnreadableDocument, match=r"reading it takes more than .+ seconds of processor time"
+        ):
             # What the one that reads the pieces does takes its own time.
             found.extend(leave_time(clock, limit_time(tmp_path / "a.xlsx", read_slowly(), size)))
         assert len(found) == find_seconds(size)
 
 
-def test_a_pdf_of_slow_pages_without_text_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pdf_of_slow_pages_without_text_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock, read = Clock(), []
     monkeypatch.setattr(pdf, "thread_time", clock)
 

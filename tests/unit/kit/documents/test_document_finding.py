@@ -32,13 +32,23 @@ def names(folder: Path, data_path: str | Path) -> list[str]:
 
 
 def test_a_folder_means_all_documents_below_it_in_order(folder: Path) -> None:
-    wanted = ["[x].txt", "a.txt", "b.MD", "c.markdown", "d.Pdf", "e.RST", "odd [1]/deep/l.md", "odd [1]/k.txt"]
+    wanted = [
+        "[x].txt",
+        "a.txt",
+        "b.MD",
+        "c.markdown",
+        "d.Pdf",
+        "e.RST",
+        "odd [1]/deep/l.md",
+        "odd [1]/k.txt",
+    ]
     assert names(folder, folder) == [*wanted, "sub/deep/h.md", "sub/g.txt", "x.txt"]
     assert find_documents(str(folder)) == find_documents(folder)
 
 
 @pytest.mark.parametrize(
-    "name", ["a.txt", "e.RST", "f.doc", "f.txt.bak", "txt", ".hidden.txt", "[x].txt", "odd [1]/k.txt"]
+    "name",
+    ["a.txt", "e.RST", "f.doc", "f.txt.bak", "txt", ".hidden.txt", "[x].txt", "odd [1]/k.txt"],
 )
 def test_a_single_file_is_taken_whatever_its_name(folder: Path, name: str) -> None:
     assert names(folder, folder / name) == [name]
@@ -56,11 +66,15 @@ def test_what_is_no_document_is_counted_by_its_ending(folder: Path) -> None:
 
 def test_every_file_of_a_folder_is_taken_where_a_reader_is_asked_for_each(folder: Path) -> None:
     every = {path.relative_to(folder).as_posix() for path in find_documents(folder, every=True)}
-    assert every == {name for name in FILES if not any(part.startswith(".") for part in name.split("/"))}
+    assert every == {
+        name for name in FILES if not any(part.startswith(".") for part in name.split("/"))
+    }
 
 
 def test_a_folder_of_a_hundred_endings_is_told_in_a_line() -> None:
-    assert describe_left_out({f".{number}": 1 for number in range(100)}).endswith(", 1 .7, 92 others")
+    assert describe_left_out({f".{number}": 1 for number in range(100)}).endswith(
+        ", 1 .7, 92 others"
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,7 +92,9 @@ def test_a_folder_of_a_hundred_endings_is_told_in_a_line() -> None:
         ("*/*.txt", ["odd [1]/k.txt", "sub/g.txt"]),
     ],
 )
-def test_a_pattern_means_the_documents_it_matches(folder: Path, pattern: str, wanted: list[str]) -> None:
+def test_a_pattern_means_the_documents_it_matches(
+    folder: Path, pattern: str, wanted: list[str]
+) -> None:
     assert names(folder, f"{folder}/{pattern}") == wanted
 
 
@@ -101,7 +117,9 @@ def test_links_that_lead_in_circles_do_no_harm(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["*/*.txt", "**/*.txt", "s*/g.txt", "[o]*/*"])
-def test_no_pattern_leaves_the_folder_through_a_link(folder: Path, tmp_path: Path, pattern: str) -> None:
+def test_no_pattern_leaves_the_folder_through_a_link(
+    folder: Path, tmp_path: Path, pattern: str
+) -> None:
     before = names(folder, f"{folder}/{pattern}")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "g.txt").write_text("secret")
@@ -124,7 +142,9 @@ def test_what_cannot_be_read_is_found_all_the_same_so_that_it_is_reported(tmp_pa
     assert names(tmp_path, tmp_path / "dangling.txt") == ["dangling.txt"]
 
 
-def test_a_folder_that_cannot_be_looked_into_is_no_empty_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_looked_into_is_no_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its path is longer than the system takes; that fails for every user alike."""
     (tmp_path / "a.txt").write_text("text")
     monkeypatch.chdir(tmp_path)

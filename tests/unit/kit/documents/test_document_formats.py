@@ -33,7 +33,9 @@ from tests.support.office_files import make_epub, make_office_files
 from tests.support.waiting import PATIENCE, with_enough_time
 
 OFFICE = (".docx", ".pptx", ".xlsx")
-FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 Found = list[tuple[str, dict[str, Any]]]
 
 
@@ -50,7 +52,10 @@ def read(tmp_path: Path, converter: Converter) -> Any:
     def write_and_read(name: str, content: bytes | str) -> Found:
         path = tmp_path / name
         path.write_bytes(content.encode() if isinstance(content, str) else content)
-        return [(it.text.rstrip("\n"), dict(it.place)) for it in read_document(path, converter=converter)]
+        return [
+            (it.text.rstrip("\n"), dict(it.place))
+            for it in read_document(path, converter=converter)
+        ]
 
     return write_and_read
 
@@ -95,7 +100,9 @@ def test_each_row_of_a_csv_names_its_columns_and_its_number(read: Any) -> None:
 
 @pytest.mark.parametrize("mark", [",", ";", "\t", "|"])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
-def test_what_parts_the_cells_and_the_encoding_are_seen(read: Any, mark: str, encoding: str) -> None:
+def test_what_parts_the_cells_and_the_encoding_are_seen(
+    read: Any, mark: str, encoding: str
+) -> None:
     content = f"Größe{mark}Preis{mark}Ort\nzwölf{mark}7{mark}Köln\n".encode(encoding)
     assert read("a.csv", content)[1] == ("Größe: zwölf | Preis: 7 | Ort: Köln", {"row": 2})
 
@@ -105,19 +112,42 @@ def test_a_csv_in_another_encoding_is_refused_and_not_guessed(reason: Any) -> No
 
 
 def test_a_table_that_begins_with_numbers_has_no_names(read: Any) -> None:
-    assert read("a.csv", "1,2024-01-01,$5\n2,x,6\n") == [("1 | 2024-01-01 | $5", {"row": 1}), ("2 | x | 6", {"row": 2})]
+    assert read("a.csv", "1,2024-01-01,$5\n2,x,6\n") == [
+        ("1 | 2024-01-01 | $5", {"row": 1}),
+        ("2 | x | 6", {"row": 2}),
+    ]
 
 
 def test_a_title_above_a_table_is_not_taken_for_its_columns(read: Any) -> None:
-    rows = [["Budget"], [], ["Item", "Price"], ["Pump", 7], ["Hose", 3, "and a cell without a name"]]
+    rows = [
+        ["Budget"],
+        [],
+        ["Item", "Price"],
+        ["Pump", 7],
+        ["Hose", 3, "and a cell without a name"],
+    ]
     assert [text for text, _ in read("a.xlsx", saved(workbook(Costs=rows)))] == [
         "Budget", "Item | Price", "Item: Pump | Price: 7", "Item: Hose | Price: 3 | and a cell without a name",
     ]  # fmt: skip
 
 
 def test_cells_of_a_sheet_are_written_as_people_read_them(read: Any) -> None:
-    moment = dt.datetime(2024, 3, 1, 14, 30, tzinfo=dt.UTC).replace(tzinfo=None)  # sheets know no zones
-    values = [1, 2.0, 0.1 + 0.2, True, moment.date(), moment, moment.time(), "text", None, "#N/A", 1234567.5]
+    moment = dt.datetime(2024, 3, 1, 14, 30, tzinfo=dt.UTC).replace(
+        tzinfo=None
+    )  # sheets know no zones
+    values = [
+        1,
+        2.0,
+        0.1 + 0.2,
+        True,
+        moment.date(),
+        moment,
+        moment.time(),
+        "text",
+        None,
+        "#N/A",
+        1234567.5,
+    ]
     book = workbook(A=[["name"], values])
     sheet = book["A"]
     sheet["B3"], sheet["B3"].number_format = 0.256, "0.0%"
@@ -131,7 +161,11 @@ def test_cells_of_a_sheet_are_written_as_people_read_them(read: Any) -> None:
 def test_merged_cells_count_once_and_a_formula_without_a_value_is_empty(read: Any) -> None:
     book = workbook(A=[["Item", "Price"], ["Pump and hose", None], ["Sum", "=1+1"]])
     book["A"].merge_cells("A2:B2")
-    assert [text for text, _ in read("a.xlsx", saved(book))] == ["Item | Price", "Item: Pump and hose", "Item: Sum"]
+    assert [text for text, _ in read("a.xlsx", saved(book))] == [
+        "Item | Price",
+        "Item: Pump and hose",
+        "Item: Sum",
+    ]
 
 
 def test_thousands_of_empty_sheets_are_passed_over(tmp_path: Path, converter: Converter) -> None:
@@ -140,10 +174,14 @@ def test_thousands_of_empty_sheets_are_passed_over(tmp_path: Path, converter: Co
         book.create_sheet(f"s{number}")
     book.create_sheet("last").append(["found", "it"])
     book.save(tmp_path / "a.xlsx")
-    assert [it.place for it in read_document(tmp_path / "a.xlsx", converter=converter)] == [{"sheet": "last", "row": 1}]
+    assert [it.place for it in read_document(tmp_path / "a.xlsx", converter=converter)] == [
+        {"sheet": "last", "row": 1}
+    ]
 
 
-def test_a_chunk_of_a_sheet_knows_its_first_and_last_row(tmp_path: Path, converter: Converter) -> None:
+def test_a_chunk_of_a_sheet_knows_its_first_and_last_row(
+    tmp_path: Path, converter: Converter
+) -> None:
     rows = [["Item", "Price"], *([f"Item {number}", number] for number in range(2, 60))]
     workbook(Costs=rows, More=[["End", "of it"]]).save(tmp_path / "a.xlsx")
     made = list(cut_document(tmp_path / "a.xlsx", size=300, overlap=0, converter=converter))
@@ -163,14 +201,21 @@ def test_each_record_of_json_is_a_paragraph_that_names_its_values(read: Any) -> 
         {"name": "Bob", "x": []},
     ]
     wanted = ["name: Ada", "tags: a, , true", "at.city: London", "", "name: Bob", ""]
-    for name, text in (("a.json", json.dumps(records)), ("a.jsonl", "\n".join(map(json.dumps, records)))):
+    for name, text in (
+        ("a.json", json.dumps(records)),
+        ("a.jsonl", "\n".join(map(json.dumps, records))),
+    ):
         found = read(name, text)
         assert [line for line, _ in found] == wanted
         assert [place["record"] for _, place in found] == [1, 1, 1, 1, 2, 2]
 
 
 def test_numbers_stay_as_they_are_written(read: Any) -> None:
-    text = '{"a": 1.10, "b": 1e400, "c": ' + "9" * 5_000 + ', "d": NaN, "e": 123456789012345678901234567890}'
+    text = (
+        '{"a": 1.10, "b": 1e400, "c": '
+        + "9" * 5_000
+        + ', "d": NaN, "e": 123456789012345678901234567890}'
+    )
     assert [line for line, _ in read("a.json", text)][:2] == ["a: 1.10", "b: 1e400"]
 
 
@@ -181,7 +226,19 @@ def test_a_record_may_be_longer_than_what_is_read_at_once(read: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["{", '[{"a": 1}', "[1, 2", "[1] x", "nonsense", '{"a": 1}}', "[" * 100_000, '{"a":' * 100_000, "]", "[,"]
+    "text",
+    [
+        "{",
+        '[{"a": 1}',
+        "[1, 2",
+        "[1] x",
+        "nonsense",
+        '{"a": 1}}',
+        "[" * 100_000,
+        '{"a":' * 100_000,
+        "]",
+        "[,",
+    ],
 )
 def test_what_is_no_json_is_damaged(reason: Any, text: str) -> None:
     assert reason("a.json", text) == "damaged"
@@ -208,10 +265,22 @@ PAGE = """<!doctype html><html><head><title> Costs &amp;
 
 def test_a_page_is_read_without_its_tags_scripts_and_navigation(read: Any) -> None:
     found = read("a.html", PAGE)
-    lines = ["Before", "Costs of pumps", "They rose", "by 5%.", "One", "Two", "A | B", "1 | 2", "a\n  b"]
+    lines = [
+        "Before",
+        "Costs of pumps",
+        "They rose",
+        "by 5%.",
+        "One",
+        "Two",
+        "A | B",
+        "1 | 2",
+        "a\n  b",
+    ]
     assert [text for text, _ in found] == lines
     assert found[0][1] == {"title": "Costs & more"}
-    assert all(place == {"title": "Costs & more", "heading": "Costs of pumps"} for _, place in found[1:])
+    assert all(
+        place == {"title": "Costs & more", "heading": "Costs of pumps"} for _, place in found[1:]
+    )
 
 
 @pytest.mark.parametrize(
@@ -249,7 +318,10 @@ def test_a_page_nested_deeply_is_read(read: Any) -> None:
         ("<p>One <a b='two> three <p>four", ["One three", "four"]),
         ("<p>One <!-- two <b>three", ["One three"]),
         ("<p>One <a two", ["One <a two"]),
-        ("<p>&lt;One&gt; &amp;amp; &#65; &nosuch; &#" + "9" * 5_000 + "; two", ["<One> &amp; A &nosuch; \ufffd two"]),
+        (
+            "<p>&lt;One&gt; &amp;amp; &#65; &nosuch; &#" + "9" * 5_000 + "; two",
+            ["<One> &amp; A &nosuch; \ufffd two"],
+        ),
     ],
 )
 def test_what_is_a_tag_and_what_is_text_is_told_apart_as_browsers_do(
@@ -260,17 +332,27 @@ def test_what_is_a_tag_and_what_is_text_is_told_apart_as_browsers_do(
 
 SHOWN = st.sampled_from(["word", "1 < 2", "&amp;", "<b>bold</b>", "it's", 'a "b"', "="])
 HIDDEN = st.sampled_from(
-    ["<!-- <p>no > -->", "<script>'<p>no'</script>", "<style>no > no</style>", '<img alt="<p>no">', "<nav>no</nav>"]
+    [
+        "<!-- <p>no > -->",
+        "<script>'<p>no'</script>",
+        "<style>no > no</style>",
+        '<img alt="<p>no">',
+        "<nav>no</nav>",
+    ]
 )
 
 
 @FUZZ
 @given(parts=st.lists(SHOWN | HIDDEN, min_size=1, max_size=20))
-def test_the_words_of_a_page_are_those_that_are_shown(tmp_path: Path, converter: Converter, parts: list[str]) -> None:
+def test_the_words_of_a_page_are_those_that_are_shown(
+    tmp_path: Path, converter: Converter, parts: list[str]
+) -> None:
     shown = [part for part in parts if "no" not in part]
     (tmp_path / "a.html").write_text("<p>begin " + " ".join(parts))
     found = [it.text for it in read_document(tmp_path / "a.html", converter=converter)]
-    wanted = " ".join(["begin", *shown]).replace("<b>", "").replace("</b>", "").replace("&amp;", "&")
+    wanted = (
+        " ".join(["begin", *shown]).replace("<b>", "").replace("</b>", "").replace("&amp;", "&")
+    )
     assert " ".join(" ".join(found).split()) == wanted
 
 
@@ -293,7 +375,9 @@ def test_a_word_document_is_read_in_order_with_tables_and_headings(read: Any) ->
     document.add_heading("Costs", 1)
     document.add_paragraph("They rose.").add_run("\tBy 5%.")
     table = document.add_table(2, 2)
-    for cell, text in zip((c for row in table.rows for c in row.cells), ["Item", "Price", "Pump", "7"], strict=True):
+    for cell, text in zip(
+        (c for row in table.rows for c in row.cells), ["Item", "Price", "Pump", "7"], strict=True
+    ):
         cell.text = text
     document.add_paragraph("After")
     # A content control and a change that is tracked, which python-docx itself leaves out of its paragraphs.
@@ -355,7 +439,9 @@ def test_a_file_of_another_kind_or_an_encrypted_one_is_named(reason: Any, ending
 
 
 @pytest.mark.parametrize("ending", [*OFFICE, ".epub"])
-def test_a_file_cut_off_anywhere_or_of_other_parts_is_damaged(reason: Any, tmp_path: Path, ending: str) -> None:
+def test_a_file_cut_off_anywhere_or_of_other_parts_is_damaged(
+    reason: Any, tmp_path: Path, ending: str
+) -> None:
     whole = make_office_files(tmp_path)[ending].read_bytes()
     for share in (0.1, 0.5, 0.9, 0.99):
         assert reason(f"b{ending}", whole[: int(len(whole) * share)]) == "damaged"
@@ -365,15 +451,20 @@ def test_a_file_cut_off_anywhere_or_of_other_parts_is_damaged(reason: Any, tmp_p
     assert reason(f"b{ending}", file.getvalue()) == "damaged"
 
 
-@pytest.mark.parametrize(("ending", "better"), [(".doc", ".docx"), (".XLS", ".xlsx"), (".ppt", ".pptx")])
+@pytest.mark.parametrize(
+    ("ending", "better"), [(".doc", ".docx"), (".XLS", ".xlsx"), (".ppt", ".pptx")]
+)
 def test_an_old_office_file_comes_with_advice(tmp_path: Path, ending: str, better: str) -> None:
     (tmp_path / f"a{ending}").write_bytes(b"\xd0\xcf\x11\xe0")
-    with pytest.raises(UnreadableDocument, match=f"an old Office format .save it as {better} first"):
+    with pytest.raises(
+        UnreadableDocument, match=f"an old Office format .save it as {better} first"
+    ):
         list(read_document(tmp_path / f"a{ending}"))
 
 
 @pytest.mark.parametrize(
-    ("ending", "package"), [(".docx", "python-docx"), (".pptx", "python-pptx"), (".xlsx", "openpyxl")]
+    ("ending", "package"),
+    [(".docx", "python-docx"), (".pptx", "python-pptx"), (".xlsx", "openpyxl")],
 )
 def test_without_its_package_the_error_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, package: str
@@ -385,7 +476,8 @@ def test_without_its_package_the_error_says_what_to_install(
     monkeypatch.setattr(sys, "path", [str(tmp_path / "modules"), *sys.path])
     path = make_office_files(tmp_path)[ending]
     with pytest.raises(
-        MissingExtra, match=rf'{package} is not installed; run: pip install "qtmiddleware\[documents\]"'
+        MissingExtra,
+        match=rf'{package} is not installed; run: pip install "qtmiddleware\[documents\]"',
     ):
         list(read_document(path))
 
@@ -393,7 +485,10 @@ def test_without_its_package_the_error_says_what_to_install(
 def bomb(size: int, name: str, *, says: int | None = None) -> bytes:
     """A document with a part of *size* zeros, whose size is given as *says*."""
     file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed, packed.open(name, "w", force_zip64=False) as part:
+    with (
+        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed,
+        packed.open(name, "w", force_zip64=False) as part,
+    ):
         for _ in range(size >> 20):
             part.write(b" " * (1 << 20))
     content = file.getvalue()
@@ -411,10 +506,15 @@ PARTS = {
 
 
 @pytest.mark.parametrize("ending", sorted(PARTS))
-def test_a_zip_bomb_is_refused_by_the_size_it_says_or_found_to_lie(reason: Any, ending: str) -> None:
+def test_a_zip_bomb_is_refused_by_the_size_it_says_or_found_to_lie(
+    reason: Any, ending: str
+) -> None:
     # The sizes are what each says of itself, which is looked at first; one that says less than it holds is found out.
     assert reason(f"a{ending}", bomb(1 << 20, PARTS[ending], says=200 << 20)) == "too large"
-    assert reason(f"a{ending}", bomb(1 << 20, "xl/worksheets/sheet1.xml", says=1100 << 20)) == "too large"
+    assert (
+        reason(f"a{ending}", bomb(1 << 20, "xl/worksheets/sheet1.xml", says=1100 << 20))
+        == "too large"
+    )
     assert reason(f"a{ending}", bomb(64 << 20, PARTS[ending], says=1 << 20)) == "damaged"
 
 
@@ -426,7 +526,9 @@ ENTITIES = (
 
 
 @pytest.mark.parametrize("ending", sorted(PARTS))
-def test_entities_that_name_each_other_do_no_harm(tmp_path: Path, converter: Converter, ending: str) -> None:
+def test_entities_that_name_each_other_do_no_harm(
+    tmp_path: Path, converter: Converter, ending: str
+) -> None:
     file = io.BytesIO()
     source = make_office_files(tmp_path)[ending]
     with zipfile.ZipFile(source) as whole, zipfile.ZipFile(file, "w") as packed:
@@ -434,7 +536,11 @@ def test_entities_that_name_each_other_do_no_harm(tmp_path: Path, converter: Con
             content = whole.read(part)
             if part.filename.endswith((".xml", ".opf", ".xhtml")) and b"<?xml" in content[:10]:
                 at = content.index(b"?>") + 2
-                content = content[:at] + ENTITIES.encode() + content[at:].replace(b"</w:t>", b"&k;</w:t>", 1)
+                content = (
+                    content[:at]
+                    + ENTITIES.encode()
+                    + content[at:].replace(b"</w:t>", b"&k;</w:t>", 1)
+                )
             packed.writestr(part, content)
     (tmp_path / f"b{ending}").write_bytes(file.getvalue())
     try:
@@ -444,7 +550,9 @@ def test_entities_that_name_each_other_do_no_harm(tmp_path: Path, converter: Con
     assert sum(len(it.text) for it in found) < 100_000
 
 
-def test_nothing_of_a_document_that_is_not_read_on_gets_into_the_next(tmp_path: Path, converter: Converter) -> None:
+def test_nothing_of_a_document_that_is_not_read_on_gets_into_the_next(
+    tmp_path: Path, converter: Converter
+) -> None:
     (tmp_path / "a.csv").write_text("Item,Price\n" + "Pump,7\n" * 200_000)
     (tmp_path / "b.csv").write_text("Item,Price\nHose,8\n")
     begun = read_document(tmp_path / "a.csv", converter=converter)
@@ -464,14 +572,23 @@ def test_a_line_of_a_table_has_a_length(reason: Any) -> None:
 def test_a_cell_that_is_too_long_is_named_by_its_line(tmp_path: Path, converter: Converter) -> None:
     for number in (1, 3):
         (tmp_path / "a.csv").write_text("a,b\n" * (number - 1) + "x" * 200_000)
-        with pytest.raises(UnreadableDocument, match=f"near line {number}: is a quotation mark missing"):
+        with pytest.raises(
+            UnreadableDocument, match=f"near line {number}: is a quotation mark missing"
+        ):
             list(read_document(tmp_path / "a.csv", converter=converter))
 
 
 @FUZZ
-@given(text=st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from('<>/"&[]{},:;|=- \n\t'), max_size=300))
+@given(
+    text=st.text(
+        st.characters(exclude_categories=["Cs"]) | st.sampled_from('<>/"&[]{},:;|=- \n\t'),
+        max_size=300,
+    )
+)
 @pytest.mark.parametrize("ending", [".csv", ".json", ".html"])
-def test_any_text_is_read_or_named_as_unreadable(tmp_path: Path, converter: Converter, ending: str, text: str) -> None:
+def test_any_text_is_read_or_named_as_unreadable(
+    tmp_path: Path, converter: Converter, ending: str, text: str
+) -> None:
     path = tmp_path / f"a{ending}"
     path.write_text(text, encoding="utf-8", newline="")
     try:
@@ -482,8 +599,13 @@ def test_any_text_is_read_or_named_as_unreadable(tmp_path: Path, converter: Conv
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4)
+    ),
     max_leaves=20,
 )
 
@@ -517,13 +639,18 @@ CELLS = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_si
 
 @FUZZ
 @example(rows=[["0", ",,"]], mark=";")
-@given(rows=st.lists(st.lists(CELLS, min_size=2, max_size=5), min_size=1, max_size=8), mark=st.sampled_from(",;\t"))
+@given(
+    rows=st.lists(st.lists(CELLS, min_size=2, max_size=5), min_size=1, max_size=8),
+    mark=st.sampled_from(",;\t"),
+)
 def test_every_cell_of_a_csv_is_in_the_text_of_its_row(
     tmp_path: Path, converter: Converter, rows: list[list[str]], mark: str
 ) -> None:
     quoted = [mark.join('"' + cell.replace('"', '""') + '"' for cell in row) for row in rows]
     (tmp_path / "a.csv").write_text("\n".join(quoted) + "\n", encoding="utf-8", newline="")
-    texts = {it.place["row"]: it.text for it in read_document(tmp_path / "a.csv", converter=converter)}
+    texts = {
+        it.place["row"]: it.text for it in read_document(tmp_path / "a.csv", converter=converter)
+    }
     for number, row in enumerate(rows, 1):
         assert all(cell in texts[number] for cell in row)
 
@@ -586,7 +713,9 @@ def test_the_first_rows_of_a_sheet_that_does_not_say_its_size_come_before_the_la
 ) -> None:
     from openpyxl.worksheet._read_only import ReadOnlyWorksheet
 
-    monkeypatch.setattr(ReadOnlyWorksheet, "_get_size", ReadOnlyWorksheet._get_size)  # put back at the end
+    monkeypatch.setattr(
+        ReadOnlyWorksheet, "_get_size", ReadOnlyWorksheet._get_size
+    )  # put back at the end
     book = openpyxl.Workbook(write_only=True)
     sheet = book.create_sheet("Costs")
     for row in range(5_000):
@@ -615,7 +744,9 @@ def test_a_document_that_is_not_read_to_its_end_leaves_nothing_for_the_next(tmp_
         begun = read_document(tmp_path / "a.csv", converter=converter)
         next(begun)
         begun.close()  # type: ignore[attr-defined]
-        assert [it.text for it in read_document(tmp_path / "b.csv", converter=converter)] == ["Item | Price\n"]
+        assert [it.text for it in read_document(tmp_path / "b.csv", converter=converter)] == [
+            "Item | Price\n"
+        ]
 
 
 def test_one_process_reads_all_and_ends_with_the_converter(tmp_path: Path) -> None:
@@ -630,7 +761,9 @@ def test_one_process_reads_all_and_ends_with_the_converter(tmp_path: Path) -> No
     assert process.poll() is not None
 
 
-def test_a_module_in_the_working_folder_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_in_the_working_folder_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = make_office_files(tmp_path)[".xlsx"]
     for name in ("openpyxl", "json", "docx"):
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'planted')!r}, 'w')")
@@ -648,7 +781,9 @@ def test_a_link_is_not_followed_unless_it_is_named(tmp_path: Path, converter: Co
     assert len(list(read_document(tmp_path / "b.csv", converter=converter))) == 1
 
 
-def test_where_no_process_can_be_started_the_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_process_can_be_started_the_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "a.csv").write_text("a,b\n")
     monkeypatch.setattr(converting_module.sys, "executable", str(tmp_path / "nowhere"))
     with pytest.raises(QtMiddlewareError, match=r"a\.csv was not read"):

@@ -78,16 +78,22 @@ def test_text_that_no_file_could_hold_is_made_good(path: Path) -> None:
 
 
 @needs_shared_data
-@pytest.mark.parametrize(("name", "pages"), [("AI_Information", 15), ("Understanding_Climate_Change", 33)])
+@pytest.mark.parametrize(
+    ("name", "pages"), [("AI_Information", 15), ("Understanding_Climate_Change", 33)]
+)
 def test_every_word_of_real_files_is_read_in_its_order(name: str, pages: int) -> None:
     read = texts(SHARED / "docs" / f"{name}.pdf")
     assert list(read) == list(range(1, pages + 1))
     words = (SHARED / "docs" / f"{name}.txt").read_text("utf-8-sig").split()
-    assert SequenceMatcher(None, words, "".join(read.values()).split(), autojunk=False).ratio() == 1.0
+    assert (
+        SequenceMatcher(None, words, "".join(read.values()).split(), autojunk=False).ratio() == 1.0
+    )
 
 
 @pytest.mark.parametrize("algorithm", ["RC4-128", "AES-128", "AES-256"])
-def test_an_empty_user_password_opens_a_file_and_another_does_not(path: Path, algorithm: str) -> None:
+def test_an_empty_user_password_opens_a_file_and_another_does_not(
+    path: Path, algorithm: str
+) -> None:
     path.write_bytes(encrypted(pdf([ONE]), "", algorithm))
     assert texts(path) == {1: "Page one.\n"}
     path.write_bytes(encrypted(pdf([ONE]), "secret", algorithm))
@@ -145,7 +151,9 @@ def broken_in_the_middle() -> bytes:
     return pdf([ONE, TWO, THREE]).replace(stream(TWO), stream(TWO, b"/Filter /Lost"))
 
 
-def test_a_damaged_page_is_left_out_and_logged(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_page_is_left_out_and_logged(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path.write_bytes(broken_in_the_middle())
     with caplog.at_level(logging.WARNING, logger="qtmiddleware.documents"):
         assert list(texts(path)) == [1, 3]
@@ -168,7 +176,8 @@ def nested_forms(first: int, each: int, levels: int) -> bytes:
     forms = [
         stream(
             b"/X Do " * each if level < levels - 1 else b"BT (deep) Tj ET " * each,
-            b"/Type /XObject /Subtype /Form /BBox [0 0 9 9] /Resources << /XObject << /X %d 0 R >> >>" % (7 + level),
+            b"/Type /XObject /Subtype /Form /BBox [0 0 9 9] /Resources << /XObject << /X %d 0 R >> >>"
+            % (7 + level),
         )
         for level in range(levels)
     ]
@@ -177,20 +186,26 @@ def nested_forms(first: int, each: int, levels: int) -> bytes:
 
 # An error inside a form is swallowed there; where the form comes last on the page nothing else would tell of it.
 @pytest.mark.parametrize("first", [1, 40])
-def test_a_page_that_takes_too_long_is_left_out(path: Path, monkeypatch: pytest.MonkeyPatch, first: int) -> None:
+def test_a_page_that_takes_too_long_is_left_out(
+    path: Path, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
     monkeypatch.setattr(reading, "PAGE_SECONDS", 0.2)
     path.write_bytes(nested_forms(first, 40, 12))
     assert reason(path) == "damaged"
 
 
-def test_a_document_of_pages_that_take_too_long_is_given_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_document_of_pages_that_take_too_long_is_given_up(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reading, "PAGE_SECONDS", -1.0)
     path.write_bytes(pdf([ONE] * 50))
     with pytest.raises(UnreadableDocument, match="page 3 takes too long"):
         list(read_document(path))
 
 
-def test_without_pypdf_the_error_says_what_to_install(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pypdf_the_error_says_what_to_install(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path.write_bytes(pdf([ONE]))
     monkeypatch.setitem(sys.modules, "pypdf", None)
     with pytest.raises(MissingExtra, match=r'pip install "qtmiddleware\[pdf\]"'):
@@ -198,7 +213,9 @@ def test_without_pypdf_the_error_says_what_to_install(path: Path, monkeypatch: p
 
 
 def test_chunks_know_the_pages_their_words_stand_on(path: Path) -> None:
-    path.write_bytes(pdf([content(f"Page {number} holds this sentence alone.") for number in range(1, 7)]))
+    path.write_bytes(
+        pdf([content(f"Page {number} holds this sentence alone.") for number in range(1, 7)])
+    )
     made = list(cut_document(path, size=80, overlap=0))
     assert [it.place for it in made] == [{"page": at, "last_page": at + 1} for at in (1, 3, 5)]
     whole = "".join(piece.text for piece in read_document(path))
@@ -214,17 +231,30 @@ def test_chunks_know_the_pages_their_words_stand_on(path: Path) -> None:
 def test_the_pages_of_a_chunk_are_exactly_those_its_words_stand_on(
     path: Path, boundary: Any, size: int, overlap: int
 ) -> None:
-    path.write_bytes(pdf([content(*(f"p{number}w{word}" for word in range(number % 5))) for number in range(1, 40)]))
+    path.write_bytes(
+        pdf(
+            [
+                content(*(f"p{number}w{word}" for word in range(number % 5)))
+                for number in range(1, 40)
+            ]
+        )
+    )
     # The page of each character that is no white space, in the order of the text.
     page_of = {}
     at = 0
     for piece in read_document(path):
-        page_of |= {at + offset: piece.place["page"] for offset, sign in enumerate(piece.text) if not sign.isspace()}
+        page_of |= {
+            at + offset: piece.place["page"]
+            for offset, sign in enumerate(piece.text)
+            if not sign.isspace()
+        }
         at += len(piece.text)
     made = list(cut_document(path, size=size, overlap=overlap, boundary=boundary))
     assert made[-1].chunk.end == at
     for it in made:
-        pages = [page_of[place] for place in range(it.chunk.start, it.chunk.end) if place in page_of]
+        pages = [
+            page_of[place] for place in range(it.chunk.start, it.chunk.end) if place in page_of
+        ]
         last = {"last_page": pages[-1]} if pages and pages[-1] != pages[0] else {}
         assert it.place == ({"page": pages[0], **last} if pages else {})
 

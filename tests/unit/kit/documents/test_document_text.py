@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from qtmiddleware.errors import QtMiddlewareError, UnreadableDocument
 from qtmiddleware.kit.documents import Piece, cut_document, read_document
 
-PRINTED = st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\ufeff"), min_size=1)
+PRINTED = st.text(
+    st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\ufeff"), min_size=1
+)
 
 
 def text_of(path: Path) -> str:
@@ -32,9 +34,14 @@ def reason(path: Path) -> str:
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors])
+@settings(
+    max_examples=40,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
+)
 @given(text=PRINTED.filter(str.strip), times=st.sampled_from([1, 30_000]))
-def test_text_comes_back_as_it_was_written(tmp_path: Path, encoding: str, text: str, times: int) -> None:
+def test_text_comes_back_as_it_was_written(
+    tmp_path: Path, encoding: str, text: str, times: int
+) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes((text * min(times, 200_000 // len(text))).encode(encoding))
     assert text_of(path) == text * min(times, 200_000 // len(text))
@@ -82,7 +89,9 @@ def test_a_file_of_another_extension_is_read_as_text(tmp_path: Path) -> None:
         (b"overlong \xc0\xaf, surrogate \xed\xa0\x80", "not text in UTF-8"),
     ],
 )
-def test_what_is_no_text_is_reported_by_name_and_never_guessed(tmp_path: Path, content: bytes, wanted: str) -> None:
+def test_what_is_no_text_is_reported_by_name_and_never_guessed(
+    tmp_path: Path, content: bytes, wanted: str
+) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(content)
     assert reason(path) == wanted
@@ -100,7 +109,8 @@ def test_a_file_may_turn_out_unreadable_behind_its_first_chunks(tmp_path: Path) 
     chunks = cut_document(path, size=800, overlap=200)
     assert next(chunks).chunk.text.startswith("Good words.")
     with pytest.raises(
-        UnreadableDocument, match=r"not text in UTF-8 \(near byte 240000; convert it, for example: iconv"
+        UnreadableDocument,
+        match=r"not text in UTF-8 \(near byte 240000; convert it, for example: iconv",
     ):
         list(chunks)
 
@@ -111,11 +121,21 @@ def test_folders_pipes_and_dangling_links_cannot_be_opened_and_do_not_hang(tmp_p
     os.mkfifo(tmp_path / "pipe.pdf")
     (tmp_path / "link.txt").symlink_to(tmp_path / "gone")
     (tmp_path / "loop.txt").symlink_to(tmp_path / "loop.txt")
-    for name in ("folder.txt", "pipe.txt", "pipe.pdf", "link.txt", "loop.txt", "nul\0.txt", "gone.txt"):
+    for name in (
+        "folder.txt",
+        "pipe.txt",
+        "pipe.pdf",
+        "link.txt",
+        "loop.txt",
+        "nul\0.txt",
+        "gone.txt",
+    ):
         assert reason(tmp_path / name) == "cannot be opened"
 
 
-def test_the_error_holds_nothing_of_the_text_and_can_be_sent_to_another_process(tmp_path: Path) -> None:
+def test_the_error_holds_nothing_of_the_text_and_can_be_sent_to_another_process(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"secret \xff")
     with pytest.raises(UnreadableDocument) as caught:
@@ -132,7 +152,9 @@ def test_a_file_larger_than_memory_would_do_is_read_in_little(tmp_path: Path) ->
     path = tmp_path / "large.txt"
     with path.open("wb") as file:
         for number in range(300):
-            file.write(f"{number}: the quick brown fox jumps over the lazy dog. \n".encode() * 2_000)
+            file.write(
+                f"{number}: the quick brown fox jumps over the lazy dog. \n".encode() * 2_000
+            )
     size = path.stat().st_size
     assert size > 30_000_000
     tracemalloc.start()

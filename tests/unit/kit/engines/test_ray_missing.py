@@ -19,5 +19,7 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_nothing_of_ray_is_loaded_before_it_is_used() -> None:
     script = "import sys, qtmiddleware.kit.engines.ray as it; it.RayEngine().close(); print('ray' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=200)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=200
+    )
     assert done.stdout.strip() == "False"

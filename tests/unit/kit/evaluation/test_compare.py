@@ -23,7 +23,11 @@ QUERIES = {
     "food": "What does Jaco eat?",
     "fees": "How much is the fee for an adoption?",
 }
-QRELS = {"health": {"health": 1, "illness": 1}, "food": {"food": 1}, "fees": {"fees": 2, "adoption": 0}}
+QRELS = {
+    "health": {"health": 1, "illness": 1},
+    "food": {"food": 1},
+    "fees": {"fees": 2, "adoption": 0},
+}
 VOCABULARY = sorted({word for text in PASSAGES.values() for word in words(text)})
 
 
@@ -48,7 +52,12 @@ def runs_of(found: Comparison, system: str) -> dict[str, tuple[str, ...]]:
 def test_a_plain_function_is_compared_under_what_needs_no_model() -> None:
     found = compare(retrieve, QUERIES, QRELS)
     assert [score.name for score in found.systems] == list(FREE)
-    assert (found.dataset, found.passages, found.questions, found.baseline) == ("live function", None, 3, "raw")
+    assert (found.dataset, found.passages, found.questions, found.baseline) == (
+        "live function",
+        None,
+        3,
+        "raw",
+    )
     assert runs_of(found, "raw") == expected()
     assert found["raw"].llm_calls == found["rules"].llm_calls == 0
     assert set(found["raw"].means) == set(qtm.evaluation.MEASURES)
@@ -59,10 +68,19 @@ def test_with_a_client_it_is_compared_under_what_asks_a_model_too() -> None:
     found = compare(retrieve, QUERIES, QRELS, client=model)
     assert [score.name for score in found.systems] == list(USUAL)
     calls = {score.name: score.llm_calls for score in found.systems}
-    assert (calls["raw"], calls["rules"], calls["rewrite"], calls["all"], calls["combined"]) == (0, 0, 3, 9, 3)
+    assert (calls["raw"], calls["rules"], calls["rewrite"], calls["all"], calls["combined"]) == (
+        0,
+        0,
+        3,
+        9,
+        3,
+    )
     # Three questions are too few for the gate to be unsure of one.
     assert calls["combined, auto"] == 0
-    assert [variant.kind for variant in found["rewrite"].runs["food"].variants] == ["original", "rewrite"]
+    assert [variant.kind for variant in found["rewrite"].runs["food"].variants] == [
+        "original",
+        "rewrite",
+    ]
 
 
 def test_raw_is_the_plain_function_byte_for_byte() -> None:
@@ -81,13 +99,21 @@ def test_an_asynchronous_function_is_awaited() -> None:
         await asyncio.sleep(0)
         return search(query, top_k)
 
-    found = compare(awaited, QUERIES, QRELS, ["rules", "combined"], client=ScriptedModel(scripted), deep=True)
-    plain = compare(retrieve, QUERIES, QRELS, ["rules", "combined"], client=ScriptedModel(scripted), deep=True)
-    assert {score.name: score.means for score in found.systems} == {score.name: score.means for score in plain.systems}
+    found = compare(
+        awaited, QUERIES, QRELS, ["rules", "combined"], client=ScriptedModel(scripted), deep=True
+    )
+    plain = compare(
+        retrieve, QUERIES, QRELS, ["rules", "combined"], client=ScriptedModel(scripted), deep=True
+    )
+    assert {score.name: score.means for score in found.systems} == {
+        score.name: score.means for score in plain.systems
+    }
     assert runs_of(found, "combined") == runs_of(plain, "combined")
 
 
-async def test_where_a_loop_runs_already_an_asynchronous_function_is_refused_with_the_way_out() -> None:
+async def test_where_a_loop_runs_already_an_asynchronous_function_is_refused_with_the_way_out() -> (
+    None
+):
     async def awaited(query: str, top_k: int = 4) -> list[dict[str, Any]]:
         return search(query, top_k)
 
@@ -106,26 +132,47 @@ def test_a_function_of_vectors_is_compared_with_what_embeds_for_it() -> None:
 
     def nearest(vector: list[float], top_k: int) -> list[dict[str, Any]]:
         rows = [
-            {"id": id_, "score": sum(a * b for a, b in zip(vector, as_vector(text), strict=True)), "text": text}
+            {
+                "id": id_,
+                "score": sum(a * b for a, b in zip(vector, as_vector(text), strict=True)),
+                "text": text,
+            }
             for id_, text in PASSAGES.items()
         ]
         return sorted(rows, key=lambda row: (-float(str(row["score"])), row["id"]))[:top_k]
 
     found = compare(
-        nearest, QUERIES, QRELS, ["rewrite"], client=ScriptedModel(scripted), embed=embed, query_arg="vector"
+        nearest,
+        QUERIES,
+        QRELS,
+        ["rewrite"],
+        client=ScriptedModel(scripted),
+        embed=embed,
+        query_arg="vector",
     )
-    assert runs_of(found, "raw")["food"] == tuple(row["id"] for row in nearest(as_vector(QUERIES["food"]), 10))
+    assert runs_of(found, "raw")["food"] == tuple(
+        row["id"] for row in nearest(as_vector(QUERIES["food"]), 10)
+    )
     assert found["rewrite"].llm_calls == 3
     assert "Does the dog Jaco have medical conditions or illness?" in embedded
 
 
 def test_a_wrapped_function_is_measured_as_it_is_and_under_every_system() -> None:
-    wrapped = qtm.QueryMiddleware({"transformationType": "rewrite"}, client=ScriptedModel(scripted)).wrap(retrieve)
+    wrapped = qtm.QueryMiddleware(
+        {"transformationType": "rewrite"}, client=ScriptedModel(scripted)
+    ).wrap(retrieve)
     found = compare(wrapped, QUERIES, QRELS, ["rules", "hyde"])
     assert [score.name for score in found.systems] == ["raw", "rules", "hyde", "yours"]
     assert runs_of(found, "raw") == expected()
-    kinds = {name: [it.kind for it in found[name].runs["food"].variants] for name in ("rules", "hyde", "yours")}
-    assert kinds == {"rules": ["original"], "hyde": ["original", "hyde"], "yours": ["original", "rewrite"]}
+    kinds = {
+        name: [it.kind for it in found[name].runs["food"].variants]
+        for name in ("rules", "hyde", "yours")
+    }
+    assert kinds == {
+        "rules": ["original"],
+        "hyde": ["original", "hyde"],
+        "yours": ["original", "rewrite"],
+    }
     assert [score.name for score in compare(wrapped, QUERIES, QRELS).systems] == [*USUAL, "yours"]
 
 
@@ -140,7 +187,9 @@ def test_a_wrapped_method_is_measured_on_its_object() -> None:
 
     found = compare(Index("food").find, QUERIES, QRELS, ["rules"])
     assert [score.name for score in found.systems] == ["raw", "rules", "yours"]
-    assert runs_of(found, "raw") == {id_: tuple(it for it in ids if it != "food") for id_, ids in expected().items()}
+    assert runs_of(found, "raw") == {
+        id_: tuple(it for it in ids if it != "food") for id_, ids in expected().items()
+    }
     assert [variant.kind for variant in found["raw"].runs["food"].variants] == ["original"]
     assert found["yours"].llm_calls == 3
 
@@ -161,13 +210,22 @@ def test_raw_reranks_nothing_though_the_wrapped_function_does() -> None:
 
 def test_a_question_with_a_history_is_asked_with_it() -> None:
     model = ScriptedModel(scripted)
-    history = (Message("user", "Does Jaco have any health concerns?"), Message("assistant", "Jaco is healthy."))
-    questions = [Question("food", "And what does he eat?", history), Question("unjudged", "And when?")]
+    history = (
+        Message("user", "Does Jaco have any health concerns?"),
+        Message("assistant", "Jaco is healthy."),
+    )
+    questions = [
+        Question("food", "And what does he eat?", history),
+        Question("unjudged", "And when?"),
+    ]
     found = compare(retrieve, questions, {"food": {"food": 1}}, ["combined"], client=model)
     assert found.questions == 1
     assert [prompt.history for prompt in model.prompts] == [history]
     # What leads a follow-up, which a question without a history is never searched by alone.
-    assert [variant.kind for variant in found["combined"].runs["food"].variants] == ["original", "hyde"]
+    assert [variant.kind for variant in found["combined"].runs["food"].variants] == [
+        "original",
+        "hyde",
+    ]
 
 
 def test_deep_asks_for_a_hundred_once_more_and_measures_nothing_else_by_it() -> None:
@@ -175,11 +233,16 @@ def test_deep_asks_for_a_hundred_once_more_and_measures_nothing_else_by_it() -> 
 
     def long(query: str, top_k: int = 4) -> list[dict[str, Any]]:
         asked.append(top_k)
-        others = [{"id": f"x{number}", "score": 0.5 - number / 1000, "text": "other"} for number in range(20)]
+        others = [
+            {"id": f"x{number}", "score": 0.5 - number / 1000, "text": "other"}
+            for number in range(20)
+        ]
         last = {"id": "last", "score": 0.1, "text": "what is looked for"}
         return [*others, last][:top_k]
 
-    plain, deep = (compare(long, {"q": "what?"}, {"q": {"last": 1}}, [], deep=deep) for deep in (False, True))
+    plain, deep = (
+        compare(long, {"q": "what?"}, {"q": {"last": 1}}, [], deep=deep) for deep in (False, True)
+    )
     assert asked == [10, 10, 100]
     assert deep["raw"].means == {**plain["raw"].means, "R@100": 1.0}
     assert plain["raw"].means["R@10"] == 0.0
@@ -202,13 +265,20 @@ def test_the_index_of_a_real_client_is_compared() -> None:
         index = world.index("dogs")
         index.upsert(
             vectors=[
-                {"id": id_, "values": as_vector(text), "metadata": {"text": text}} for id_, text in PASSAGES.items()
+                {"id": id_, "values": as_vector(text), "metadata": {"text": text}}
+                for id_, text in PASSAGES.items()
             ]
         )
-        options: Any = {"embed": embed, "top_k_arg": "top_k", "arguments": {"include_metadata": True}}
+        options: Any = {
+            "embed": embed,
+            "top_k_arg": "top_k",
+            "arguments": {"include_metadata": True},
+        }
         found = compare(index.query, QUERIES, QRELS, **options)
         around = compare(
-            lambda query, top_k: index.query(vector=as_vector(query), top_k=top_k, include_metadata=True),
+            lambda query, top_k: index.query(
+                vector=as_vector(query), top_k=top_k, include_metadata=True
+            ),
             QUERIES,
             QRELS,
         )
@@ -231,10 +301,16 @@ def test_own_arguments_and_no_top_k_go_to_the_function() -> None:
 
 
 def test_systems_may_be_settings_of_ones_own() -> None:
-    given = {"light": {"keywordEvidence": {"weight": 0.1}}, "heavy": {"keywordEvidence": {"weight": 0.9}}}
+    given = {
+        "light": {"keywordEvidence": {"weight": 0.1}},
+        "heavy": {"keywordEvidence": {"weight": 0.9}},
+    }
     found = compare(retrieve, QUERIES, QRELS, given)
     assert [score.name for score in found.systems] == ["raw", "light", "heavy"]
-    assert given == {"light": {"keywordEvidence": {"weight": 0.1}}, "heavy": {"keywordEvidence": {"weight": 0.9}}}
+    assert given == {
+        "light": {"keywordEvidence": {"weight": 0.1}},
+        "heavy": {"keywordEvidence": {"weight": 0.9}},
+    }
 
 
 def test_unknown_systems_are_refused_with_those_there_are() -> None:
@@ -243,7 +319,10 @@ def test_unknown_systems_are_refused_with_those_there_are() -> None:
     ) as caught:
         compare(retrieve, QUERIES, QRELS, ["bm25"])
     assert caught.value.allowed == "; ".join(SYSTEMS)
-    assert [score.name for score in compare(retrieve, QUERIES, QRELS, "rules").systems] == ["raw", "rules"]
+    assert [score.name for score in compare(retrieve, QUERIES, QRELS, "rules").systems] == [
+        "raw",
+        "rules",
+    ]
 
 
 def test_impossible_settings_are_refused_before_anything_is_searched() -> None:
@@ -261,7 +340,9 @@ def test_impossible_settings_are_refused_before_anything_is_searched() -> None:
 
 
 def test_judgements_of_unknown_questions_and_two_questions_of_one_id_are_refused() -> None:
-    with pytest.raises(ConfigError, match="2 judged questions are not among the queries, the first is 'a'"):
+    with pytest.raises(
+        ConfigError, match="2 judged questions are not among the queries, the first is 'a'"
+    ):
         compare(retrieve, QUERIES, {**QRELS, "a": {"food": 1}, "b": {"food": 1}})
     with pytest.raises(ConfigError, match="same id"):
         compare(retrieve, [Question("food", "a"), Question("food", "b")], {"food": {"food": 1}})
@@ -282,7 +363,9 @@ def test_results_that_cannot_be_read_are_refused_and_do_not_count_as_nothing_fou
         compare(lambda query: (row for row in search(query, 4)), QUERIES, QRELS)
 
 
-@pytest.mark.parametrize("grades", [{"food": 1.0}, {"food": "1"}, {"food": 10**30}, {7: 1}, ["food"], None])
+@pytest.mark.parametrize(
+    "grades", [{"food": 1.0}, {"food": "1"}, {"food": 10**30}, {7: 1}, ["food"], None]
+)
 def test_judgements_that_are_none_are_refused_by_their_question(grades: Any) -> None:
     with pytest.raises(
         ConfigError,
@@ -295,7 +378,9 @@ def test_judgements_that_are_none_are_refused_by_their_question(grades: Any) -> 
     "queries", [["What does Jaco eat?"], {"food": None}, {7: "What does Jaco eat?"}, {"food": " "}]
 )
 def test_queries_that_are_none_are_refused(queries: Any) -> None:
-    with pytest.raises(ConfigError, match=r"query 1 must be a Question|the question 'food' .* is blank"):
+    with pytest.raises(
+        ConfigError, match=r"query 1 must be a Question|the question 'food' .* is blank"
+    ):
         compare(retrieve, queries, {"food": {"food": 1}})
 
 
@@ -327,13 +412,17 @@ def test_what_the_function_raises_passes_through(make: Callable[[Any], Any]) -> 
 
 def test_the_same_seed_is_the_same_outcome_and_nothing_given_is_changed() -> None:
     queries, qrels = dict(QUERIES), {id_: dict(grades) for id_, grades in QRELS.items()}
-    first, second = (compare(retrieve, queries, qrels, seed=7)["rules"].difference for _ in range(2))
+    first, second = (
+        compare(retrieve, queries, qrels, seed=7)["rules"].difference for _ in range(2)
+    )
     assert first == second
     assert (queries, qrels) == (QUERIES, QRELS)
 
 
 def test_every_step_is_told() -> None:
     told: list[tuple[str, int, int]] = []
-    compare(retrieve, QUERIES, QRELS, ["rules"], deep=True, progress=lambda *step: told.append(step))
+    compare(
+        retrieve, QUERIES, QRELS, ["rules"], deep=True, progress=lambda *step: told.append(step)
+    )
     names = ("raw", "rules", "raw, deep", "rules, deep")
     assert told == [(name, done, 3) for name in names for done in (1, 2, 3)]

@@ -28,7 +28,16 @@ def better(question: Question, *, cost_usd: float | None = 0.002) -> Run:
     """Better for a, b and c, worse for d, much worse for e; the model is asked about a to d."""
     ids = {"d": ("x", "y", "z", "d"), "e": ()}.get(question.id, (question.id,))
     asked = question.id != "e"
-    return Run(ids, 0.5, int(asked), not asked, 100, 10, cost_usd if asked else 0.0, {"fuse": 1.0 + ord(question.id)})
+    return Run(
+        ids,
+        0.5,
+        int(asked),
+        not asked,
+        100,
+        10,
+        cost_usd if asked else 0.0,
+        {"fuse": 1.0 + ord(question.id)},
+    )
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +60,16 @@ def test_money_is_told_for_a_thousand_questions_and_for_each_point(found: Compar
 
 
 def test_what_nobody_knows_the_price_of_has_none() -> None:
-    score = measure({"raw": raw, "m": lambda it: better(it, cost_usd=None)}, DATA, baseline="raw")["m"]
+    score = measure({"raw": raw, "m": lambda it: better(it, cost_usd=None)}, DATA, baseline="raw")[
+        "m"
+    ]
     assert (score.cost_usd, score.usd_per_thousand, score.usd_per_point) == (None, None, None)
 
 
 def test_what_gained_nothing_has_no_price_for_a_gain(found: Comparison) -> None:
-    worse = measure({"raw": raw, "worse": lambda it: Run((), cost_usd=0.1)}, DATA, baseline="raw")["worse"]
+    worse = measure({"raw": raw, "worse": lambda it: Run((), cost_usd=0.1)}, DATA, baseline="raw")[
+        "worse"
+    ]
     assert (found["raw"].usd_per_point, worse.usd_per_point) == (None, None)
 
 
@@ -68,7 +81,9 @@ def test_the_worst_questions_come_with_what_they_lost_the_worst_first(found: Com
     assert found["raw"].worst() == []
 
 
-def test_stages_have_percentiles_over_the_questions_that_went_through_them(found: Comparison) -> None:
+def test_stages_have_percentiles_over_the_questions_that_went_through_them(
+    found: Comparison,
+) -> None:
     assert found["better"].stages_ms == {"fuse": Percentiles(1.0 + ord("c"), 1.0 + ord("e"))}
     assert found["raw"].stages_ms == {}
 
@@ -77,7 +92,10 @@ def test_the_outcome_is_plain_data_that_names_what_it_was_measured_on(found: Com
     plain = found.to_dict()
     assert json.loads(json.dumps(plain)) == plain
     assert (plain["dataHash"], plain["seed"], plain["notes"][0]) == (DATA.data_hash, 3, "a note")
-    assert plain["systems"][1]["worstQuestion"] == {"id": "e", "gain": found["better"].worst(1)[0][1]}
+    assert plain["systems"][1]["worstQuestion"] == {
+        "id": "e",
+        "gain": found["better"].worst(1)[0][1],
+    }
     assert plain["systems"][1]["callRate"] == 0.8
     assert [score.name for score in found.challengers] == ["better"]
 
@@ -88,7 +106,9 @@ def test_no_text_is_in_a_repr(found: Comparison) -> None:
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1))
 def test_percentiles_are_values_that_so_many_do_not_exceed(values: list[float]) -> None:
-    for share, value in zip((0.5, 0.95), (Percentiles.of(values).p50, Percentiles.of(values).p95), strict=True):
+    for share, value in zip(
+        (0.5, 0.95), (Percentiles.of(values).p50, Percentiles.of(values).p95), strict=True
+    ):
         assert value in values
         assert sum(it <= value for it in values) >= ceil(share * len(values))
         assert sum(it < value for it in values) < share * len(values)

@@ -19,12 +19,15 @@ DATA = SHARED / "data"
 def write(
     folder: Path,
     *,
-    corpus: list[Any] | str = '{"_id": "p1", "title": "A title", "text": "a text"}\n{"_id": "p2", "text": "other"}\n',
+    corpus: list[Any]
+    | str = '{"_id": "p1", "title": "A title", "text": "a text"}\n{"_id": "p2", "text": "other"}\n',
     queries: str = '{"_id": "q1", "text": "what?"}\n{"_id": "q2", "text": "unjudged"}\n',
     qrels: str = "query-id\tcorpus-id\tscore\nq1\tp1\t1\n",
 ) -> Path:
     (folder / "qrels").mkdir()
-    (folder / "corpus.jsonl").write_text(corpus if isinstance(corpus, str) else "\n".join(map(json.dumps, corpus)))
+    (folder / "corpus.jsonl").write_text(
+        corpus if isinstance(corpus, str) else "\n".join(map(json.dumps, corpus))
+    )
     (folder / "queries.jsonl").write_text(queries)
     (folder / "qrels" / "test.tsv").write_text(qrels)
     return folder
@@ -50,7 +53,12 @@ def test_judgements_are_read_in_each_of_their_layouts(tmp_path: Path, qrels: str
 
 
 def test_ids_written_as_numbers_are_ids(tmp_path: Path) -> None:
-    folder = write(tmp_path, corpus=[{"_id": 7, "text": "x"}], queries='{"_id": 3, "text": "y"}', qrels="3\t7\t1")
+    folder = write(
+        tmp_path,
+        corpus=[{"_id": 7, "text": "x"}],
+        queries='{"_id": 3, "text": "y"}',
+        qrels="3\t7\t1",
+    )
     assert Dataset.load(folder).qrels == {"3": {"7": 1}}
 
 
@@ -95,7 +103,9 @@ def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path, file: str
 
 def test_text_that_is_not_utf8_is_named_by_its_line(tmp_path: Path) -> None:
     folder = write(tmp_path)
-    (folder / "corpus.jsonl").write_bytes(b'{"_id": "p1", "text": "x"}\n{"_id": "p2", "text": "\xe9"}\n')
+    (folder / "corpus.jsonl").write_bytes(
+        b'{"_id": "p1", "text": "x"}\n{"_id": "p2", "text": "\xe9"}\n'
+    )
     with pytest.raises(ConfigError, match=r"corpus\.jsonl line 2: is not UTF-8"):
         Dataset.load(folder)
 
@@ -136,7 +146,9 @@ def test_conversations_come_with_their_history() -> None:
     assert "human_rewrite" in data.questions[0].metadata
 
 
-@pytest.mark.parametrize("folder", COLLECTIONS, ids=lambda folder: f"{folder.parent.name}/{folder.name}")
+@pytest.mark.parametrize(
+    "folder", COLLECTIONS, ids=lambda folder: f"{folder.parent.name}/{folder.name}"
+)
 def test_every_shared_collection_is_read(folder: Path) -> None:
     data = Dataset.load(folder)
     assert data.passages
@@ -150,7 +162,9 @@ def test_no_text_is_printed_with_the_nouns(tmp_path: Path) -> None:
 
 def twenty(tmp_path: Path) -> Dataset:
     lines = "".join(f'{{"_id": "q{number}", "text": "what {number}?"}}\n' for number in range(20))
-    return Dataset.load(write(tmp_path, queries=lines, qrels="".join(f"q{number}\tp1\t1\n" for number in range(20))))
+    return Dataset.load(
+        write(tmp_path, queries=lines, qrels="".join(f"q{number}\tp1\t1\n" for number in range(20)))
+    )
 
 
 def test_a_sample_depends_on_the_seed_alone_and_keeps_the_order(tmp_path: Path) -> None:
@@ -165,7 +179,10 @@ def test_a_sample_depends_on_the_seed_alone_and_keeps_the_order(tmp_path: Path) 
 
 def test_a_part_keeps_the_passages_and_its_own_judgements(tmp_path: Path) -> None:
     part = twenty(tmp_path).only({"q3", "q1", "unknown"})
-    assert ([question.id for question in part.questions], set(part.qrels)) == (["q1", "q3"], {"q1", "q3"})
+    assert ([question.id for question in part.questions], set(part.qrels)) == (
+        ["q1", "q3"],
+        {"q1", "q3"},
+    )
     assert len(part.passages) == 2
 
 

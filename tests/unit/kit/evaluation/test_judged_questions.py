@@ -44,10 +44,19 @@ def judged(data: Dataset) -> dict[str, list[str]]:
         pytest.param(PLAIN.replace("\n", "\r\n"), id="Windows line ends"),
         pytest.param(f"question;id\n{HEALTH};health\n{FEE};fees\n", id="semicolons"),
         pytest.param(f"question\tid\n{HEALTH}\thealth\n{FEE}\tfees", id="tabs, no line end"),
-        pytest.param(f'"id","Question "\n"health","{HEALTH}"\n"fees","{FEE}"\n', id="all quoted, other order"),
-        pytest.param(f'\n question , id \n{HEALTH}, health \n,\n"{FEE}", fees\n\n', id="blanks and blank lines"),
-        pytest.param(f'note,query,ids,more\nx,{HEALTH},health,\n,"{FEE}",fees,y\n', id="more columns"),
-        pytest.param(f'question,relevant\n{HEALTH},"[""health""]"\n"{FEE}",fees\n', id="JSON lists"),
+        pytest.param(
+            f'"id","Question "\n"health","{HEALTH}"\n"fees","{FEE}"\n', id="all quoted, other order"
+        ),
+        pytest.param(
+            f'\n question , id \n{HEALTH}, health \n,\n"{FEE}", fees\n\n',
+            id="blanks and blank lines",
+        ),
+        pytest.param(
+            f'note,query,ids,more\nx,{HEALTH},health,\n,"{FEE}",fees,y\n', id="more columns"
+        ),
+        pytest.param(
+            f'question,relevant\n{HEALTH},"[""health""]"\n"{FEE}",fees\n', id="JSON lists"
+        ),
     ],
 )
 def test_a_table_is_read_as_spreadsheets_write_it(tmp_path: Path, content: str | bytes) -> None:
@@ -60,7 +69,9 @@ def test_a_table_is_read_as_spreadsheets_write_it(tmp_path: Path, content: str |
 @pytest.mark.parametrize("ids", ["a,b", " a ; b", "a|b|", "a\nb", '["a", "b"]', "a,b,a"])
 def test_a_cell_may_hold_several_ids(tmp_path: Path, ids: str) -> None:
     cell = ids.replace('"', '""')
-    assert judged(load_judged(write(tmp_path, f'question,ids\nWhat?,"{cell}"\n'))) == {"What?": ["a", "b"]}
+    assert judged(load_judged(write(tmp_path, f'question,ids\nWhat?,"{cell}"\n'))) == {
+        "What?": ["a", "b"]
+    }
 
 
 def test_one_id_may_hold_what_separates_several(tmp_path: Path) -> None:
@@ -86,9 +97,15 @@ def test_an_id_beside_ids_is_the_question_s_own(tmp_path: Path) -> None:
         ("", r"questions\.csv must hold questions, one per row; it is empty"),
         ("\n \n", "it is empty"),
         ("question,id\n", r"must hold questions with the ids of their passages; it holds none"),
-        ("question,answer\nWhat?,x\n", r"must name the columns question and id \(or ids\) .* not 'question', 'answer'"),
+        (
+            "question,answer\nWhat?,x\n",
+            r"must name the columns question and id \(or ids\) .* not 'question', 'answer'",
+        ),
         ("What?,a\nWhen?,b\n", r"must name the columns question and id .* not 'What\?', 'a'"),
-        ("question,id\nWhat?,a\nWhen?,\n", r"csv line 3: has no passage id under \"id\"\. Fill it in"),
+        (
+            "question,id\nWhat?,a\nWhen?,\n",
+            r"csv line 3: has no passage id under \"id\"\. Fill it in",
+        ),
         ("question,id\n,a\n", r"csv line 2: must have a question"),
         (
             "question,id\nWhat, and when?,a\n",
@@ -98,11 +115,16 @@ def test_an_id_beside_ids_is_the_question_s_own(tmp_path: Path) -> None:
         ('question,id\n"What?,a\nWhen?,b\n', r"line 2: cannot be read as CSV \(unexpected end"),
         ('question,id\n"What" is it?,a\n', r"line 2: cannot be read as CSV .*double the quotes"),
         ('question,ids\nWhat?,"[a"\n', r"line 2: must have ids with commas"),
-        (b"question,id\nWhat?,a\nWas hei\xdft das?,b\n", r"line 3: not valid UTF-8\. Save the table as UTF-8"),
+        (
+            b"question,id\nWhat?,a\nWas hei\xdft das?,b\n",
+            r"line 3: not valid UTF-8\. Save the table as UTF-8",
+        ),
         ("id,question,ids\nq,What?,a\nq,When?,b\n", r"line 3: the id 'q' occurs a second time"),
     ],
 )
-def test_what_is_wrong_with_a_table_is_said_by_its_line(tmp_path: Path, content: str | bytes, said: str) -> None:
+def test_what_is_wrong_with_a_table_is_said_by_its_line(
+    tmp_path: Path, content: str | bytes, said: str
+) -> None:
     with pytest.raises(ConfigError, match=said):
         load_judged(write(tmp_path, content))
 
@@ -117,7 +139,10 @@ def test_a_row_over_several_lines_is_called_by_its_first(tmp_path: Path) -> None
     [
         [{"question": HEALTH, "id": "health"}, {"query": FEE, "id": "fees"}],
         [{"text": HEALTH, "ids": ["health"]}, {"question": FEE, "relevant": "fees"}],
-        [{"_id": "q1", "question": HEALTH, "relevant": ["health"]}, {"id": 2, "question": FEE, "ids": ["fees"]}],
+        [
+            {"_id": "q1", "question": HEALTH, "relevant": ["health"]},
+            {"id": 2, "question": FEE, "ids": ["fees"]},
+        ],
     ],
 )
 @pytest.mark.parametrize("as_list", [True, False])
@@ -169,8 +194,13 @@ def test_a_file_where_a_data_set_is_needed_says_how_to_measure_a_function(tmp_pa
 
 def test_the_same_table_serves_check_and_compare(tmp_path: Path) -> None:
     path = write(tmp_path, f'question,id,answer\n{HEALTH},health,None.\n"{FEE}",fees,120 euros.\n')
-    assert read_ask_file(path) == [{"question": text, "relevant": ids} for text, ids in EXPECTED.items()]
-    assert {one.text: one.reference for one in load_questions(path)} == {HEALTH: "None.", FEE: "120 euros."}
+    assert read_ask_file(path) == [
+        {"question": text, "relevant": ids} for text, ids in EXPECTED.items()
+    ]
+    assert {one.text: one.reference for one in load_questions(path)} == {
+        HEALTH: "None.",
+        FEE: "120 euros.",
+    }
 
 
 TEXTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=60).filter(str.strip)
@@ -198,7 +228,8 @@ def test_whatever_is_written_as_csv_is_read_as_it_was(
 
 @given(
     st.one_of(
-        st.binary(max_size=200), st.text(max_size=200).map(lambda it: f"question,id\n{it}".encode("utf-8", "replace"))
+        st.binary(max_size=200),
+        st.text(max_size=200).map(lambda it: f"question,id\n{it}".encode("utf-8", "replace")),
     )
 )
 def test_any_bytes_are_read_or_refused(content: bytes) -> None:
@@ -208,4 +239,6 @@ def test_any_bytes_are_read_or_refused(content: bytes) -> None:
             # Whatever else it raised would be a fault of ours.
             with suppress(ConfigError):
                 data = load_judged(path)
-                assert all(data.qrels[question.id] and question.text.strip() for question in data.questions)
+                assert all(
+                    data.qrels[question.id] and question.text.strip() for question in data.questions
+                )

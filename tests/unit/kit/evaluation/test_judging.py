@@ -21,17 +21,34 @@ from qtmiddleware.providers.llms.callable import CallableModel
 from qtmiddleware.providers.llms.recorded import RecordedModel, RecordingModel
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline, Message
-from tests.support.judging_world import QUESTIONS, always, by_length, judge_of, long, short, shown, verdict
+from tests.support.judging_world import (
+    QUESTIONS,
+    always,
+    by_length,
+    judge_of,
+    long,
+    short,
+    shown,
+    verdict,
+)
 
 MANY = tuple(Question(f"q{n}", "What is it?", metadata={"answer": "It."}) for n in range(40))
 
 
 def judged(
-    script: Any, baseline: Any = short, challenger: Any = long, questions: Any = QUESTIONS, **options: Any
+    script: Any,
+    baseline: Any = short,
+    challenger: Any = long,
+    questions: Any = QUESTIONS,
+    **options: Any,
 ) -> Judged:
     model = script if isinstance(script, ScriptedModel) else judge_of(script)
     return judge(
-        baseline, challenger, questions, model, **{"baseline_name": "raw", "challenger_name": "combined", **options}
+        baseline,
+        challenger,
+        questions,
+        model,
+        **{"baseline_name": "raw", "challenger_name": "combined", **options},
     )
 
 
@@ -62,7 +79,11 @@ def test_neither_in_both_orders_is_a_tie_and_no_flip() -> None:
 
 def test_better_in_one_order_and_neither_in_the_other_is_a_flip() -> None:
     def half(prompt: Prompt) -> Any:
-        return verdict("A") if len(shown(prompt)["A"]) > len(shown(prompt)["B"]) else verdict("neither")
+        return (
+            verdict("A")
+            if len(shown(prompt)["A"]) > len(shown(prompt)["B"])
+            else verdict("neither")
+        )
 
     assert counts(judged(half)) == (0, 0, 8, 8, 0)
 
@@ -272,7 +293,11 @@ def test_a_judge_that_dies_later_keeps_its_verdicts(caplog: pytest.LogCaptureFix
     replies = iter(range(1000))
 
     def dying(prompt: Prompt) -> Any:
-        return by_length(prompt) if next(replies) < 8 else ModelError("unavailable", "the service is down")
+        return (
+            by_length(prompt)
+            if next(replies) < 8
+            else ModelError("unavailable", "the service is down")
+        )
 
     def noting(question: Question) -> str:
         answered.append(question.id)
@@ -304,7 +329,11 @@ def test_a_function_that_hangs_is_not_waited_for() -> None:
 
 def test_progress_is_told_of_questions_with_a_reference() -> None:
     told: list[tuple[int, int]] = []
-    judged(by_length, questions=[*QUESTIONS, Question("x", "?")], progress=lambda *count: told.append(count))
+    judged(
+        by_length,
+        questions=[*QUESTIONS, Question("x", "?")],
+        progress=lambda *count: told.append(count),
+    )
     assert told == [(2, 8), (4, 8), (6, 8), (8, 8)]
 
 
@@ -324,9 +353,18 @@ def test_impossible_options_are_named(options: dict[str, Any], said: str) -> Non
 
 def test_a_recording_of_a_judge_tells_the_two_orders_apart(tmp_path: Path) -> None:
     file = tmp_path / "replies.jsonl"
-    recording = RecordingModel(judge_of(lambda prompt: {key: str(it) for key, it in by_length(prompt).items()}), file)
+    recording = RecordingModel(
+        judge_of(lambda prompt: {key: str(it) for key, it in by_length(prompt).items()}), file
+    )
     live = judge(short, long, QUESTIONS, recording, baseline_name="a", challenger_name="b")
-    replayed = judge(short, long, QUESTIONS, RecordedModel.from_file(file), baseline_name="a", challenger_name="b")
+    replayed = judge(
+        short,
+        long,
+        QUESTIONS,
+        RecordedModel.from_file(file),
+        baseline_name="a",
+        challenger_name="b",
+    )
     assert replayed.verdicts == live.verdicts
     assert live.wins == 8
 
@@ -335,7 +373,9 @@ def test_an_asynchronous_judge_is_asked_as_any_other() -> None:
     async def reply(messages: list[dict[str, str]]) -> str:
         return '{"winner": "tie"}'
 
-    made = judge(short, long, QUESTIONS, CallableModel(reply), baseline_name="a", challenger_name="b")
+    made = judge(
+        short, long, QUESTIONS, CallableModel(reply), baseline_name="a", challenger_name="b"
+    )
     assert made.verdicts
 
 
@@ -355,13 +395,19 @@ def test_the_summary_says_who_won_and_what_to_think_of_it() -> None:
     undecided = judged(always("A")).summary()
     assert "no significant difference (p = 1, sign test)" in undecided
     assert undecided.endswith("The verdict changed when the answers were swapped: 8.")
-    assert judged(by_length, questions=[]).summary().startswith("judge-1 judged none of the 0 questions")
+    assert (
+        judged(by_length, questions=[])
+        .summary()
+        .startswith("judge-1 judged none of the 0 questions")
+    )
 
 
 def test_the_result_as_data_is_json_with_the_judges_reasons_and_holds_no_answers() -> None:
     result = judged(by_length)
     data = json.loads(json.dumps(result.to_dict()))
-    assert (data["wins"], data["losses"], data["ties"], data["flips"], data["failed"]) == counts(result)
+    assert (data["wins"], data["losses"], data["ties"], data["flips"], data["failed"]) == counts(
+        result
+    )
     assert data["verdicts"][0] == {
         "question": "q0",
         "outcome": "win",
@@ -371,7 +417,10 @@ def test_the_result_as_data_is_json_with_the_judges_reasons_and_holds_no_answers
         "challengerScores": dict.fromkeys(CRITERIA, 9.0),
         "reasons": [reason.to_dict() for reason in result.verdicts[0].reasons],
     }
-    assert sorted(reason.order for reason in result.verdicts[0].reasons) == [("combined", "raw"), ("raw", "combined")]
+    assert sorted(reason.order for reason in result.verdicts[0].reasons) == [
+        ("combined", "raw"),
+        ("raw", "combined"),
+    ]
     assert data["verdicts"][0]["reasons"][0]["text"] == "For one reason or another."
     assert "It is" not in json.dumps(data) + repr(result) + repr(result.verdicts)
     assert result.verdicts[0].challenger_answer == long(QUESTIONS[0])
@@ -381,10 +430,13 @@ def test_the_result_as_data_is_json_with_the_judges_reasons_and_holds_no_answers
 @given(
     answers=st.lists(st.tuples(st.text(), st.text()), min_size=1, max_size=6),
     replies=st.lists(
-        st.text(max_size=80) | st.sampled_from([verdict("A"), verdict("B"), verdict("neither")]), min_size=1
+        st.text(max_size=80) | st.sampled_from([verdict("A"), verdict("B"), verdict("neither")]),
+        min_size=1,
     ),
 )
-def test_whatever_is_answered_and_replied_every_question_has_one_outcome(answers: Any, replies: Any) -> None:
+def test_whatever_is_answered_and_replied_every_question_has_one_outcome(
+    answers: Any, replies: Any
+) -> None:
     turn = iter(range(10**6))
     questions = [Question(str(n), "?", metadata={"answer": "Yes."}) for n in range(len(answers))]
     result = judged(
@@ -399,11 +451,19 @@ def test_whatever_is_answered_and_replied_every_question_has_one_outcome(answers
 
 
 @settings(deadline=None, max_examples=40)
-@given(answers=st.lists(st.tuples(st.text(), st.text()), min_size=1, max_size=6), seed=st.integers(0, 99))
+@given(
+    answers=st.lists(st.tuples(st.text(), st.text()), min_size=1, max_size=6),
+    seed=st.integers(0, 99),
+)
 def test_exchanging_the_systems_exchanges_wins_and_losses(answers: Any, seed: int) -> None:
     questions = [Question(str(n), "?", metadata={"answer": "Yes."}) for n in range(len(answers))]
     systems = [lambda question, side=side: answers[int(question.id)][side] for side in (0, 1)]
     one = judged(by_length, *systems, questions, seed=seed)
     other = judged(by_length, *systems[::-1], questions, seed=seed)
-    assert (one.wins, one.losses, one.ties, one.p) == (other.losses, other.wins, other.ties, other.p)
+    assert (one.wins, one.losses, one.ties, one.p) == (
+        other.losses,
+        other.wins,
+        other.ties,
+        other.p,
+    )
     assert one.baseline_scores == other.challenger_scores

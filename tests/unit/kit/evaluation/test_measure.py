@@ -11,7 +11,9 @@ from qtmiddleware.kit.evaluation import Dataset, Question, Run, measure
 from qtmiddleware.protocols import Passage
 
 PASSAGES = tuple(Passage(id_, id_) for id_ in "abcd")
-DATA = Dataset("four", PASSAGES, tuple(Question(id_, id_) for id_ in "abcd"), {id_: {id_: 1} for id_ in "abcd"})
+DATA = Dataset(
+    "four", PASSAGES, tuple(Question(id_, id_) for id_ in "abcd"), {id_: {id_: 1} for id_ in "abcd"}
+)
 
 
 def second(question: Question) -> list[tuple[str, float]]:
@@ -34,7 +36,9 @@ def test_systems_are_measured_against_the_baseline() -> None:
     assert ours.added_ms.p50 == pytest.approx(200.0)
     assert (ours.llm_calls, ours.degraded) == (8, 1)
     assert ours.runs["c"].ids == ("x", "y", "c")
-    assert ours.per_query.values["MRR@10"] == pytest.approx({"a": 1.0, "b": 0.5, "c": 1 / 3, "d": 0.0})
+    assert ours.per_query.values["MRR@10"] == pytest.approx(
+        {"a": 1.0, "b": 0.5, "c": 1 / 3, "d": 0.0}
+    )
 
 
 def test_the_baseline_neither_hurts_nor_adds() -> None:
@@ -44,20 +48,32 @@ def test_the_baseline_neither_hurts_nor_adds() -> None:
 
 def test_every_step_is_told_in_order() -> None:
     told: list[tuple[str, int, int]] = []
-    measure({"raw": second, "ours": mixed}, DATA, baseline="raw", progress=lambda *step: told.append(step))
+    measure(
+        {"raw": second, "ours": mixed},
+        DATA,
+        baseline="raw",
+        progress=lambda *step: told.append(step),
+    )
     assert told == [(name, done, 4) for name in ("raw", "ours") for done in (1, 2, 3, 4)]
 
 
 def test_the_outcome_is_plain_data() -> None:
     data = measure({"raw": second, "ours": mixed}, DATA, baseline="raw").to_dict()
     assert json.loads(json.dumps(data)) == data
-    assert (data["dataset"], data["passages"], data["questions"], data["baseline"]) == ("four", 4, 4, "raw")
+    assert (data["dataset"], data["passages"], data["questions"], data["baseline"]) == (
+        "four",
+        4,
+        4,
+        "raw",
+    )
     assert [system["name"] for system in data["systems"]] == ["raw", "ours"]
     assert data["systems"][1]["hurtRate"] == 0.5
 
 
 def test_an_unknown_baseline_is_refused_before_anything_runs() -> None:
-    with pytest.raises(ConfigError, match="baseline must be the name of a system, not 'nobody'") as caught:
+    with pytest.raises(
+        ConfigError, match="baseline must be the name of a system, not 'nobody'"
+    ) as caught:
         measure({"raw": lambda question: pytest.fail("ran")}, DATA, baseline="nobody")
     assert caught.value.allowed == "raw"
 
@@ -87,9 +103,13 @@ def test_a_failure_says_which_system_and_question_it_came_of() -> None:
 
 
 @pytest.mark.parametrize("grade", [0, -1])
-def test_judgements_under_which_nothing_is_relevant_are_refused_before_anything_runs(grade: int) -> None:
+def test_judgements_under_which_nothing_is_relevant_are_refused_before_anything_runs(
+    grade: int,
+) -> None:
     data = Dataset("none", PASSAGES, DATA.questions, {id_: {id_: grade} for id_ in "abcd"})
-    with pytest.raises(ConfigError, match="the data set none must have a passage with a grade above 0"):
+    with pytest.raises(
+        ConfigError, match="the data set none must have a passage with a grade above 0"
+    ):
         measure({"raw": lambda question: pytest.fail("ran")}, data, baseline="raw")
 
 
@@ -120,7 +140,9 @@ def test_a_name_that_was_not_compared_is_a_key_error() -> None:
 
 
 @pytest.mark.parametrize("package", ["ir_measures", "scipy"])
-def test_a_missing_package_is_told_before_anything_runs(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+def test_a_missing_package_is_told_before_anything_runs(
+    monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtra, match=r"qtmiddleware\[eval\]"):
         measure({"raw": lambda question: pytest.fail("ran")}, DATA, baseline="raw")
@@ -131,5 +153,7 @@ def test_of_several_systems_the_probabilities_are_corrected_for_their_number() -
         return Run((question.id,))
 
     found = measure({"raw": second, "first": first, "mixed": mixed}, DATA, baseline="raw")
-    assert found["first"].difference.p_holm == pytest.approx(min(1.0, 2 * found["first"].difference.p))
+    assert found["first"].difference.p_holm == pytest.approx(
+        min(1.0, 2 * found["first"].difference.p)
+    )
     assert found["raw"].difference.p_holm == 1.0

@@ -31,7 +31,9 @@ def test_only_the_first_ten_count() -> None:
 
 
 def test_a_question_that_found_nothing_counts_0_and_an_unjudged_one_not_at_all() -> None:
-    found = evaluate({"a": {"p": 1}, "b": {"p": 1}, "c": {"p": 1}}, {"a": ["p"], "b": [], "unjudged": ["p"]})
+    found = evaluate(
+        {"a": {"p": 1}, "b": {"p": 1}, "c": {"p": 1}}, {"a": ["p"], "b": [], "unjudged": ["p"]}
+    )
     assert found.values["nDCG@10"] == {"a": 1.0, "b": 0.0, "c": 0.0}
     assert found.means["nDCG@10"] == pytest.approx(1 / 3)
 
@@ -52,4 +54,6 @@ def test_an_id_found_twice_counts_once_where_it_first_stands() -> None:
 
 @given(st.permutations(["zebra", "apple", "mango", "10", "9"]))
 def test_the_place_decides_and_not_the_id(ids: list[str]) -> None:
-    assert evaluate({"q": {"apple": 1}}, {"q": ids}).means["MRR@10"] == pytest.approx(1 / (ids.index("apple") + 1))
+    assert evaluate({"q": {"apple": 1}}, {"q": ids}).means["MRR@10"] == pytest.approx(
+        1 / (ids.index("apple") + 1)
+    )

@@ -19,7 +19,9 @@ from tests.support.retrieval_world import PASSAGES, QUERY, scripted, search
 
 def retrieve(fn: Any, settings: Any, query: str = QUERY, top_k: int = 4) -> Retrieval:
     found: Retrieval = (
-        qtm.QueryMiddleware(settings, client=ScriptedModel(scripted)).wrap(fn).retrieve(query, top_k=top_k)
+        qtm.QueryMiddleware(settings, client=ScriptedModel(scripted))
+        .wrap(fn)
+        .retrieve(query, top_k=top_k)
     )
     return found
 
@@ -52,8 +54,12 @@ def test_each_passage_is_told_with_the_searches_that_found_it_and_the_words_it_h
 
 
 @pytest.mark.parametrize("method", ["anchored", "rrf", "weighted_rrf"])
-def test_what_each_search_and_the_keywords_added_is_what_the_scores_are_made_of(method: str) -> None:
-    found, moved = move({"transformationType": "decompose", "escalation": "always", "fusion": {"method": method}})
+def test_what_each_search_and_the_keywords_added_is_what_the_scores_are_made_of(
+    method: str,
+) -> None:
+    found, moved = move(
+        {"transformationType": "decompose", "escalation": "always", "fusion": {"method": method}}
+    )
     rests = []
     for it in (*moved.passages, *moved.dropped):
         assert it.fused_score is not None
@@ -73,9 +79,16 @@ def test_a_reranker_s_place_is_told_and_named_where_it_decides() -> None:
         return [float("Cats" in text) for text in texts]
 
     wrapped = qtm.QueryMiddleware({"rerank": {"enabled": True}}, reranker=prefer_cats).wrap(search)
-    moved = explain_movement(wrapped.retrieve(QUERY, top_k=4), retrieve(search, SYSTEMS["raw"]).matches)
+    moved = explain_movement(
+        wrapped.retrieve(QUERY, top_k=4), retrieve(search, SYSTEMS["raw"]).matches
+    )
     first = moved.passages[0]
-    assert (first.match.id, first.before, first.reranked_place, first.rerank_score) == ("cats", None, 1, 1.0)
+    assert (first.match.id, first.before, first.reranked_place, first.rerank_score) == (
+        "cats",
+        None,
+        1,
+        1.0,
+    )
     assert first.why.endswith("the reranker puts it 1st")
     assert moved.passages[1].why.startswith("from 1st to 2nd: passed by the passage now 1st")
 
@@ -99,7 +112,11 @@ def test_what_nothing_was_done_with_stays_where_it_is() -> None:
 
 
 def test_lists_one_after_the_other_tell_a_passage_once() -> None:
-    settings = {"transformationType": "rewrite", "escalation": "always", "fusion": {"method": "concat"}}
+    settings = {
+        "transformationType": "rewrite",
+        "escalation": "always",
+        "fusion": {"method": "concat"},
+    }
     _, moved = move(settings)
     assert len(moved.passages) == 8
     assert moved.passages[0].why == "stays 1st"
@@ -112,9 +129,10 @@ def test_lists_one_after_the_other_tell_a_passage_once() -> None:
 def test_chunks_that_share_an_id_are_followed_each_by_itself() -> None:
     def chunks(query: str, top_k: int = 2) -> list[dict[str, Any]]:
         texts = ["A chunk about cats", "Jaco has no health concerns", "Another one"]
-        return [{"id": "doc", "score": 1 - at / 10 if at < 2 else 0.1, "text": text} for at, text in enumerate(texts)][
-            :top_k
-        ]
+        return [
+            {"id": "doc", "score": 1 - at / 10 if at < 2 else 0.1, "text": text}
+            for at, text in enumerate(texts)
+        ][:top_k]
 
     _, moved = move({}, chunks, top_k=2)
     assert [(it.match.text, it.before) for it in moved.passages] == [
@@ -125,10 +143,16 @@ def test_chunks_that_share_an_id_are_followed_each_by_itself() -> None:
 
 
 IDS = st.sampled_from("abcdef")
-ROW = st.fixed_dictionaries({"id": IDS, "text": st.sampled_from(["jaco", "health vet", "cats", ""])})
+ROW = st.fixed_dictionaries(
+    {"id": IDS, "text": st.sampled_from(["jaco", "health vet", "cats", ""])}
+)
 
 
-@given(st.lists(ROW, max_size=8), st.lists(ROW, max_size=8), st.sampled_from(["anchored", "rrf", "max", "concat"]))
+@given(
+    st.lists(ROW, max_size=8),
+    st.lists(ROW, max_size=8),
+    st.sampled_from(["anchored", "rrf", "max", "concat"]),
+)
 def test_whatever_is_found_every_passage_of_both_lists_is_told_once(
     first: list[dict[str, Any]], second: list[dict[str, Any]], method: str
 ) -> None:
@@ -136,7 +160,11 @@ def test_whatever_is_found_every_passage_of_both_lists_is_told_once(
         rows = first if query == QUERY else second
         return [{**row, "score": 1.0 - at / 10} for at, row in enumerate(rows)][:top_k]
 
-    settings = {"transformationType": "rewrite", "escalation": "always", "fusion": {"method": method}}
+    settings = {
+        "transformationType": "rewrite",
+        "escalation": "always",
+        "fusion": {"method": method},
+    }
     found = retrieve(ask, settings, top_k=3)
     plain = retrieve(ask, SYSTEMS["raw"], top_k=3).matches
     for moved in (explain_movement(found, plain), explain_movement(found)):

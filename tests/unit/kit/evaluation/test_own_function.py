@@ -23,7 +23,10 @@ from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Message, Variant
 from tests.support.retrieval_world import scripted, search
 
-QUERIES = {f"q{number}": text for number, text in enumerate(["What does Jaco eat?", "What is the fee?"] * 4)}
+QUERIES = {
+    f"q{number}": text
+    for number, text in enumerate(["What does Jaco eat?", "What is the fee?"] * 4)
+}
 QRELS = {id_: {("food", "fees")[number % 2]: 1} for number, id_ in enumerate(QUERIES)}
 DATA = Dataset("own", (), tuple(Question(*one) for one in QUERIES.items()), QRELS)
 FREE_SYSTEMS = chosen(FREE)
@@ -54,7 +57,10 @@ def test_questions_the_function_fails_on_are_counted_noted_and_left_out_of_every
     # The second question as it is, and another of the first system's seven that are left.
     found = compare(failing_on(2, 9), QUERIES, QRELS, ["rules"])
     assert found.questions == 6
-    assert [(score.name, score.failed, len(score.runs)) for score in found.systems] == [("raw", 1, 6), ("rules", 1, 6)]
+    assert [(score.name, score.failed, len(score.runs)) for score in found.systems] == [
+        ("raw", 1, 6),
+        ("rules", 1, 6),
+    ]
     (note,) = found.notes
     assert note == (
         "2 of 8 questions failed and are not counted: raw on 'q1' (TimeoutError: no answer from the "
@@ -117,7 +123,9 @@ def test_ids_that_no_judgement_knows_end_it_after_twenty_questions_with_one_of_e
         return [{"id": "chunk-1", "score": 1.0, "text": "Jaco eats."}]
 
     queries = {f"{number}": f"What does Jaco eat on day {number}?" for number in range(60)}
-    with pytest.raises(ConfigError, match=r"They name 'food', for example; the function returned 'chunk-1'"):
+    with pytest.raises(
+        ConfigError, match=r"They name 'food', for example; the function returned 'chunk-1'"
+    ):
         compare(other, queries, {id_: {"food": 1} for id_ in queries})
     assert len(asked) == 20
 
@@ -132,7 +140,9 @@ def test_few_questions_that_find_nothing_relevant_may_still_be_hard_ones() -> No
 
 def open_own(fn: Any, cache: Path, data: Dataset = DATA, **options: Any) -> Any:
     source = FunctionSource(fn, "app:find", **options)
-    return open_function(source, data, settings=Settings(), model=ScriptedModel(scripted), cache=cache)
+    return open_function(
+        source, data, settings=Settings(), model=ScriptedModel(scripted), cache=cache
+    )
 
 
 @contextmanager
@@ -148,7 +158,9 @@ def run_half(own: Any, settings: Any) -> None:
         own.system(settings)(question)
 
 
-def test_what_was_found_before_an_interruption_is_not_searched_again_and_forgotten_at_the_end(tmp_path: Path) -> None:
+def test_what_was_found_before_an_interruption_is_not_searched_again_and_forgotten_at_the_end(
+    tmp_path: Path,
+) -> None:
     asked: list[str] = []
 
     def listening(query: str, top_k: int = 4) -> list[dict[str, Any]]:
@@ -191,7 +203,9 @@ def test_a_gate_is_always_asked_anew_and_a_failure_too(tmp_path: Path) -> None:
         assert not len(own.memory)
 
 
-def test_wrong_settings_are_no_failure_of_one_question_and_leave_nothing_behind(tmp_path: Path) -> None:
+def test_wrong_settings_are_no_failure_of_one_question_and_leave_nothing_behind(
+    tmp_path: Path,
+) -> None:
     def measure_hybrid() -> None:
         with open_own(find, tmp_path) as own:
             run_half(own, SYSTEMS["rules"])
@@ -218,14 +232,17 @@ RUNS = st.builds(
     cost_usd=st.none() | NUMBERS,
     stages=st.dictionaries(st.text(max_size=9), NUMBERS, max_size=3),
     variants=st.lists(
-        st.builds(Variant, st.sampled_from(["original", "hyde"]), st.text(max_size=30), NUMBERS), max_size=2
+        st.builds(Variant, st.sampled_from(["original", "hyde"]), st.text(max_size=30), NUMBERS),
+        max_size=2,
     ).map(tuple),
     searches=st.none() | st.integers(0, 9),
 )
 
 
 @given(RUNS, RUNS)
-def test_what_is_kept_is_read_as_it_was(tmp_path_factory: pytest.TempPathFactory, first: Run, second: Run) -> None:
+def test_what_is_kept_is_read_as_it_was(
+    tmp_path_factory: pytest.TempPathFactory, first: Run, second: Run
+) -> None:
     folder = tmp_path_factory.mktemp("runs")
     kept = KeptRuns(folder, ["x"])
     kept.remember("rules", "q1", first)
@@ -245,13 +262,22 @@ def test_what_is_kept_is_read_as_it_was(tmp_path_factory: pytest.TempPathFactory
 def test_searches_are_counted_at_most_and_priced(tmp_path: Path) -> None:
     history = (Message("user", "Who is Jaco?"),)
     data = Dataset(
-        "own", (), (*DATA.questions, Question("later", "And his food?", history)), {**QRELS, "later": {"food": 1}}
+        "own",
+        (),
+        (*DATA.questions, Question("later", "And his food?", history)),
+        {**QRELS, "later": {"food": 1}},
     )
     settings = Settings()
     source = FunctionSource(find, "app:find")
     for price in (None, 16.0):
-        priced = qtm.Config.load({"store": {"readPrice": price}}, environ={}).settings if price else settings
-        with open_function(source, data, settings=priced, model=ScriptedModel(scripted), cache=tmp_path) as own:
+        priced = (
+            qtm.Config.load({"store": {"readPrice": price}}, environ={}).settings
+            if price
+            else settings
+        )
+        with open_function(
+            source, data, settings=priced, model=ScriptedModel(scripted), cache=tmp_path
+        ) as own:
             free = forecast_searches(own, data, FREE_SYSTEMS, has_model=True)
             deep = forecast_searches(own, data, FREE_SYSTEMS, has_model=True, deep=True)
             model = forecast_searches(own, data, chosen(["combined"]), has_model=True)
@@ -259,7 +285,9 @@ def test_searches_are_counted_at_most_and_priced(tmp_path: Path) -> None:
         assert free.usd == (None if price is None else pytest.approx(27 * 16 / 1e6))
 
 
-@pytest.mark.parametrize("system", ["raw", "rules", "rewrite", "decompose", "all", "combined", "hyde", SEEDS])
+@pytest.mark.parametrize(
+    "system", ["raw", "rules", "rewrite", "decompose", "all", "combined", "hyde", SEEDS]
+)
 def test_no_question_makes_more_searches_than_were_told(tmp_path: Path, system: str) -> None:
     calls = 0
 
@@ -284,7 +312,9 @@ def test_the_seeds_search_what_the_model_wrote_instead_of_the_question() -> None
         return search(query, top_k)
 
     question = "Does Jaco have any health concerns?"
-    found = compare(listening, {"q": question}, {"q": {"health": 1}}, [SEEDS], client=ScriptedModel(scripted))
+    found = compare(
+        listening, {"q": question}, {"q": {"health": 1}}, [SEEDS], client=ScriptedModel(scripted)
+    )
     assert [score.name for score in found.systems] == ["raw", SEEDS]
     assert found[SEEDS].llm_calls == 3
     kinds = [variant.kind for variant in found[SEEDS].runs["q"].variants]

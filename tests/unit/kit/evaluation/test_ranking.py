@@ -35,7 +35,10 @@ def letters(prompt: Prompt) -> dict[str, str]:
 
 def ranked_as(prompt: Prompt, groups: Sequence[Sequence[str]]) -> Mapping[str, Any]:
     """What a judge replies who ranks these groups of letters."""
-    return {**rank_by_words(shown(prompt)), "ranking": " > ".join(" = ".join(it) for it in groups if it)}
+    return {
+        **rank_by_words(shown(prompt)),
+        "ranking": " > ".join(" = ".join(it) for it in groups if it),
+    }
 
 
 def first_is_best(prompt: Prompt) -> Mapping[str, Any]:
@@ -54,7 +57,11 @@ def longer_is_better(prompt: Prompt) -> Mapping[str, Any]:
 
 def named_is_best(prompt: Prompt) -> Mapping[str, Any]:
     """Prefers whatever speaks of the system called rules, wherever that may be told."""
-    told = {name for name, text in letters(prompt).items() if "rules" in text or f"{name} is rules" in prompt.system}
+    told = {
+        name
+        for name, text in letters(prompt).items()
+        if "rules" in text or f"{name} is rules" in prompt.system
+    }
     return ranked_as(prompt, [sorted(told), [name for name in letters(prompt) if name not in told]])
 
 
@@ -76,7 +83,9 @@ def test_systems_are_ranked_by_both_orders_and_the_judges_words_are_kept() -> No
         "Ahead of raw by more than chance: rules, rewrite."
     )
     assert len(model.prompts) == 2 * len(QUESTIONS)
-    assert not any(name in prompt.system + prompt.user for prompt in model.prompts for name in ANSWERS)
+    assert not any(
+        name in prompt.system + prompt.user for prompt in model.prompts for name in ANSWERS
+    )
     json.dumps(ranked.to_dict())
 
 
@@ -91,10 +100,17 @@ def test_a_judge_that_goes_by_position_leaves_no_order() -> None:
 
 def many(count: int) -> tuple[Sequence[Question], dict[str, dict[str, str]]]:
     questions = [
-        Question(f"m{at}", f"What is number {at}?", metadata={"answer": f"It is {at}."}) for at in range(count)
+        Question(f"m{at}", f"What is number {at}?", metadata={"answer": f"It is {at}."})
+        for at in range(count)
     ]
-    words = {"raw": "No idea.", "rules": "It is {}, and the vet said so in May.", "rewrite": "It is {}, says the vet."}
-    return questions, {name: {it.id: text.format(it.id[1:]) for it in questions} for name, text in words.items()}
+    words = {
+        "raw": "No idea.",
+        "rules": "It is {}, and the vet said so in May.",
+        "rewrite": "It is {}, says the vet.",
+    }
+    return questions, {
+        name: {it.id: text.format(it.id[1:]) for it in questions} for name, text in words.items()
+    }
 
 
 @pytest.mark.parametrize("repeats", [2, 6])
@@ -102,7 +118,9 @@ def test_who_is_shown_first_gains_nothing_by_it(repeats: int) -> None:
     questions, answers = many(60)
     ranked = rank(questions, answers, judge_of(only_first_is_best), repeats=repeats)
     assert not any(it.is_ahead for it in ranked.standings)
-    assert all(low < 2.0 < high for low, high in (it.interval for it in ranked.standings if it.interval))
+    assert all(
+        low < 2.0 < high for low, high in (it.interval for it in ranked.standings if it.interval)
+    )
 
 
 def test_who_is_longer_gains_nothing_as_a_judge_that_goes_by_length_is_found_out() -> None:
@@ -133,7 +151,9 @@ def test_repeats_are_half_reversed_and_agreement_is_measured_between_them() -> N
     assert len(orders) == 4
     assert orders[1] == orders[0][::-1]
     assert orders[3] == orders[2][::-1]
-    assert one.agreement == 0.5  # three of the six pairs of repeats say the same of every pair of answers
+    assert (
+        one.agreement == 0.5
+    )  # three of the six pairs of repeats say the same of every pair of answers
     for count in (0, 3):
         with pytest.raises(ConfigError, match="even number"):
             rank(QUESTIONS, ANSWERS, model, repeats=count)
@@ -142,7 +162,12 @@ def test_repeats_are_half_reversed_and_agreement_is_measured_between_them() -> N
 def test_places_and_leads_have_intervals_over_the_questions() -> None:
     ranked = rank(QUESTIONS, ANSWERS, judge_of(by_words))
     rules, rewrite, raw = ranked.standings
-    assert (rules.interval, rules.lead, rules.lead_interval, rules.is_ahead) == ((1.0, 1.0), 2.0, (2.0, 2.0), True)
+    assert (rules.interval, rules.lead, rules.lead_interval, rules.is_ahead) == (
+        (1.0, 1.0),
+        2.0,
+        (2.0, 2.0),
+        True,
+    )
     assert (rewrite.lead, raw.lead, raw.is_ahead) == (1.0, None, False)
     one = rank(QUESTIONS[:1], ANSWERS, judge_of(by_words)).standings[0]
     assert not one.is_ahead  # one question says nothing of the next
@@ -157,7 +182,9 @@ def test_equal_answers_share_a_place_and_are_shown_once() -> None:
         ("rewrite", 3),
         ("raw", 4),
     ]
-    assert {len([name for name in shown(prompt) if len(name) == 1]) for prompt in model.prompts} == {4}
+    assert {
+        len([name for name in shown(prompt) if len(name) == 1]) for prompt in model.prompts
+    } == {4}
     equal = rank(QUESTIONS[:1], {"raw": ANSWERS["raw"], "again": ANSWERS["raw"]}, model)
     assert [it.rank for it in equal.standings] == [1, 1]
     assert len(model.prompts) == 2
@@ -186,7 +213,11 @@ def test_a_judge_that_dies_later_keeps_what_it_ranked_and_is_not_asked_on() -> N
     replies = iter(range(1_000))
 
     def dying(prompt: Prompt) -> Any:
-        return by_words(prompt) if next(replies) < 8 else ModelError("unavailable", "the service is down")
+        return (
+            by_words(prompt)
+            if next(replies) < 8
+            else ModelError("unavailable", "the service is down")
+        )
 
     model = judge_of(dying)
     ranked = rank(questions, answers, model, concurrency=1)
@@ -203,7 +234,11 @@ def test_a_key_that_is_refused_later_ends_the_ranking_with_what_there_is() -> No
     replies = iter(range(1_000))
 
     def refusing(prompt: Prompt) -> Any:
-        return by_words(prompt) if next(replies) < 2 else ModelError("unauthorized", "rejected the key")
+        return (
+            by_words(prompt)
+            if next(replies) < 2
+            else ModelError("unauthorized", "rejected the key")
+        )
 
     ranked = rank(QUESTIONS, ANSWERS, judge_of(refusing), concurrency=1)
     assert [one.error for one in ranked.questions] == ["", "unauthorized", *["cancelled"] * 6]

@@ -27,7 +27,11 @@ seeds = st.integers(0, 3)
 
 
 def compare_one(
-    before: Mapping[str, float], after: Mapping[str, float], rule: Rule | None = None, *, seed: int = 0
+    before: Mapping[str, float],
+    after: Mapping[str, float],
+    rule: Rule | None = None,
+    *,
+    seed: int = 0,
 ) -> Change:
     (change,) = find_changes({"rules": before}, {"rules": after}, rule, seed=seed)
     return change
@@ -59,7 +63,8 @@ def test_a_significant_loss_is_worse() -> None:
 def test_many_questions_that_lose_a_little_are_worse_although_a_few_gain_much() -> None:
     before = {f"q{number}": 0.5 for number in range(100)}
     after = {
-        id_: 0.45 if number < 40 else 1.0 if number < 45 else 0.5 for number, (id_, _) in enumerate(before.items())
+        id_: 0.45 if number < 40 else 1.0 if number < 45 else 0.5
+        for number, (id_, _) in enumerate(before.items())
     }
     change = compare_one(before, after)
     assert (change.verdict, change.has_lost, change.has_more_worse) == ("worse", False, True)
@@ -68,7 +73,10 @@ def test_many_questions_that_lose_a_little_are_worse_although_a_few_gain_much() 
 
 def test_a_few_large_losses_among_many_small_gains_are_worse_by_the_mean_alone() -> None:
     before = dict.fromkeys((f"q{number}" for number in range(60)), 0.9)
-    after = {id_: 0.0 if number < 12 else 0.91 if number < 26 else 0.9 for number, id_ in enumerate(before)}
+    after = {
+        id_: 0.0 if number < 12 else 0.91 if number < 26 else 0.9
+        for number, id_ in enumerate(before)
+    }
     change = compare_one(before, after)
     assert (change.verdict, change.has_lost, change.has_more_worse) == ("worse", True, False)
 
@@ -94,7 +102,9 @@ def test_a_fixed_bound_allows_exactly_that_loss_of_the_mean() -> None:
 
 def test_both_tests_of_every_system_that_changed_are_corrected_for_and_no_other() -> None:
     before, after = shifted(9, 1)
-    still, moved = ({f"system {number}": values for number in range(5)} for values in (before, after))
+    still, moved = (
+        {f"system {number}": values for number in range(5)} for values in (before, after)
+    )
     alone = compare_one(before, after)
     beside_still = find_changes({"rules": before, **still}, {"rules": after, **still})[0]
     beside_moved = find_changes({"rules": before, **still}, {"rules": after, **moved})[0]
@@ -119,12 +129,19 @@ def test_equal_runs_are_never_worse(pairs: dict[str, tuple[float, float]], seed:
     before = {id_: value for id_, (value, _) in pairs.items()}
     change = compare_one(before, dict(before), seed=seed)
     assert change.verdict == ("not worse" if len(before) >= FEW else "inconclusive")
-    assert (change.worse, change.better, change.difference.p_holm, change.sign_p) == (0, 0, 1.0, 1.0)
+    assert (change.worse, change.better, change.difference.p_holm, change.sign_p) == (
+        0,
+        0,
+        1.0,
+        1.0,
+    )
 
 
 @settings(max_examples=40, deadline=None)
 @given(runs, seeds)
-def test_the_way_back_is_the_way_there_with_its_signs_turned(pairs: dict[str, tuple[float, float]], seed: int) -> None:
+def test_the_way_back_is_the_way_there_with_its_signs_turned(
+    pairs: dict[str, tuple[float, float]], seed: int
+) -> None:
     before, after = ({id_: pair[side] for id_, pair in pairs.items()} for side in (0, 1))
     there, back = compare_one(before, after, seed=seed), compare_one(after, before, seed=seed)
     assert (there.worse, there.better) == (back.better, back.worse)
@@ -139,11 +156,15 @@ def test_the_way_back_is_the_way_there_with_its_signs_turned(pairs: dict[str, tu
 
 @settings(max_examples=40, deadline=None)
 @given(runs, st.randoms(use_true_random=False))
-def test_the_order_of_the_questions_has_no_influence(pairs: dict[str, tuple[float, float]], chance: Any) -> None:
+def test_the_order_of_the_questions_has_no_influence(
+    pairs: dict[str, tuple[float, float]], chance: Any
+) -> None:
     before, after = ({id_: pair[side] for id_, pair in pairs.items()} for side in (0, 1))
     ids = list(pairs)
     chance.shuffle(ids)
-    mixed = compare_one({id_: before[id_] for id_ in ids}, {id_: after[id_] for id_ in reversed(ids)})
+    mixed = compare_one(
+        {id_: before[id_] for id_ in ids}, {id_: after[id_] for id_ in reversed(ids)}
+    )
     assert mixed == compare_one(before, after)
     assert mixed.list_worst() == compare_one(before, after).list_worst()
 
@@ -228,19 +249,32 @@ Break = Callable[[Path], object]
         (lambda file: file.write_text("[]"), "must hold what qtm bench --json prints"),
         (lambda file: file.write_text('"text"'), "must hold what qtm bench --json prints"),
         (lambda file: file.write_text('{"systems": []}'), "must hold what qtm bench --json prints"),
-        (lambda file: file.write_text(json.dumps({"systems": [{"name": "raw", "means": {}}]})), "must hold what"),
+        (
+            lambda file: file.write_text(json.dumps({"systems": [{"name": "raw", "means": {}}]})),
+            "must hold what",
+        ),
         (lambda file: file.write_text(json.dumps(plain(systems=None))), "must hold what qtm bench"),
-        (lambda file: file.write_text(json.dumps(plain(systems=plain()["systems"] * 2))), "must hold what qtm bench"),
+        (
+            lambda file: file.write_text(json.dumps(plain(systems=plain()["systems"] * 2))),
+            "must hold what qtm bench",
+        ),
         (lambda file: file.write_text(json.dumps(plain(dataHash=1))), "must hold what qtm bench"),
-        (lambda file: file.write_text(json.dumps(plain(fingerprints={"questions": 1}))), "must hold what qtm bench"),
+        (
+            lambda file: file.write_text(json.dumps(plain(fingerprints={"questions": 1}))),
+            "must hold what qtm bench",
+        ),
         (lambda file: file.write_text(json.dumps(plain(systems=[]))), "must hold judged questions"),
         (
-            lambda file: file.write_text(json.dumps(plain(systems=[{"name": "raw", "perQuery": {PRIMARY: {}}}]))),
+            lambda file: file.write_text(
+                json.dumps(plain(systems=[{"name": "raw", "perQuery": {PRIMARY: {}}}]))
+            ),
             "must hold judged questions",
         ),
     ],
 )
-def test_a_file_that_is_no_baseline_is_refused_with_what_to_do(tmp_path: Path, make: Break, said: str) -> None:
+def test_a_file_that_is_no_baseline_is_refused_with_what_to_do(
+    tmp_path: Path, make: Break, said: str
+) -> None:
     file = tmp_path / "base.json"
     make(file)
     with pytest.raises(ConfigError) as raised:
@@ -251,10 +285,14 @@ def test_a_file_that_is_no_baseline_is_refused_with_what_to_do(tmp_path: Path, m
     assert raised.value.path == "--baseline"
 
 
-@pytest.mark.parametrize("value", [True, "0.5", None, -0.1, 1.5, float("nan"), float("inf"), [], {}])
+@pytest.mark.parametrize(
+    "value", [True, "0.5", None, -0.1, 1.5, float("nan"), float("inf"), [], {}]
+)
 def test_a_value_that_no_measure_has_is_refused(value: Any) -> None:
     with pytest.raises(ConfigError, match="must hold what qtm bench --json prints"):
-        Baseline.of(plain(systems=[{"name": "raw", "perQuery": {PRIMARY: {"a": value}}}]), "base.json")
+        Baseline.of(
+            plain(systems=[{"name": "raw", "perQuery": {PRIMARY: {"a": value}}}]), "base.json"
+        )
 
 
 junk = st.recursive(
@@ -262,7 +300,9 @@ junk = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(["systems", "name", "perQuery", PRIMARY, "a", "dataHash", "fingerprints"]),
+            st.sampled_from(
+                ["systems", "name", "perQuery", PRIMARY, "a", "dataHash", "fingerprints"]
+            ),
             inner,
             max_size=4,
         )
@@ -283,7 +323,10 @@ def test_any_json_is_a_baseline_or_refused(value: Any) -> None:
 
 def test_what_was_measured_on_the_same_data_in_another_order_is_compared() -> None:
     turned = replace(
-        DATA, passages=DATA.passages[::-1], questions=DATA.questions[::-1], qrels=dict(reversed(DATA.qrels.items()))
+        DATA,
+        passages=DATA.passages[::-1],
+        questions=DATA.questions[::-1],
+        qrels=dict(reversed(DATA.qrels.items())),
     )
     assert turned.data_hash != DATA.data_hash
     Baseline.of(plain(), "base.json").check_data(turned)
@@ -294,7 +337,10 @@ def test_what_was_measured_on_the_same_data_in_another_order_is_compared() -> No
     [
         (replace(DATA, passages=DATA.passages[:1]), "other passages,"),
         (replace(DATA, passages=()), "other passages,"),
-        (replace(DATA, questions=(Question("a", "Where?"), Question("b", "Why?"))), "other questions,"),
+        (
+            replace(DATA, questions=(Question("a", "Where?"), Question("b", "Why?"))),
+            "other questions,",
+        ),
         (replace(DATA, qrels={"a": {"p1": 2}, "b": {"p2": 1}}), "other judgements,"),
         (DATA.only({"a"}), "other questions and judgements,"),
     ],
@@ -339,13 +385,22 @@ def many(gain: float, count: int = 40) -> dict[str, float]:
 def gate(before: Mapping[str, float], after: Mapping[str, float], **known: Any) -> Gate:
     """The gate of a system ``rules`` that gained *before* over raw, and now gains *after*."""
     old = {**comparison(score("rules", before), score("old", before)).to_dict(), **known}
-    return apply_gate(Baseline.of(old, "base.json"), comparison(score("rules", after), score("new", after)), model="b")
+    return apply_gate(
+        Baseline.of(old, "base.json"),
+        comparison(score("rules", after), score("new", after)),
+        model="b",
+    )
 
 
 def test_the_systems_in_both_are_compared_and_the_others_named() -> None:
     found = gate(many(0.2), many(0.1))
     assert [change.name for change in found.changes] == ["raw", "rules"]
-    assert (found.verdict, found.missing, found.new, found.questions) == ("worse", ("old",), ("new",), 40)
+    assert (found.verdict, found.missing, found.new, found.questions) == (
+        "worse",
+        ("old",),
+        ("new",),
+        40,
+    )
     told = found.to_dict()
     assert json.loads(json.dumps(told)) == told
     assert told["systems"][1]["worst"][0] == {"id": "q0", "gain": pytest.approx(-0.1)}
@@ -359,7 +414,10 @@ def test_another_version_model_or_settings_are_told_and_compared() -> None:
 
 
 def test_settings_that_changed_are_told() -> None:
-    old = Baseline.of({**comparison(score("rules", many(0.1))).to_dict(), "settingsHash": {"rules": "x"}}, "b.json")
+    old = Baseline.of(
+        {**comparison(score("rules", many(0.1))).to_dict(), "settingsHash": {"rules": "x"}},
+        "b.json",
+    )
     new = replace(comparison(score("rules", many(0.1))), settings={"raw": "r", "rules": "y"})
     assert apply_gate(old, new).notes == ("The settings of rules changed.",)
 

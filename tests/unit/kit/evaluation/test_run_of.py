@@ -63,7 +63,9 @@ def test_what_was_degraded_says_so() -> None:
 
 @pytest.mark.parametrize("row", [{"text": "no id"}, {"id": "", "text": "an empty one"}])
 def test_a_passage_without_an_id_is_refused(row: dict[str, str]) -> None:
-    found = retrieved("none", ScriptedModel({}), lambda query, top_k: [{"id": "a", "text": "x"}, row])
+    found = retrieved(
+        "none", ScriptedModel({}), lambda query, top_k: [{"id": "a", "text": "x"}, row]
+    )
     with pytest.raises(ConfigError, match="no ids") as caught:
         run_of(found)
     assert caught.value.path == "fn"

@@ -17,14 +17,29 @@ from qtmiddleware.testing import ScriptedModel
 
 
 def record(
-    plain: str, ours: str, *, text: bool = True, query: str = "Who?", cost: float | None = 0.002, **shadow: Any
+    plain: str,
+    ours: str,
+    *,
+    text: bool = True,
+    query: str = "Who?",
+    cost: float | None = 0.002,
+    **shadow: Any,
 ) -> dict[str, Any]:
     """A record of the lists *plain* and *ours*, of which each passage is a letter."""
 
     def rows(names: str) -> list[dict[str, Any]]:
-        return [{"id": it, "namespace": "", **({"text": f"passage {it}"} if text else {})} for it in names]
+        return [
+            {"id": it, "namespace": "", **({"text": f"passage {it}"} if text else {})}
+            for it in names
+        ]
 
-    trace = {"searches": 2, "llm_calls": 1, "input_tokens": 100, "output_tokens": 20, "cost_usd": cost}
+    trace = {
+        "searches": 2,
+        "llm_calls": 1,
+        "input_tokens": 100,
+        "output_tokens": 20,
+        "cost_usd": cost,
+    }
     difference = {
         "plain": rows(plain), "kept": len(set(plain) & set(ours)), "same_first": plain[:1] == ours[:1],
         "same_order": plain == ours, "plain_ms": 40.0, "dropped": 0, **shadow,
@@ -36,7 +51,9 @@ def record(
 
 
 def write(path: Path, *records: Any) -> Path:
-    path.write_text("".join(f"{it if isinstance(it, str) else json.dumps(it)}\n" for it in records), "utf-8")
+    path.write_text(
+        "".join(f"{it if isinstance(it, str) else json.dumps(it)}\n" for it in records), "utf-8"
+    )
     return path
 
 
@@ -46,11 +63,21 @@ def log(tmp_path: Path) -> Path:
 
 
 def test_the_figures_are_shares_and_means_of_the_questions(log: Path) -> None:
-    write(log, record("abc", "abc"), record("abc", "acb"), record("abc", "dab", dropped=3), record("abc", "abd"))
+    write(
+        log,
+        record("abc", "abc"),
+        record("abc", "acb"),
+        record("abc", "dab", dropped=3),
+        record("abc", "abd"),
+    )
     figures = read_shadow_log(log).to_dict()
     assert (figures["questions"], figures["dropped"], figures["unreadable"]) == (4, 3, 0)
     assert figures["changed"] == {"passages": 0.5, "order": 0.25, "same": 0.25}
-    assert (figures["otherFirst"], figures["enteredPassages"], figures["passages"]) == (0.25, 0.5, 3)
+    assert (figures["otherFirst"], figures["enteredPassages"], figures["passages"]) == (
+        0.25,
+        0.5,
+        3,
+    )
     assert (figures["searches"], figures["llmCalls"], figures["tokens"]) == (2, 1, 120)
     assert figures["costUsd"] == pytest.approx(0.002)
     assert (figures["plainMs"]["median"], figures["ms"]["median"]) == (40.0, 90.0)
@@ -70,7 +97,17 @@ def test_the_examples_are_those_that_differ_most(log: Path) -> None:
 def test_damaged_lines_are_counted_and_other_records_passed_over(log: Path) -> None:
     unfinished = json.dumps(record("a", "b"))[:-30]
     other = {"queries": ["x"], "status": "full"}
-    write(log, record("a", "b"), unfinished, "", other, "[" * 5000, '{"shadow": 3}', "\x00", record("a", "a"))
+    write(
+        log,
+        record("a", "b"),
+        unfinished,
+        "",
+        other,
+        "[" * 5000,
+        '{"shadow": 3}',
+        "\x00",
+        record("a", "a"),
+    )
     found = read_shadow_log(log)
     assert (len(found.questions), found.unreadable) == (2, 4)
 
@@ -86,9 +123,12 @@ def test_a_line_without_end_is_one_unreadable_line(log: Path) -> None:
 
 
 @given(
-    st.binary(max_size=200), st.recursive(st.none() | st.text() | st.floats(), lambda it: st.lists(it), max_leaves=5)
+    st.binary(max_size=200),
+    st.recursive(st.none() | st.text() | st.floats(), lambda it: st.lists(it), max_leaves=5),
 )
-def test_whatever_a_log_holds_raises_nothing(tmp_path_factory: pytest.TempPathFactory, raw: bytes, value: Any) -> None:
+def test_whatever_a_log_holds_raises_nothing(
+    tmp_path_factory: pytest.TempPathFactory, raw: bytes, value: Any
+) -> None:
     log = tmp_path_factory.mktemp("log") / "q.jsonl"
     log.write_bytes(raw + b"\n" + json.dumps({**record("a", "b"), "shadow": value}).encode())
     assert read_shadow_log(log).questions == ()
@@ -105,7 +145,10 @@ def prefers(text: str) -> Any:
     def reply(prompt: Any) -> str:
         lists = json.loads(prompt.user)
         return json.dumps(
-            {"reason": "because", "ranking": "A > B" if any(text in it for it in lists["A"]) else "B > A"}
+            {
+                "reason": "because",
+                "ranking": "A > B" if any(text in it for it in lists["A"]) else "B > A",
+            }
         )
 
     return ScriptedModel(reply)
@@ -118,7 +161,9 @@ def test_a_list_is_better_where_it_is_in_both_orders(log: Path) -> None:
     assert judge_lists(report, prefers("passage c")).count_better() == {"plain": 1}
     first = ScriptedModel('{"reason": "", "ranking": "A > B"}')
     assert judge_lists(report, first).count_better() == {"neither": 1}
-    assert judge_lists(report, ScriptedModel('{"reason": "", "ranking": "A = B"}')).count_better() == {"neither": 1}
+    assert judge_lists(
+        report, ScriptedModel('{"reason": "", "ranking": "A = B"}')
+    ).count_better() == {"neither": 1}
     assert judge_lists(report, ScriptedModel("I like both")).count_better() == {"failed": 1}
 
 
@@ -154,7 +199,10 @@ def test_a_judge_that_fails_on_some_pairs_fails_those_alone(log: Path) -> None:
             return ModelError("unavailable", "down")
         return {"ranking": "A > B" if "passage d" in asked["A"] else "B > A"}
 
-    assert judge_lists(read_shadow_log(log), ScriptedModel(reply)).count_better() == {"ours": 2, "failed": 1}
+    assert judge_lists(read_shadow_log(log), ScriptedModel(reply)).count_better() == {
+        "ours": 2,
+        "failed": 1,
+    }
 
 
 def test_a_judge_that_cannot_be_reached_is_told_of(log: Path) -> None:

@@ -21,7 +21,9 @@ def script(prompt: Prompt) -> Any:
     asked = json.loads(prompt.user)
     if prompt.mode == "rank":
         return rank_by_words(asked)
-    return f"{asked['passages'][0]['text']} [1]" if prompt.mode == "answer" else REPLIES[prompt.mode]
+    return (
+        f"{asked['passages'][0]['text']} [1]" if prompt.mode == "answer" else REPLIES[prompt.mode]
+    )
 
 
 QUESTION = "Does Jaco have any health concerns?"
@@ -32,9 +34,17 @@ def test_each_system_finds_as_many_passages_in_its_own_time_and_calls() -> None:
     (row,) = found.questions
     transforms = ["rewrite", "stepback", "decompose", "multi_query", "hyde", "keywords", "combined"]
     assert [one.system for one in row.systems] == ["raw", "rules", *transforms]
-    assert all(len(one.matches) == 3 and one.seconds > 0 and one.answer is None for one in row.systems)
-    assert [one.retrieval.trace.llm_calls for one in row.systems if one.retrieval] == [0, 0, *[1] * 7]
-    assert [match.id for match in row["raw"].matches] == [record["id"] for record in search(QUESTION, 3)]
+    assert all(
+        len(one.matches) == 3 and one.seconds > 0 and one.answer is None for one in row.systems
+    )
+    assert [one.retrieval.trace.llm_calls for one in row.systems if one.retrieval] == [
+        0,
+        0,
+        *[1] * 7,
+    ]
+    assert [match.id for match in row["raw"].matches] == [
+        record["id"] for record in search(QUESTION, 3)
+    ]
     assert found.ranked is None
 
 
@@ -51,7 +61,9 @@ def test_with_an_ideal_answer_the_answers_are_ranked_and_a_failed_judge_takes_no
         return ModelError("unavailable") if prompt.mode == "rank" else script(prompt)
 
     other = {"other": {"transformationType": "none", "answer": {"contextChars": 100}}}
-    failed = ask_systems(search, QUESTION, other, client=ScriptedModel(broken), reference="No.", top_k=4)
+    failed = ask_systems(
+        search, QUESTION, other, client=ScriptedModel(broken), reference="No.", top_k=4
+    )
     assert failed.questions[0]["other"].answer is not None
     assert failed.ranked is not None
     assert [one.error for one in failed.ranked.questions] == ["unavailable"]
@@ -61,7 +73,9 @@ def test_a_model_that_fails_leaves_that_systems_error_and_what_it_found() -> Non
     def reply(prompt: Prompt) -> Any:
         return ModelError("unavailable") if prompt.mode == "answer" else script(prompt)
 
-    (row,) = ask_systems(search, QUESTION, ["rules"], client=ScriptedModel(reply), answers=True, top_k=4).questions
+    (row,) = ask_systems(
+        search, QUESTION, ["rules"], client=ScriptedModel(reply), answers=True, top_k=4
+    ).questions
     assert all(one.error is not None and one.answer is None and one.matches for one in row.systems)
 
 
@@ -96,7 +110,9 @@ def test_what_cannot_be_asked_is_refused_before_anything_is() -> None:
         '{"_id": "1", "text": "What?", "metadata": {"answer": "That."}}\n',
     ],
 )
-def test_questions_with_ideal_answers_are_read_as_they_are_usually_written(tmp_path: Path, text: str) -> None:
+def test_questions_with_ideal_answers_are_read_as_they_are_usually_written(
+    tmp_path: Path, text: str
+) -> None:
     (tmp_path / "val.json").write_text(text)
     (question,) = load_questions(tmp_path / "val.json")
     assert (question.id, question.text, question.reference) == ("1", "What?", "That.")
@@ -114,16 +130,33 @@ def test_questions_with_ideal_answers_are_read_as_they_are_usually_written(tmp_p
         ("[1]", "must be a JSON object"),
     ],
 )
-def test_a_file_of_questions_that_is_wrong_is_named_with_the_place(tmp_path: Path, text: str, words: str) -> None:
+def test_a_file_of_questions_that_is_wrong_is_named_with_the_place(
+    tmp_path: Path, text: str, words: str
+) -> None:
     (tmp_path / "val.json").write_text(text)
     with pytest.raises(ConfigError, match=words):
         load_questions(tmp_path / "val.json")
 
 
-@pytest.mark.parametrize("own", [{"escalation": "never"}, {"answer": {"mode": "synthesis"}, "escalation": "auto"}])
-def test_a_named_system_is_the_same_around_a_function_of_other_settings(own: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "own", [{"escalation": "never"}, {"answer": {"mode": "synthesis"}, "escalation": "auto"}]
+)
+def test_a_named_system_is_the_same_around_a_function_of_other_settings(
+    own: dict[str, Any],
+) -> None:
     wrapped = qtm.QueryMiddleware(own, client=ScriptedModel(script)).wrap(search)
     found = ask_systems(wrapped, QUESTION, ["rules", "rewrite", "decompose"], answers=True, top_k=3)
-    calls = {one.system: one.answer.retrieval.trace.llm_calls for one in found.questions[0].systems if one.answer}
-    assert calls == {"raw": 1, "rules": 1, "rewrite": 2, "decompose": 2}  # the answer is one of them
-    assert all(one.answer is not None and not one.answer.sub_answers for one in found.questions[0].systems)
+    calls = {
+        one.system: one.answer.retrieval.trace.llm_calls
+        for one in found.questions[0].systems
+        if one.answer
+    }
+    assert calls == {
+        "raw": 1,
+        "rules": 1,
+        "rewrite": 2,
+        "decompose": 2,
+    }  # the answer is one of them
+    assert all(
+        one.answer is not None and not one.answer.sub_answers for one in found.questions[0].systems
+    )

@@ -32,7 +32,8 @@ def test_for_normal_gains_the_test_says_what_students_says(mean: float) -> None:
 def test_a_small_sample_is_tested_by_every_sign_there_is() -> None:
     sample = [0.1, 0.2, 0.3, -0.05, 0.4]
     signed = [
-        abs(sum(sign * gain for sign, gain in zip(signs, sample, strict=True))) for signs in product((1, -1), repeat=5)
+        abs(sum(sign * gain for sign, gain in zip(signs, sample, strict=True)))
+        for signs in product((1, -1), repeat=5)
     ]
     exact = sum(value >= abs(sum(sample)) - 1e-12 for value in signed) / 2**5
     assert difference(sample).p == pytest.approx(exact)
@@ -51,7 +52,9 @@ def test_without_gains_or_a_single_one_there_is_nothing_to_resample() -> None:
 @settings(max_examples=25, deadline=None)
 @example([0.668, 0.668], 0)
 @given(gains, st.integers(0, 5))
-def test_a_difference_lies_in_its_interval_and_depends_on_the_seed_alone(sample: list[float], seed: int) -> None:
+def test_a_difference_lies_in_its_interval_and_depends_on_the_seed_alone(
+    sample: list[float], seed: int
+) -> None:
     found = difference(sample, seed=seed)
     assert found == difference(list(sample), seed=seed)
     assert min(sample) - 1e-9 <= found.low <= found.high <= max(sample) + 1e-9
@@ -72,13 +75,17 @@ def test_holm_is_as_computed_by_hand() -> None:
     found = holm({"a": 0.02, "b": 0.005, "c": 0.13, "d": 0.04, "e": 0.011})
     assert found == pytest.approx({"b": 0.025, "e": 0.044, "a": 0.06, "d": 0.08, "c": 0.13})
     # The second is never less than the first.
-    assert holm({"a": 0.01, "b": 0.011, "c": 0.9}) == pytest.approx({"a": 0.03, "b": 0.03, "c": 0.9})
+    assert holm({"a": 0.01, "b": 0.011, "c": 0.9}) == pytest.approx(
+        {"a": 0.03, "b": 0.03, "c": 0.9}
+    )
     assert holm({"a": 0.6, "b": 0.7}) == {"a": 1.0, "b": 1.0}
     assert holm({}) == {}
 
 
 @given(probabilities)
-def test_holm_lowers_nothing_keeps_the_order_and_is_at_most_bonferronis(given_: dict[str, float]) -> None:
+def test_holm_lowers_nothing_keeps_the_order_and_is_at_most_bonferronis(
+    given_: dict[str, float],
+) -> None:
     found = holm(given_)
     assert found.keys() == given_.keys()
     for name, p in given_.items():

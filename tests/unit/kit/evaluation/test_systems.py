@@ -4,7 +4,15 @@ import pytest
 
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.evaluation import BASELINE, FREE, MEASURED, SYSTEMS, USUAL, asks_a_model, chosen
+from qtmiddleware.kit.evaluation import (
+    BASELINE,
+    FREE,
+    MEASURED,
+    SYSTEMS,
+    USUAL,
+    asks_a_model,
+    chosen,
+)
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
@@ -18,7 +26,9 @@ def test_every_system_is_a_config_that_can_be_measured(name: str) -> None:
 def test_the_baseline_passes_everything_through() -> None:
     settings = Config.load(SYSTEMS[BASELINE]).settings
     assert settings.transformation_type == "none"
-    assert not any(it.enabled for it in (settings.preprocess, settings.keyword_evidence, settings.rerank))
+    assert not any(
+        it.enabled for it in (settings.preprocess, settings.keyword_evidence, settings.rerank)
+    )
 
 
 def test_the_free_ones_ask_no_model_and_the_usual_ones_need_no_store_of_ours() -> None:
@@ -35,6 +45,7 @@ def test_the_baseline_comes_first_and_every_system_once() -> None:
 def test_an_unknown_system_is_refused_with_those_there_are() -> None:
     for ask in (lambda: chosen(["rules", "Rules"]), lambda: asks_a_model("Rules")):
         with pytest.raises(
-            ConfigError, match="there is no system 'Rules'; the systems are: raw; preprocessed as text; rules"
+            ConfigError,
+            match="there is no system 'Rules'; the systems are: raw; preprocessed as text; rules",
         ):
             ask()

@@ -45,7 +45,8 @@ def hits(scores: Mapping[str, float]) -> Callable[..., list[dict[str, Any]]]:
 
     def search(_query: str, top_k: int) -> list[dict[str, Any]]:
         return [
-            {"id": id_, "score": score, "text": f"text of {id_}", "metadata": {"n": 1}} for id_, score in scores.items()
+            {"id": id_, "score": score, "text": f"text of {id_}", "metadata": {"n": 1}}
+            for id_, score in scores.items()
         ][:top_k]
 
     return search
@@ -62,7 +63,10 @@ def ids(records: Sequence[Mapping[str, Any]]) -> list[str]:
 @pytest.fixture
 def store() -> Iterator[SQLiteStore]:
     with SQLiteStore(":memory:", embedding_model="by hand", dimension=3) as store:
-        store.upsert([Passage(id_, text, {"id": id_}) for id_, text in PASSAGES.items()], list(VECTORS.values()))
+        store.upsert(
+            [Passage(id_, text, {"id": id_}) for id_, text in PASSAGES.items()],
+            list(VECTORS.values()),
+        )
         yield store
 
 
@@ -75,7 +79,9 @@ EMBEDDER: Final = CallableEmbedder(by_hand, dimension=3)
 
 def test_scores_are_the_weighted_sum_of_both_lists_each_brought_to_0_to_1() -> None:
     search = Hybrid(
-        hits({"a": 0.9, "b": 0.8, "c": 0.5}), hits({"d": 7.0, "b": 4.0, "a": 3.0}), options=weighing(0.8, 0.2)
+        hits({"a": 0.9, "b": 0.8, "c": 0.5}),
+        hits({"d": 7.0, "b": 4.0, "a": 3.0}),
+        options=weighing(0.8, 0.2),
     )
     found = {record["id"]: record["score"] for record in search("q")}
     assert found == {
@@ -89,7 +95,9 @@ def test_scores_are_the_weighted_sum_of_both_lists_each_brought_to_0_to_1() -> N
 
 def test_weights_are_shares_of_their_sum() -> None:
     lists = hits({"a": 0.9, "b": 0.8, "c": 0.5}), hits({"d": 7.0, "b": 4.0})
-    assert Hybrid(*lists, options=weighing(0.2, 0.05))("q") == Hybrid(*lists, options=weighing(0.8, 0.2))("q")
+    assert Hybrid(*lists, options=weighing(0.2, 0.05))("q") == Hybrid(
+        *lists, options=weighing(0.8, 0.2)
+    )("q")
 
 
 def test_by_rank_scores_are_weights_over_k_plus_rank() -> None:
@@ -103,7 +111,9 @@ def test_by_rank_scores_are_weights_over_k_plus_rank() -> None:
 
 
 def test_records_are_those_of_a_store_with_both_searches_own_scores_beside() -> None:
-    found = Hybrid(hits({"a": 0.9, "b": 0.8}), hits({"b": 7.0, "c": 3.0}), options=weighing(0.8, 0.2))("q")
+    found = Hybrid(
+        hits({"a": 0.9, "b": 0.8}), hits({"b": 7.0, "c": 3.0}), options=weighing(0.8, 0.2)
+    )("q")
     assert found[0] == {
         "id": "a",
         "score": 0.8,
@@ -117,13 +127,22 @@ def test_records_are_those_of_a_store_with_both_searches_own_scores_beside() -> 
 
 
 def test_the_only_passage_with_the_word_is_lifted_to_the_full_weight() -> None:
-    search = Hybrid(hits({"a": 0.9, "b": 0.8, "c": 0.5}), hits({"b": 7.0}), options=weighing(0.7, 0.3))
-    assert {record["id"]: record["score"] for record in search("q")}["b"] == pytest.approx(0.7 * 0.75 + 0.3)
+    search = Hybrid(
+        hits({"a": 0.9, "b": 0.8, "c": 0.5}), hits({"b": 7.0}), options=weighing(0.7, 0.3)
+    )
+    assert {record["id"]: record["score"] for record in search("q")}["b"] == pytest.approx(
+        0.7 * 0.75 + 0.3
+    )
 
 
 def test_distances_count_from_the_nearest() -> None:
-    search = Hybrid(hits({"near": 0.1, "far": 0.9}), hits({"far": 2.0, "near": 1.0}), options=weighing(0.8, 0.2))
-    assert [(record["id"], record["score"]) for record in search("q")] == [("near", 0.8), ("far", 0.2)]
+    search = Hybrid(
+        hits({"near": 0.1, "far": 0.9}), hits({"far": 2.0, "near": 1.0}), options=weighing(0.8, 0.2)
+    )
+    assert [(record["id"], record["score"]) for record in search("q")] == [
+        ("near", 0.8),
+        ("far", 0.2),
+    ]
 
 
 def test_lists_without_scores_are_fused_by_rank() -> None:
@@ -140,7 +159,9 @@ def test_lists_without_scores_are_fused_by_rank() -> None:
 
 def test_equal_passages_come_by_id() -> None:
     found = Hybrid(
-        hits({"c": 0.5, "a": 0.5, "b": 0.5}), hits({"z": 1.0, "y": 1.0, "x": 1.0}), options=weighing(0.5, 0.5)
+        hits({"c": 0.5, "a": 0.5, "b": 0.5}),
+        hits({"z": 1.0, "y": 1.0, "x": 1.0}),
+        options=weighing(0.5, 0.5),
     )
     assert ids(found("q")) == ["a", "b", "c", "x", "y", "z"]
 
@@ -154,11 +175,19 @@ def test_a_passage_twice_in_a_list_has_one_vote() -> None:
 
 
 SCORED: Final = st.dictionaries(
-    st.sampled_from("abcdefgh"), st.floats(-1e6, 1e6, allow_nan=False, allow_subnormal=False), max_size=8
+    st.sampled_from("abcdefgh"),
+    st.floats(-1e6, 1e6, allow_nan=False, allow_subnormal=False),
+    max_size=8,
 )
 
 
-@given(vectors=SCORED, words=SCORED, share=st.floats(0.01, 0.99), top_k=st.integers(1, 10), by_rank=st.booleans())
+@given(
+    vectors=SCORED,
+    words=SCORED,
+    share=st.floats(0.01, 0.99),
+    top_k=st.integers(1, 10),
+    by_rank=st.booleans(),
+)
 def test_any_two_lists_give_their_passages_once_best_first_within_the_promised_range(
     vectors: dict[str, float], words: dict[str, float], share: float, top_k: int, by_rank: bool
 ) -> None:
@@ -260,7 +289,9 @@ def test_without_the_word_search_vectors_stand_alone_and_a_warning_comes_once(
     assert "secret" not in line
 
 
-def test_what_is_wrong_with_the_stores_word_search_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_wrong_with_the_stores_word_search_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def mistaken(_query: str, _top_k: int) -> Any:
         raise StoreError("the index words holds dense vectors; this needs an index of sparse ones")
 
@@ -281,7 +312,9 @@ def test_the_time_of_embedding_within_a_hybrid_search_is_a_stage_too(store: Any)
             time.sleep(0.02)
             return [[0.6, 0.8, 0.0] for _ in texts]
 
-    qm = qtm.QueryMiddleware({"transformationType": "rewrite"}, client=ScriptedModel({"rewrite": "illness of Jaco"}))
+    qm = qtm.QueryMiddleware(
+        {"transformationType": "rewrite"}, client=ScriptedModel({"rewrite": "illness of Jaco"})
+    )
     stages = qm.wrap(HybridSearch(store, Slow())).retrieve(QUERY).trace.stages
     embeds = [it for it in stages if it.name == "embed"]
     assert sorted(it.detail for it in embeds) == ["original", "variants"]
@@ -321,7 +354,9 @@ def test_a_search_of_weight_0_is_not_run() -> None:
     both = {"a": 0.9, "b": 0.4}
     assert ids(Hybrid(hits(both), never, options=weighing(1.0, 0.0))("q")) == ["a", "b"]
     found = Hybrid(never, hits(both), options=weighing(0.0, 0.3))("q")
-    assert [(record["score"], record["vector_score"], record["bm25_score"]) for record in found] == [
+    assert [
+        (record["score"], record["vector_score"], record["bm25_score"]) for record in found
+    ] == [
         (1.0, None, 0.9),
         (0.0, None, 0.4),
     ]
@@ -343,7 +378,10 @@ def test_async_functions_are_refused() -> None:
 
 def test_two_indexes_of_different_answers_are_one_search_and_fill_each_others_gaps() -> None:
     def dense(query: str, top_k: int) -> dict[str, Any]:
-        matches = [{"id": "a", "score": 0.9, "metadata": {"text": "one"}}, {"id": "b", "score": 0.2, "metadata": {}}]
+        matches = [
+            {"id": "a", "score": 0.9, "metadata": {"text": "one"}},
+            {"id": "b", "score": 0.2, "metadata": {}},
+        ]
         return {"matches": matches[:top_k], "namespace": "docs"}
 
     def sparse(query: str, top_k: int) -> dict[str, Any]:
@@ -364,9 +402,9 @@ def test_the_middleware_wraps_it_and_asks_for_more_candidates() -> None:
         widths.append(top_k)
         return hits({"a": 0.9, "b": 0.8, "c": 0.5})(query, top_k)
 
-    search = qtm.QueryMiddleware({"transformationType": "none", "keywordEvidence": {"candidates": 70}}).wrap(
-        Hybrid(vectors, hits({"b": 7.0, "c": 3.0}))
-    )
+    search = qtm.QueryMiddleware(
+        {"transformationType": "none", "keywordEvidence": {"candidates": 70}}
+    ).wrap(Hybrid(vectors, hits({"b": 7.0, "c": 3.0})))
     found = search.retrieve(QUERY, top_k=2)
     assert widths == [70]
     assert len(found.response) == 2
@@ -490,7 +528,9 @@ def test_beside_the_original_the_word_search_takes_a_thread_of_the_middleware() 
     assert (threads.in_use, threads.given_up, search._bulkhead.in_use) == (1, 1, 0)
 
 
-def test_where_the_middleware_has_no_thread_left_vectors_alone_are_searched(caplog: pytest.LogCaptureFixture) -> None:
+def test_where_the_middleware_has_no_thread_left_vectors_alone_are_searched(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     words = Recorder()
     config = {"transformationType": "rewrite", "limits": {"llmTimeoutMs": 20_000, "maxThreads": 1}}
     qm = qtm.QueryMiddleware(config, client=ScriptedModel({"rewrite": "Is Jaco ill?"}))
@@ -499,7 +539,9 @@ def test_where_the_middleware_has_no_thread_left_vectors_alone_are_searched(capl
         retrieval = qm.wrap(search, query_arg="query", top_k_arg="top_k").retrieve(QUERY)
     assert [variant.kind for variant in retrieval.variants] == ["original", "rewrite"]
     assert len(words.queries) == 1  # the original's, which is not counted
-    assert qm.health().threads.refused >= 1  # a thread is given back a moment after its result is there
+    assert (
+        qm.health().threads.refused >= 1
+    )  # a thread is given back a moment after its result is there
     assert "the keyword search failed" in caplog.text
 
 

@@ -21,7 +21,9 @@ def read(address: str) -> Asked:
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip)
 numbers = {
-    key: st.integers(int(knob.low), int(knob.high)) if knob.step == 1 else st.integers(0, 20).map(lambda it: it / 20)
+    key: st.integers(int(knob.low), int(knob.high))
+    if knob.step == 1
+    else st.integers(0, 20).map(lambda it: it / 20)
     for key, knob in KNOBS.items()
     if not knob.choices
 }
@@ -66,9 +68,18 @@ def test_a_link_says_nothing_that_goes_without_saying() -> None:
     [
         ("?topK=0", "topK must be a whole number from 1 to 50; it was ignored."),
         ("?topK=2.5", "topK must be a whole number from 1 to 50; it was ignored."),
-        ("?keywordEvidence.weight=nan", "keywordEvidence.weight must be a number from 0 to 1; it was ignored."),
-        ("?fusion.weights.rewrite=-1", "fusion.weights.rewrite must be a number from 0 to 5; it was ignored."),
-        ("?fusion.method=none", "fusion.method must be one of anchored, rrf, weighted_rrf, max; it was ignored."),
+        (
+            "?keywordEvidence.weight=nan",
+            "keywordEvidence.weight must be a number from 0 to 1; it was ignored.",
+        ),
+        (
+            "?fusion.weights.rewrite=-1",
+            "fusion.weights.rewrite must be a number from 0 to 5; it was ignored.",
+        ),
+        (
+            "?fusion.method=none",
+            "fusion.method must be one of anchored, rrf, weighted_rrf, max; it was ignored.",
+        ),
         ("?tier=best", "There is no tier 'best' here."),
     ],
 )
@@ -78,7 +89,10 @@ def test_what_cannot_be_used_is_said(address: str, said: str) -> None:
 
 def test_a_follow_up_has_the_question_among_the_turns_before_it() -> None:
     asked = read("?user=Who+is+Jaco%3F&assistant=A+dog.&q=Is+he+ill%3F&topK=3")
-    assert asked.follow_up().write(SHOWN) == "?user=Who+is+Jaco%3F&assistant=A+dog.&user=Is+he+ill%3F&topK=3"
+    assert (
+        asked.follow_up().write(SHOWN)
+        == "?user=Who+is+Jaco%3F&assistant=A+dog.&user=Is+he+ill%3F&topK=3"
+    )
 
 
 def test_of_a_long_conversation_the_end_is_taken() -> None:

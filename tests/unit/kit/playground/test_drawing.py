@@ -107,7 +107,9 @@ def test_words_are_marked_by_whose_they_are() -> None:
 
 
 def test_a_code_is_marked_as_a_whole_and_its_number_alone_is_another() -> None:
-    pieces = drawing.mark_words("L-15 means this. The link works for 15 minutes, L-150 does not.", "L-15 code", "")
+    pieces = drawing.mark_words(
+        "L-15 means this. The link works for 15 minutes, L-150 does not.", "L-15 code", ""
+    )
     assert [piece for piece, whose in pieces if whose] == ["L-15"]
 
 
@@ -131,11 +133,15 @@ def test_a_snippet_is_short_and_on_one_line(text: str, own: str, length: int) ->
 
 
 @given(st.lists(st.tuples(st.integers(0, 300), st.integers(1, 2))), st.integers(1, 150))
-def test_a_snippet_begins_where_most_of_the_words_stand_closest(places: list[tuple[int, int]], length: int) -> None:
+def test_a_snippet_begins_where_most_of_the_words_stand_closest(
+    places: list[tuple[int, int]], length: int
+) -> None:
     hits = sorted(dict(places).items())
     sums = {at: sum(worth for other, worth in hits if at <= other < at + length) for at, _ in hits}
     # Of several such places the first.
-    assert drawing._find_densest(hits, length) == max(sums, key=lambda at: (sums[at], -at), default=0)
+    assert drawing._find_densest(hits, length) == max(
+        sums, key=lambda at: (sums[at], -at), default=0
+    )
 
 
 def test_a_snippet_shows_where_the_words_are() -> None:

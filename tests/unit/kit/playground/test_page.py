@@ -40,8 +40,37 @@ KNOWN = {
         "nav",
         "aside",
     ),
-    *("article", "h1", "h2", "h3", "p", "a", "b", "em", "small", "span", "div", "bdi", "mark", "br", "pre", "code"),
-    *("form", "label", "textarea", "button", "fieldset", "legend", "input", "select", "option", "details", "summary"),
+    *(
+        "article",
+        "h1",
+        "h2",
+        "h3",
+        "p",
+        "a",
+        "b",
+        "em",
+        "small",
+        "span",
+        "div",
+        "bdi",
+        "mark",
+        "br",
+        "pre",
+        "code",
+    ),
+    *(
+        "form",
+        "label",
+        "textarea",
+        "button",
+        "fieldset",
+        "legend",
+        "input",
+        "select",
+        "option",
+        "details",
+        "summary",
+    ),
     *("ol", "ul", "li", "dl", "dt", "dd", "table", "caption", "thead", "tbody", "tr", "th", "td"),
     *("template", "slot", "svg", "path", "g", "circle", "text", "rect"),
 }
@@ -81,7 +110,14 @@ def write(
         tiers = Tiers(fn, seconds=20, is_covered=is_covered)
         if learned:
             tiers.warm_up(learned, searches=True)
-        page = Page(tiers, name="a <b>name</b>", examples=examples, notes=["a <i>note</i>"], qrels=qrels, **options)
+        page = Page(
+            tiers,
+            name="a <b>name</b>",
+            examples=examples,
+            notes=["a <i>note</i>"],
+            qrels=qrels,
+            **options,
+        )
         turns = tuple(Message("user", it) for it in history)
         asked = Asked(question=question, tiers=names or tiers.shown, history=turns)
         is_running = bool(question.strip())
@@ -104,9 +140,13 @@ def check_markup(page: str) -> Reader:
     scripts = [attributes for tag, attributes in read.elements if tag in ("script", "style")]
     assert all(attributes == {"nonce": "nonce"} for attributes in scripts)
     names = {name for _, attributes in read.elements for name in attributes}
-    assert not [name for name in names if name.startswith("on") or name in ("style", "src", "srcdoc")]
+    assert not [
+        name for name in names if name.startswith("on") or name in ("style", "src", "srcdoc")
+    ]
     links = [str(attributes["href"]) for _, attributes in read.elements if attributes.get("href")]
-    assert all(link.startswith(("?", "#", "../", "small/", "data:image/svg+xml,")) for link in links)
+    assert all(
+        link.startswith(("?", "#", "../", "small/", "data:image/svg+xml,")) for link in links
+    )
     return read
 
 
@@ -119,10 +159,15 @@ def test_hostile_passages_and_variants_are_texts() -> None:
     page.encode("utf-8", "replace")
 
 
-@given(question=st.text(min_size=1, max_size=40), text=st.text(max_size=60), title=st.text(max_size=20))
+@given(
+    question=st.text(min_size=1, max_size=40), text=st.text(max_size=60), title=st.text(max_size=20)
+)
 @settings(max_examples=25, deadline=None)
 def test_no_text_becomes_markup(question: str, text: str, title: str) -> None:
-    rows = [{"id": "1", "score": 0.9, "metadata": {"text": text, "title": title}}, {"id": title, "score": 0.8}]
+    rows = [
+        {"id": "1", "score": 0.9, "metadata": {"text": text, "title": title}},
+        {"id": title, "score": 0.8},
+    ]
     wrapped = qtm.QueryMiddleware().wrap(lambda query: rows)
     check_markup(write(wrapped, question, history=[text]))
 
@@ -138,7 +183,12 @@ def test_names_notes_examples_and_turns_are_texts() -> None:
 def test_every_tier_says_what_moved_why_and_what_it_cost() -> None:
     page = write(app.search, tiers=("raw", "rules", "rewrite", "stepback", "decompose", "combined"))
     for name in ("raw", "rules", "rewrite", "stepback", "decompose", "combined"):
-        assert page.count(f'<article class="card{" base" if name == "raw" else ""}" slot="tier-{name}"') == 1
+        assert (
+            page.count(
+                f'<article class="card{" base" if name == "raw" else ""}" slot="tier-{name}"'
+            )
+            == 1
+        )
     for said in ("Passed by", "in the search with", "search, variants", "model calls"):
         assert said in page
     assert "Does the dog Jaco have medical conditions or illness?" in page
@@ -150,20 +200,30 @@ def test_ids_are_unique_and_every_field_has_its_label() -> None:
     ids = [attributes["id"] for _, attributes in read.elements if "id" in attributes]
     assert len(ids) == len(set(ids))
     labelled = {attributes["for"] for tag, attributes in read.elements if tag == "label"}
-    fields = [attributes for tag, attributes in read.elements if tag in ("input", "select", "textarea")]
+    fields = [
+        attributes for tag, attributes in read.elements if tag in ("input", "select", "textarea")
+    ]
     assert fields
-    assert all(attributes["id"] in labelled for attributes in fields if attributes.get("type") != "hidden")
+    assert all(
+        attributes["id"] in labelled for attributes in fields if attributes.get("type") != "hidden"
+    )
 
 
 def test_a_long_passage_is_cut() -> None:
-    rows = [{"id": str(at), "score": 1 - at / 9, "metadata": {"text": "word " * 20_000}} for at in range(4)]
+    rows = [
+        {"id": str(at), "score": 1 - at / 9, "metadata": {"text": "word " * 20_000}}
+        for at in range(4)
+    ]
     assert len(write(qtm.QueryMiddleware().wrap(lambda query: rows))) < 20 * MOST_SHOWN
 
 
 @pytest.mark.parametrize(
     ("fn", "said"),
     [
-        (app.raising, "raised ConnectionError: no route to &lt;b&gt;host&lt;/b&gt; with api_key=(not shown)"),
+        (
+            app.raising,
+            "raised ConnectionError: no route to &lt;b&gt;host&lt;/b&gt; with api_key=(not shown)",
+        ),
         (app.down, "transform.combined: unavailable (the service is down)"),
         (app.empty, "No passage was found."),
     ],
@@ -193,8 +253,13 @@ def find_headline(page: str) -> str:
 
 def wrap_list(*texts: str) -> Any:
     """A function that finds *texts*, called a, b, c and so on, in this order."""
-    rows = [{"id": "abcdefgh"[at], "score": 0.9 - at / 100, "text": text} for at, text in enumerate(texts)]
-    return qtm.QueryMiddleware({"keywordEvidence": {"weight": 0.9}}).wrap(lambda query, top_k=2: rows[:top_k])
+    rows = [
+        {"id": "abcdefgh"[at], "score": 0.9 - at / 100, "text": text}
+        for at, text in enumerate(texts)
+    ]
+    return qtm.QueryMiddleware({"keywordEvidence": {"weight": 0.9}}).wrap(
+        lambda query, top_k=2: rows[:top_k]
+    )
 
 
 CHANGES = "rules replaces 1 of the 2 passages. Nobody judged which passage answers."
@@ -207,10 +272,16 @@ TEXTS = ("Jaco is a dog.", "Nothing at all.", "Jaco has health concerns.", "Noth
     ("grades", "headline"),
     [
         ({"a": 2, "b": 1}, "The answer is 1st in the plain list: worse with rules (2nd)."),
-        ({"b": 1, "a": 0}, "The answer is 2nd in the plain list: worse with rules (not shown, 3rd)."),
+        (
+            {"b": 1, "a": 0},
+            "The answer is 2nd in the plain list: worse with rules (not shown, 3rd).",
+        ),
         ({"c": 1}, "The answer is not in the plain list: better with rules (1st)."),
         ({"d": 1}, "The answer is in none of the lists."),
-        ({"b": 1, "c": 1}, "The first of 2 answers is 2nd in the plain list: better with rules (1st)."),
+        (
+            {"b": 1, "c": 1},
+            "The first of 2 answers is 2nd in the plain list: better with rules (1st).",
+        ),
         ({"a": 1, "c": 1}, "The first of 2 answers is 1st in every list."),
         ({"a": 0}, CHANGES),
         ({}, CHANGES),
@@ -225,14 +296,21 @@ def test_a_headline_says_where_the_answer_went_and_without_a_judgement_that_the_
 
 def test_a_judgement_is_that_of_its_own_question_alone() -> None:
     asked = Question("q", QUERY, (Message("user", "Who is Jaco?"),))
-    page = write(wrap_list(*TEXTS), examples=[asked, Question("r", "Who?")], qrels={"q": {"a": 1}, "r": {"a": 1}})
+    page = write(
+        wrap_list(*TEXTS),
+        examples=[asked, Question("r", "Who?")],
+        qrels={"q": {"a": 1}, "r": {"a": 1}},
+    )
     assert find_headline(page) == CHANGES
 
 
 def test_a_question_that_no_passage_answers_is_said_to_be_one() -> None:
     asked = Question("q", QUERY, metadata={"type": "unanswerable"})
     page = write(wrap_list(*TEXTS), examples=[asked], qrels={"q": {"a": 0}})
-    assert find_headline(page) == "No passage answers this question. Every tier still returns 2 passages."
+    assert (
+        find_headline(page)
+        == "No passage answers this question. Every tier still returns 2 passages."
+    )
     assert "★ answer" not in page
 
 
@@ -241,7 +319,11 @@ def test_a_question_far_from_the_collection_is_said_to_be_probably_unanswered() 
 
     def search(query: str, top_k: int = 2) -> list[dict[str, Any]]:
         rows = [
-            {"id": it, "score": 0.87 if it in query else 0.13 - at * at / 1_870, "text": f"All about the {it}."}
+            {
+                "id": it,
+                "score": 0.87 if it in query else 0.13 - at * at / 1_870,
+                "text": f"All about the {it}.",
+            }
             for at, it in enumerate(topics)
         ]
         return sorted(rows, key=lambda row: -float(row["score"]))[:top_k]
@@ -251,17 +333,23 @@ def test_a_question_far_from_the_collection_is_said_to_be_probably_unanswered() 
     assert "The passages probably do not hold the answer" in find_headline(
         write(wrapped, "Who painted Guernica?", learned=learned)
     )
-    assert "Nobody judged" in find_headline(write(wrapped, "When does the sauna open?", learned=learned))
+    assert "Nobody judged" in find_headline(
+        write(wrapped, "When does the sauna open?", learned=learned)
+    )
 
 
 def test_another_order_is_said_of_the_tiers_that_have_one() -> None:
     page = write(wrap_list("Nothing at all.", "Jaco has health concerns."))
-    assert find_headline(page) == "rules reorders the plain list. Nobody judged which passage answers."
+    assert (
+        find_headline(page) == "rules reorders the plain list. Nobody judged which passage answers."
+    )
 
 
 def read_verdict(page: str) -> list[tuple[str, ...]]:
     """The rows of the table above the lists, each with its kind."""
-    rows = re.findall(r'<tr class="(\w+)".*?<th .*?>(\w+)</th><td class="outcome".*?>(.*?)</td>(.*?)</tr>', page)
+    rows = re.findall(
+        r'<tr class="(\w+)".*?<th .*?>(\w+)</th><td class="outcome".*?>(.*?)</td>(.*?)</tr>', page
+    )
     return [
         (kind, name, re.sub("<.*?>", "", outcome), *re.findall("<td.*?>(.*?)</td>", rest))
         for kind, name, outcome, rest in rows
@@ -269,7 +357,9 @@ def read_verdict(page: str) -> list[tuple[str, ...]]:
 
 
 def test_the_verdict_has_place_time_calls_and_dollars_of_every_tier_and_a_loss_is_one() -> None:
-    plain, rules = read_verdict(write(wrap_list(*TEXTS), examples=[Question("q", QUERY)], qrels={"q": {"a": 1}}))
+    plain, rules = read_verdict(
+        write(wrap_list(*TEXTS), examples=[Question("q", QUERY)], qrels={"q": {"a": 1}})
+    )
     assert plain[:3] == ("none", "raw", "1st")
     assert rules[:3] == ("worse", "rules", "2nd ▼, worse than the plain list")
     assert re.fullmatch(r"[\d.]+ m?s", plain[3])
@@ -281,7 +371,10 @@ def test_the_verdict_has_place_time_calls_and_dollars_of_every_tier_and_a_loss_i
 
 
 def test_without_a_judgement_the_verdict_counts_what_moved() -> None:
-    assert [row[2] for row in read_verdict(write(wrap_list(*TEXTS)))] == ["2 passages", "1 new, 1 down, 1 out"]
+    assert [row[2] for row in read_verdict(write(wrap_list(*TEXTS)))] == [
+        "2 passages",
+        "1 new, 1 down, 1 out",
+    ]
 
 
 def test_the_answer_is_marked_wherever_it_stands() -> None:
@@ -291,10 +384,15 @@ def test_the_answer_is_marked_wherever_it_stands() -> None:
 
 
 def test_tiers_without_a_reply_are_one_line_and_no_cards() -> None:
-    page = write(app.search, is_covered=lambda question, history: False, folded="No reply is recorded.")
+    page = write(
+        app.search, is_covered=lambda question, history: False, folded="No reply is recorded."
+    )
     assert re.findall('data-tier="(\\w+)">', page) == ["raw", "rules"]
     assert page.count('class="folded"') == 1
-    assert "<b>11 tiers need a model</b> (combined, words, auto and 8 more). No reply is recorded." in page
+    assert (
+        "<b>11 tiers need a model</b> (combined, words, auto and 8 more). No reply is recorded."
+        in page
+    )
     assert "Degraded" not in page
     assert 'slot name="tier-combined"' not in page
 
@@ -309,9 +407,15 @@ def test_examples_have_their_kind_and_many_are_folded() -> None:
 
 
 def test_collections_are_chosen_by_links_and_the_one_that_is_shown_is_marked() -> None:
-    page = write(app.search, "", collections=[("the <b>large</b> one", ""), ("the small one", "small/")])
+    page = write(
+        app.search, "", collections=[("the <b>large</b> one", ""), ("the small one", "small/")]
+    )
     read = check_markup(page)
-    marked = [attributes["href"] for _, attributes in read.elements if attributes.get("aria-current") == "page"]
+    marked = [
+        attributes["href"]
+        for _, attributes in read.elements
+        if attributes.get("aria-current") == "page"
+    ]
     assert marked == ["?"]
     assert '<a href="small/">the small one</a>' in page
     assert "the &lt;b&gt;large&lt;/b&gt; one" in page

@@ -36,7 +36,8 @@ def wrap_list(*texts: str, weight: float | None = None) -> Any:
 
 def test_a_passage_that_words_raise_has_the_words_that_tell_it_apart() -> None:
     card = find_card(
-        wrap_list("A dog and its day.", *FILLER[:3], "Does Jaco have health concerns?", weight=0.9), "rules"
+        wrap_list("A dog and its day.", *FILLER[:3], "Does Jaco have health concerns?", weight=0.9),
+        "rules",
     )
     row = card.rows[0]
     assert row.why == "It holds more of the question’s words."
@@ -44,7 +45,10 @@ def test_a_passage_that_words_raise_has_the_words_that_tell_it_apart() -> None:
 
 
 def test_a_word_stands_there_once_whatever_its_forms() -> None:
-    card = find_card(wrap_list(*FILLER[:3], "Concerns: a concern of Jaco. Jaco concerned us.", weight=0.9), "rules")
+    card = find_card(
+        wrap_list(*FILLER[:3], "Concerns: a concern of Jaco. Jaco concerned us.", weight=0.9),
+        "rules",
+    )
     assert sorted(piece.casefold() for piece, _ in card.rows[0].words) == ["concerns", "jaco"]
 
 
@@ -59,20 +63,36 @@ def test_no_function_word_is_among_the_words(name: str) -> None:
     card = find_card(app.search, name)
     lexicon = load("en")
     words = {piece.casefold() for row in (*card.rows, *card.dropped) for piece, _ in row.words}
-    assert not words & {*lexicon.stop, *lexicon.function_words, *lexicon.pronouns, *lexicon.conjunctions}
+    assert not words & {
+        *lexicon.stop,
+        *lexicon.function_words,
+        *lexicon.pronouns,
+        *lexicon.conjunctions,
+    }
 
 
 def test_a_passage_that_function_words_raise_is_said_to_be_raised_by_nothing_much() -> None:
-    row = find_card(wrap_list(*FILLER[:3], "How much for that?", weight=0.9), "rules", "And how much for that?").rows[0]
+    row = find_card(
+        wrap_list(*FILLER[:3], "How much for that?", weight=0.9), "rules", "And how much for that?"
+    ).rows[0]
     assert row.words == ()
     assert row.why == "It holds more of the question’s words, none of which says much."
 
 
 def test_the_language_of_a_misspelt_question_is_that_of_what_the_model_wrote() -> None:
-    reply = {"rewrite": "What happens if the payment by card is declined and we try it again after a week?"}
-    texts = ("A cat.", "A dog.", "A hen.", "After the payment is declined, we try it again and again.")
+    reply = {
+        "rewrite": "What happens if the payment by card is declined and we try it again after a week?"
+    }
+    texts = (
+        "A cat.",
+        "A dog.",
+        "A hen.",
+        "After the payment is declined, we try it again and again.",
+    )
     rows = [{"id": str(at), "score": 0.9 - at / 100, "text": text} for at, text in enumerate(texts)]
-    wrapped = qtm.QueryMiddleware(client=ScriptedModel(reply)).wrap(lambda query, top_k=3: rows[:top_k])
+    wrapped = qtm.QueryMiddleware(client=ScriptedModel(reply)).wrap(
+        lambda query, top_k=3: rows[:top_k]
+    )
     card = find_card(wrapped, "rewrite", "paymant declind agen")
     marked = {piece for row in card.rows for piece, whose in row.text if whose}
     assert {"payment", "declined"} <= marked
@@ -100,7 +120,11 @@ def test_what_a_search_of_the_model_found_says_at_which_place() -> None:
     tiers = Tiers(app.search)
     found = next(tier for tier in tiers.all if tier.name == "decompose").function.retrieve(QUERY)
     moves = explain_movement(found, tiers.all[0].function.retrieve(QUERY).matches)
-    said = [(row, moved) for row, moved in zip(card.rows, moves.passages, strict=True) if "in the search" in row.why]
+    said = [
+        (row, moved)
+        for row, moved in zip(card.rows, moves.passages, strict=True)
+        if "in the search" in row.why
+    ]
     assert said
     for row, moved in said:
         places = [hit.place for hit in moved.hits if hit.kind != "original"]
@@ -108,7 +132,9 @@ def test_what_a_search_of_the_model_found_says_at_which_place() -> None:
 
 
 def test_a_passage_that_falls_names_those_that_passed_it() -> None:
-    card = find_card(wrap_list("A dog.", "A cat.", "Jaco has health concerns.", weight=0.9), "rules")
+    card = find_card(
+        wrap_list("A dog.", "A cat.", "Jaco has health concerns.", weight=0.9), "rules"
+    )
     assert [row.why for row in card.rows[1:]] == [
         "Passed by the passage now 1st, which holds more of the question’s words."
     ] * 2

@@ -19,7 +19,9 @@ OWN = {"host": HOST}
 LED = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
 
 
-def ask(path: str, headers: dict[str, str], *, method: str = "GET", query: str = "") -> tuple[int, dict[str, str], str]:
+def ask(
+    path: str, headers: dict[str, str], *, method: str = "GET", query: str = ""
+) -> tuple[int, dict[str, str], str]:
     """The status, headers and text that the application answers with."""
     server = Server(Page(Tiers(app.search), name="x"), token=TOKEN, port=8765)
     sent: list[dict[str, Any]] = []
@@ -90,7 +92,8 @@ def test_anybody_else_is_refused_and_told_nothing(path: str, headers: dict[str, 
 
 
 @pytest.mark.parametrize(
-    "headers", [{"sec-fetch-site": "none"}, {"sec-fetch-site": "same-origin"}, {"origin": f"http://{HOST}"}]
+    "headers",
+    [{"sec-fetch-site": "none"}, {"sec-fetch-site": "same-origin"}, {"origin": f"http://{HOST}"}],
 )
 def test_its_own_page_and_the_address_bar_are_answered(headers: dict[str, str]) -> None:
     assert ask(f"/{TOKEN}/", {**OWN, **headers})[0] == 200
@@ -136,7 +139,9 @@ def test_two_tokens_are_never_the_same() -> None:
     assert len(make_token()) >= 32
 
 
-def test_a_port_that_is_taken_is_an_error_where_it_was_asked_for_and_none_where_it_was_not() -> None:
+def test_a_port_that_is_taken_is_an_error_where_it_was_asked_for_and_none_where_it_was_not() -> (
+    None
+):
     with open_socket(0) as first:
         port = first.getsockname()[1]
         assert first.getsockname()[0] == "127.0.0.1"

@@ -20,7 +20,9 @@ from tests.support import playground_app as app
 from tests.support.retrieval_world import QUERY, scripted
 
 
-def put(fn: Any, question: str = QUERY, tiers: tuple[str, ...] = (), **options: Any) -> list[TierAnswer]:
+def put(
+    fn: Any, question: str = QUERY, tiers: tuple[str, ...] = (), **options: Any
+) -> list[TierAnswer]:
     """What every tier finds, in the order it comes."""
 
     async def ask() -> list[TierAnswer]:
@@ -40,9 +42,15 @@ def test_the_plain_list_comes_first_and_what_asks_a_model_last() -> None:
 def test_every_tier_of_the_documentation_can_be_asked() -> None:
     text = (Path(__file__).parents[4] / "docs/choose-a-tier.md").read_text(encoding="utf-8")
     named = {
-        name for row in re.findall(r"^\| (`\w+`.*?) \|", text, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
+        name
+        for row in re.findall(r"^\| (`\w+`.*?) \|", text, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", row)
     }
-    names = {name for tier in Tiers(app.search).all for name in (tier.name, *re.findall(r"preset (\w+)", tier.label))}
+    names = {
+        name
+        for tier in Tiers(app.search).all
+        for name in (tier.name, *re.findall(r"preset (\w+)", tier.label))
+    }
     assert {"off", "rules", "words", "balanced", "auto", "thorough", "rewrite", "hyde"} <= named
     assert named <= names
 
@@ -69,7 +77,8 @@ def summarise(answers: list[TierAnswer]) -> list[Any]:
 @pytest.mark.parametrize("searches", [False, True])
 def test_the_same_link_gives_the_same_answer_whatever_was_asked_before(*, searches: bool) -> None:
     wrapped = qtm.QueryMiddleware(
-        {"transformationType": "combined", "escalation": {"mode": "auto"}}, client=ScriptedModel(scripted)
+        {"transformationType": "combined", "escalation": {"mode": "auto"}},
+        client=ScriptedModel(scripted),
     ).wrap(app.plain)
     tiers = Tiers(wrapped, has_own=True, remembers=False)
     tiers.warm_up((Question("1", "What does Jaco eat?"),), searches=searches)
@@ -134,7 +143,9 @@ def test_a_result_that_nobody_can_read_is_asked_for_once() -> None:
 def test_eight_thousand_characters_are_a_question_and_more_are_passed_on() -> None:
     for length, reasons in ((8_000, []), (8_001, ["too_long"])):
         for answer in put(
-            qtm.QueryMiddleware().wrap(app.plain), "Jaco " * 1_599 + "Jaco!" + "!" * (length - 8_000), ("rules",)
+            qtm.QueryMiddleware().wrap(app.plain),
+            "Jaco " * 1_599 + "Jaco!" + "!" * (length - 8_000),
+            ("rules",),
         ):
             assert answer.retrieval is not None
             assert [it.reason for it in answer.retrieval.degradations] == reasons
@@ -144,7 +155,11 @@ def test_weights_are_laid_over_each_tier_for_this_question_alone() -> None:
     async def ask() -> list[list[TierAnswer]]:
         tiers = Tiers(app.search)
         plain = Asked(question=QUERY, tiers=("raw", "rewrite"))
-        heavy = Asked(question=QUERY, tiers=("raw", "rewrite"), settings={"fusion.weights.rewrite": 2.5, "topK": 2})
+        heavy = Asked(
+            question=QUERY,
+            tiers=("raw", "rewrite"),
+            settings={"fusion.weights.rewrite": 2.5, "topK": 2},
+        )
         return [[answer async for answer in tiers.ask(asked)] for asked in (plain, heavy, plain)]
 
     weights, counts = [], []
@@ -182,12 +197,20 @@ def test_who_stops_listening_leaves_nothing_running() -> None:
 def test_the_config_that_is_shown_gives_what_is_shown(name: str) -> None:
     tiers = Tiers(app.search)
     tier = next(it for it in tiers.all if it.name == name)
-    asked = Asked(question=QUERY, tiers=("raw", name), settings={"keywordEvidence.weight": 0.7, "topK": 3})
+    asked = Asked(
+        question=QUERY, tiers=("raw", name), settings={"keywordEvidence.weight": 0.7, "topK": 3}
+    )
     config = tiers.build_config(tier, asked)
     (shown,) = [it.retrieval for it in put_asked(tiers, asked) if it.tier.name == name]
-    found = qtm.QueryMiddleware(config, client=ScriptedModel(scripted)).wrap(app.plain).retrieve(QUERY, 3)
+    found = (
+        qtm.QueryMiddleware(config, client=ScriptedModel(scripted))
+        .wrap(app.plain)
+        .retrieve(QUERY, 3)
+    )
     assert shown is not None
-    assert [(it.id, it.fused_score) for it in found.matches] == [(it.id, it.fused_score) for it in shown.matches]
+    assert [(it.id, it.fused_score) for it in found.matches] == [
+        (it.id, it.fused_score) for it in shown.matches
+    ]
 
 
 def put_asked(tiers: Tiers, asked: Asked) -> list[TierAnswer]:
@@ -206,4 +229,7 @@ def test_what_is_tried_stands_in_no_query_log(tmp_path: Any) -> None:
 
 def test_settings_that_are_none_are_an_error() -> None:
     with pytest.raises(ConfigError):
-        put_asked(Tiers(app.search), Asked(question=QUERY, tiers=("raw",), settings={"fusion.method": "best"}))
+        put_asked(
+            Tiers(app.search),
+            Asked(question=QUERY, tiers=("raw",), settings={"fusion.method": "best"}),
+        )

@@ -15,7 +15,9 @@ NUMBERS = st.integers(-3, 3) | st.sampled_from([-1.5, 0.0, 1.0, 2.5])
 SCALARS = st.sampled_from(["", "x", "y", "1"]) | NUMBERS | st.booleans()
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
     max_leaves=5,
 )
 METADATA = st.dictionaries(FIELDS, SCALARS | st.lists(SCALARS, max_size=3) | ANYTHING, max_size=3)
@@ -25,12 +27,14 @@ OPERATIONS = st.one_of(
     st.tuples(st.sampled_from(["$in", "$nin"]), st.lists(SCALARS, max_size=3)),
     st.tuples(st.just("$exists"), st.booleans()),
 )
-LEAVES = st.dictionaries(FIELDS, SCALARS | st.lists(OPERATIONS, min_size=1, max_size=2).map(dict), max_size=2)
+LEAVES = st.dictionaries(
+    FIELDS, SCALARS | st.lists(OPERATIONS, min_size=1, max_size=2).map(dict), max_size=2
+)
 FILTERS = st.recursive(
     LEAVES,
-    lambda inner: st.tuples(st.sampled_from(["$and", "$or"]), st.lists(inner, min_size=1, max_size=3)).map(
-        lambda pair: {pair[0]: pair[1]}
-    ),
+    lambda inner: st.tuples(
+        st.sampled_from(["$and", "$or"]), st.lists(inner, min_size=1, max_size=3)
+    ).map(lambda pair: {pair[0]: pair[1]}),
     max_leaves=6,
 )
 
@@ -82,7 +86,9 @@ FILTERS = st.recursive(
         ({"a": "x"}, {"a": [["x"]]}, False),
     ],
 )
-def test_metadata_meets_a_condition_as_pinecone_has_it(condition: Any, metadata: Any, met: bool) -> None:
+def test_metadata_meets_a_condition_as_pinecone_has_it(
+    condition: Any, metadata: Any, met: bool
+) -> None:
     assert build_matcher(condition)(metadata) is met
 
 
@@ -117,7 +123,9 @@ def nested(depth: int) -> dict[str, Any]:
         (nested(DEEPEST), "16 deep"),
     ],
 )
-def test_an_impossible_filter_is_told_with_its_operator_and_what_is_allowed(condition: Any, told: str) -> None:
+def test_an_impossible_filter_is_told_with_its_operator_and_what_is_allowed(
+    condition: Any, told: str
+) -> None:
     with pytest.raises(InvalidQuery, match=told) as caught:
         build_matcher(condition)
     assert caught.value.argument == "filter"
@@ -148,7 +156,10 @@ def test_no_metadata_breaks_a_filter(condition: Any, metadata: Any) -> None:
     assert build_matcher(condition)(metadata) in (True, False)
 
 
-@given(condition=ANYTHING | st.dictionaries(st.sampled_from(["a", "$and", "$or", "$gt"]), ANYTHING, max_size=2))
+@given(
+    condition=ANYTHING
+    | st.dictionaries(st.sampled_from(["a", "$and", "$or", "$gt"]), ANYTHING, max_size=2)
+)
 def test_whatever_is_given_as_a_filter_works_or_is_an_invalid_query(condition: Any) -> None:
     with suppress(InvalidQuery):
         assert build_matcher(condition)({"a": 1}) in (True, False)
@@ -162,7 +173,9 @@ def test_and_is_met_where_all_are_and_or_where_any_is(parts: Any, metadata: Any)
 
 
 @given(field=FIELDS, values=st.lists(SCALARS, max_size=3), metadata=METADATA)
-def test_of_an_operator_and_its_negation_exactly_one_is_met(field: str, values: Any, metadata: Any) -> None:
+def test_of_an_operator_and_its_negation_exactly_one_is_met(
+    field: str, values: Any, metadata: Any
+) -> None:
     pairs: list[tuple[Any, Any]] = [({"$eq": value}, {"$ne": value}) for value in values]
     pairs += [({"$in": values}, {"$nin": values}), ({"$exists": True}, {"$exists": False})]
     for asked, negated in pairs:
@@ -170,7 +183,9 @@ def test_of_an_operator_and_its_negation_exactly_one_is_met(field: str, values: 
 
 
 @given(field=FIELDS, values=st.lists(SCALARS, min_size=1, max_size=3), metadata=METADATA)
-def test_in_is_an_or_of_equals_and_nin_an_and_of_unequals(field: str, values: Any, metadata: Any) -> None:
+def test_in_is_an_or_of_equals_and_nin_an_and_of_unequals(
+    field: str, values: Any, metadata: Any
+) -> None:
     equal = {"$or": [{field: value} for value in values]}
     unequal = {"$and": [{field: {"$ne": value}} for value in values]}
     assert build_matcher({field: {"$in": values}})(metadata) is build_matcher(equal)(metadata)

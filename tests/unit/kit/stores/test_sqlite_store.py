@@ -17,7 +17,13 @@ from qtmiddleware.errors import StoreError
 from qtmiddleware.kit.stores import MemoryStore, SQLiteStore, sqlite
 from qtmiddleware.kit.stores.sqlite import connections
 from qtmiddleware.protocols import Passage
-from tests.support.store_contract import AtomicStoreContract, FileStoreContract, KeywordContract, X, Y
+from tests.support.store_contract import (
+    AtomicStoreContract,
+    FileStoreContract,
+    KeywordContract,
+    X,
+    Y,
+)
 
 
 def open_store(path: str | Path, *, model: str = "model", dimension: int = 3) -> SQLiteStore:
@@ -33,7 +39,11 @@ class _Made:
 
     def __call__(self) -> SQLiteStore:
         number = len(self.stores)
-        self.stores.append(open_store(self.folder / f"{number}.sqlite") if self.folder else MemoryStore(dimension=3))
+        self.stores.append(
+            open_store(self.folder / f"{number}.sqlite")
+            if self.folder
+            else MemoryStore(dimension=3)
+        )
         return self.stores[-1]
 
 
@@ -77,14 +87,18 @@ def foreign_database(path: Path) -> None:
 @pytest.mark.parametrize(
     "fill",
     [
-        lambda path: path.write_bytes(b"PK\x03\x04 this is no database, but it is long enough to look like one" * 40),
+        lambda path: path.write_bytes(
+            b"PK\x03\x04 this is no database, but it is long enough to look like one" * 40
+        ),
         lambda path: path.write_bytes(b"SQLite format 3\x00" + b"\xff" * 5_000),
         lambda path: path.write_text("short"),
         foreign_database,
     ],
     ids=["another format", "damaged", "short", "another program's"],
 )
-def test_a_foreign_or_damaged_file_is_named_and_left_as_it_is(tmp_path: Path, fill: Callable[[Path], Any]) -> None:
+def test_a_foreign_or_damaged_file_is_named_and_left_as_it_is(
+    tmp_path: Path, fill: Callable[[Path], Any]
+) -> None:
     path = tmp_path / "index.sqlite"
     fill(path)
     before = path.read_bytes()
@@ -108,7 +122,9 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_a_file_with_other_tables_than_ours_is_refused_and_nothing_of_it_is_run(tmp_path: Path, what: str) -> None:
+def test_a_file_with_other_tables_than_ours_is_refused_and_nothing_of_it_is_run(
+    tmp_path: Path, what: str
+) -> None:
     path = tmp_path / "index.sqlite"
     with open_store(path) as store:
         store.upsert([Passage("a", "apple")], [X])
@@ -151,7 +167,9 @@ def test_a_place_that_cannot_be_read_is_not_called_damaged(tmp_path: Path) -> No
     open_store(path).close()
     # Where SQLite has to put its log there is something that is none.
     (tmp_path / "index.sqlite-wal").mkdir()
-    with pytest.raises(StoreError, match=r"index\.sqlite cannot be opened.*folder that can be written"):
+    with pytest.raises(
+        StoreError, match=r"index\.sqlite cannot be opened.*folder that can be written"
+    ):
         open_store(path)
 
 
@@ -169,7 +187,9 @@ def test_a_second_store_of_this_process_costs_no_write_of_another_process(tmp_pa
     path = tmp_path / "index.sqlite"
 
     def written_elsewhere(id_: str) -> None:
-        subprocess.run([sys.executable, "-c", ANOTHER_PROCESS, str(path), id_], check=True, timeout=200)
+        subprocess.run(
+            [sys.executable, "-c", ANOTHER_PROCESS, str(path), id_], check=True, timeout=200
+        )
 
     with open_store(path) as store:
         store.upsert([Passage("a", "")], [X])
@@ -207,7 +227,9 @@ def test_a_reader_that_began_before_a_write_is_not_hindered_by_many_others(tmp_p
 def test_a_row_that_was_removed_never_lends_its_place_to_another(tmp_path: Path) -> None:
     with open_store(tmp_path / "index.sqlite") as store:
         for number in range(5):
-            store.write([(Passage(f"new{number}", "", {"n": number}), Y)], delete=[f"new{number - 1}"])
+            store.write(
+                [(Passage(f"new{number}", "", {"n": number}), Y)], delete=[f"new{number - 1}"]
+            )
             assert [one["id"] for one in store.search(Y, 3)] == [f"new{number}"]
             assert len(store.search(Y, 3, filter={"n": number})) == 1
 
@@ -217,14 +239,23 @@ def test_a_store_whose_file_vanished_names_it(tmp_path: Path) -> None:
     store = open_store(folder / "index.sqlite")
     shutil.rmtree(folder)
     # One reader holds the connection there is, so that the next one needs another.
-    with ThreadPoolExecutor(1) as pool, store._connections.reading(), pytest.raises(StoreError, match="sqlite"):
+    with (
+        ThreadPoolExecutor(1) as pool,
+        store._connections.reading(),
+        pytest.raises(StoreError, match="sqlite"),
+    ):
         pool.submit(store.count).result()
     store.close()
 
 
-def test_a_writer_that_waited_in_vain_for_another_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_that_waited_in_vain_for_another_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connections, "BUSY_SECONDS", 0.05)
-    with open_store(tmp_path / "index.sqlite") as store, open_store(tmp_path / "index.sqlite") as other:
+    with (
+        open_store(tmp_path / "index.sqlite") as store,
+        open_store(tmp_path / "index.sqlite") as other,
+    ):
 
         def passages() -> Iterator[tuple[Passage, list[float]]]:
             with pytest.raises(StoreError, match="another process is writing"):
@@ -252,7 +283,9 @@ def test_ctrl_c_in_the_middle_of_a_write_is_no_fault_of_the_store(
         assert store.count() == 1
 
 
-@pytest.mark.skipif(os.name != "posix", reason="the size of files is limited by a call of POSIX here")
+@pytest.mark.skipif(
+    os.name != "posix", reason="the size of files is limited by a call of POSIX here"
+)
 @pytest.mark.parametrize("room", [1_000, 20_000, 60_000])
 def test_a_full_disk_is_told_as_what_it_is(tmp_path: Path, room: int) -> None:
     code = (

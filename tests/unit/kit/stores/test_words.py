@@ -28,7 +28,9 @@ def test_words_of_the_context_stand_beside_those_of_the_text(text: str, context:
     assert set(query_words(text)) | set(query_words(context)) <= found
 
 
-@pytest.mark.parametrize("metadata", ["{}", '{"context": 7}', '{"inner": {"context": "no"}}', '{"a": "\\"context\\""}'])
+@pytest.mark.parametrize(
+    "metadata", ["{}", '{"context": 7}', '{"inner": {"context": "no"}}', '{"a": "\\"context\\""}']
+)
 def test_a_context_that_is_no_text_of_the_passage_is_passed_over(metadata: str) -> None:
     assert index_text("Apple", metadata) == "apple"
 

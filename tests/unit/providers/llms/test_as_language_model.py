@@ -29,13 +29,19 @@ def test_a_client_is_asked_for_the_model_of_the_settings() -> None:
     sync_client = openai.OpenAI(api_key="k", base_url="http://one.example/v1")
     async_client = openai.AsyncOpenAI(api_key="k", base_url="http://two.example/v1")
     found = {}
-    for name, client in {"sync": sync_client, "async": async_client, "both": (async_client, sync_client)}.items():
+    for name, client in {
+        "sync": sync_client,
+        "async": async_client,
+        "both": (async_client, sync_client),
+    }.items():
         model: Any = as_language_model(client, SETTINGS)
         assert isinstance(model, OpenAIModel)
         assert model.name == "small"
         found[name] = model.can_async
     assert found == {"sync": False, "async": True, "both": True}
-    assert repr(as_language_model(sync_client, SETTINGS)) == "OpenAIModel('small', host='one.example')"
+    assert (
+        repr(as_language_model(sync_client, SETTINGS)) == "OpenAIModel('small', host='one.example')"
+    )
     sync_client.close()
 
 
@@ -60,7 +66,12 @@ def test_a_function_is_a_model() -> None:
 
 def test_every_model_keeps_the_port_and_says_what_it_can(tmp_path) -> None:
     recorded = RecordedModel([])
-    for model in (OpenAIModel("m"), recorded, RecordingModel(recorded, tmp_path), CallableModel(str)):
+    for model in (
+        OpenAIModel("m"),
+        recorded,
+        RecordingModel(recorded, tmp_path),
+        CallableModel(str),
+    ):
         assert isinstance(model, LanguageModel)
         assert isinstance(model.can_async, bool)
 
@@ -73,5 +84,13 @@ def test_anything_else_is_a_config_error_that_says_what_is_accepted(given: Any) 
     with pytest.raises(ConfigError, match=r"openai\.OpenAI") as caught:
         as_language_model(given, SETTINGS)
     assert caught.value.path == "client"
-    for accepted in ("AsyncOpenAI", "pair", "LangChain", "LlamaIndex", "async", "litellm.completion", "acomplete"):
+    for accepted in (
+        "AsyncOpenAI",
+        "pair",
+        "LangChain",
+        "LlamaIndex",
+        "async",
+        "litellm.completion",
+        "acomplete",
+    ):
         assert accepted in str(caught.value)

@@ -49,7 +49,9 @@ WAYS = [
 
 
 @pytest.mark.parametrize(("fn", "name"), WAYS)
-def test_a_function_is_given_the_messages_and_its_text_is_the_reply(ask, prompt, fn: Any, name: str) -> None:
+def test_a_function_is_given_the_messages_and_its_text_is_the_reply(
+    ask, prompt, fn: Any, name: str
+) -> None:
     model = CallableModel(fn)
     assert (model.can_async, model.name) == (True, name)
     reply = ask(model, prompt)
@@ -108,7 +110,9 @@ SIGNATURES = [
 
 
 @pytest.mark.parametrize(("fn", "expected", "name"), SIGNATURES)
-def test_a_function_is_called_as_its_signature_asks(ask, prompt, fn: Any, expected: str, name: str) -> None:
+def test_a_function_is_called_as_its_signature_asks(
+    ask, prompt, fn: Any, expected: str, name: str
+) -> None:
     model = CallableModel(fn, model="small")
     assert model.name == name
     assert ask(model, prompt).text == expected.format(prompt)
@@ -133,7 +137,9 @@ def test_a_chat_model_is_invoked_by_one_who_blocks_and_awaited_by_one_who_awaits
     assert asyncio.run(model.acomplete(prompt, Deadline())).text.startswith("awaited system: ")
 
 
-def test_a_function_is_awaited_in_the_loop_of_the_caller_and_else_always_in_the_same(prompt) -> None:
+def test_a_function_is_awaited_in_the_loop_of_the_caller_and_else_always_in_the_same(
+    prompt,
+) -> None:
     seen = []
 
     async def fn(messages: Any) -> str:
@@ -176,11 +182,15 @@ class OwnError(KeyError):
         UnicodeDecodeError("utf-8", b"x", 0, 1, "no text"),
     ],
 )
-def test_what_a_function_raises_of_others_becomes_unavailable_with_its_cause(prompt, error: Exception) -> None:
+def test_what_a_function_raises_of_others_becomes_unavailable_with_its_cause(
+    prompt, error: Exception
+) -> None:
     fn, afn = raising(error)
     for call in (
         lambda: CallableModel(fn, name="mine").complete(prompt, Deadline.after(SOON)),
-        lambda: asyncio.run(CallableModel(afn, name="mine").acomplete(prompt, Deadline.after(SOON))),
+        lambda: asyncio.run(
+            CallableModel(afn, name="mine").acomplete(prompt, Deadline.after(SOON))
+        ),
     ):
         with pytest.raises(ModelError) as caught:
             call()
@@ -202,7 +212,8 @@ def test_a_model_error_and_an_interrupt_pass_through(prompt) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "reason"), [(None, "unparsable"), ({"a": 1}, "unparsable"), (b"x", "unparsable"), (" ", "empty")]
+    ("value", "reason"),
+    [(None, "unparsable"), ({"a": 1}, "unparsable"), (b"x", "unparsable"), (" ", "empty")],
 )
 def test_a_result_that_is_no_text_is_told(prompt, value: Any, reason: str) -> None:
     async def afn(messages: Any) -> Any:
@@ -216,8 +227,12 @@ def test_a_result_that_is_no_text_is_told(prompt, value: Any, reason: str) -> No
     assert caught.value.reason == reason
 
 
-@pytest.mark.parametrize(("status", "reason"), [(401, "unauthorized"), (429, "rate_limited"), (503, "unavailable")])
-def test_an_error_with_a_status_says_what_that_stands_for(ask, prompt, status: int, reason: str) -> None:
+@pytest.mark.parametrize(
+    ("status", "reason"), [(401, "unauthorized"), (429, "rate_limited"), (503, "unavailable")]
+)
+def test_an_error_with_a_status_says_what_that_stands_for(
+    ask, prompt, status: int, reason: str
+) -> None:
     error = RuntimeError("Jaco")
     error.status_code, error.response = status, SimpleNamespace(headers={"retry-after": "7"})  # type: ignore[attr-defined]
     with pytest.raises(ModelError, match=str(status)) as caught:

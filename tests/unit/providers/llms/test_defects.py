@@ -22,7 +22,14 @@ from qtmiddleware.providers.llms.defects import find_defect
 from qtmiddleware.types import Deadline
 
 QUERY = "Does Jaco have any health concerns?"
-PROMPT = Prompt("rewrite", "1", "You rewrite a query so that it is found.", json.dumps({"query": QUERY}), (), QUERY)
+PROMPT = Prompt(
+    "rewrite",
+    "1",
+    "You rewrite a query so that it is found.",
+    json.dumps({"query": QUERY}),
+    (),
+    QUERY,
+)
 SETTINGS = {
     "transformationType": "rewrite",
     "cache": {"enabled": False},
@@ -78,8 +85,16 @@ NOTHING: Any = None
 BUGS = [
     (looks_up_the_text, "KeyError", "return {}[messages[1]"),
     (looks_up_a_field, "KeyError", '{"choices": []}["answer_text"]'),
-    (lambda: "x", "TypeError", "the function cannot be called with one argument, the messages (it takes nothing)"),
-    (takes_nothing, "TypeError", "the function cannot be called with one argument, the messages (it takes nothing)"),
+    (
+        lambda: "x",
+        "TypeError",
+        "the function cannot be called with one argument, the messages (it takes nothing)",
+    ),
+    (
+        takes_nothing,
+        "TypeError",
+        "the function cannot be called with one argument, the messages (it takes nothing)",
+    ),
     (
         lambda one, two: "x",
         "TypeError",
@@ -101,7 +116,9 @@ def test_a_bug_in_a_model_function_is_named_and_logged_once_and_opens_no_breaker
     (logged,) = errors()
     what = shown if "cannot be called" in shown else "a bug in the function"
     detail = f"{fn.__qualname__} raised {kind}: {what}; the traceback is in the log"
-    assert [it.degradations for it in found] == [(qtm.Degradation("transform.rewrite", "failed", detail),)] * 3
+    assert [it.degradations for it in found] == [
+        (qtm.Degradation("transform.rewrite", "failed", detail),)
+    ] * 3
     assert [it.response for it in found] == [search(QUERY)] * 3
     assert "Traceback (most recent call last):" in logged
     assert "test_defects.py" in logged
@@ -212,7 +229,9 @@ def test_whatever_a_model_function_raises_is_explained_at_debug_every_time_and_w
     monkeypatch.setenv("ANY_API_KEY", "no shape of a key")
 
     def fails(*_: Any) -> str:
-        raise APIError(f"upstream said no to {QUERY} with {KEY} and no shape of a key at https://me:{KEY}@host")
+        raise APIError(
+            f"upstream said no to {QUERY} with {KEY} and no shape of a key at https://me:{KEY}@host"
+        )
 
     async def afails(messages: Any) -> str:
         return fails()
@@ -223,13 +242,21 @@ def test_whatever_a_model_function_raises_is_explained_at_debug_every_time_and_w
 
     client = {"function": fails, "async function": afails, "model": Own()}[way]
     settings = {**SETTINGS, "breaker": {"enabled": False}}
-    with caplog.at_level(logging.DEBUG, "qtmiddleware"), qtm.QueryMiddleware(settings, client=client) as middleware:
+    with (
+        caplog.at_level(logging.DEBUG, "qtmiddleware"),
+        qtm.QueryMiddleware(settings, client=client) as middleware,
+    ):
         (first, *_) = ask_both_ways(middleware)
     told = [it for it in caplog.records if getattr(it, "qtm", {}).get("event") == "model_failed"]
     assert "APIError" in first.degradations[0].detail
     assert [it.levelname for it in told] == ["DEBUG"] * 3
     for record in told:
         assert "Traceback (most recent call last):" in record.getMessage()
-        assert f"upstream said no to {QUERY} with (not shown) and (not shown) at https://" in record.getMessage()
+        assert (
+            f"upstream said no to {QUERY} with (not shown) and (not shown) at https://"
+            in record.getMessage()
+        )
     assert "markkey" not in caplog.text
-    assert not [it for it in caplog.records if it.levelno > logging.DEBUG and "upstream" in it.getMessage()]
+    assert not [
+        it for it in caplog.records if it.levelno > logging.DEBUG and "upstream" in it.getMessage()
+    ]

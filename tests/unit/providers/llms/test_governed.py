@@ -115,7 +115,10 @@ def test_what_a_reply_says_it_took_is_what_is_counted(way: str) -> None:
         (SystemExit(3), False, False),
         (asyncio.CancelledError(), False, False),
     ],
-    ids=lambda value: getattr(value, "reason", None) or (type(value).__name__ if value not in (True, False) else ""),
+    ids=lambda value: (
+        getattr(value, "reason", None)
+        or (type(value).__name__ if value not in (True, False) else "")
+    ),
 )
 def test_however_a_call_fails_breaker_and_meter_are_told(
     way: str, error: BaseException, left_alone: bool, free: bool
@@ -139,10 +142,14 @@ def test_a_call_without_any_time_left_is_not_made_and_speaks_against_nobody(
 
 
 @pytest.mark.parametrize("way", ["complete", "acomplete"])
-@pytest.mark.parametrize("said", ["a text", None, {"text": "fine"}], ids=["text", "nothing", "mapping"])
+@pytest.mark.parametrize(
+    "said", ["a text", None, {"text": "fine"}], ids=["text", "nothing", "mapping"]
+)
 def test_what_is_no_reply_is_told_as_such(way: str, said: Any) -> None:
     governed = Governed(said)
-    with pytest.raises(ModelError, match=r"scripted must return a Reply, not (str|NoneType|dict)") as caught:
+    with pytest.raises(
+        ModelError, match=r"scripted must return a Reply, not (str|NoneType|dict)"
+    ) as caught:
         WAYS[way](governed.model, Deadline.after(60))
     assert (caught.value.reason, governed.is_left_alone) == ("unparsable", True)
 
@@ -197,7 +204,9 @@ def test_a_stream_that_is_given_up_has_failed_where_it_was_late(
     deadline = Deadline.after(60)
     pieces = governed.model.stream(PROMPT, deadline)
     next(pieces)
-    monkeypatch.setattr("qtmiddleware.providers.llms.governed.monotonic", lambda at=deadline.at: at - early)
+    monkeypatch.setattr(
+        "qtmiddleware.providers.llms.governed.monotonic", lambda at=deadline.at: at - early
+    )
     # As whoever listens does when it stops.
     deadline.cancel()
     pieces.close()
@@ -205,7 +214,9 @@ def test_a_stream_that_is_given_up_has_failed_where_it_was_late(
 
 
 @way
-@pytest.mark.parametrize(("seconds", "left_alone"), [(1, False), (60, True)], ids=["hurry", "enough"])
+@pytest.mark.parametrize(
+    ("seconds", "left_alone"), [(1, False), (60, True)], ids=["hurry", "enough"]
+)
 def test_one_who_leaves_it_too_little_time_does_not_speak_against_a_model(
     way: str, seconds: float, left_alone: bool
 ) -> None:
@@ -272,7 +283,9 @@ def test_a_budget_without_room_leaves_the_next_call_to_try() -> None:
 
 
 @pytest.mark.parametrize(("named", "rest"), [(5, 5), (1e9, 600), ("1", 0), (float("nan"), 0)])
-def test_of_a_users_own_model_only_a_pause_that_can_be_kept_is_kept(named: Any, rest: float, clock: Clock) -> None:
+def test_of_a_users_own_model_only_a_pause_that_can_be_kept_is_kept(
+    named: Any, rest: float, clock: Clock
+) -> None:
     governed = Governed(ModelError("rate_limited", retry_after=named))
     breaker = Breaker(5, 30, clock=clock)
     model = GovernedModel(governed.inner, Settings(), breaker, meter=governed.meter)
@@ -311,13 +324,20 @@ def test_a_model_that_cannot_stream_gives_the_whole_alone() -> None:
 
     meter = Meter()
     model = GovernedModel(Plain(), Settings(budget=LIMITED), Breaker(1, 30), meter=meter)
-    assert WAYS["stream"](model, Deadline.after(60)) == WAYS["astream"](model, Deadline.after(60)) == [REPLY]
+    assert (
+        WAYS["stream"](model, Deadline.after(60))
+        == WAYS["astream"](model, Deadline.after(60))
+        == [REPLY]
+    )
     assert sum(it.calls for it in meter._calls._parts) == 2
 
 
 def test_a_hundred_threads_leave_nothing_reserved() -> None:
     governed = Governed(REPLY)
-    threads = [threading.Thread(target=governed.model.complete, args=(PROMPT, Deadline.after(20))) for _ in range(100)]
+    threads = [
+        threading.Thread(target=governed.model.complete, args=(PROMPT, Deadline.after(20)))
+        for _ in range(100)
+    ]
     for it in threads:
         it.start()
     for it in threads:

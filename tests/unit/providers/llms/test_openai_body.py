@@ -12,21 +12,44 @@ from openai.types.chat import ChatCompletion
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Reply
-from qtmiddleware.providers.llms.openai.replies import MOST_BYTES, Collector, StreamReader, read_reply
+from qtmiddleware.providers.llms.openai.replies import (
+    MOST_BYTES,
+    Collector,
+    StreamReader,
+    read_reply,
+)
 from qtmiddleware.types import Deadline
 from tests.support.completions import MODEL, USAGE, chunks, completion, stream
 
 KEYS = [
-    *("choices", "message", "content", "refusal", "finish_reason", "usage", "prompt_tokens", "completion_tokens"),
+    *(
+        "choices",
+        "message",
+        "content",
+        "refusal",
+        "finish_reason",
+        "usage",
+        "prompt_tokens",
+        "completion_tokens",
+    ),
     *("error", "code", "text", "type", "reasoning_content", "model", "id"),
 ]
 find_json = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["length", "refusal"]),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.sampled_from(["length", "refusal"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner),
     max_leaves=8,
 )
 completions = st.fixed_dictionaries(
-    {"choices": st.lists(st.fixed_dictionaries({"message": st.dictionaries(st.sampled_from(KEYS), find_json)}))},
+    {
+        "choices": st.lists(
+            st.fixed_dictionaries({"message": st.dictionaries(st.sampled_from(KEYS), find_json)})
+        )
+    },
     optional={"usage": find_json, "error": find_json, "model": find_json, "id": find_json},
 )
 
@@ -47,7 +70,9 @@ def test_any_json_is_a_reply_or_a_model_error(value: Any) -> None:
         reply.text.encode()
         assert reply.input_tokens >= 0
         assert reply.output_tokens >= 0
-        assert all(re.fullmatch(r"[\w.:/@+-]{0,200}", name, re.ASCII) for name in (reply.model, reply.id))
+        assert all(
+            re.fullmatch(r"[\w.:/@+-]{0,200}", name, re.ASCII) for name in (reply.model, reply.id)
+        )
 
 
 @given(st.binary() | st.text())
@@ -69,26 +94,38 @@ def test_the_client_s_own_object_is_read_like_its_bytes() -> None:
     expected = Reply("{", 100, 20, truncated=True, model=MODEL, id="c")
     assert read_reply(ChatCompletion.model_validate(body)) == expected
     assert read_reply(json.dumps(body).encode()) == expected
-    assert read_reply(SimpleNamespace(choices=[SimpleNamespace(message=SimpleNamespace(content="x"))])).text == "x"
+    assert (
+        read_reply(
+            SimpleNamespace(choices=[SimpleNamespace(message=SimpleNamespace(content="x"))])
+        ).text
+        == "x"
+    )
 
 
 @pytest.mark.parametrize("usage", [None, USAGE])
 def test_a_streamed_reply_has_the_names_of_its_first_chunk(usage: Any) -> None:
     reader = StreamReader()
-    events = [{**it, "model": "" if at else it["model"]} for at, it in enumerate(chunks("one two", usage=usage))]
+    events = [
+        {**it, "model": "" if at else it["model"]}
+        for at, it in enumerate(chunks("one two", usage=usage))
+    ]
     for piece in stream(events):
         list(reader.feed(piece.encode()))
     *_, reply = reader.end()
     assert (reply.text, reply.model, reply.id) == ("one two", MODEL, "c")
 
 
-@pytest.mark.parametrize("name", ["Does Jaco have any health concerns?", "", 7, None, ["m"], "m" * 201, "naïve"])
+@pytest.mark.parametrize(
+    "name", ["Does Jaco have any health concerns?", "", 7, None, ["m"], "m" * 201, "naïve"]
+)
 def test_a_text_in_the_place_of_a_name_is_no_name(name: Any) -> None:
     reply = read_reply({**completion("text"), "model": name, "id": name})
     assert (reply.model, reply.id) == ("", "")
 
 
-@pytest.mark.parametrize("raw", [None, 7, object(), "text", SimpleNamespace(), SimpleNamespace(choices=None)])
+@pytest.mark.parametrize(
+    "raw", [None, 7, object(), "text", SimpleNamespace(), SimpleNamespace(choices=None)]
+)
 def test_what_a_wrapped_client_might_return_is_a_model_error(raw: Any) -> None:
     with pytest.raises(ModelError):
         read_reply(raw)

@@ -23,11 +23,20 @@ NEVER = Deadline()
 
 
 def record(key: str, standalone: str | None = None, **more: Any) -> dict[str, Any]:
-    return {"_id": key, "standalone": standalone, "rewrite": f"rewrite of {key}", "sub_queries": ["a", "b"], **more}
+    return {
+        "_id": key,
+        "standalone": standalone,
+        "rewrite": f"rewrite of {key}",
+        "sub_queries": ["a", "b"],
+        **more,
+    }
 
 
 def query(key: str, text: str, *history: str) -> dict[str, Any]:
-    turns = [{"role": "user" if i % 2 == 0 else "assistant", "content": said} for i, said in enumerate(history)]
+    turns = [
+        {"role": "user" if i % 2 == 0 else "assistant", "content": said}
+        for i, said in enumerate(history)
+    ]
     return {"_id": key, "text": text, "metadata": {"history": turns} if turns else {}}
 
 
@@ -56,14 +65,16 @@ def test_a_field_that_was_not_recorded_is_left_out(make_prompt) -> None:
     with pytest.raises(ModelError) as caught:
         model.complete(make_prompt("q", fields=wanted), NEVER)
     assert caught.value.reason == "empty"
-    assert answer(model, make_prompt("q", fields=(*wanted, ReplyField("rewrite", "line", "r")))).keys() == {"rewrite"}
+    assert answer(
+        model, make_prompt("q", fields=(*wanted, ReplyField("rewrite", "line", "r")))
+    ).keys() == {"rewrite"}
 
 
 def test_a_list_is_cut_to_what_was_asked_for(make_prompt) -> None:
     model = RecordedModel([record("1", query="q", paraphrases=["a", "", "b", 3, "c"])])
-    assert answer(model, make_prompt("q", fields=(ReplyField("paraphrases", "list", "p", 1, 2),))) == {
-        "paraphrases": ["a", "b"]
-    }
+    assert answer(
+        model, make_prompt("q", fields=(ReplyField("paraphrases", "list", "p", 1, 2),))
+    ) == {"paraphrases": ["a", "b"]}
 
 
 FOLLOW_UPS = [
@@ -71,7 +82,11 @@ FOLLOW_UPS = [
     query("rome", "Why?", "Is Rome big?", "No."),
     query("alone", "Why?"),
 ]
-RECORDS = [record("paris", "Why is Paris big?"), record("rome", "Why is Rome not big?"), record("alone")]
+RECORDS = [
+    record("paris", "Why is Paris big?"),
+    record("rome", "Why is Rome not big?"),
+    record("alone"),
+]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +99,9 @@ RECORDS = [record("paris", "Why is Paris big?"), record("rome", "Why is Rome not
         ((), "alone"),
     ],
 )
-def test_equal_follow_ups_are_told_apart_by_the_end_of_their_history(make_prompt, history, key: str) -> None:
+def test_equal_follow_ups_are_told_apart_by_the_end_of_their_history(
+    make_prompt, history, key: str
+) -> None:
     model = RecordedModel(RECORDS, FOLLOW_UPS)
     found = answer(model, make_prompt("Why?", *history))
     assert found["rewrite"] == f"rewrite of {key}"
@@ -93,7 +110,9 @@ def test_equal_follow_ups_are_told_apart_by_the_end_of_their_history(make_prompt
 
 def test_a_follow_up_of_an_unrecorded_conversation_has_no_reply(make_prompt) -> None:
     with pytest.raises(ModelError):
-        RecordedModel(RECORDS, FOLLOW_UPS).complete(make_prompt("Why?", "Is Oslo big?", "Maybe."), NEVER)
+        RecordedModel(RECORDS, FOLLOW_UPS).complete(
+            make_prompt("Why?", "Is Oslo big?", "Maybe."), NEVER
+        )
 
 
 def test_a_long_message_that_the_prompt_cut_is_still_the_same_message(make_prompt) -> None:
@@ -114,9 +133,13 @@ def test_where_histories_are_unknown_only_one_candidate_is_an_answer(make_prompt
 
 
 @pytest.mark.parametrize("history", [(), ("Is Rome big?", "No.")])
-def test_the_standalone_form_of_a_recorded_query_is_found(make_prompt, history: tuple[str, ...]) -> None:
+def test_the_standalone_form_of_a_recorded_query_is_found(
+    make_prompt, history: tuple[str, ...]
+) -> None:
     model = RecordedModel(RECORDS, FOLLOW_UPS)
-    assert answer(model, make_prompt("Why is Rome not big?", *history))["rewrite"] == "rewrite of rome"
+    assert (
+        answer(model, make_prompt("Why is Rome not big?", *history))["rewrite"] == "rewrite of rome"
+    )
 
 
 def test_a_recording_without_any_text_is_a_config_error() -> None:
@@ -135,10 +158,15 @@ def test_a_broken_recording_is_a_config_error(tmp_path: Path, content: bytes) ->
 
 ODD = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda it: st.lists(it, max_size=3) | st.dictionaries(st.text(max_size=4) | st.just("content"), it, max_size=3),
+    lambda it: (
+        st.lists(it, max_size=3)
+        | st.dictionaries(st.text(max_size=4) | st.just("content"), it, max_size=3)
+    ),
     max_leaves=8,
 )
-NAMES = st.sampled_from(["_id", "query", "history", "mode", "standalone", "rewrite", "sub_queries", "hyde", "keywords"])
+NAMES = st.sampled_from(
+    ["_id", "query", "history", "mode", "standalone", "rewrite", "sub_queries", "hyde", "keywords"]
+)
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -148,7 +176,10 @@ def test_whatever_a_recording_holds_it_gives_what_was_asked_for_or_an_error_of_o
 ) -> None:
     path = tmp_path_factory.mktemp("recording") / "r.jsonl"
     more = {"sub_queries": ["x"] * 9_999} if many else {}
-    path.write_text("\n".join(json.dumps({"query": "Rome?", **record, **more}) for record in records), encoding="utf-8")
+    path.write_text(
+        "\n".join(json.dumps({"query": "Rome?", **record, **more}) for record in records),
+        encoding="utf-8",
+    )
     prompt = make_prompt("Rome?")
     try:
         reply = json.loads(RecordedModel.from_file(path).complete(prompt, Deadline()).text)
@@ -158,7 +189,10 @@ def test_whatever_a_recording_holds_it_gives_what_was_asked_for_or_an_error_of_o
     assert reply.keys() <= asked.keys()
     for name, value in reply.items():
         assert isinstance(value, str if asked[name].shape != "list" else list)
-        assert all(isinstance(one, str) and one.strip() for one in ([value] if isinstance(value, str) else value))
+        assert all(
+            isinstance(one, str) and one.strip()
+            for one in ([value] if isinstance(value, str) else value)
+        )
         assert asked[name].shape != "list" or len(value) <= asked[name].max_items
 
 
@@ -184,8 +218,12 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-@pytest.mark.parametrize(("questions", "recordings"), RECORDED, ids=lambda file: f"{file.parent.name}/{file.stem}")
-def test_every_recorded_query_of_a_set_is_answered(questions: Path, recordings: Path, make_prompt) -> None:
+@pytest.mark.parametrize(
+    ("questions", "recordings"), RECORDED, ids=lambda file: f"{file.parent.name}/{file.stem}"
+)
+def test_every_recorded_query_of_a_set_is_answered(
+    questions: Path, recordings: Path, make_prompt
+) -> None:
     queries = {q["_id"]: q for q in read(questions)}
     model = RecordedModel.from_file(recordings, queries.values())
     wrong = 0
@@ -227,9 +265,14 @@ def test_what_was_recorded_can_be_replayed(ask, tmp_path: Path, make_prompt) -> 
 def test_each_mode_of_a_query_is_replayed_as_it_was_recorded(tmp_path: Path, make_prompt) -> None:
     path = tmp_path / "r.jsonl"
     for mode in ("rewrite", "combined"):
-        RecordingModel(saying(f'{{"rewrite": "by {mode}"}}'), path).complete(make_prompt(mode=mode), NEVER)
+        RecordingModel(saying(f'{{"rewrite": "by {mode}"}}'), path).complete(
+            make_prompt(mode=mode), NEVER
+        )
     replayed = RecordedModel.from_file(path)
-    assert [answer(replayed, make_prompt(mode=mode))["rewrite"] for mode in ("rewrite", "combined", "all")] == [
+    assert [
+        answer(replayed, make_prompt(mode=mode))["rewrite"]
+        for mode in ("rewrite", "combined", "all")
+    ] == [
         "by rewrite",
         "by combined",
         "by combined",
@@ -253,12 +296,16 @@ def test_threads_write_whole_lines_and_each_question_once(tmp_path: Path, make_p
     assert len(read(tmp_path / "r.jsonl")) == 40
 
 
-@pytest.mark.parametrize("said", ["I'm sorry, Jaco", '{"other": 1}', '{"rewrite": null}', "{" * 5_000, '["rewrite"]'])
+@pytest.mark.parametrize(
+    "said", ["I'm sorry, Jaco", '{"other": 1}', '{"rewrite": null}', "{" * 5_000, '["rewrite"]']
+)
 def test_a_reply_that_holds_no_field_is_passed_on_and_not_recorded(
     tmp_path: Path, make_prompt, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG):
-        assert RecordingModel(saying(said), tmp_path / "r.jsonl").complete(make_prompt(), NEVER) == Reply(said)
+        assert RecordingModel(saying(said), tmp_path / "r.jsonl").complete(
+            make_prompt(), NEVER
+        ) == Reply(said)
     assert not (tmp_path / "r.jsonl").exists()
     assert "not recorded" in caplog.text
     assert "Jaco" not in caplog.text
@@ -270,13 +317,18 @@ def test_a_recording_that_cannot_be_written_costs_no_reply(
     said = '{"rewrite": "x"}'
     assert RecordingModel(saying(said), tmp_path).complete(make_prompt(), NEVER).text == said
     (tmp_path / "broken.jsonl").write_text("not JSON\n")
-    assert RecordingModel(saying(said), tmp_path / "broken.jsonl").complete(make_prompt(), NEVER).text == said
+    assert (
+        RecordingModel(saying(said), tmp_path / "broken.jsonl").complete(make_prompt(), NEVER).text
+        == said
+    )
     assert (tmp_path / "broken.jsonl").read_text() == "not JSON\n"
     assert caplog.text.count("could not be recorded") == 2
 
 
 @given(st.text(st.characters(codec=None), min_size=1), st.text(min_size=1))
-def test_any_query_and_reply_survive_a_recording(tmp_path_factory, query_text: str, said: str) -> None:
+def test_any_query_and_reply_survive_a_recording(
+    tmp_path_factory, query_text: str, said: str
+) -> None:
     path = tmp_path_factory.mktemp("r") / "r.jsonl"
     fields = (ReplyField("rewrite", "line", "r"),)
     prompt = Prompt("rewrite", "1", "s", "u", fields, query_text)

@@ -25,16 +25,31 @@ USED = {"input_tokens": 3, "output_tokens": 4, "total_tokens": 7}
 
 
 def completion(**more: Any) -> dict[str, Any]:
-    return completions.completion(more.pop("content", "said"), usage=None, model="gpt-4o-mini", **more)
+    return completions.completion(
+        more.pop("content", "said"), usage=None, model="gpt-4o-mini", **more
+    )
 
 
 def response(**more: Any) -> Response:
     parts = [{"type": "output_text", "text": "said", "annotations": []}]
     output = [
         {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "hm"}]},
-        {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": parts},
+        {
+            "type": "message",
+            "id": "m",
+            "role": "assistant",
+            "status": "completed",
+            "content": parts,
+        },
     ]
-    fixed = {"id": "r", "created_at": 0, "model": "gpt-4o-mini", "object": "response", "tools": [], "error": None}
+    fixed = {
+        "id": "r",
+        "created_at": 0,
+        "model": "gpt-4o-mini",
+        "object": "response",
+        "tools": [],
+        "error": None,
+    }
     return Response.model_construct(
         **Response.model_validate(
             {**fixed, "output": output, "tool_choice": "auto", "parallel_tool_calls": False, **more}
@@ -51,14 +66,19 @@ RETURNED: dict[str, tuple[Any, tuple[int, int]]] = {
     "text": ("said", (0, 0)),
     "chat completion": (ChatCompletion.model_validate({**completion(), "usage": USAGE}), (3, 4)),
     "the same as a dict": ({**completion(), "usage": USAGE}, (3, 4)),
-    "one of litellm": (SimpleNamespace(**{**completion(), "usage": SimpleNamespace(**USAGE)}), (3, 4)),
+    "one of litellm": (
+        SimpleNamespace(**{**completion(), "usage": SimpleNamespace(**USAGE)}),
+        (3, 4),
+    ),
     "old completion": (
         Completion.model_validate(
             {
                 **completion(),
                 "object": "text_completion",
                 "usage": USAGE,
-                "choices": [{"index": 0, "text": "said", "finish_reason": "stop", "logprobs": None}],
+                "choices": [
+                    {"index": 0, "text": "said", "finish_reason": "stop", "logprobs": None}
+                ],
             }
         ),
         (3, 4),
@@ -66,14 +86,29 @@ RETURNED: dict[str, tuple[Any, tuple[int, int]]] = {
     "response": (response(), (0, 0)),
     "message of LangChain": (AN_AI_MESSAGE, (3, 4)),
     "its text alone": (SimpleNamespace(content="said", usage_metadata=None), (0, 0)),
-    "message of Anthropic": ({"content": [{"type": "text", "text": "said"}], "usage": USED}, (3, 4)),
-    "response of LlamaIndex": (SimpleNamespace(message=SimpleNamespace(content="said"), raw={"usage": USAGE}), (3, 4)),
-    "converse of Bedrock": (
-        {"output": {"message": {"content": [{"text": "said"}]}}, "usage": {"inputTokens": 3, "outputTokens": 4}},
+    "message of Anthropic": (
+        {"content": [{"type": "text", "text": "said"}], "usage": USED},
         (3, 4),
     ),
-    "chat of Ollama": ({"message": {"role": "assistant", "content": "said"}, "done_reason": "stop"}, (0, 0)),
-    **{f"dict with {name}": ({name: "said"}, (0, 0)) for name in ("text", "content", "output", "response", "message")},
+    "response of LlamaIndex": (
+        SimpleNamespace(message=SimpleNamespace(content="said"), raw={"usage": USAGE}),
+        (3, 4),
+    ),
+    "converse of Bedrock": (
+        {
+            "output": {"message": {"content": [{"text": "said"}]}},
+            "usage": {"inputTokens": 3, "outputTokens": 4},
+        },
+        (3, 4),
+    ),
+    "chat of Ollama": (
+        {"message": {"role": "assistant", "content": "said"}, "done_reason": "stop"},
+        (0, 0),
+    ),
+    **{
+        f"dict with {name}": ({name: "said"}, (0, 0))
+        for name in ("text", "content", "output", "response", "message")
+    },
 }
 
 
@@ -85,7 +120,11 @@ def read(answer: Any) -> Any:
 def test_every_form_of_an_answer_is_read_with_its_tokens(name: str) -> None:
     answer, tokens = RETURNED[name]
     reply = read(answer)
-    assert (reply.text, reply.truncated, (reply.input_tokens, reply.output_tokens)) == ("said", False, tokens)
+    assert (reply.text, reply.truncated, (reply.input_tokens, reply.output_tokens)) == (
+        "said",
+        False,
+        tokens,
+    )
 
 
 def test_the_names_of_an_answer_are_those_of_the_service() -> None:
@@ -96,7 +135,10 @@ def test_the_names_of_an_answer_are_those_of_the_service() -> None:
         ("said", ("", "")),
         (RETURNED["response"][0], ("gpt-4o-mini", "r")),
         (message, ("gpt-4o-mini-2024-07-18", "chatcmpl-7")),
-        (SimpleNamespace(message=SimpleNamespace(content="said"), raw=raw), ("gpt-4o-mini", "chatcmpl-8")),
+        (
+            SimpleNamespace(message=SimpleNamespace(content="said"), raw=raw),
+            ("gpt-4o-mini", "chatcmpl-8"),
+        ),
     ]:
         reply = read(answer)
         assert (reply.model, reply.id) == names
@@ -105,7 +147,10 @@ def test_the_names_of_an_answer_are_those_of_the_service() -> None:
 def test_what_it_cost_is_told_where_the_answer_names_its_model() -> None:
     for name in ("chat completion", "message of LangChain"):
         assert read(RETURNED[name][0]).cost_usd == pytest.approx((3 * 0.15 + 4 * 0.6) / 1e6)
-    assert read(SimpleNamespace(content="said", _hidden_params={"response_cost": 0.25})).cost_usd == 0.25
+    assert (
+        read(SimpleNamespace(content="said", _hidden_params={"response_cost": 0.25})).cost_usd
+        == 0.25
+    )
     assert read({**completion(), "usage": USAGE, "model": "unknown"}).cost_usd is None
 
 
@@ -124,7 +169,10 @@ def test_an_answer_that_was_cut_off_says_so(answer: Any) -> None:
 
 
 def test_the_fields_that_were_asked_for_may_come_as_a_dict() -> None:
-    assert json.loads(read({"rewrite": "Héllo", "text": "x"}).text) == {"rewrite": "Héllo", "text": "x"}
+    assert json.loads(read({"rewrite": "Héllo", "text": "x"}).text) == {
+        "rewrite": "Héllo",
+        "text": "x",
+    }
 
 
 @pytest.mark.parametrize(
@@ -159,7 +207,19 @@ JSON = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(["choices", "content", "text", "message", "output", "usage", "type", "error", "model"]),
+            st.sampled_from(
+                [
+                    "choices",
+                    "content",
+                    "text",
+                    "message",
+                    "output",
+                    "usage",
+                    "type",
+                    "error",
+                    "model",
+                ]
+            ),
             inner,
             max_size=4,
         )

@@ -45,7 +45,9 @@ def test_clients_of_bedrock_vertex_and_foundry_are_anthropics() -> None:
     vendor = pytest.importorskip("anthropic")
     foundry = vendor.AnthropicFoundry(api_key="k", base_url="http://localhost:1")
     assert anthropic.accepts(foundry)
-    assert anthropic.accepts((foundry, vendor.AsyncAnthropicFoundry(api_key="k", base_url="http://localhost:1")))
+    assert anthropic.accepts(
+        (foundry, vendor.AsyncAnthropicFoundry(api_key="k", base_url="http://localhost:1"))
+    )
 
 
 STRANGE = [None, 7, "claude", object(), (), [], {}, SimpleNamespace(messages=1), len, Exception]
@@ -77,7 +79,9 @@ def test_no_package_of_a_vendor_is_loaded_to_find_out() -> None:
         "as_language_model(lambda messages: '', Settings())\n"
         "print({'anthropic', 'mistralai', 'google.genai'} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=True
+    )
     assert done.stdout == "set()\n"
 
 
@@ -90,7 +94,13 @@ OLDER = [
     "us.anthropic.claude-opus-4-6-v1",
     "claude-sonnet-4@20250514",
 ]
-NEWER = ["claude-opus-4-7", "claude-opus-4-8", "claude-sonnet-5", "claude-opus-5-5", "us.anthropic.claude-opus-5-v1"]
+NEWER = [
+    "claude-opus-4-7",
+    "claude-opus-4-8",
+    "claude-sonnet-5",
+    "claude-opus-5-5",
+    "us.anthropic.claude-opus-5-v1",
+]
 
 
 def test_which_of_anthropics_models_think_by_themselves_is_told_by_their_names() -> None:
@@ -103,7 +113,9 @@ JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=30),
     lambda it: (
         st.lists(it, max_size=3)
-        | st.dictionaries(st.sampled_from(["error", "message", "type", "code", "status", "details", "x"]), it)
+        | st.dictionaries(
+            st.sampled_from(["error", "message", "type", "code", "status", "details", "x"]), it
+        )
     ),
 )
 
@@ -112,7 +124,9 @@ JSON = st.recursive(
     status=st.none() | st.integers(-5, 999) | st.text(max_size=3),
     body=JSON,
     headers=st.none() | st.dictionaries(st.sampled_from(["Retry-After", "x"]), st.text(max_size=5)),
-    place=st.sampled_from([("status_code", "body", "response"), ("code", "details", "raw_response")]),
+    place=st.sampled_from(
+        [("status_code", "body", "response"), ("code", "details", "raw_response")]
+    ),
 )
 def test_an_unknown_class_of_errors_has_a_reason(status, body, headers, place) -> None:
     error = Exception("qmarkzebulon")

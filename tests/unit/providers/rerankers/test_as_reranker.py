@@ -111,7 +111,9 @@ class AsyncReranker:
         return [0.0]
 
 
-@pytest.mark.parametrize("given_reranker", [lengths_async, partial(lengths_async), Async(), AsyncReranker()])
+@pytest.mark.parametrize(
+    "given_reranker", [lengths_async, partial(lengths_async), Async(), AsyncReranker()]
+)
 def test_what_is_async_is_refused_at_once(given_reranker: Any) -> None:
     with pytest.raises(ConfigError, match=r"plain.*async") as caught:
         as_reranker(given_reranker, Settings())
@@ -200,7 +202,9 @@ def test_no_texts_call_nothing() -> None:
 
 
 @given(st.text(), st.lists(st.text(), max_size=5))
-def test_question_and_texts_arrive_unchanged_and_the_callers_list_is_its_own(query: str, texts: list[str]) -> None:
+def test_question_and_texts_arrive_unchanged_and_the_callers_list_is_its_own(
+    query: str, texts: list[str]
+) -> None:
     before = list(texts)
 
     def fn(asked: str, found: list[str]) -> list[float]:
@@ -215,11 +219,15 @@ def test_question_and_texts_arrive_unchanged_and_the_callers_list_is_its_own(que
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False)))
 def test_finite_scores_stay_as_they_are(scores: list[float]) -> None:
-    assert check_scores(scores, len(scores)) == check_scores(np.array(scores), len(scores)) == scores
+    assert (
+        check_scores(scores, len(scores)) == check_scores(np.array(scores), len(scores)) == scores
+    )
 
 
 @given(st.lists(st.floats()), st.integers(0, 5))
-def test_checked_scores_are_of_that_count_and_finite_or_refused(scores: list[float], count: int) -> None:
+def test_checked_scores_are_of_that_count_and_finite_or_refused(
+    scores: list[float], count: int
+) -> None:
     if len(scores) == count and np.isfinite(scores).all():
         assert check_scores(scores, count) == scores
     else:

@@ -14,10 +14,27 @@ from hypothesis import strategies as st
 
 from qtmiddleware.config.settings import KeywordEvidenceSettings
 from qtmiddleware.retrieval.responses.columns import read_columns, read_texts
-from qtmiddleware.retrieval.responses.items import check_item, read_namespace, read_own_id, read_score, read_text
+from qtmiddleware.retrieval.responses.items import (
+    check_item,
+    read_namespace,
+    read_own_id,
+    read_score,
+    read_text,
+)
 
 NAMES = (
-    *("id", "_id", "chunk_id", "document_id", "score", "distance", "similarity", "namespace", "text", "content"),
+    *(
+        "id",
+        "_id",
+        "chunk_id",
+        "document_id",
+        "score",
+        "distance",
+        "similarity",
+        "namespace",
+        "text",
+        "content",
+    ),
     *("metadata", "payload", "fields", "_node_content", "node", "body", "source"),
 )
 
@@ -60,7 +77,9 @@ class Named(NamedTuple):
     content: str
 
 
-PLAIN = st.sampled_from([None, "", " ", "a", "two words", 0, 1, 1.5, -2.0, float("nan"), float("inf"), True, [], b"x"])
+PLAIN = st.sampled_from(
+    [None, "", " ", "a", "two words", 0, 1, 1.5, -2.0, float("nan"), float("inf"), True, [], b"x"]
+)
 PACKED = st.sampled_from(['{"text": "packed words"}', '{"text": ""}', "[1]", "no JSON", None])
 METADATA = st.dictionaries(st.sampled_from(NAMES), st.one_of(PLAIN, PACKED), max_size=4)
 VALUES = st.one_of(PLAIN, PACKED, METADATA)
@@ -79,7 +98,9 @@ ITEMS = st.one_of(
     st.builds(Raising),
     st.builds(RaisingScore),
 )
-LISTS = st.one_of(st.lists(ITEMS, max_size=6), st.lists(ALIKE, max_size=6), st.lists(DICTS, max_size=6))
+LISTS = st.one_of(
+    st.lists(ITEMS, max_size=6), st.lists(ALIKE, max_size=6), st.lists(DICTS, max_size=6)
+)
 FIELDS = st.sampled_from([None, None, None, "id", "body", "metadata.text"])
 
 
@@ -103,18 +124,24 @@ def read_one_by_one(items: Sequence[Any], options: KeywordEvidenceSettings) -> A
 def test_a_list_of_any_items_has_the_ids_namespaces_and_scores_of_each_read_alone(
     items: list[Any], id_field: str | None, score_field: str | None, text_field: str | None
 ) -> None:
-    options = KeywordEvidenceSettings(id_field=id_field, score_field=score_field, text_field=text_field)
+    options = KeywordEvidenceSettings(
+        id_field=id_field, score_field=score_field, text_field=text_field
+    )
     expected = outcome(lambda: read_one_by_one(items, options))
     assert outcome(lambda: read_columns(items, options, "outer")) == expected
 
 
 @given(LISTS, FIELDS)
-def test_a_list_of_any_items_has_the_texts_of_each_read_alone(items: list[Any], text_field: str | None) -> None:
+def test_a_list_of_any_items_has_the_texts_of_each_read_alone(
+    items: list[Any], text_field: str | None
+) -> None:
     expected = outcome(lambda: [read_text(item, text_field) for item in items])
     assert outcome(lambda: read_texts(items, text_field)) == expected
 
 
-@pytest.mark.parametrize("other", [{"score": 0.4, "id": "b"}, {"id": "b", "score": 0.4, "text": "b", "namespace": "n"}])
+@pytest.mark.parametrize(
+    "other", [{"score": 0.4, "id": "b"}, {"id": "b", "score": 0.4, "text": "b", "namespace": "n"}]
+)
 def test_an_item_with_other_keys_than_the_first_is_read_by_its_own(other: dict[str, Any]) -> None:
     items = [{"id": "a", "score": 0.5, "text": "one"}, other]
     ids, namespaces, scores = read_columns(items, KeywordEvidenceSettings(), "outer")

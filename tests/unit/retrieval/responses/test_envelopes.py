@@ -60,12 +60,16 @@ def test_a_list_under_a_usual_name_is_read_and_all_else_is_kept(name: str) -> No
 
 
 @pytest.mark.parametrize("name", [name for name in ENVELOPES if "." not in name])
-@pytest.mark.parametrize("kind", ["model", "dataclass", "frozen dataclass", "named tuple", "object", "user dict"])
+@pytest.mark.parametrize(
+    "kind", ["model", "dataclass", "frozen dataclass", "named tuple", "object", "user dict"]
+)
 def test_a_list_is_found_in_objects_of_every_kind(name: str, kind: str) -> None:
     hits = [Hit(**hit) for hit in HITS]
     fields: dict[str, Any] = {"total": 3, name: hits}
     make: Any = {
-        "model": lambda: create_model("Found", total=(int, ...), **{name: (list[Hit], ...)})(**fields),
+        "model": lambda: create_model("Found", total=(int, ...), **{name: (list[Hit], ...)})(
+            **fields
+        ),
         "dataclass": lambda: make_dataclass("Found", list(fields))(**fields),
         "frozen dataclass": lambda: make_dataclass("Found", list(fields), frozen=True)(**fields),
         "named tuple": lambda: NamedTuple("Found", [("total", int), (name, Any)])(**fields),  # type: ignore[misc]
@@ -93,7 +97,11 @@ class LazyResponse:
 
 def test_rows_of_a_database_are_read_inside_an_envelope_too() -> None:
     rows = sqlite_rows([Row(hit["id"], hit["text"], hit["score"]) for hit in HITS])  # type: ignore[arg-type]
-    for plain in ({"rows": rows}, LazyResponse(rows), {"columns": ["id", "text"], "rows": [list(row) for row in rows]}):
+    for plain in (
+        {"rows": rows},
+        LazyResponse(rows),
+        {"columns": ["id", "text"], "rows": [list(row) for row in rows]},
+    ):
         found = qtm.middleware(lambda query, response=plain: response).retrieve(QUESTION)
         assert found.status == "full"
         assert found.matches[0].text == TEXTS[1]
@@ -103,7 +111,9 @@ def test_rows_of_a_database_are_read_inside_an_envelope_too() -> None:
 # --- more than one list -----------------------------------------------------------------------------------------------
 
 
-@given(st.permutations([name for name in ENVELOPES if "." not in name]).map(lambda names: names[:3]))
+@given(
+    st.permutations([name for name in ENVELOPES if "." not in name]).map(lambda names: names[:3])
+)
 def test_of_several_lists_of_passages_the_first_by_name_is_read(names: list[str]) -> None:
     response = dict.fromkeys(names, HITS)
     assert name_list(response) == f"the list in {min(names, key=ENVELOPES.index)!r}"
@@ -127,7 +137,9 @@ def test_of_several_lists_of_passages_the_first_by_name_is_read(names: list[str]
         ({"response": {"docs": HITS, "numFound": 3}, "data": FACETS}, "response.docs"),
     ],
 )
-def test_a_list_of_something_else_gives_way_to_the_passages_and_an_empty_one_does_not(response: Any, name: str) -> None:
+def test_a_list_of_something_else_gives_way_to_the_passages_and_an_empty_one_does_not(
+    response: Any, name: str
+) -> None:
     assert name_list(response) == f"the list in {name!r}"
 
 
@@ -178,7 +190,9 @@ class Report:
         pd.DataFrame({"x": [0.5]}),
     ],
 )
-def test_a_method_a_number_or_a_list_of_something_else_is_no_list_of_passages(response: Any) -> None:
+def test_a_method_a_number_or_a_list_of_something_else_is_no_list_of_passages(
+    response: Any,
+) -> None:
     with pytest.raises(ResponseShapeError):
         read_response(Variant("original", "q"), response)
     assert qtm.middleware(lambda query: response)(QUESTION) is response
@@ -193,7 +207,9 @@ def test_what_holds_passages_without_a_name_is_read_as_before() -> None:
         "metadatas": [[{"page": 1}] * 3],
     }
     assert name_list(chroma).startswith("columns")
-    assert name_list({"ids": ["a"], "documents": ["x y"], "data": ["an image"]}).startswith("columns")
+    assert name_list({"ids": ["a"], "documents": ["x y"], "data": ["an image"]}).startswith(
+        "columns"
+    )
     frame = pd.DataFrame({"id": ["a", "b"], "text": TEXTS[:2], "items": [HITS, HITS]})
     assert name_list(frame) == "the rows of a data frame"
     assert name_list(np.array(TEXTS, dtype=object)) == "a list"
@@ -208,7 +224,9 @@ def test_what_holds_passages_without_a_name_is_read_as_before() -> None:
         SimpleNamespace(passages=TEXTS, pages=[4, 5, 6]),
     ],
 )
-def test_passages_are_left_as_they_are_if_another_list_may_belong_to_them_place_by_place(response: Any) -> None:
+def test_passages_are_left_as_they_are_if_another_list_may_belong_to_them_place_by_place(
+    response: Any,
+) -> None:
     with pytest.raises(ResponseShapeError, match="another list may run parallel to"):
         read_response(Variant("original", "q"), response)
     with pytest.warns(qtm.SetupWarning, match="another list may run parallel to"):
@@ -216,5 +234,7 @@ def test_passages_are_left_as_they_are_if_another_list_may_belong_to_them_place_
 
 
 def test_scores_beside_the_passages_go_with_them() -> None:
-    response = qtm.middleware(lambda query: {"docs": TEXTS, "scores": [0.75, 0.71875, 0.25]})(QUESTION)
+    response = qtm.middleware(lambda query: {"docs": TEXTS, "scores": [0.75, 0.71875, 0.25]})(
+        QUESTION
+    )
     assert response == {"docs": [TEXTS[1], TEXTS[0], TEXTS[2]], "scores": [0.71875, 0.75, 0.25]}

@@ -27,16 +27,28 @@ from tests.support.shapes_world import NodeWithScore, TextNode
 QUESTION = "Does Jaco have any health concerns?"
 TEXTS = ["Cats sleep most of the day", "Jaco has no health concerns", "The fee is due in May"]
 NEW = (
-    *("relevance", "cosine_similarity", "cosine_distance", "dist", "sim", "rrf_score", "search_score"),
+    *(
+        "relevance",
+        "cosine_similarity",
+        "cosine_distance",
+        "dist",
+        "sim",
+        "rrf_score",
+        "search_score",
+    ),
     *("@search.score", "vector_score"),
 )
 
 
 @pytest.mark.parametrize("name", NEW)
 @pytest.mark.parametrize("rising", [False, True], ids=["higher is better", "lower is better"])
-def test_scores_have_many_names_and_the_order_says_which_way_they_run(name: str, rising: bool) -> None:
+def test_scores_have_many_names_and_the_order_says_which_way_they_run(
+    name: str, rising: bool
+) -> None:
     numbers = [0.25, 0.28125, 0.75] if rising else [0.75, 0.71875, 0.25]
-    rows = [{"id": str(place), "text": text, name: numbers[place]} for place, text in enumerate(TEXTS)]
+    rows = [
+        {"id": str(place), "text": text, name: numbers[place]} for place, text in enumerate(TEXTS)
+    ]
     for response in (rows, [SimpleNamespace(**row) for row in rows]):
         search = qtm.middleware(lambda query, found=response: found)
         found = search.retrieve(QUESTION)
@@ -52,7 +64,10 @@ def test_a_merged_score_goes_before_those_it_was_merged_from() -> None:
     assert read_score({**item, "score": 0.75}) == 0.75
 
 
-@given(st.sampled_from(SCORES), st.one_of(st.none(), st.text(), st.booleans(), st.lists(st.integers()), st.binary()))
+@given(
+    st.sampled_from(SCORES),
+    st.one_of(st.none(), st.text(), st.booleans(), st.lists(st.integers()), st.binary()),
+)
 def test_what_is_no_number_is_no_score_whatever_its_name(name: str, value: Any) -> None:
     assert read_score({"id": "a", name: value}) is None
     assert read_score({"id": "a", "score": 0.5} | ({} if name == "score" else {name: value})) == 0.5
@@ -99,14 +114,20 @@ NAMED: dict[str, tuple[Any, dict[str, str]]] = {
     "dicts": ([{"key": i, "blurb": t, "near": s} for i, t, s in ROWS], USUAL),
     "metadata": ([{"metadata": {"key": i, "blurb": t, "near": s}} for i, t, s in ROWS], USUAL),
     "dots": (
-        [{"about": {"key": i, "text": {"blurb": t}}, "ranks": {"near": {"all": s}}} for i, t, s in ROWS],
+        [
+            {"about": {"key": i, "text": {"blurb": t}}, "ranks": {"near": {"all": s}}}
+            for i, t, s in ROWS
+        ],
         {"idField": "about.key", "textField": "about.text.blurb", "scoreField": "ranks.near.all"},
     ),
     "dots in a name": (
         [{"@x.key": i, "blurb": t, "@x.near": s} for i, t, s in ROWS],
         {"idField": "@x.key", "textField": "blurb", "scoreField": "@x.near"},
     ),
-    "beside usual names": ([{"id": 7, "key": i, "blurb": t, "score": 0.5, "near": s} for i, t, s in ROWS], USUAL),
+    "beside usual names": (
+        [{"id": 7, "key": i, "blurb": t, "score": 0.5, "near": s} for i, t, s in ROWS],
+        USUAL,
+    ),
     "data classes": (
         [Legacy(ord(i), t, s) for i, t, s in ROWS],
         {"idField": "uid", "textField": "blurb", "scoreField": "closeness"},
@@ -119,12 +140,17 @@ NAMED: dict[str, tuple[Any, dict[str, str]]] = {
     "named tuples": ([Found(*row) for row in ROWS], USUAL),
     "nodes": (
         [
-            NodeWithScore(node=TextNode(id_="n", text="x", metadata={"key": i, "blurb": t, "near": s}))
+            NodeWithScore(
+                node=TextNode(id_="n", text="x", metadata={"key": i, "blurb": t, "near": s})
+            )
             for i, t, s in ROWS
         ],
         USUAL,
     ),
-    "documents and a number": ([({"key": i, "blurb": t, "near": s}, 0.5) for i, t, s in ROWS], USUAL),
+    "documents and a number": (
+        [({"key": i, "blurb": t, "near": s}, 0.5) for i, t, s in ROWS],
+        USUAL,
+    ),
     "plain tuples": ([(i, t, 7.5, None, s) for i, t, s in ROWS], {"scoreField": "4"}),
     "a frame": (frame(NUMBERS), USUAL),
     "columns": (
@@ -140,14 +166,18 @@ def read_ranking(response: Any, named: dict[str, str]) -> tuple[Any, KeywordEvid
 
 
 @pytest.mark.parametrize(("response", "named"), NAMED.values(), ids=NAMED)
-def test_the_fields_that_the_user_names_hold_the_id_the_text_and_the_score(response: Any, named: Any) -> None:
+def test_the_fields_that_the_user_names_hold_the_id_the_text_and_the_score(
+    response: Any, named: Any
+) -> None:
     ranking, options = read_ranking(response, named)
     ids = [str(ord(it)) for it in "abc"] if named.get("idField") == "uid" else list("abc")
     assert [read_id(item, options.id_field) for item in ranking.items] == ids
     assert list(ranking.scores) == NUMBERS
     if options.id_field is not None:
         assert ranking.keys == [(DEFAULT, id_) for id_ in ids]
-    found = qtm.middleware(lambda query: response, config={"keywordEvidence": named}).retrieve(QUESTION)
+    found = qtm.middleware(lambda query: response, config={"keywordEvidence": named}).retrieve(
+        QUESTION
+    )
     assert found.status == "full"
     assert [match.id for match in found.matches] == [ids[place] for place in (1, 0, 2)]
     assert [match.score for match in found.matches] == [NUMBERS[place] for place in (1, 0, 2)]
@@ -155,7 +185,9 @@ def test_the_fields_that_the_user_names_hold_the_id_the_text_and_the_score(respo
 
 
 @pytest.mark.parametrize(("response", "named"), NAMED.values(), ids=NAMED)
-def test_a_copy_with_another_score_has_it_in_the_field_that_the_user_names(response: Any, named: Any) -> None:
+def test_a_copy_with_another_score_has_it_in_the_field_that_the_user_names(
+    response: Any, named: Any
+) -> None:
     ranking, options = read_ranking(response, named)
     item = ranking.items[0]
     before = copy.deepcopy(item)
@@ -169,7 +201,9 @@ def test_a_copy_with_another_score_has_it_in_the_field_that_the_user_names(respo
 def test_fused_scores_stand_in_the_field_that_the_user_names(name: str) -> None:
     response, named = NAMED[name]
     before = copy.deepcopy(response)
-    search = qtm.middleware(lambda query: response, config={"keywordEvidence": named, "scores": "fused"})
+    search = qtm.middleware(
+        lambda query: response, config={"keywordEvidence": named, "scores": "fused"}
+    )
     scores = read_ranking(search(QUESTION), named)[0].scores
     assert sorted(scores, reverse=True) == list(scores) != NUMBERS
     assert repr(response) == repr(before)
@@ -186,7 +220,10 @@ def test_a_field_that_is_not_there_gives_no_id_and_no_score() -> None:
 def test_ids_that_the_user_names_tell_apart_what_several_searches_found() -> None:
     def search(query: str, top_k: int = 4) -> list[dict[str, Any]]:
         near = 0.5 + len(query) / 1_000
-        return [{"uid": place, "blurb": text, "near": near - place / 100} for place, text in enumerate(TEXTS)][:top_k]
+        return [
+            {"uid": place, "blurb": text, "near": near - place / 100}
+            for place, text in enumerate(TEXTS)
+        ][:top_k]
 
     named = {"idField": "uid", "textField": "blurb", "scoreField": "near"}
     reply = {"rewrite": "Is the dog Jaco ill?", "step_back": "", "sub_queries": [], "hyde": ""}
@@ -211,19 +248,30 @@ def say(rows: list[Any]) -> tuple[str, str]:
     """What a check advises of ids and scores."""
     search = qtm.middleware(lambda query: rows, config={"keywordEvidence": {"textField": "blurb"}})
     check = search.check(QUESTION)
-    ids, scores = (next(it for it in check.findings if it.subject == name) for name in ("ids", "scores"))
+    ids, scores = (
+        next(it for it in check.findings if it.subject == name) for name in ("ids", "scores")
+    )
     for finding in (ids, scores):
         assert not finding.mend or f"-> {finding.mend}" in " ".join(str(check).split())
     return ids.mend, scores.mend
 
 
-@given(st.sampled_from(["chunk_key", "uid", "recordId", "source_url"]), st.sampled_from(["near", "bm25", "my_score"]))
-def test_check_names_the_fields_that_seem_to_hold_ids_and_scores(id_name: str, score_name: str) -> None:
+@given(
+    st.sampled_from(["chunk_key", "uid", "recordId", "source_url"]),
+    st.sampled_from(["near", "bm25", "my_score"]),
+)
+def test_check_names_the_fields_that_seem_to_hold_ids_and_scores(
+    id_name: str, score_name: str
+) -> None:
     rows = [
         {id_name: i, "blurb": t, "page": 1, "price": p, score_name: s}
         for (i, t, s), p in zip(ROWS, (3.5, 9.5, 1.5), strict=True)
     ]
-    for inside in (rows, [{"metadata": row} for row in rows], [{"about": row, "blurb": row["blurb"]} for row in rows]):
+    for inside in (
+        rows,
+        [{"metadata": row} for row in rows],
+        [{"about": row, "blurb": row["blurb"]} for row in rows],
+    ):
         advice = [json.loads(mend.partition("=")[2])["keywordEvidence"] for mend in say(inside)]
         prefix = "about." if "about" in inside[0] else ""
         assert advice == [{"idField": prefix + id_name}, {"scoreField": prefix + score_name}]
@@ -239,7 +287,11 @@ def test_check_says_where_to_name_a_field_if_none_seems_to_hold_them() -> None:
     assert scores == "if a field holds them, name the field in keywordEvidence.scoreField"
 
 
-def test_check_has_nothing_to_say_of_fields_if_ids_and_scores_are_read_or_passages_are_texts() -> None:
+def test_check_has_nothing_to_say_of_fields_if_ids_and_scores_are_read_or_passages_are_texts() -> (
+    None
+):
     assert say([{"id": i, "blurb": t, "score": s} for i, t, s in ROWS]) == ("", "")
     search = qtm.middleware(lambda query: TEXTS)
-    assert [it.mend for it in search.check(QUESTION).findings if it.subject in ("ids", "scores")] == ["", ""]
+    assert [
+        it.mend for it in search.check(QUESTION).findings if it.subject in ("ids", "scores")
+    ] == ["", ""]

@@ -116,7 +116,10 @@ HITS = [Hit(id_=i, score_=s, fields={"chunk_text": t}) for i, s, t in ROWS]
 DICTS = [{"id": i, "score": s, "metadata": {"text": t}} for i, s, t in ROWS]
 DOCUMENTS = [LangChainDocument(page_content=t, metadata={"n": 1}, id=i) for i, _, t in ROWS]
 NODES = [NodeWithScore(node=TextNode(id_=i, text=t), score=s) for i, s, t in ROWS]
-PACKED = [{"id": i, "score": s, "metadata": {"_node_content": json.dumps({"text": t})}} for i, s, t in ROWS]
+PACKED = [
+    {"id": i, "score": s, "metadata": {"_node_content": json.dumps({"text": t})}}
+    for i, s, t in ROWS
+]
 RAW_HITS = [{"_id": i, "_score": s, "fields": {"body": t}} for i, s, t in ROWS]
 ELASTIC = [{"_id": i, "_score": s, "_source": {"passage": t}} for i, s, t in ROWS]
 POINTS = [QdrantPoint(id=i, score=s, payload={"content": t}) for i, s, t in ROWS]
@@ -132,7 +135,8 @@ SHAPES: list[Any] = [
     ),
     (
         SearchDocumentsResponse(
-            matches=[PineconeDocument({"_id": i, "_score": s, "text": t}) for i, s, t in ROWS], namespace="ns"
+            matches=[PineconeDocument({"_id": i, "_score": s, "text": t}) for i, s, t in ROWS],
+            namespace="ns",
         ),
         "ns",
         IDS,
@@ -239,7 +243,9 @@ def test_every_known_shape_is_rebuilt_in_its_own_type_and_left_untouched(respons
 @pytest.mark.parametrize("name", [name for name, shape in WORLD.items() if shape.has_text])
 def test_how_long_a_passage_is_can_be_told_in_every_shape(name: str) -> None:
     response = WORLD[name].build([WorldRow("a", "x" * 5_000, 0.9), WorldRow("b", "x", 0.8)])
-    long, short = map(estimate_chars, read_response(Variant("original", "q"), response).ranking.items)
+    long, short = map(
+        estimate_chars, read_response(Variant("original", "q"), response).ranking.items
+    )
     assert 5_000 <= long <= 5_100
     assert long - short == 4_999
 
@@ -254,7 +260,9 @@ def test_the_vectors_that_come_with_a_passage_count_as_much_as_they_take() -> No
 
 NESTED = st.recursive(
     st.one_of(st.none(), st.integers(), st.floats(), st.text(), st.binary(), st.builds(object)),
-    lambda inner: st.one_of(st.lists(inner), st.dictionaries(st.text(), inner), st.tuples(inner, inner)),
+    lambda inner: st.one_of(
+        st.lists(inner), st.dictionaries(st.text(), inner), st.tuples(inner, inner)
+    ),
 )
 
 
@@ -277,7 +285,10 @@ def test_all_else_in_a_response_is_kept() -> None:
     search = SearchRecordsResponse(result=SearchResult(hits=HITS), usage=usage)
     assert find_shape(search).rebuild(search, HITS[:1]).usage is usage
     raw = {"result": {"hits": RAW_HITS, "more": 1}, "usage": {"read_units": 6}}
-    assert find_shape(raw).rebuild(raw, []) == {"result": {"hits": [], "more": 1}, "usage": {"read_units": 6}}
+    assert find_shape(raw).rebuild(raw, []) == {
+        "result": {"hits": [], "more": 1},
+        "usage": {"read_units": 6},
+    }
     plain = PlainResponse(list(POINTS))
     assert find_shape(plain).rebuild(plain, []).note is plain.note
     counted = InitlessResponse(matches=vectors())
@@ -287,11 +298,15 @@ def test_all_else_in_a_response_is_kept() -> None:
 
 def test_a_read_only_mapping_comes_back_as_a_dict() -> None:
     response = MappingProxyType({"matches": DICTS, "namespace": "ns"})
-    assert find_shape(response).rebuild(response, DICTS[:1]) == {"matches": DICTS[:1], "namespace": "ns"}
+    assert find_shape(response).rebuild(response, DICTS[:1]) == {
+        "matches": DICTS[:1],
+        "namespace": "ns",
+    }
 
 
 @pytest.mark.parametrize(
-    "response", [[], (), {"matches": []}, {"matches": None}, {"documents": []}, QueryResponse(matches=[])]
+    "response",
+    [[], (), {"matches": []}, {"matches": None}, {"documents": []}, QueryResponse(matches=[])],
 )
 def test_an_empty_response_is_no_error_and_stays_what_it_was(response: Any) -> None:
     shape = find_shape(response)
@@ -331,7 +346,9 @@ def test_a_function_that_returns_none_for_nothing_gets_none_back() -> None:
         ({"matches": [1]}, "int"),
     ],
 )
-def test_an_unknown_response_is_refused_by_its_type_with_the_way_out(response: Any, named: str) -> None:
+def test_an_unknown_response_is_refused_by_its_type_with_the_way_out(
+    response: Any, named: str
+) -> None:
     with pytest.raises(ResponseShapeError) as caught:
         read_response(Variant("original", "q"), response)
     assert caught.value.shape.rpartition(".")[2] == named
@@ -380,7 +397,10 @@ def test_a_score_is_a_finite_number_or_none(score: Any, expected: float | None) 
 
 
 def test_the_first_number_there_is_is_the_score() -> None:
-    for item in ({"id": "a", "score": None, "distance": 0.5}, SimpleNamespace(id="a", score=None, distance=0.5)):
+    for item in (
+        {"id": "a", "score": None, "distance": 0.5},
+        SimpleNamespace(id="a", score=None, distance=0.5),
+    ):
         assert read_score(item) == 0.5
 
 
@@ -404,7 +424,11 @@ def test_an_items_own_namespace_goes_before_the_responses() -> None:
         "matches": [{"id": "a", "namespace": "x"}, {"id": "a", "namespace": "y"}, {"id": "a"}],
         "namespace": "z",
     }
-    assert read_keys_and_scores(response, response["matches"])[0] == [("x", "a"), ("y", "a"), ("z", "a")]
+    assert read_keys_and_scores(response, response["matches"])[0] == [
+        ("x", "a"),
+        ("y", "a"),
+        ("z", "a"),
+    ]
 
 
 def test_the_same_text_under_two_ids_is_two_passages() -> None:
@@ -413,7 +437,11 @@ def test_the_same_text_under_two_ids_is_two_passages() -> None:
 
 
 def test_the_text_stands_in_only_where_there_is_no_id() -> None:
-    response = [LangChainDocument(page_content="t"), LangChainDocument(page_content="t", id="a"), "t"]
+    response = [
+        LangChainDocument(page_content="t"),
+        LangChainDocument(page_content="t", id="a"),
+        "t",
+    ]
     assert read_keys_and_scores(response, response)[0] == [
         (DEFAULT, "\0t"),
         (DEFAULT, "a"),
@@ -429,16 +457,28 @@ def test_items_without_id_and_text_are_one_passage_only_where_they_are_equal() -
 
 
 def test_a_passage_without_id_and_text_is_the_same_whatever_its_score() -> None:
-    response = [{"title": "x", "score": 0.5}, {"title": "x", "score": 0.25}, {"title": "y", "score": 0.5}]
+    response = [
+        {"title": "x", "score": 0.5},
+        {"title": "x", "score": 0.25},
+        {"title": "y", "score": 0.5},
+    ]
     first, second, third = read_keys_and_scores(response, response)[0]
     assert first == second != third
 
 
 @pytest.mark.parametrize("make", [dict, SimpleNamespace])
 def test_chunks_that_share_their_documents_id_stay_apart(make: Any) -> None:
-    response = [make(document_id="d", text="one"), make(document_id="d", text="two"), make(document_id="e", text="one")]
+    response = [
+        make(document_id="d", text="one"),
+        make(document_id="d", text="two"),
+        make(document_id="e", text="one"),
+    ]
     assert read_id(response[0]) == "d"
-    assert [key for _, key in read_keys_and_scores(response, response)[0]] == ["d\0one", "d\0two", "e\0one"]
+    assert [key for _, key in read_keys_and_scores(response, response)[0]] == [
+        "d\0one",
+        "d\0two",
+        "e\0one",
+    ]
 
 
 def test_objects_of_one_class_with_different_attributes_are_each_read_by_their_own() -> None:
@@ -459,7 +499,10 @@ def test_an_id_that_is_a_number_is_an_id() -> None:
 
 def test_metadata_with_our_own_words_in_it_comes_back_as_it_is() -> None:
     metadata = {"score": "x", "query": "y", "id": 3, "namespace": "z", "metadata": {"deep": [1]}}
-    for item in (ScoredVector(id="a", score=0.5, metadata=metadata), {"id": "a", "score": 0.5, "metadata": metadata}):
+    for item in (
+        ScoredVector(id="a", score=0.5, metadata=metadata),
+        {"id": "a", "score": 0.5, "metadata": metadata},
+    ):
         assert read_metadata(item) is metadata
         assert (read_id(item), read_score(item)) == ("a", 0.5)
         assert read_keys_and_scores([item], [item])[0] == [(DEFAULT, "a")]
@@ -479,7 +522,9 @@ def test_metadata_with_our_own_words_in_it_comes_back_as_it_is() -> None:
         (SimpleNamespace(id="a", metadata="no mapping"), {"metadata": "no mapping"}),
     ],
 )
-def test_metadata_is_what_the_item_keeps_or_its_own_other_fields(item: Any, expected: dict[str, Any]) -> None:
+def test_metadata_is_what_the_item_keeps_or_its_own_other_fields(
+    item: Any, expected: dict[str, Any]
+) -> None:
     assert dict(read_metadata(item)) == expected
 
 
@@ -513,17 +558,25 @@ def test_metadata_is_what_the_item_keeps_or_its_own_other_fields(item: Any, expe
         ("   ", None, None),
     ],
 )
-def test_the_text_is_found_under_the_named_field_or_the_usual_names(item: Any, text_field: Any, expected: Any) -> None:
+def test_the_text_is_found_under_the_named_field_or_the_usual_names(
+    item: Any, text_field: Any, expected: Any
+) -> None:
     assert read_text(item, text_field) == expected
 
 
 def test_a_custom_shape_needs_two_small_functions() -> None:
-    shape: Shape = Shape(lambda r: r["deep"]["found"], lambda r, items: {**r, "deep": {"found": list(items)}})
+    shape: Shape = Shape(
+        lambda r: r["deep"]["found"], lambda r, items: {**r, "deep": {"found": list(items)}}
+    )
     response = {"deep": {"found": [("a", 0.5), ("b", 0.25)]}, "namespace": "ns", "kept": 1}
     items = shape.items(response)
     assert read_keys_and_scores(response, items)[0] == [("ns", "a"), ("ns", "b")]
     assert [read_score(item) for item in items] == [0.5, 0.25]
-    assert shape.rebuild(response, items[1:]) == {"deep": {"found": [("b", 0.25)]}, "namespace": "ns", "kept": 1}
+    assert shape.rebuild(response, items[1:]) == {
+        "deep": {"found": [("b", 0.25)]},
+        "namespace": "ns",
+        "kept": 1,
+    }
 
 
 def test_a_custom_read_that_gives_no_list_is_named() -> None:
@@ -558,7 +611,9 @@ async def test_an_awaitable_is_left_to_those_who_can_await_it() -> None:
     assert await coroutine == 1
 
 
-@pytest.mark.parametrize("response", [None, DICTS, QueryResponse(matches=[]), SHAPES[1][0], {"result": {"hits": []}}])
+@pytest.mark.parametrize(
+    "response", [None, DICTS, QueryResponse(matches=[]), SHAPES[1][0], {"result": {"hits": []}}]
+)
 def test_a_response_is_settled_already(response: Any) -> None:
     assert wait_for_response(response) is response
 
@@ -579,7 +634,9 @@ items = st.fixed_dictionaries(
 
 
 @given(st.lists(items), st.sampled_from(["list", "tuple", "matches", "hits"]))
-def test_any_list_of_dicts_is_read_without_error_and_rebuilt_as_it_was(found: list[Any], form: str) -> None:
+def test_any_list_of_dicts_is_read_without_error_and_rebuilt_as_it_was(
+    found: list[Any], form: str
+) -> None:
     forms: dict[str, Any] = {
         "list": found,
         "tuple": tuple(found),
@@ -611,7 +668,11 @@ def test_the_field_that_is_named_where_texts_are_missing_is_the_one_that_holds_t
     kept: Any = text
     for name in reversed(path):
         kept = {name: kept}
-    item = {"id": "a", "score": 0.5, "metadata": kept} if in_metadata else {"id": "a", "score": 0.5, **kept}
+    item = (
+        {"id": "a", "score": 0.5, "metadata": kept}
+        if in_metadata
+        else {"id": "a", "score": 0.5, **kept}
+    )
     assert not holds_text(item, None)
     what, mend = describe_missing_text([item, {"id": "b"}], None)
     assert text not in what + mend

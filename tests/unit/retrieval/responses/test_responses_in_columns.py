@@ -44,8 +44,16 @@ def chroma(*, nested: bool = True, count: int = 3, **columns: Any) -> dict[str, 
         **({"distances": [0.25, 0.5, 0.75][:count]} if nested else {}),
         **columns,
     }
-    inner = {name: [values] if nested and values is not None else values for name, values in lists.items()}
-    rest = {"embeddings": None, "uris": None, "data": None, "included": ["metadatas", "documents", "distances"]}
+    inner = {
+        name: [values] if nested and values is not None else values
+        for name, values in lists.items()
+    }
+    rest = {
+        "embeddings": None,
+        "uris": None,
+        "data": None,
+        "included": ["metadatas", "documents", "distances"],
+    }
     return {**rest, **inner}
 
 
@@ -90,7 +98,9 @@ def test_a_data_frame_is_read_by_its_columns() -> None:
         pd.date_range("2024-01-01", periods=3),
     ],
 )
-def test_a_data_frame_comes_back_with_its_columns_types_labels_and_attributes(index: pd.Index) -> None:
+def test_a_data_frame_comes_back_with_its_columns_types_labels_and_attributes(
+    index: pd.Index,
+) -> None:
     response = frame(
         score=np.array(SCORES, dtype="float32"),
         page=pd.array([1, None, 3], dtype="Int64"),
@@ -111,13 +121,22 @@ def test_an_index_that_is_named_like_an_id_holds_the_ids() -> None:
     response = frame().set_index("id")
     assert [key for _, key in read(response)[0]] == ["a", "b", "c"]
     assert list(kept(response, 1, 0).index) == ["b", "a"]
-    assert [key for _, key in read(frame().drop(columns="id"))[0]] == [f"\0{text}" for text in TEXTS]
+    assert [key for _, key in read(frame().drop(columns="id"))[0]] == [
+        f"\0{text}" for text in TEXTS
+    ]
 
 
 def test_rows_of_several_data_frames_become_one_like_the_first() -> None:
-    first = frame(page=[1, 2, 3], score=np.array(SCORES, dtype="float32")).set_index(pd.Index(["x", "y", "z"]))
+    first = frame(page=[1, 2, 3], score=np.array(SCORES, dtype="float32")).set_index(
+        pd.Index(["x", "y", "z"])
+    )
     first.attrs["query"] = 1
-    second = frame(id=["d", "e", "f"], page=[4, None, 6], more=["1", "2", "3"], score=np.float32([0.9, 0.8, 0.7]))
+    second = frame(
+        id=["d", "e", "f"],
+        page=[4, None, 6],
+        more=["1", "2", "3"],
+        score=np.float32([0.9, 0.8, 0.7]),
+    )
     shape = find_shape(first)
     theirs = find_shape(second).items(second)
     made = shape.rebuild(first, [theirs[0], *shape.items(first)[:2], theirs[2]])
@@ -153,7 +172,9 @@ def test_a_class_of_data_frames_stays_what_it_is() -> None:
     assert type(shape.rebuild(first, [*shape.items(first), *shape.items(second)])) is Passages
 
 
-@pytest.mark.parametrize(("dtype", "after"), [("float64", "float64"), ("float32", "float32"), ("int64", "float64")])
+@pytest.mark.parametrize(
+    ("dtype", "after"), [("float64", "float64"), ("float32", "float32"), ("int64", "float64")]
+)
 def test_new_scores_are_written_into_the_column(dtype: str, after: str) -> None:
     response = frame(score=np.array([3, 2, 1], dtype=dtype))
     shape = find_shape(response)
@@ -204,7 +225,11 @@ def test_chromas_columns_are_read_and_written_back(nested: bool) -> None:
     assert read(made)[0] == [(DEFAULT, "c"), (DEFAULT, "a")]
     assert made["metadatas"] == ([[{"n": 2}, {"n": 0}]] if nested else [{"n": 2}, {"n": 0}])
     assert made["included"] == before["included"]
-    assert [name for name, column in made.items() if column is None] == ["embeddings", "uris", "data"]
+    assert [name for name, column in made.items() if column is None] == [
+        "embeddings",
+        "uris",
+        "data",
+    ]
     assert list(made) == list(response)
     assert response == before
     assert kept(response, 0, 1, 2) == before
@@ -233,7 +258,10 @@ def test_vectors_of_chroma_stay_an_array() -> None:
 
 
 def test_a_column_that_only_some_responses_have_is_filled_with_none() -> None:
-    response, other = chroma(uris=["u", "v", "w"]), chroma(documents=None, embeddings=[[0.0], [1.0], [2.0]])
+    response, other = (
+        chroma(uris=["u", "v", "w"]),
+        chroma(documents=None, embeddings=[[0.0], [1.0], [2.0]]),
+    )
     made = find_shape(response).rebuild(
         response, [*find_shape(other).items(other)[:1], *find_shape(response).items(response)]
     )
@@ -316,7 +344,11 @@ def test_documents_beside_their_scores_are_read_and_written_back_together(respon
     assert read(response) == ([(DEFAULT, "a"), (DEFAULT, "b"), (DEFAULT, "c")], SCORES, TEXTS)
     made = kept(response, 2, 0)
     assert type(made) is type(response)
-    assert read(made) == ([(DEFAULT, "c"), (DEFAULT, "a")], [0.25, 0.75], ["the third", "the first"])
+    assert read(made) == (
+        [(DEFAULT, "c"), (DEFAULT, "a")],
+        [0.25, 0.75],
+        ["the third", "the first"],
+    )
     for old, new in zip(parts(response), parts(made), strict=True):
         assert type(old) is type(new)
         assert getattr(old, "dtype", None) == getattr(new, "dtype", None)
@@ -339,7 +371,9 @@ def test_whole_scores_can_be_written_anew_with_fractions() -> None:
     assert made[1].tolist() == [0.5] * 3
 
 
-@pytest.mark.parametrize("response", [([], []), [[], []], {"documents": [], "scores": []}, ([], np.array([]))])
+@pytest.mark.parametrize(
+    "response", [([], []), [[], []], {"documents": [], "scores": []}, ([], np.array([]))]
+)
 def test_no_documents_and_no_scores_can_be_filled(response: Any) -> None:
     shape = find_shape(response)
     assert list(shape.items(response)) == []
@@ -382,13 +416,17 @@ def test_an_array_of_texts_is_read_and_stays_an_array(dtype: Any) -> None:
     response = np.array(TEXTS, dtype=dtype)
     shape = find_shape(response)
     assert read(response)[2] == TEXTS
-    made = shape.rebuild(response, [*shape.items(response)[::-1], "one that is longer than all of these"])
+    made = shape.rebuild(
+        response, [*shape.items(response)[::-1], "one that is longer than all of these"]
+    )
     assert type(made) is np.ndarray
     assert made.dtype.kind == response.dtype.kind
     assert made.tolist() == [*TEXTS[::-1], "one that is longer than all of these"]
 
 
-@pytest.mark.parametrize("response", [np.zeros(3), np.zeros((2, 2)), np.array([TEXTS]), np.ma.array(TEXTS)])
+@pytest.mark.parametrize(
+    "response", [np.zeros(3), np.zeros((2, 2)), np.array([TEXTS]), np.ma.array(TEXTS)]
+)
 def test_an_array_of_numbers_or_of_lists_or_with_a_mask_is_refused(response: Any) -> None:
     assert "rray" in refused(response)
 
@@ -411,13 +449,18 @@ WHOLE: list[Any] = [
     (pd.DataFrame({"id": NAMES, "text": PASSAGES, "score": NUMBERS}), lambda it: list(it["text"])),
     ((PASSAGES, NUMBERS), lambda it: it[0]),
     (list(zip(PASSAGES, NUMBERS, strict=True)), lambda it: [text for text, _ in it]),
-    ({"ids": [NAMES], "documents": [PASSAGES], "distances": [sorted(NUMBERS)]}, lambda it: it["documents"][0]),
+    (
+        {"ids": [NAMES], "documents": [PASSAGES], "distances": [sorted(NUMBERS)]},
+        lambda it: it["documents"][0],
+    ),
     (np.array(PASSAGES, dtype=object), list),
 ]
 
 
 @pytest.mark.parametrize(("response", "texts"), WHOLE)
-def test_a_wrapped_function_returns_the_answer_further_up_in_its_own_type(response: Any, texts: Any) -> None:
+def test_a_wrapped_function_returns_the_answer_further_up_in_its_own_type(
+    response: Any, texts: Any
+) -> None:
     @qtm.middleware
     def retrieve(query: str) -> Any:
         return response

@@ -149,8 +149,12 @@ KINDS: dict[str, Make] = {
     "node": lambda i, t, s: NodeWithScore(node=TextNode(id_=i, text=t), score=s),
     "node without score": lambda i, t, s: NodeWithScore(node=TextNode(id_=i, text=t)),
     "qdrant point": lambda i, t, s: ScoredPoint(id=i, version=3, score=s, payload={"text": t}),
-    "weaviate score": lambda i, t, s: WeaviateObject(uuid_of(i), MetadataReturn(score=s), {"text": t}),
-    "weaviate distance": lambda i, t, s: WeaviateObject(uuid_of(i), MetadataReturn(distance=s), {"text": t}),
+    "weaviate score": lambda i, t, s: WeaviateObject(
+        uuid_of(i), MetadataReturn(score=s), {"text": t}
+    ),
+    "weaviate distance": lambda i, t, s: WeaviateObject(
+        uuid_of(i), MetadataReturn(distance=s), {"text": t}
+    ),
     "weaviate nothing": lambda i, t, s: WeaviateObject(uuid_of(i), None, {"text": t, "score": s}),
     "frozen dataclass": Frozen,
     "named tuple": Named,
@@ -194,7 +198,11 @@ def test_a_rescored_item_is_a_copy_of_its_own_type_with_that_score_and_all_else(
 
 
 def test_a_number_that_is_not_finite_is_replaced() -> None:
-    for item in ({"id": "a", "score": float("nan")}, ("a", float("inf")), ScoredVector(id="a", score=float("nan"))):
+    for item in (
+        {"id": "a", "score": float("nan")},
+        ("a", float("inf")),
+        ScoredVector(id="a", score=float("nan")),
+    ):
         assert read_score(item) is None
         assert read_score(rescore(item, 0.5)) == 0.5
 
@@ -265,25 +273,37 @@ def columns(rows: Rows) -> tuple[list[str], list[str], list[float]]:
 
 def data_frame(rows: Rows) -> pd.DataFrame:
     ids, passages, scores = columns(rows)
-    return pd.DataFrame({"id": ids, "text": passages, "score": np.array(scores), "n": range(len(rows))})
+    return pd.DataFrame(
+        {"id": ids, "text": passages, "score": np.array(scores), "n": range(len(rows))}
+    )
 
 
 def search_response(rows: Rows) -> Any:
-    return SearchRecordsResponse(result=SearchResult(hits=listed("hit")(rows)), usage=SearchUsage(read_units=6))
+    return SearchRecordsResponse(
+        result=SearchResult(hits=listed("hit")(rows)), usage=SearchUsage(read_units=6)
+    )
 
 
 RESPONSES: dict[str, Callable[[Rows], Any]] = {
     **{f"list of {kind}": listed(kind) for kind in KINDS if kind not in ("row", "column")},
     "tuple": lambda rows: tuple(listed("dict")(rows)),
     "array of texts": lambda rows: np.array([text for _, text, _ in rows], dtype=object),
-    "query response": lambda rows: QueryResponse(matches=listed("scored vector")(rows), namespace="ns"),
+    "query response": lambda rows: QueryResponse(
+        matches=listed("scored vector")(rows), namespace="ns"
+    ),
     "search response": search_response,
     "matches": lambda rows: {"matches": listed("dict")(rows), "namespace": "ns"},
     "qdrant": lambda rows: QdrantResponse(points=listed("qdrant point")(rows)),
     "weaviate": lambda rows: QueryReturn(objects=listed("weaviate score")(rows)),
     "documents and scores": lambda rows: (columns(rows)[1], columns(rows)[2]),
-    "documents and array": lambda rows: (listed("document")(rows), np.array(columns(rows)[2], dtype="float64")),
-    "fields of documents and scores": lambda rows: {"documents": columns(rows)[1], "scores": columns(rows)[2]},
+    "documents and array": lambda rows: (
+        listed("document")(rows),
+        np.array(columns(rows)[2], dtype="float64"),
+    ),
+    "fields of documents and scores": lambda rows: {
+        "documents": columns(rows)[1],
+        "scores": columns(rows)[2],
+    },
     "data frame": data_frame,
     "data frame with index": lambda rows: data_frame(rows).set_index("id"),
     "chroma query": lambda rows: {
@@ -293,7 +313,11 @@ RESPONSES: dict[str, Callable[[Rows], Any]] = {
         "embeddings": None,
         "included": ["documents", "distances"],
     },
-    "chroma get": lambda rows: {"ids": columns(rows)[0], "documents": columns(rows)[1], "metadatas": None},
+    "chroma get": lambda rows: {
+        "ids": columns(rows)[0],
+        "documents": columns(rows)[1],
+        "metadatas": None,
+    },
 }
 
 
@@ -309,12 +333,23 @@ def read(shape: Any, response: Any) -> list[Any]:
     items = shape.items(response)
     scores = [read_score(item) for item in items]
     return list(
-        zip(read_keys_and_scores(response, items)[0], scores, [read_text(it, None) for it in items], strict=True)
+        zip(
+            read_keys_and_scores(response, items)[0],
+            scores,
+            [read_text(it, None) for it in items],
+            strict=True,
+        )
     )
 
 
-@given(st.data(), st.sampled_from(sorted(RESPONSES)), st.lists(st.tuples(names, texts, numbers), max_size=6))
-def test_any_response_reads_back_and_takes_its_items_in_any_order(given_: Any, form: str, rows: Rows) -> None:
+@given(
+    st.data(),
+    st.sampled_from(sorted(RESPONSES)),
+    st.lists(st.tuples(names, texts, numbers), max_size=6),
+)
+def test_any_response_reads_back_and_takes_its_items_in_any_order(
+    given_: Any, form: str, rows: Rows
+) -> None:
     response = RESPONSES[form](rows)
     before = plain(copy.deepcopy(response))
     shape = find_shape(response)
@@ -332,7 +367,11 @@ def test_any_response_reads_back_and_takes_its_items_in_any_order(given_: Any, f
     assert plain(response) == before
 
 
-@given(st.sampled_from(sorted(RESPONSES)), *[st.lists(st.tuples(names, texts, numbers), max_size=4)] * 2, numbers)
+@given(
+    st.sampled_from(sorted(RESPONSES)),
+    *[st.lists(st.tuples(names, texts, numbers), max_size=4)] * 2,
+    numbers,
+)
 def test_any_response_takes_the_items_of_another_and_new_scores(
     form: str, rows: Rows, others: Rows, new: float
 ) -> None:
@@ -346,5 +385,7 @@ def test_any_response_takes_the_items_of_another_and_new_scores(
     assert type(made) is type(response)
     assert read(find_shape(made), made) == known
     anew = shape.rebuild(response, [rescore(item, new) for item in mixed])
-    assert read(find_shape(anew), anew) == [(key, None if score is None else new, text) for key, score, text in known]
+    assert read(find_shape(anew), anew) == [
+        (key, None if score is None else new, text) for key, score, text in known
+    ]
     assert plain(other) == before

@@ -78,7 +78,14 @@ def read(items: Sequence[Any], **options: Any) -> list[tuple[Any, ...]]:
     config = qtm.Config.load({"keywordEvidence": options}).settings.keyword_evidence
     ranking = read_response(Variant("original", "q"), items, options=config).ranking
     ids = [read_id(item, config.id_field) for item in ranking.items]
-    return [*zip(ids, ranking.scores, [read_text(it, config.text_field) for it in ranking.items], strict=True)]
+    return [
+        *zip(
+            ids,
+            ranking.scores,
+            [read_text(it, config.text_field) for it in ranking.items],
+            strict=True,
+        )
+    ]
 
 
 EXPECTED = [(row.id, row.score, row.text) for row in ROWS]
@@ -91,7 +98,9 @@ NAMED_ROWS: dict[str, Any] = {
     "psycopg2": [DictRow(row) for row in ROWS],
     "asyncpg": [Record(id=row.id, content=row.text, distance=row.score) for row in ROWS],
     "a named tuple": ROWS,
-    "a named tuple around an object": [Scored(row.Chunk, row.distance) for row in sqlalchemy_rows(ROWS, Chunk)],
+    "a named tuple around an object": [
+        Scored(row.Chunk, row.distance) for row in sqlalchemy_rows(ROWS, Chunk)
+    ],
 }
 
 
@@ -116,7 +125,11 @@ def test_a_column_that_is_named_twice_is_the_first_of_them() -> None:
         (row,) = connection.execute("SELECT 'a' AS id, 'the text' AS text, 'b' AS id").fetchall()
     connection.close()
     assert read([row]) == [("a", None, "the text")]
-    columns = (sa.literal("a").label("id"), sa.literal("the text").label("text"), sa.literal("b").label("id"))
+    columns = (
+        sa.literal("a").label("id"),
+        sa.literal("the text").label("text"),
+        sa.literal("b").label("id"),
+    )
     with ENGINE.connect() as session:
         rows = session.execute(sa.select(*columns)).all()
     assert read(rows)[0][2] == "the text"
@@ -125,16 +138,23 @@ def test_a_column_that_is_named_twice_is_the_first_of_them() -> None:
 def test_a_row_whose_text_has_an_unusual_name_says_how_to_name_it() -> None:
     with sqlite3.connect(":memory:") as connection:
         connection.row_factory = sqlite3.Row
-        (row,) = connection.execute("SELECT 'a' AS chunk_key, 'Jaco is well' AS blurb, 0.5 AS near").fetchall()
+        (row,) = connection.execute(
+            "SELECT 'a' AS chunk_key, 'Jaco is well' AS blurb, 0.5 AS near"
+        ).fetchall()
     connection.close()
     assert not holds_text(row, None)
-    assert describe_missing_text([row], None)[1] == 'set config={"keywordEvidence": {"textField": "blurb"}}'
+    assert (
+        describe_missing_text([row], None)[1]
+        == 'set config={"keywordEvidence": {"textField": "blurb"}}'
+    )
     named = {"idField": "chunk_key", "textField": "blurb", "scoreField": "near"}
     assert read([row], **named) == [("a", 0.5, "Jaco is well")]
 
 
 def test_metadata_of_a_row_are_its_other_columns() -> None:
-    assert [read_metadata(row) for row in sqlite_rows(ROWS[:1])] == [{"content": TEXTS[0], "distance": 0.25}]
+    assert [read_metadata(row) for row in sqlite_rows(ROWS[:1])] == [
+        {"content": TEXTS[0], "distance": 0.25}
+    ]
 
 
 @pytest.mark.parametrize("rows", [NAMED_ROWS["sqlite3"], NAMED_ROWS["SQLAlchemy, columns"]])
@@ -147,7 +167,10 @@ def test_one_row_is_no_list_of_passages() -> None:
         title: str
         body: str
 
-    for response in (Pair("Jaco is well", "and so is the cat"), sqlalchemy_rows(ROWS, Chunk.id, Chunk.content)[0]):
+    for response in (
+        Pair("Jaco is well", "and so is the cat"),
+        sqlalchemy_rows(ROWS, Chunk.id, Chunk.content)[0],
+    ):
         with pytest.raises(ResponseShapeError):
             read_response(Variant("original", "q"), response)
         assert qtm.middleware(lambda query, found=response: found)("Is the cat well?") is response
@@ -177,12 +200,22 @@ PLAIN: dict[str, tuple[list[Any], Any, Any, Any]] = {
     "(text,)": (columns(TEXTS), NONE, NONE, TEXTS),
     "(text, id, score)": (columns(TEXTS, IDS, SCORES), NONE, SCORES, TEXTS),
     "(id, text, metadata, score)": (columns(IDS, TEXTS, META, SCORES), IDS, SCORES, TEXTS),
-    "(id, metadata, score)": (columns(IDS, [{"text": text} for text in TEXTS], SCORES), IDS, SCORES, TEXTS),
+    "(id, metadata, score)": (
+        columns(IDS, [{"text": text} for text in TEXTS], SCORES),
+        IDS,
+        SCORES,
+        TEXTS,
+    ),
     "(id, title, text, score)": (columns(IDS, WORDS, TEXTS, SCORES), IDS, SCORES, TEXTS),
     "(id, text, page, score)": (columns(IDS, TEXTS, NUMBERS, SCORES), IDS, SCORES, TEXTS),
     "(id, text, page)": (columns(IDS, TEXTS, NUMBERS), IDS, NONE, TEXTS),
     "(id, text, price, score)": (columns(IDS, TEXTS, [9.5, 2.5, 7.5], SCORES), IDS, SCORES, TEXTS),
-    "(id, text, embedding, score)": (columns(IDS, TEXTS, [[0.5, 0.5]] * 3, SCORES), IDS, SCORES, TEXTS),
+    "(id, text, embedding, score)": (
+        columns(IDS, TEXTS, [[0.5, 0.5]] * 3, SCORES),
+        IDS,
+        SCORES,
+        TEXTS,
+    ),
     "(score, text)": (columns(SCORES, TEXTS), NONE, SCORES, TEXTS),
     "(id, text, Decimal)": (
         columns(IDS, TEXTS, [Decimal("0.5"), Decimal("0.25"), Decimal(0)]),
@@ -268,10 +301,15 @@ def test_a_copy_of_a_plain_tuple_with_another_score_is_a_tuple_with_that_score_a
 
 
 def test_a_place_of_a_plain_tuple_can_be_named_by_its_number() -> None:
-    faq = [(7, "What does it cost, and may I pay by card?", "Nothing at all.", 0.5), (8, "Is Jaco well?", "Yes.", 0.25)]
+    faq = [
+        (7, "What does it cost, and may I pay by card?", "Nothing at all.", 0.5),
+        (8, "Is Jaco well?", "Yes.", 0.25),
+    ]
     assert read(faq) == [("7", 0.5, faq[0][1]), ("8", 0.25, faq[1][1])]
     assert read(faq, textField="2") == [("7", 0.5, "Nothing at all."), ("8", 0.25, "Yes.")]
-    assert read(faq, idField="1", textField="2", scoreField="0") == [(row[1], row[0], row[2]) for row in faq]
+    assert read(faq, idField="1", textField="2", scoreField="0") == [
+        (row[1], row[0], row[2]) for row in faq
+    ]
 
 
 def test_read_and_write_of_a_shape_of_your_own_see_the_very_tuples() -> None:
@@ -287,18 +325,35 @@ def test_read_and_write_of_a_shape_of_your_own_see_the_very_tuples() -> None:
 
 
 def test_a_plain_tuple_that_was_read_can_be_pickled_and_copied() -> None:
-    (item, *_) = read_response(Variant("original", "q"), PLAIN["(id, text, score)"][0]).ranking.items
+    (item, *_) = read_response(
+        Variant("original", "q"), PLAIN["(id, text, score)"][0]
+    ).ranking.items
     for other in (pickle.loads(pickle.dumps(item)), copy.copy(item), copy.deepcopy(item)):
         assert (other, get_raw(other), other.key) == (item, get_raw(item), item.key)
 
 
-def test_a_row_is_the_same_passage_whichever_of_its_texts_the_rest_of_the_list_makes_the_passage() -> None:
+def test_a_row_is_the_same_passage_whichever_of_its_texts_the_rest_of_the_list_makes_the_passage() -> (
+    None
+):
     faq = [(1, "How do I pay?", "By card, within a month of the day the bill was sent.", 0.5)]
-    longer = [*faq, (2, "What if I cannot pay within a month of the day on which the bill was sent?", "Call us.", 0.25)]
+    longer = [
+        *faq,
+        (
+            2,
+            "What if I cannot pay within a month of the day on which the bill was sent?",
+            "Call us.",
+            0.25,
+        ),
+    ]
     other = [(1, "How do I pay?", "By card, within a month of the day the bill was sent.", 0.125)]
-    first, second, third = (read_response(Variant("original", "q"), rows).ranking for rows in (faq, longer, other))
+    first, second, third = (
+        read_response(Variant("original", "q"), rows).ranking for rows in (faq, longer, other)
+    )
     assert first.keys[0] == second.keys[0] == third.keys[0]
-    assert first.keys[0] == (DEFAULT, "1\0How do I pay?\0By card, within a month of the day the bill was sent.")
+    assert first.keys[0] == (
+        DEFAULT,
+        "1\0How do I pay?\0By card, within a month of the day the bill was sent.",
+    )
 
 
 # --- hits with nothing but a payload ----------------------------------------------------------------------------------
@@ -324,7 +379,8 @@ def test_a_hit_whose_text_has_an_unusual_name_in_its_payload_is_told_of() -> Non
 
 def test_hits_without_id_and_text_are_the_same_passage_whatever_their_score() -> None:
     ranking = read_response(
-        Variant("original", "q"), [PayloadHit(0.5, {"a_b": "x y"}), PayloadHit(0.25, {"a_b": "x y"})]
+        Variant("original", "q"),
+        [PayloadHit(0.5, {"a_b": "x y"}), PayloadHit(0.25, {"a_b": "x y"})],
     )
     first, second = ranking.ranking.keys
     assert first == second
@@ -333,9 +389,18 @@ def test_hits_without_id_and_text_are_the_same_passage_whatever_their_score() ->
 # --- whatever stands in a list ----------------------------------------------------------------------------------------
 
 scalars = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.sampled_from(TEXTS), st.decimals(), st.uuids()
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(),
+    st.sampled_from(TEXTS),
+    st.decimals(),
+    st.uuids(),
 )
-fields = st.dictionaries(st.sampled_from(["id", "text", "score", "dist", "metadata", "node", "x", "blurb"]), scalars)
+fields = st.dictionaries(
+    st.sampled_from(["id", "text", "score", "dist", "metadata", "node", "x", "blurb"]), scalars
+)
 plain = st.lists(scalars | fields, max_size=5)
 anything = st.one_of(
     scalars,
@@ -344,17 +409,23 @@ anything = st.one_of(
     plain.map(tuple),
     fields.map(lambda values: Record(**values)),
     st.builds(PayloadHit, scalars, fields),
-    st.sampled_from([*NAMED_ROWS["sqlite3"], *NAMED_ROWS["SQLAlchemy, an object and a number"], *ROWS]),
+    st.sampled_from(
+        [*NAMED_ROWS["sqlite3"], *NAMED_ROWS["SQLAlchemy, an object and a number"], *ROWS]
+    ),
     st.builds(object),
 )
-same_length = st.integers(1, 5).flatmap(lambda size: st.lists(st.tuples(*[scalars] * size), max_size=9))
+same_length = st.integers(1, 5).flatmap(
+    lambda size: st.lists(st.tuples(*[scalars] * size), max_size=9)
+)
 alike = st.tuples(st.integers(), st.text(), st.floats() | st.none(), st.text() | fields)
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     rows=st.one_of(st.lists(anything, max_size=9), same_length, st.lists(alike, max_size=9)),
-    config=st.sampled_from([{}, {"scores": "fused"}, {"keywordEvidence": {"scoreField": "dist", "idField": "x"}}]),
+    config=st.sampled_from(
+        [{}, {"scores": "fused"}, {"keywordEvidence": {"scoreField": "dist", "idField": "x"}}]
+    ),
 )
 @pytest.mark.filterwarnings("ignore::qtmiddleware.SetupWarning")
 def test_whatever_stands_in_a_list_the_wrapped_function_returns_the_very_same_things(
@@ -366,5 +437,7 @@ def test_whatever_stands_in_a_list_the_wrapped_function_returns_the_very_same_th
     assert len(response) == len(rows)
     if not config.get("scores"):
         assert sorted(map(id, response)) == sorted(map(id, rows))
-    assert sorted(type(row).__name__ for row in response) == sorted(type(row).__name__ for row in rows)
+    assert sorted(type(row).__name__ for row in response) == sorted(
+        type(row).__name__ for row in rows
+    )
     assert [repr(row) for row in rows] == before

@@ -97,7 +97,12 @@ class World:
     """A world of behaviours."""
 
     def __init__(
-        self, search: Behaviour = echo, *, embed: Behaviour = echo, model: Behaviour | None = None, native_async: bool
+        self,
+        search: Behaviour = echo,
+        *,
+        embed: Behaviour = echo,
+        model: Behaviour | None = None,
+        native_async: bool,
     ) -> None:
         self._search = search
         self._embed = embed

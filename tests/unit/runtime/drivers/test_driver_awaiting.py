@@ -127,7 +127,9 @@ def test_a_function_that_swallows_its_cancellation_does_not_hang_the_driver() ->
         return outcomes
 
     # With too little time on a busy machine they are late before they begin.
-    outcomes = with_enough_time(lambda seconds: asyncio.run(within(seconds)), lambda _: swallowed, seconds=0.02)
+    outcomes = with_enough_time(
+        lambda seconds: asyncio.run(within(seconds)), lambda _: swallowed, seconds=0.02
+    )
     assert [it.late for it in outcomes] == [True, True]
     assert sorted(swallowed) == ["a", "b"]
 
@@ -159,7 +161,9 @@ async def test_a_plain_function_runs_in_a_daemon_thread_and_the_loop_goes_on() -
         ticked.set()
 
     ticker = asyncio.create_task(tick())
-    outcomes = await arun(one(Together(searches("a", "b"), Deadline(), 2)), Blocking(native_async=False))
+    outcomes = await arun(
+        one(Together(searches("a", "b"), Deadline(), 2)), Blocking(native_async=False)
+    )
     await ticker
     assert [it.value for it in outcomes] == [True, True]
     assert all(it.daemon and it is not threading.main_thread() for it in ran_in)
@@ -173,7 +177,9 @@ async def test_a_plain_functions_stop_iteration_does_not_hang_the_caller() -> No
     world = Ending(native_async=False)
     with pytest.raises((StopIteration, RuntimeError)):
         await asyncio.wait_for(arun(one(Search("x")), world), PATIENCE)
-    (outcome,) = await asyncio.wait_for(arun(one(Together(searches("x"), Deadline(), 1)), world), PATIENCE)
+    (outcome,) = await asyncio.wait_for(
+        arun(one(Together(searches("x"), Deadline(), 1)), world), PATIENCE
+    )
     assert isinstance(outcome.error, StopIteration | RuntimeError)
 
 
@@ -201,7 +207,9 @@ def test_three_loops_in_a_row_work_the_same() -> None:
         assert results == [["found a", "found b"]] * 3
 
 
-def test_an_answer_that_comes_after_its_loop_was_closed_disturbs_nobody(complaints: list[Any]) -> None:
+def test_an_answer_that_comes_after_its_loop_was_closed_disturbs_nobody(
+    complaints: list[Any],
+) -> None:
     release, ended = Signal(), threading.Event()
 
     class Slow(World):
@@ -209,7 +217,9 @@ def test_an_answer_that_comes_after_its_loop_was_closed_disturbs_nobody(complain
             release.wait()
             return step.text
 
-    (outcome,) = asyncio.run(arun(one(Together(searches("x"), Deadline.after(0.02), 1)), Slow(native_async=False)))
+    (outcome,) = asyncio.run(
+        arun(one(Together(searches("x"), Deadline.after(0.02), 1)), Slow(native_async=False))
+    )
     assert outcome.late
     release.set()
     # Another task of the same pool, to know that the late one was dealt with by then or soon.

@@ -165,7 +165,9 @@ def test_one_error_among_several_leaves_the_others_alone(perform: Perform) -> No
 
 def test_a_step_that_ends_oddly_is_an_error_and_nobody_waits_for_it(perform: Perform) -> None:
     odd = OddEnd()
-    outcomes = perform(one(Together(searches("a", "bad"), Deadline.after(60), 2)), search=refusing(odd))
+    outcomes = perform(
+        one(Together(searches("a", "bad"), Deadline.after(60), 2)), search=refusing(odd)
+    )
     assert outcomes[0].value == "a"
     assert outcomes[1].error is odd
     assert not outcomes[1].late
@@ -204,7 +206,9 @@ def test_what_the_flow_itself_raises_passes_through_and_closes_it(perform: Perfo
 # --- deadlines ----------------------------------------------------------------------------------------------------
 
 
-def test_the_callers_own_search_is_waited_for_although_the_deadline_has_passed(perform: Perform) -> None:
+def test_the_callers_own_search_is_waited_for_although_the_deadline_has_passed(
+    perform: Perform,
+) -> None:
     def within(seconds: float) -> list[Outcome]:
         deadline, ready = Deadline.after(seconds), Signal(is_set=True)
 
@@ -213,7 +217,9 @@ def test_the_callers_own_search_is_waited_for_although_the_deadline_has_passed(p
                 yield ready
             return text
 
-        outcomes: list[Outcome] = perform(own_and(searches("own", "beside"), deadline, 2), search=search)
+        outcomes: list[Outcome] = perform(
+            own_and(searches("own", "beside"), deadline, 2), search=search
+        )
         assert outcomes[0].value == "own"
         return outcomes
 
@@ -226,7 +232,9 @@ def test_a_single_step_knows_no_deadline(perform: Perform) -> None:
     assert perform(own_and(searches("own"), Deadline(0.0), 1))[0].value == "found own"
 
 
-def test_the_others_are_given_up_at_the_deadline_and_come_back_late(perform: Perform, never: Signal) -> None:
+def test_the_others_are_given_up_at_the_deadline_and_come_back_late(
+    perform: Perform, never: Signal
+) -> None:
     def search(text: str) -> Waits:
         if text == "slow":
             yield never
@@ -247,7 +255,9 @@ def test_the_others_are_given_up_at_the_deadline_and_come_back_late(perform: Per
     assert not outcomes[1].ok
 
 
-def test_without_a_search_of_the_callers_own_everything_may_be_late(perform: Perform, never: Signal) -> None:
+def test_without_a_search_of_the_callers_own_everything_may_be_late(
+    perform: Perform, never: Signal
+) -> None:
     def search(text: str) -> Waits:
         yield never
 
@@ -270,7 +280,9 @@ def test_a_failure_of_the_callers_own_search_returns_without_waiting_for_the_oth
     assert outcomes[1].late
 
 
-def test_the_deadline_of_a_question_that_is_given_up_is_cancelled(perform: Perform, never: Signal) -> None:
+def test_the_deadline_of_a_question_that_is_given_up_is_cancelled(
+    perform: Perform, never: Signal
+) -> None:
     def model(asked: Any) -> Waits:
         if asked[0].query == "slow":
             yield never
@@ -278,7 +290,9 @@ def test_the_deadline_of_a_question_that_is_given_up_is_cancelled(perform: Perfo
 
     def within(seconds: float) -> tuple[list[Outcome], Ask, Ask]:
         given_up, answered = ask("slow"), ask("quick")
-        outcomes = perform(one(Together([given_up, answered], Deadline.after(seconds), 2)), model=model)
+        outcomes = perform(
+            one(Together([given_up, answered], Deadline.after(seconds), 2)), model=model
+        )
         return outcomes, given_up, answered
 
     outcomes, given_up, answered = with_enough_time(within, lambda it: not it[0][1].late)
@@ -307,7 +321,9 @@ def test_no_step_is_begun_after_the_deadline(perform: Perform) -> None:
 
 @pytest.mark.parametrize("limit", [1, 3, 8])
 @pytest.mark.parametrize("has_own", [False, True])
-def test_as_many_steps_as_allowed_are_in_flight_and_never_more(perform: Perform, limit: int, has_own: bool) -> None:
+def test_as_many_steps_as_allowed_are_in_flight_and_never_more(
+    perform: Perform, limit: int, has_own: bool
+) -> None:
     lock, full = Lock(), Signal()
     now = peak = 0
 
@@ -326,7 +342,9 @@ def test_as_many_steps_as_allowed_are_in_flight_and_never_more(perform: Perform,
 
     texts = [str(number) for number in range(20)]
     flow = (
-        own_and(searches(*texts), Deadline(), limit) if has_own else one(Together(searches(*texts), Deadline(), limit))
+        own_and(searches(*texts), Deadline(), limit)
+        if has_own
+        else one(Together(searches(*texts), Deadline(), limit))
     )
     outcomes = perform(flow, search=search)
     assert [it.value for it in outcomes] == texts
@@ -424,7 +442,9 @@ def test_an_error_of_the_flow_beside_is_its_outcome(perform: Perform) -> None:
         assert (own.value, beside.error) == ("found own", error)
 
 
-def test_a_flow_beside_is_closed_where_the_callers_own_search_fails(perform: Perform, never: Signal) -> None:
+def test_a_flow_beside_is_closed_where_the_callers_own_search_fails(
+    perform: Perform, never: Signal
+) -> None:
     error, closed, has_begun = Refused("no"), [], Signal()
 
     def waiting() -> Flow[None]:
@@ -444,7 +464,9 @@ def test_a_flow_beside_is_closed_where_the_callers_own_search_fails(perform: Per
     assert (own.error, beside.late, closed) == (error, True, [True])
 
 
-def test_what_is_late_beside_the_callers_own_search_is_given_up(perform: Perform, never: Signal) -> None:
+def test_what_is_late_beside_the_callers_own_search_is_given_up(
+    perform: Perform, never: Signal
+) -> None:
     def within(seconds: float) -> list[Outcome]:
         deadline, ready = Deadline.after(seconds), Signal(is_set=True)
 
@@ -455,7 +477,9 @@ def test_what_is_late_beside_the_callers_own_search_is_given_up(perform: Perform
                 yield ready
             return text
 
-        own, beside = perform(one(Beside(Search("own"), rounds("a", "slow", deadline=deadline), 2)), search=search)
+        own, beside = perform(
+            one(Beside(Search("own"), rounds("a", "slow", deadline=deadline), 2)), search=search
+        )
         assert own.value == "own"
         outcomes: list[Outcome] = beside.value
         return outcomes
@@ -464,7 +488,9 @@ def test_what_is_late_beside_the_callers_own_search_is_given_up(perform: Perform
     assert [(it.value, it.late) for it in outcomes] == [("a", False), (None, True)]
 
 
-def test_a_flow_beside_joins_the_flight_of_another_and_goes_on_in_no_thread_of_its_leader(perform: Perform) -> None:
+def test_a_flow_beside_joins_the_flight_of_another_and_goes_on_in_no_thread_of_its_leader(
+    perform: Perform,
+) -> None:
     flight, last = Flight(NEVER), Signal()
     leader = Thread(target=lambda: (joined.wait(), flight.result.set_result("shared")))
     joined = Event()
@@ -516,7 +542,12 @@ def test_context_variables_are_seen_by_every_step(perform: Perform) -> None:
     def flow() -> Flow[list[Any]]:
         steps = [*searches(*"abcdef"), Embed(["x"]), ask()]
         outcomes = yield from own_and(steps, Deadline(), 2)
-        return [*(it.value for it in outcomes), (yield Search("g")), (yield Embed(["y"])), (yield ask())]
+        return [
+            *(it.value for it in outcomes),
+            (yield Search("g")),
+            (yield Embed(["y"])),
+            (yield ask()),
+        ]
 
     token = visible.set("callers")
     try:
@@ -525,7 +556,9 @@ def test_context_variables_are_seen_by_every_step(perform: Perform) -> None:
         visible.reset(token)
 
 
-def test_a_step_beside_the_callers_own_search_changes_no_variable_of_the_caller(perform: Perform) -> None:
+def test_a_step_beside_the_callers_own_search_changes_no_variable_of_the_caller(
+    perform: Perform,
+) -> None:
     def search(text: str) -> Waits:
         if text != "own":
             visible.set(text)

@@ -111,7 +111,9 @@ def wait_until_free(bulkhead: Bulkhead, in_use: int = 0) -> None:
     wait_until(lambda: bulkhead.in_use == in_use)
 
 
-def test_a_full_bulkhead_refuses_at_once_and_tells_of_it_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_bulkhead_refuses_at_once_and_tells_of_it_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     bulkhead, release = Bulkhead(4), threading.Event()
     for turn in (1, 2):
         for _ in range(4):
@@ -155,7 +157,9 @@ def test_many_callers_never_hold_more_threads_than_a_bulkhead_has() -> None:
     assert (len(ran) + len(refused), len(refused)) == (2_400, bulkhead.refused)
 
 
-def test_where_the_system_gives_no_thread_a_bulkhead_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_system_gives_no_thread_a_bulkhead_refuses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -168,7 +172,9 @@ def test_where_the_system_gives_no_thread_a_bulkhead_refuses(monkeypatch: pytest
     assert (refused.value.reason, performed, bulkhead.in_use) == ("overloaded", [], 0)
 
 
-def test_where_no_thread_can_be_had_the_task_is_performed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_thread_can_be_had_the_task_is_performed_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -254,7 +260,9 @@ def test_a_retrieval_while_the_interpreter_ends_works(warm: bool) -> None:
     assert printed == "['A', 'B', 'C']\n['D', 'E']\n"
 
 
-@pytest.mark.parametrize("call", ["run({}, Hanging())", "asyncio.run(arun({}, Hanging()))"], ids=["run", "arun"])
+@pytest.mark.parametrize(
+    "call", ["run({}, Hanging())", "asyncio.run(arun({}, Hanging()))"], ids=["run", "arun"]
+)
 def test_a_step_that_hangs_does_not_keep_the_process_from_ending(call: str) -> None:
     performed = call.format('together("hang", "ok", deadline=Deadline.after(seconds))')
     printed = python(

@@ -26,20 +26,34 @@ def test_tokens_are_a_quarter_of_the_characters_and_cost_what_the_model_costs() 
 def test_a_model_without_a_known_price_costs_nobody_knows_what_and_says_so() -> None:
     model = EstimatedModel(ScriptedModel("r"), "house-model")
     assert model.complete(PROMPT, Deadline()).cost_usd is None
-    assert model.note == "Tokens are estimated, 4 characters each; the prices of house-model are not known."
-    priced = EstimatedModel(ScriptedModel("r" * 4), "house-model", input_price=1.0, output_price=2.0)
+    assert (
+        model.note
+        == "Tokens are estimated, 4 characters each; the prices of house-model are not known."
+    )
+    priced = EstimatedModel(
+        ScriptedModel("r" * 4), "house-model", input_price=1.0, output_price=2.0
+    )
     assert priced.complete(PROMPT, Deadline()).cost_usd == pytest.approx(13e-6)
 
 
 def test_what_a_reply_says_itself_is_left_alone() -> None:
     class Counting(ScriptedModel):
         def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-            return replace(super().complete(prompt, deadline), input_tokens=2, cost_usd=None, seconds=0.1)
+            return replace(
+                super().complete(prompt, deadline), input_tokens=2, cost_usd=None, seconds=0.1
+            )
 
     found = EstimatedModel(Counting("r"), "gpt-4o-mini", 5.0).complete(PROMPT, Deadline())
-    assert (found.input_tokens, found.output_tokens, found.cost_usd, found.seconds) == (2, 0, None, 0.1)
+    assert (found.input_tokens, found.output_tokens, found.cost_usd, found.seconds) == (
+        2,
+        0,
+        None,
+        0.1,
+    )
 
 
 def test_failures_pass_through() -> None:
     with pytest.raises(ModelError, match="empty"):
-        EstimatedModel(ScriptedModel(ModelError("empty")), "gpt-4o-mini").complete(PROMPT, Deadline())
+        EstimatedModel(ScriptedModel(ModelError("empty")), "gpt-4o-mini").complete(
+            PROMPT, Deadline()
+        )

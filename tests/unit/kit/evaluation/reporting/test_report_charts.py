@@ -37,7 +37,9 @@ def numbered(number: int, x: float, y: float, name: str = "") -> Point:
 
 @settings(deadline=None, max_examples=50)
 @given(NUMBERS, st.booleans(), st.integers(2, 10))
-def test_an_axis_holds_its_numbers_between_round_ones(numbers: list[float], zero: bool, count: int) -> None:
+def test_an_axis_holds_its_numbers_between_round_ones(
+    numbers: list[float], zero: bool, count: int
+) -> None:
     found = make_axis(numbers, 10.0, 500.0, count=count, zero=zero)
     assert 2 <= len(found.ticks) <= count + 3
     assert all(one < other for one, other in pairwise(found.ticks))
@@ -47,17 +49,33 @@ def test_an_axis_holds_its_numbers_between_round_ones(numbers: list[float], zero
 
 
 def test_an_axis_is_marked_where_a_reader_would() -> None:
-    assert make_axis([0.61, 0.84], 0.0, 100.0, zero=False).ticks == (0.6, 0.65, 0.7, 0.75, 0.8, 0.85)
+    assert make_axis([0.61, 0.84], 0.0, 100.0, zero=False).ticks == (
+        0.6,
+        0.65,
+        0.7,
+        0.75,
+        0.8,
+        0.85,
+    )
     assert make_axis([1987.0], 0.0, 100.0).ticks == (0.0, 500.0, 1000.0, 1500.0, 2000.0)
     assert make_axis([0.07], 0.0, 100.0).label(0.02) == "0.02"
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.lists(st.tuples(st.floats(60, 354), st.floats(32, 324), st.text(min_size=1, max_size=30)), max_size=25))
-def test_every_point_has_its_name_or_number_where_nothing_else_is(places: list[tuple[float, float, str]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.floats(60, 354), st.floats(32, 324), st.text(min_size=1, max_size=30)),
+        max_size=25,
+    )
+)
+def test_every_point_has_its_name_or_number_where_nothing_else_is(
+    places: list[tuple[float, float, str]],
+) -> None:
     points = [numbered(number, x, y, name) for number, (x, y, name) in enumerate(places, 1)]
     marks = mark_points(points)
-    assert sorted(point.number for mark in marks for point in mark.points) == list(range(1, len(places) + 1))
+    assert sorted(point.number for mark in marks for point in mark.points) == list(
+        range(1, len(places) + 1)
+    )
     for mark in marks:
         assert (mark.label is None) is bool(mark.text)
         assert AREA.left <= mark.x - mark.width / 2 + 0.1
@@ -75,7 +93,10 @@ def test_a_name_stands_right_of_its_dot_else_left_else_above_else_below() -> Non
     assert free.label
     assert (free.label.text, free.label.anchor) == ("system 1", "start")
     first, edge = mark_points([numbered(1, 360.0, 150.0), numbered(2, 100.0, 90.0)])
-    assert (first.label and first.label.anchor, edge.label and edge.label.anchor) == ("end", "start")
+    assert (first.label and first.label.anchor, edge.label and edge.label.anchor) == (
+        "end",
+        "start",
+    )
     long = "a name that is too long for a side"
     (above,) = mark_points([numbered(1, 210.0, 150.0, long)])
     assert above.label
@@ -87,7 +108,9 @@ def test_a_name_stands_right_of_its_dot_else_left_else_above_else_below() -> Non
 
 def test_a_name_that_fits_nowhere_keeps_its_number_and_the_list_holds_it_alone() -> None:
     gained = {"q1": 0.1, "q2": 0.2}
-    (time,) = draw_costs(comparison(score("n" * 80, gained), score("short", dict.fromkeys(gained, 0.05))))
+    (time,) = draw_costs(
+        comparison(score("n" * 80, gained), score("short", dict.fromkeys(gained, 0.05)))
+    )
     assert [(point.number, point.name) for point in time.numbered] == [(1, "n" * 80)]
     assert [(mark.text, mark.label and mark.label.text) for mark in time.marks] == [
         ("1", None),
@@ -97,7 +120,12 @@ def test_a_name_that_fits_nowhere_keeps_its_number_and_the_list_holds_it_alone()
 
 
 def test_points_upon_each_other_share_one_mark() -> None:
-    points = [numbered(1, 300.0, 50.0), numbered(2, 100.0, 90.0), numbered(3, 104.0, 93.0), numbered(5, 102.0, 93.0)]
+    points = [
+        numbered(1, 300.0, 50.0),
+        numbered(2, 100.0, 90.0),
+        numbered(3, 104.0, 93.0),
+        numbered(5, 102.0, 93.0),
+    ]
     alone, shared = mark_points([*points[:3], replace(points[3], kind="better")])
     assert (alone.text, alone.kind, alone.width) == ("", "same", DOT)
     assert (shared.kind, shared.x, shared.y) == ("mixed", 102.0, 92.0)
@@ -123,7 +151,9 @@ def test_the_frontier_is_what_nothing_as_cheap_beats(points: list[tuple[float, f
 def test_systems_are_ordered_and_coloured_by_what_is_more_than_chance() -> None:
     found = several()
     ranked = rank_systems(found)
-    assert [score.means[PRIMARY] for score in ranked] == sorted((it.means[PRIMARY] for it in ranked), reverse=True)
+    assert [score.means[PRIMARY] for score in ranked] == sorted(
+        (it.means[PRIMARY] for it in ranked), reverse=True
+    )
     kinds = [classify(found, found[name]) for name in ("raw", "system 0", "system 1", "system 2")]
     assert kinds == ["base", "same", "worse", "better"]
 
@@ -139,10 +169,22 @@ def test_the_axis_of_quality_holds_every_interval() -> None:
 
 def test_systems_are_numbered_by_quality_and_those_without_a_price_are_named() -> None:
     gained = {"q1": 0.1, "q2": 0.2}
-    unknown = score("no price", gained, runs={question: run(question, calls=1, cost=None) for question in gained})
-    paid = score("paid", {"q1": 0.3, "q2": 0.2}, runs={question: run(question, cost=0.1) for question in gained})
+    unknown = score(
+        "no price",
+        gained,
+        runs={question: run(question, calls=1, cost=None) for question in gained},
+    )
+    paid = score(
+        "paid",
+        {"q1": 0.3, "q2": 0.2},
+        runs={question: run(question, cost=0.1) for question in gained},
+    )
     price, time = draw_costs(comparison(score("ours", gained), unknown, paid))
-    assert [(point.number, point.name) for point in price.points] == [(1, "paid"), (2, "ours"), (4, "raw")]
+    assert [(point.number, point.name) for point in price.points] == [
+        (1, "paid"),
+        (2, "ours"),
+        (4, "raw"),
+    ]
     assert price.unknown == ("no price",)
     assert [point.number for point in time.points] == [1, 2, 3, 4]
     assert price.points[0].title == "paid: $100.00, nDCG@10 0.750"
@@ -156,7 +198,10 @@ def test_searches_are_a_cost_where_systems_differ_in_them() -> None:
     base = replace(found["raw"], runs={question: run(question, searches=1) for question in gained})
     *_, searches = draw_costs(replace(found, systems=(base, *found.challengers)))
     assert (searches.name, searches.unknown) == ("searches", ("unknown",))
-    assert {point.title for point in searches.points} == {"ours: 3.00, nDCG@10 0.650", "raw: 1.00, nDCG@10 0.500"}
+    assert {point.title for point in searches.points} == {
+        "ours: 3.00, nDCG@10 0.650",
+        "raw: 1.00, nDCG@10 0.500",
+    }
 
 
 @settings(deadline=None, max_examples=50)
@@ -189,7 +234,10 @@ def test_equal_questions_share_a_step() -> None:
 @pytest.mark.parametrize("quality", [0.5, 0.9, 1.0])
 def test_no_axis_of_quality_goes_beyond_what_quality_can_be(quality: float) -> None:
     found = comparison(score("ours", {"q1": quality - 0.5}, is_significant=False))
-    same = replace(found, systems=tuple(replace(it, means={**it.means, PRIMARY: quality}) for it in found.systems))
+    same = replace(
+        found,
+        systems=tuple(replace(it, means={**it.means, PRIMARY: quality}) for it in found.systems),
+    )
     for chart in draw_costs(same):
         assert max(chart.up.ticks) <= 1.0
         assert chart.up.low <= quality <= chart.up.high

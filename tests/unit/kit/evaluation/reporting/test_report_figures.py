@@ -85,7 +85,9 @@ def test_a_shown_text_is_one_line_without_controls_and_can_be_written(text: str)
     shown = shorten(text, 300)
     shown.encode()
     assert len(shown.splitlines()) <= 1
-    assert not set(shown) & {chr(code) for code in (*range(0x20), 0x202E, 0x2066, 0x2069, 0x200F, 0x7F, 0xFEFF)}
+    assert not set(shown) & {
+        chr(code) for code in (*range(0x20), 0x202E, 0x2066, 0x2069, 0x200F, 0x7F, 0xFEFF)
+    }
 
 
 @settings(deadline=None)
@@ -103,7 +105,9 @@ def test_right_to_left_text_stays_as_it_is() -> None:
 
 
 def test_a_row_holds_all_that_was_measured_of_a_system() -> None:
-    runs = {question: run(question, calls=1, cost=0.0005, searches=3, reads=48e-6) for question in GAINS}
+    runs = {
+        question: run(question, calls=1, cost=0.0005, searches=3, reads=48e-6) for question in GAINS
+    }
     found = comparison(score("ours", GAINS, ms=(1240.0, 2300.0), runs=runs, deep=True), deep=True)
     assert dict(zip(headings(found, wide=True), rows(found, wide=True)[1], strict=True)) == {
         "system": "ours",
@@ -130,7 +134,10 @@ def test_a_row_holds_all_that_was_measured_of_a_system() -> None:
 def test_the_first_passage_is_right_where_the_reciprocal_rank_is_one() -> None:
     passages = tuple(Passage(id_, f"about {id_}") for id_ in "ab")
     asked = Dataset(
-        "two", passages, tuple(Question(id_, f"what is {id_}?") for id_ in "ab"), {it: {it: 1} for it in "ab"}
+        "two",
+        passages,
+        tuple(Question(id_, f"what is {id_}?") for id_ in "ab"),
+        {it: {it: 1} for it in "ab"},
     )
     systems = {"raw": lambda it: [("b", 1.0), ("a", 0.9)], "ours": lambda it: [(it.id, 1.0)]}
     found = measure(systems, asked, baseline="raw")
@@ -139,7 +146,10 @@ def test_the_first_passage_is_right_where_the_reciprocal_rank_is_one() -> None:
 
 
 def test_a_gain_that_may_be_chance_has_no_mark() -> None:
-    assert cell(comparison(score("ours", GAINS, is_significant=False)), "ours", "gain [95%]") == "+5.0 [+3.0, +7.0]"
+    assert (
+        cell(comparison(score("ours", GAINS, is_significant=False)), "ours", "gain [95%]")
+        == "+5.0 [+3.0, +7.0]"
+    )
 
 
 def test_what_is_not_known_is_a_dash() -> None:
@@ -166,7 +176,9 @@ def test_the_usual_table_fits_a_terminal() -> None:
     runs = {question: run(question, calls=3, cost=0.000063, searches=6) for question in GAINS}
     large = dict.fromkeys(GAINS, 0.2123)
     names = [name for name in SYSTEMS if name != "raw"]
-    found = comparison(*(score(it, large, ms=(1987.0, 12577.0), runs=runs, deep=True) for it in names), deep=True)
+    found = comparison(
+        *(score(it, large, ms=(1987.0, 12577.0), runs=runs, deep=True) for it in names), deep=True
+    )
     lines = [headings(found), *rows(found)]
     assert sum(max(map(len, column)) + 2 for column in zip(*lines, strict=True)) - 2 <= 120
 

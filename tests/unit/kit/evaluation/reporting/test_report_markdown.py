@@ -12,9 +12,7 @@ from qtmiddleware.kit.evaluation.reporting import headings, markdown, verdict
 from qtmiddleware.preprocessing.text import clean
 from tests.support.report_world import comparison, data, run, score, several
 
-HOSTILE = (
-    "a | b\n\n# c <script>alert(1)</script> [d](javascript:e) `f` *g* &lt; \\| ~~h~~ ![i](http://j) - k 1. l\u202em"
-)
+HOSTILE = "a | b\n\n# c <script>alert(1)</script> [d](javascript:e) `f` *g* &lt; \\| ~~h~~ ![i](http://j) - k 1. l\u202em"
 
 
 def tokens(text: str) -> list[Token]:
@@ -39,7 +37,11 @@ def cells(text: str) -> list[list[str]]:
 def named(name: str) -> tuple[Comparison, Dataset]:
     """A comparison in which everything that others wrote is *name*."""
     runs = {name: run(name, text=name, ids=(name, "p1"), variants=[("hyde", name, 0.5)])}
-    found = comparison(score(f"{name}!", {name: -0.2}, runs=runs, stages={name: (1.0, 2.0)}), notes=(name,), name=name)
+    found = comparison(
+        score(f"{name}!", {name: -0.2}, runs=runs, stages={name: (1.0, 2.0)}),
+        notes=(name,),
+        name=name,
+    )
     return found, data(found, words=name)
 
 
@@ -48,7 +50,9 @@ def test_it_tells_the_verdict_the_notes_the_figures_the_stages_and_the_worst_que
     text = markdown(found, data(found))
     headline, _, lede, *_ = text.replace("\\", "").splitlines()
     assert f"{headline.removeprefix('# ')} {lede}" == verdict(found)
-    assert headline.startswith("# The right passage comes first for 26 of 40 questions instead of 0; ")
+    assert headline.startswith(
+        "# The right passage comes first for 26 of 40 questions instead of 0; "
+    )
     assert "> **Note:** Replies are recorded." in text
     table = cells(text)
     assert table[0] == headings(found, wide=True)
@@ -78,7 +82,16 @@ def test_hostile_texts_are_read_as_texts_alone() -> None:
     found, asked = named(HOSTILE)
     text = markdown(found, asked)
     kinds = {token.type for token in tokens(text)}
-    assert not kinds & {"html_inline", "html_block", "link_open", "image", "s_open", "em_open", "code_inline", "fence"}
+    assert not kinds & {
+        "html_inline",
+        "html_block",
+        "link_open",
+        "image",
+        "s_open",
+        "em_open",
+        "code_inline",
+        "fence",
+    }
     table = cells(text)
     assert {len(row) for row in table[:3]} == {len(headings(found, wide=True))}
     assert table[2][0].startswith("a | b # c <script>alert(1)</script> [d](javascript:e)")

@@ -18,7 +18,10 @@ from tests.support.shadow_world import build_question, build_shadow_report
 
 def test_the_first_sentence_says_for_how_many_questions_another_passage_would_come_first() -> None:
     headline, beside = write_shadow_verdict(build_shadow_report())
-    assert headline == "Another passage would come first for 2 of 4 questions; 1 would get the same list."
+    assert (
+        headline
+        == "Another passage would come first for 2 of 4 questions; 1 would get the same list."
+    )
     assert beside == (
         "2 would get other passages and 1 would get the same passages in another order. "
         "Half of the questions would take 90 ms or less, instead of 40 ms. "
@@ -30,12 +33,23 @@ def test_the_first_sentence_says_for_how_many_questions_another_passage_would_co
     ("lists", "headline"),
     [
         (["abc"], "The same passage would come first for the 1 question, in the same list."),
-        (["abc", "abc"], "The same passage would come first for all 2 questions, in the same list."),
-        (["abc", "acb"], "The same passage would come first for all 2 questions; 1 would get the same list."),
-        (["bac"], "Another passage would come first for 1 of 1 question; none would get the same list."),
+        (
+            ["abc", "abc"],
+            "The same passage would come first for all 2 questions, in the same list.",
+        ),
+        (
+            ["abc", "acb"],
+            "The same passage would come first for all 2 questions; 1 would get the same list.",
+        ),
+        (
+            ["bac"],
+            "Another passage would come first for 1 of 1 question; none would get the same list.",
+        ),
     ],
 )
-def test_where_nothing_or_everything_changes_the_sentence_says_so(lists: list[str], headline: str) -> None:
+def test_where_nothing_or_everything_changes_the_sentence_says_so(
+    lists: list[str], headline: str
+) -> None:
     report = ShadowReport(tuple(build_question("abc", ours) for ours in lists))
     assert write_shadow_verdict(report)[0] == headline
 
@@ -56,7 +70,10 @@ def test_page_and_markdown_tell_the_same() -> None:
 
 
 def test_what_a_judge_prefers_stands_with_each_question_and_in_sum() -> None:
-    questions = (build_question("abc", "xyz", better="ours"), build_question("abc", "dab", better="failed"))
+    questions = (
+        build_question("abc", "xyz", better="ours"),
+        build_question("abc", "dab", better="failed"),
+    )
     report = ShadowReport(questions, judge="judge-1", judge_cost_usd=0.1)
     for text in (shadow_page(report, questions), shadow_markdown(report, questions)):
         assert "3 new, another first; the judge prefers ours" in text
@@ -78,7 +95,8 @@ def test_a_log_without_a_question_is_no_report() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["</script><script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "{{ 7 * 7 }}{% x %}"]
+    "words",
+    ["</script><script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "{{ 7 * 7 }}{% x %}"],
 )
 def test_markup_in_texts_is_shown_as_text(words: str) -> None:
     report = build_shadow_report(words=words)
@@ -95,5 +113,13 @@ def test_no_text_becomes_markdown(words: str) -> None:
     text = shadow_markdown(report, report.questions)
     tokens = MarkdownIt("commonmark", {"html": True}).enable("table").parse(text)
     kinds = {it.type for token in tokens for it in (token, *(token.children or ()))}
-    assert not kinds & {"html_inline", "html_block", "link_open", "image", "em_open", "code_inline", "fence"}
+    assert not kinds & {
+        "html_inline",
+        "html_block",
+        "link_open",
+        "image",
+        "em_open",
+        "code_inline",
+        "fence",
+    }
     assert sum(token.type == "heading_open" for token in tokens) == 1 + len(report.questions)

@@ -64,7 +64,11 @@ class Reading(HTMLParser):
 def named(name: str) -> str:
     """The page of a comparison in which everything that others wrote is *name*."""
     runs = {name: run(name, text=name, ids=(name, "p1"), variants=[("hyde", name, 0.5)])}
-    found = comparison(score(f"{name}!", {name: -0.2}, runs=runs, stages={name: (1.0, 2.0)}), notes=(name,), name=name)
+    found = comparison(
+        score(f"{name}!", {name: -0.2}, runs=runs, stages={name: (1.0, 2.0)}),
+        notes=(name,),
+        name=name,
+    )
     return page(found, data(found, words=name, history=[Message("user", name)]))
 
 
@@ -73,7 +77,11 @@ PLAIN = Reading(named("plain"))
 
 def test_it_is_one_file_that_loads_nothing_and_forbids_itself_to() -> None:
     found = Reading(page(several(), data(several())))
-    links = {value for name, value in found.attributes if name in ("src", "href", "action", "xlink:href", "srcset")}
+    links = {
+        value
+        for name, value in found.attributes
+        if name in ("src", "href", "action", "xlink:href", "srcset")
+    }
     assert all(link.startswith("data:image/svg+xml,") for link in links)
     policy = next(value for _, value in found.attributes if "default-src" in value)
     assert policy.startswith("default-src 'none'; style-src 'sha256-")
@@ -111,7 +119,10 @@ def test_it_tells_everything() -> None:
 def test_what_was_really_measured_is_told() -> None:
     passages = tuple(Passage(id_, f"about {id_}") for id_ in "abc")
     asked = Dataset(
-        "three", passages, tuple(Question(id_, f"where is {id_}?") for id_ in "abc"), {it: {it: 1} for it in "abc"}
+        "three",
+        passages,
+        tuple(Question(id_, f"where is {id_}?") for id_ in "abc"),
+        {it: {it: 1} for it in "abc"},
     )
     found = measure(
         {
@@ -122,7 +133,10 @@ def test_what_was_really_measured_is_told() -> None:
         baseline="raw",
     )
     text = Reading(page(found, asked)).text
-    assert "No system is clearly better than “raw”, which has the right passage first for 3 of 3 questions." in text
+    assert (
+        "No system is clearly better than “raw”, which has the right passage first for 3 of 3 questions."
+        in text
+    )
     assert "−24.6" in text
     assert "0.250" not in text
     assert "250 ms" in text
@@ -153,7 +167,10 @@ def test_without_any_price_model_calls_are_drawn_and_without_a_model_nothing() -
 
 def test_one_system_alone_is_a_page_too() -> None:
     text = Reading(page(comparison())).text
-    assert "“raw” has the right passage first for 0 of 1 question. Only the baseline was measured" in text
+    assert (
+        "“raw” has the right passage first for 0 of 1 question. Only the baseline was measured"
+        in text
+    )
     assert "Question by question" not in text
 
 
@@ -168,7 +185,8 @@ def test_no_text_becomes_markup(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["</script><script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "{{ 7 * 7 }}{% x %}"]
+    "name",
+    ["</script><script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "{{ 7 * 7 }}{% x %}"],
 )
 def test_markup_in_texts_is_shown_as_text(name: str) -> None:
     found = Reading(named(name))
@@ -218,13 +236,18 @@ def large() -> Comparison:
     questions = [f"q{number:04}" for number in range(1500)]
     systems = []
     for place in range(12):
-        gained = {question: math.sin(number * (place + 1)) / 2 for number, question in enumerate(questions)}
+        gained = {
+            question: math.sin(number * (place + 1)) / 2
+            for number, question in enumerate(questions)
+        }
         runs = {
             question: run(
                 question,
-                text=f"a question of usual length about the matter {question}, asked by somebody " * 2,
+                text=f"a question of usual length about the matter {question}, asked by somebody "
+                * 2,
                 ids=[f"document-{question}-passage-{rank}" for rank in range(10)],
-                variants=[("sub_query", "a variant of usual length, which is a sentence " * 3, 0.3)] * 8,
+                variants=[("sub_query", "a variant of usual length, which is a sentence " * 3, 0.3)]
+                * 8,
             )
             for question in questions
         }
@@ -235,14 +258,21 @@ def large() -> Comparison:
 def test_a_large_comparison_is_no_large_page() -> None:
     found = large()
     assert (
-        len(page(found, data(found, words="words of usual length, so many that they are cut, ")).encode()) < 1_500_000
+        len(
+            page(
+                found, data(found, words="words of usual length, so many that they are cut, ")
+            ).encode()
+        )
+        < 1_500_000
     )
 
 
 def test_a_missing_library_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     load_template.cache_clear()
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(MissingExtra, match=r'jinja2 is not installed; run: pip install "qtmiddleware\[eval\]"'):
+    with pytest.raises(
+        MissingExtra, match=r'jinja2 is not installed; run: pip install "qtmiddleware\[eval\]"'
+    ):
         page(several())
 
 
@@ -251,11 +281,17 @@ def test_a_decision_is_what_headline_and_cards_speak_of_and_no_name_is_cut() -> 
     gains = {f"q{number}": 0.1 for number in range(30)}
     found = comparison(score("combined", dict.fromkeys(gains, 0.3)), score(name, gains))
     decided = Decision(
-        name, True, f"Recommended: {name}.", ("The budget: few calls.",), frozenset({"combined"}), '{"escalation": 1}'
+        name,
+        True,
+        f"Recommended: {name}.",
+        ("The budget: few calls.",),
+        frozenset({"combined"}),
+        '{"escalation": 1}',
     )
     text = Reading(page(found, decision=decided)).text
-    assert "<h1>The right passage comes first for 30 of 30 questions instead of 0; none gets worse.</h1>" in page(
-        found, decision=decided
+    assert (
+        "<h1>The right passage comes first for 30 of 30 questions instead of 0; none gets worse.</h1>"
+        in page(found, decision=decided)
     )
     assert f"Recommended: {name}." in text
     assert f"Gain of {name} recommended +10.0 points" in text
@@ -281,7 +317,10 @@ def test_where_the_models_time_is_not_counted_every_time_says_so() -> None:
 
 
 def test_every_figure_that_was_measured_stands_in_one_of_two_tables() -> None:
-    found = replace(several(), systems=tuple(replace(it, means={**it.means, "R@100": 0.9}) for it in several().systems))
+    found = replace(
+        several(),
+        systems=tuple(replace(it, means={**it.means, "R@100": 0.9}) for it in several().systems),
+    )
     text = page(found)
     main, more = re.findall(r'<table class="all">.*?</table>', text, re.DOTALL)
     titles = [re.findall(r'<th scope="col"[^>]*>([^<]*)</th>', table) for table in (main, more)]

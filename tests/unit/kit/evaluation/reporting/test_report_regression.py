@@ -14,12 +14,19 @@ from tests.unit.kit.evaluation.reporting.test_report_markdown import HOSTILE, ce
 
 
 def gate(
-    gains: Mapping[str, Mapping[str, float]], rule: Rule | None = None, *, count: int = 40, name: str = "base.json"
+    gains: Mapping[str, Mapping[str, float]],
+    rule: Rule | None = None,
+    *,
+    count: int = 40,
+    name: str = "base.json",
 ) -> Gate:
     """The gate of systems that had 0.5 on *count* questions and the ids in *gains*, which gained that."""
     ids = [f"q{number}" for number in range(count)]
     before = {system: dict.fromkeys([*ids, *moved], 0.5) for system, moved in gains.items()}
-    after = {system: {id_: 0.5 + gains[system].get(id_, 0.0) for id_ in found} for system, found in before.items()}
+    after = {
+        system: {id_: 0.5 + gains[system].get(id_, 0.0) for id_ in found}
+        for system, found in before.items()
+    }
     return Gate(name, rule or Rule(), find_changes(before, after, rule))
 
 
@@ -30,7 +37,10 @@ def lost(count: int, by: float = -0.2) -> dict[str, float]:
 def test_a_comment_begins_with_the_verdict_and_has_a_row_for_each_system() -> None:
     text = write_comment(gate({"raw": {}, "rules": lost(20)}))
     assert text.splitlines()[0] == "**Retrieval got worse with “rules”.**"
-    assert "of 40 questions, 20 got worse and 0 got better. nDCG@10 fell from 0.500 to 0.395, by 10.5 points" in text
+    assert (
+        "of 40 questions, 20 got worse and 0 got better. nDCG@10 fell from 0.500 to 0.395, by 10.5 points"
+        in text
+    )
     head, raw, rules = cells(text)
     assert head == ["system", "before", "after", "change [95%]", "better", "worse", "verdict"]
     assert raw == ["raw", "0.500", "0.500", "0.0 [0.0, 0.0]", "0", "0", "not worse"]
@@ -53,8 +63,12 @@ def test_a_comment_on_a_harmless_change_says_so_and_names_what_lost() -> None:
 
 def test_what_of_it_is_more_than_chance_is_said() -> None:
     assert "Both are more than chance." in write_sentences(gate({"rules": lost(20)}))[1]
-    few = dict.fromkeys((f"q{number}" for number in range(40)), -0.01) | {f"q{number}": 0.5 for number in range(3)}
-    assert "So many worse questions are more than chance." in write_sentences(gate({"rules": few}))[1]
+    few = dict.fromkeys((f"q{number}" for number in range(40)), -0.01) | {
+        f"q{number}": 0.5 for number in range(3)
+    }
+    assert (
+        "So many worse questions are more than chance." in write_sentences(gate({"rules": few}))[1]
+    )
     assert "This may be chance." in write_sentences(gate({"rules": lost(2)}))[1]
     assert "The gain is more than chance." in write_sentences(gate({"rules": lost(20, 0.3)}))[1]
     assert write_sentences(gate({"rules": {}}))[1] == "“rules”: no change in 40 questions."
@@ -62,15 +76,23 @@ def test_what_of_it_is_more_than_chance_is_said() -> None:
 
 def test_a_bound_is_told_in_points() -> None:
     rule = Rule.parse("ndcg@10 -0.01")
-    assert "more than the allowed loss of 1.0 points" in write_sentences(gate({"rules": lost(20)}, rule))[1]
-    assert "within the allowed loss of 1.0 points" in write_sentences(gate({"rules": lost(1)}, rule))[1]
+    assert (
+        "more than the allowed loss of 1.0 points"
+        in write_sentences(gate({"rules": lost(20)}, rule))[1]
+    )
+    assert (
+        "within the allowed loss of 1.0 points"
+        in write_sentences(gate({"rules": lost(1)}, rule))[1]
+    )
 
 
 def test_few_questions_are_told_to_be_too_few() -> None:
     assert write_headline(gate({"rules": lost(2)}, count=8)) == (
         "8 questions are too few to tell whether retrieval got worse. Use at least 30."
     )
-    assert write_headline(gate({"rules": {"q0": -0.1}}, count=1)).startswith("1 question is too few to tell")
+    assert write_headline(gate({"rules": {"q0": -0.1}}, count=1)).startswith(
+        "1 question is too few to tell"
+    )
 
 
 @settings(max_examples=30, deadline=None)
@@ -79,7 +101,15 @@ def test_no_name_and_no_id_is_markup(name: str, id_: str) -> None:
     text = write_comment(gate({name: {id_: -0.3}}, name=name))
     kinds = {it.type for it in tokens(text)}
     assert kinds.isdisjoint(
-        {"html_inline", "html_block", "link_open", "image", "code_inline", "em_open", "heading_open"}
+        {
+            "html_inline",
+            "html_block",
+            "link_open",
+            "image",
+            "code_inline",
+            "em_open",
+            "heading_open",
+        }
     )
     assert len(cells(text)) == 2
     assert MarkdownIt("commonmark").enable("table").parse(text)[0].type == "paragraph_open"

@@ -37,7 +37,9 @@ def test_the_verdict_names_the_best_its_price_and_what_is_free() -> None:
     )
 
 
-def test_what_is_gained_further_down_is_told_where_no_more_questions_have_the_right_passage_first() -> None:
+def test_what_is_gained_further_down_is_told_where_no_more_questions_have_the_right_passage_first() -> (
+    None
+):
     below = {"q1": 0.05, "q2": 0.05, "q3": -0.02, "q4": 0.0}
     assert verdict(comparison(score("rules", below))).startswith(
         "2 of 4 questions get better and 1 gets worse; "
@@ -54,9 +56,17 @@ def test_a_decision_is_told_for_people_too() -> None:
     found = comparison(score("combined", GAINS), score("rules", dict.fromkeys(GAINS, 0.3)))
     decided = Decision("combined", True, "Recommended: “combined”.", ("It was tried.",))
     first = "2 of 4 questions instead of 0; 1 of 4 gets worse."
-    assert verdict(found, decided) == f"The right passage comes first for {first} Recommended: “combined”."
-    refused = replace(decided, is_recommended=False, headline="Nothing is recommended: “combined” is refused.")
-    assert verdict(found, refused) == f"{refused.headline} With “combined”: the right passage comes first for {first}"
+    assert (
+        verdict(found, decided)
+        == f"The right passage comes first for {first} Recommended: “combined”."
+    )
+    refused = replace(
+        decided, is_recommended=False, headline="Nothing is recommended: “combined” is refused."
+    )
+    assert (
+        verdict(found, refused)
+        == f"{refused.headline} With “combined”: the right passage comes first for {first}"
+    )
     nothing = Decision("raw", False, "Nothing is recommended: no candidate did better.", ())
     assert verdict(found, nothing) == nothing.headline
 
@@ -64,15 +74,23 @@ def test_a_decision_is_told_for_people_too() -> None:
 def test_the_verdict_says_how_many_searches_a_question_takes() -> None:
     runs = {question: run(question, searches=6, calls=1) for question in GAINS}
     best = dict.fromkeys(GAINS, 0.2)
-    assert "(median), makes 6.00 searches and calls the model" in verdict(comparison(score("all", best, runs=runs)))
+    assert "(median), makes 6.00 searches and calls the model" in verdict(
+        comparison(score("all", best, runs=runs))
+    )
     runs = {question: run(question, searches=1) for question in GAINS}
-    assert "makes 1.00 searches per question and calls no model." in verdict(comparison(score("a", best, runs=runs)))
+    assert "makes 1.00 searches per question and calls no model." in verdict(
+        comparison(score("a", best, runs=runs))
+    )
 
 
 def test_of_two_at_one_price_the_one_that_searches_less_is_named() -> None:
     gains = {f"q{number}": 0.3 + number % 3 / 10 for number in range(30)}
     best, less = (
-        score(name, dict(gains), runs={it: run(it, calls=1, cost=1e-4, searches=count) for it in gains})
+        score(
+            name,
+            dict(gains),
+            runs={it: run(it, calls=1, cost=1e-4, searches=count) for it in gains},
+        )
         for name, count in (("thorough", 6), ("balanced", 2))
     )
     said = verdict(comparison(best, less))
@@ -82,35 +100,56 @@ def test_of_two_at_one_price_the_one_that_searches_less_is_named() -> None:
 def test_the_verdict_names_the_best_of_half_the_price_that_may_be_as_good() -> None:
     gains = {f"q{number}": 0.3 + number % 3 / 10 for number in range(30)}
     nearly, less = (
-        {asked: gain + (-1) ** place * 0.1 - lag for place, (asked, gain) in enumerate(gains.items())}
+        {
+            asked: gain + (-1) ** place * 0.1 - lag
+            for place, (asked, gain) in enumerate(gains.items())
+        }
         for lag in (0, 0.01)
     )
     best = score("all", {it: gain + 0.01 for it, gain in gains.items()}, runs=paid(gains, 4e-4))
-    near, cheap = score("near", nearly, runs=paid(gains, 1e-4)), score("cheap", less, runs=paid(gains, 1e-5))
+    near, cheap = (
+        score("near", nearly, runs=paid(gains, 1e-4)),
+        score("cheap", less, runs=paid(gains, 1e-5)),
+    )
     dear = score("dear", {it: gain + 0.009 for it, gain in gains.items()}, runs=paid(gains, 3e-4))
     # From Python 3.12 on sums are more exact, and 0.09999 is 0.1.
     assert re.search(
-        r"“near” \(\$0\.100?\) may be as good: the 1\.0 points", verdict(comparison(best, dear, cheap, near))
+        r"“near” \(\$0\.100?\) may be as good: the 1\.0 points",
+        verdict(comparison(best, dear, cheap, near)),
     )
 
 
 def test_the_verdict_names_a_cheaper_system_that_may_be_as_good_as_the_best() -> None:
     gains = {f"q{number}": 0.3 + number % 3 / 10 for number in range(30)}
-    slightly = {asked: gain + (-1) ** place * 0.1 for place, (asked, gain) in enumerate(gains.items())}
+    slightly = {
+        asked: gain + (-1) ** place * 0.1 for place, (asked, gain) in enumerate(gains.items())
+    }
     by_far = dict.fromkeys(gains, 0.1)
     best = score("all", {it: gain + 0.01 for it, gain in gains.items()}, runs=paid(gains, 0.0004))
-    cheaper, cheapest = (score(name, slightly, runs=paid(gains, cost)) for name, cost in (("b", 2e-4), ("a", 4e-5)))
+    cheaper, cheapest = (
+        score(name, slightly, runs=paid(gains, cost)) for name, cost in (("b", 2e-4), ("a", 4e-5))
+    )
     said = verdict(comparison(best, cheaper, cheapest, score("rules", by_far)))
-    assert said.endswith("“a” ($0.040) may be as good: the 1.0 points between them [-2.3, +4.3] may be chance.")
-    assert verdict(comparison(best, score("rules", by_far))).endswith("Without a model, “rules” gains 10.0.")
+    assert said.endswith(
+        "“a” ($0.040) may be as good: the 1.0 points between them [-2.3, +4.3] may be chance."
+    )
+    assert verdict(comparison(best, score("rules", by_far))).endswith(
+        "Without a model, “rules” gains 10.0."
+    )
     more = {asked: gain + 0.001 for asked, gain in gains.items()}
-    unpriced = score("a", slightly, runs=paid(gains, None)), score("all", more, runs=paid(gains, None, 4))
+    unpriced = (
+        score("a", slightly, runs=paid(gains, None)),
+        score("all", more, runs=paid(gains, None, 4)),
+    )
     assert "“a” (1.00 calls per question)" in verdict(comparison(*unpriced))
 
 
 def test_the_verdict_names_the_second_best_where_chance_may_have_decided_between_the_two() -> None:
     gains = {f"q{number}": 0.3 + number % 3 / 10 for number in range(30)}
-    best, dearer = (score(name, dict(gains), runs=paid(gains, cost)) for name, cost in (("hyde", 1e-4), ("all", 2e-4)))
+    best, dearer = (
+        score(name, dict(gains), runs=paid(gains, cost))
+        for name, cost in (("hyde", 1e-4), ("all", 2e-4))
+    )
     assert verdict(comparison(best, dearer)).endswith("“all” ($0.20) does as well.")
 
 
@@ -120,9 +159,14 @@ def test_a_system_whose_every_answer_is_degraded_does_not_win() -> None:
 
 
 def test_the_verdict_says_when_a_price_is_not_known_and_what_is_free_may_be_chance() -> None:
-    best = score("combined", GAINS, runs={question: run(question, calls=1, cost=None) for question in GAINS})
+    best = score(
+        "combined", GAINS, runs={question: run(question, calls=1, cost=None) for question in GAINS}
+    )
     said = verdict(comparison(best, score("rules", GAINS, is_significant=False)))
-    assert "unknown price. Without a model, “rules” gains +5.0 [+3.0, +7.0], which may be chance." in said
+    assert (
+        "unknown price. Without a model, “rules” gains +5.0 [+3.0, +7.0], which may be chance."
+        in said
+    )
     worse = score("rules", dict.fromkeys(GAINS, -0.1), is_significant=False)
     assert "unknown price. No system gains without a model." in verdict(comparison(best, worse))
 
@@ -144,7 +188,9 @@ def test_the_verdict_says_that_nothing_beats_the_baseline() -> None:
 
 def test_the_verdict_does_not_call_equal_systems_different() -> None:
     equal = dict.fromkeys(GAINS, 0.0)
-    assert "no system gained anything" in verdict(comparison(score("same", equal), score("too", equal)))
+    assert "no system gained anything" in verdict(
+        comparison(score("same", equal), score("too", equal))
+    )
 
 
 def test_the_verdict_knows_when_there_is_nothing_to_compare() -> None:

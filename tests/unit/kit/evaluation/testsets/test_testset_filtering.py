@@ -121,7 +121,9 @@ def test_texts_in_the_world_may_be_asked_for(question: str) -> None:
         ("Methan?", CLIMATE, False),
     ],
 )
-def test_a_question_in_another_language_is_known_where_it_is_clear(question: str, text: str, other: bool) -> None:
+def test_a_question_in_another_language_is_known_where_it_is_clear(
+    question: str, text: str, other: bool
+) -> None:
     assert is_other_language(question, text) is other
 
 
@@ -139,7 +141,8 @@ def test_a_quote_is_found_whatever_its_spaces_case_and_marks(quote: str) -> None
 
 
 @pytest.mark.parametrize(
-    "quote", ["", "...", "heat", "carbon dioxide", "gases such as carbon monoxide", "reenhouse gases such"]
+    "quote",
+    ["", "...", "heat", "carbon dioxide", "gases such as carbon monoxide", "reenhouse gases such"],
 )
 def test_words_that_do_not_stand_there_or_prove_nothing_are_no_quote(quote: str) -> None:
     assert not is_quoted(quote, normalize(CLIMATE))
@@ -147,13 +150,17 @@ def test_words_that_do_not_stand_there_or_prove_nothing_are_no_quote(quote: str)
 
 def test_wordings_of_one_question_have_one_key() -> None:
     assert extract_key("What is the cause of heat?") == extract_key("Heat: what are the a? cause")
-    assert extract_key("When was Arlo Bridge opened?") != extract_key("When was Benta Bridge opened?")
+    assert extract_key("When was Arlo Bridge opened?") != extract_key(
+        "When was Benta Bridge opened?"
+    )
     assert extract_key("Who is it?") != extract_key("Where is it?")
 
 
 @settings(deadline=None)
 @given(st.text(max_size=300), st.text(max_size=300), st.text(max_size=300))
-def test_any_question_has_a_fault_or_none_and_nothing_raises(question: str, answer: str, text: str) -> None:
+def test_any_question_has_a_fault_or_none_and_nothing_raises(
+    question: str, answer: str, text: str
+) -> None:
     fault = find_fault(question, answer, text)
     assert fault == "" or fault.replace("_", "").isalpha()
     extract_key(question)
@@ -216,5 +223,8 @@ def test_headings_and_tables_of_contents_are_no_prose(text: str) -> None:
 def test_hardly_a_question_of_people_is_taken_for_a_bad_one(name: str) -> None:
     data = Dataset.load(SHARED / "data" / name)
     texts = {passage.id: passage.text for passage in data.passages}
-    faults = [find_fault(it.text, "An answer.", texts[next(iter(data.qrels[it.id]))]) for it in data.questions]
+    faults = [
+        find_fault(it.text, "An answer.", texts[next(iter(data.qrels[it.id]))])
+        for it in data.questions
+    ]
     assert sum(map(bool, faults)) <= 0.05 * len(faults)

@@ -68,12 +68,17 @@ def test_the_result_does_not_depend_on_how_many_are_asked_at_a_time(concurrency:
 
 
 def test_the_seed_decides_which_passages_are_asked_about() -> None:
-    sets = [[it.metadata["passage"] for it in made(writer, seed=seed).dataset.questions] for seed in (0, 0, 1)]
+    sets = [
+        [it.metadata["passage"] for it in made(writer, seed=seed).dataset.questions]
+        for seed in (0, 0, 1)
+    ]
     assert sets[0] == sets[1] != sets[2]
 
 
 def test_questions_are_spread_over_the_documents() -> None:
-    large = [bridge(name, document="large", number=number) for number, name in enumerate(NAMES[:20])]
+    large = [
+        bridge(name, document="large", number=number) for number, name in enumerate(NAMES[:20])
+    ]
     small = [bridge(name) for name in NAMES[20:]]
     asked = made(writer, [*large, *small], count=8).dataset.questions
     sources = [question.metadata["passage"].partition("#")[0] for question in asked]
@@ -91,16 +96,27 @@ def test_passages_of_the_same_words_are_asked_about_once_and_are_all_relevant() 
 
 def test_a_passage_that_holds_the_very_words_of_the_answer_is_relevant_too() -> None:
     name = NAMES[0]
-    overlapping = Passage("next#1", f"{sentence(name)} It was painted green by volunteers from both of its banks.", {})
+    overlapping = Passage(
+        "next#1", f"{sentence(name)} It was painted green by volunteers from both of its banks.", {}
+    )
     other = Passage(
-        "other#0", "Traffic was let onto another bridge for the first time in the year before this. " * 2, {}
+        "other#0",
+        "Traffic was let onto another bridge for the first time in the year before this. " * 2,
+        {},
     )
     result = made(writer, [bridge(name), overlapping, other, *bridges(5)[1:]], count=1, seed=4)
-    found = {question.metadata["passage"]: result.dataset.qrels[question.id] for question in result.dataset.questions}
+    found = {
+        question.metadata["passage"]: result.dataset.qrels[question.id]
+        for question in result.dataset.questions
+    }
     for seed in range(20):
         found |= {
             it.metadata["passage"]: one.dataset.qrels[it.id]
-            for one in [made(writer, [bridge(name), overlapping, other, *bridges(5)[1:]], count=1, seed=seed)]
+            for one in [
+                made(
+                    writer, [bridge(name), overlapping, other, *bridges(5)[1:]], count=1, seed=seed
+                )
+            ]
             for it in one.dataset.questions
         }
     assert found["Arlo#0"] == {"Arlo#0": 1, "next#1": 1}
@@ -158,14 +174,21 @@ def test_a_writer_that_copies_gives_no_questions() -> None:
 @pytest.mark.parametrize("said", ["Yes", "yes.", "Yes, in its first sentence", True, "true"])
 def test_a_yes_is_one_however_it_is_written(said: Any) -> None:
     def check(prompt: Prompt) -> Any:
-        return writer(prompt) if prompt.mode == ASKED else {"quote": sentence(name_in(prompt)), "answers": said}
+        return (
+            writer(prompt)
+            if prompt.mode == ASKED
+            else {"quote": sentence(name_in(prompt)), "answers": said}
+        )
 
     assert len(made(check).dataset.questions) == 10
 
 
 def test_a_quote_may_leave_out_words_where_it_says_so() -> None:
     quoted = checking(
-        {"quote": "“Divers inspect its foundations ... laid bare the piles below the waterline.”", "answers": "yes"}
+        {
+            "quote": "“Divers inspect its foundations ... laid bare the piles below the waterline.”",
+            "answers": "yes",
+        }
     )
     assert len(made(quoted).dataset.questions) == 10
 
@@ -188,7 +211,10 @@ def test_no_more_passages_are_tried_than_there_may_be_attempts() -> None:
 
 def test_every_passage_that_was_asked_about_is_accounted_for() -> None:
     result = made(
-        lambda prompt: ModelError("timeout") if NAMES.index(name_in(prompt)) % 2 else writer(prompt), bridges(24)
+        lambda prompt: (
+            ModelError("timeout") if NAMES.index(name_in(prompt)) % 2 else writer(prompt)
+        ),
+        bridges(24),
     )
     assert result.dropped == {"timeout": result.asked - 10}
     assert len(result.dataset.questions) == 10
@@ -203,13 +229,17 @@ def test_a_model_that_always_fails_is_given_up_with_its_own_error() -> None:
 
 def test_a_model_that_fails_for_the_few_passages_there_are_is_no_poor_writer() -> None:
     with pytest.raises(ModelError, match="the service is down"):
-        generate(bridges(3), ScriptedModel(ModelError("unavailable", "the service is down")), count=20)
+        generate(
+            bridges(3), ScriptedModel(ModelError("unavailable", "the service is down")), count=20
+        )
 
 
 def test_a_model_that_fails_for_every_other_call_is_not_given_up() -> None:
     turns = iter(range(1000))
     result = made(
-        lambda prompt: writer(prompt) if next(turns) % 2 else ModelError("timeout"), bridges(24), concurrency=1
+        lambda prompt: writer(prompt) if next(turns) % 2 else ModelError("timeout"),
+        bridges(24),
+        concurrency=1,
     )
     assert result.asked == 24
     assert result.dropped["timeout"] == 24 - len(result.dataset.questions)
@@ -222,11 +252,17 @@ def test_a_key_that_is_refused_ends_it_at_once() -> None:
     assert len(model.prompts) == 2
 
 
-def test_a_model_that_dies_later_leaves_the_questions_there_are(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_model_that_dies_later_leaves_the_questions_there_are(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     replies = iter(range(1000))
 
     def dying(prompt: Prompt) -> Any:
-        return writer(prompt) if next(replies) < 8 else ModelError("unavailable", "the service is down")
+        return (
+            writer(prompt)
+            if next(replies) < 8
+            else ModelError("unavailable", "the service is down")
+        )
 
     with caplog.at_level(logging.WARNING, "qtmiddleware.testsets"):
         result = made(dying, bridges(24), count=24, concurrency=1)
@@ -261,13 +297,20 @@ def test_what_a_function_raises_is_the_models_failure_but_a_missing_library_is_n
 
 def test_headings_tables_of_contents_and_scraps_are_not_asked_about() -> None:
     contents = "\n".join(
-        f"{number}. What the {name} Bridge is made of {'.' * 20} {number}" for number, name in enumerate(NAMES)
+        f"{number}. What the {name} Bridge is made of {'.' * 20} {number}"
+        for number, name in enumerate(NAMES)
     )
     headings = "\n\n".join(f"Chapter {name}" for name in NAMES)
-    useless = [Passage("toc", contents, {}), Passage("headings", headings, {}), Passage("scrap", "A short text.", {})]
+    useless = [
+        Passage("toc", contents, {}),
+        Passage("headings", headings, {}),
+        Passage("scrap", "A short text.", {}),
+    ]
     model = ScriptedModel(writer)
     generate([*useless, *bridges(3)], model, count=10)
-    assert {shown(prompt)["passage"] for prompt in model.prompts} == {passage.text for passage in bridges(3)}
+    assert {shown(prompt)["passage"] for prompt in model.prompts} == {
+        passage.text for passage in bridges(3)
+    }
     with pytest.raises(ConfigError, match="none of the 3 passages is long enough"):
         generate(useless, model)
 
@@ -279,7 +322,9 @@ def test_ids_that_no_file_of_judgements_can_hold_are_neither_asked_about_nor_rel
     assert result.dataset.qrels == {"s1": {good.id: 1}}
 
 
-@pytest.mark.parametrize("options", [{"count": 0}, {"concurrency": 0}, {"timeout": 0}, {"timeout": float("nan")}])
+@pytest.mark.parametrize(
+    "options", [{"count": 0}, {"concurrency": 0}, {"timeout": 0}, {"timeout": float("nan")}]
+)
 def test_impossible_numbers_are_named(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
         made(writer, **options)
@@ -296,7 +341,9 @@ def test_a_recording_of_a_run_gives_the_same_set_again(tmp_path: Path) -> None:
     file = tmp_path / "replies.jsonl"
     recorded = generate(bridges(12), RecordingModel(ScriptedModel(writer), file), count=10)
     replayed = generate(bridges(12), RecordedModel.from_file(file), count=10)
-    assert [it.text for it in replayed.dataset.questions] == [it.text for it in recorded.dataset.questions]
+    assert [it.text for it in replayed.dataset.questions] == [
+        it.text for it in recorded.dataset.questions
+    ]
     assert replayed.dataset.qrels == recorded.dataset.qrels
 
 
@@ -348,16 +395,23 @@ def test_no_text_is_printed_with_the_result() -> None:
     replies=st.lists(
         st.text(max_size=80)
         | st.fixed_dictionaries({"question": st.text(max_size=60), "answer": st.text(max_size=60)})
-        | st.fixed_dictionaries({"quote": st.text(max_size=60), "answers": st.sampled_from(["yes", "no"])}),
+        | st.fixed_dictionaries(
+            {"quote": st.text(max_size=60), "answers": st.sampled_from(["yes", "no"])}
+        ),
         min_size=1,
     ),
 )
 def test_whatever_a_model_replies_a_set_can_be_written_and_is_accounted_for(
     texts: list[str], replies: list[Any], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    passages = [*bridges(2), *(Passage(f"p{number}", text, {}) for number, text in enumerate(texts))]
+    passages = [
+        *bridges(2),
+        *(Passage(f"p{number}", text, {}) for number, text in enumerate(texts)),
+    ]
     turn = iter(range(10**6))
-    result = generate(passages, ScriptedModel(lambda _: replies[next(turn) % len(replies)]), concurrency=1)
+    result = generate(
+        passages, ScriptedModel(lambda _: replies[next(turn) % len(replies)]), concurrency=1
+    )
     assert result.asked == len(result.dataset.questions) + sum(result.dropped.values())
     folder = tmp_path_factory.mktemp("sets") / "synthetic"
     write(result.dataset, folder)

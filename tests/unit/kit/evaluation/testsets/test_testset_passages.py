@@ -28,8 +28,13 @@ def world(tmp_path: Path) -> World:
     return made
 
 
-def as_stored(paths: list[Path], settings: Settings = SMALL) -> dict[str, tuple[str, dict[str, Any]]]:
-    return {passage.id: (passage.text, dict(passage.metadata)) for passage in passages_of(paths, settings)}
+def as_stored(
+    paths: list[Path], settings: Settings = SMALL
+) -> dict[str, tuple[str, dict[str, Any]]]:
+    return {
+        passage.id: (passage.text, dict(passage.metadata))
+        for passage in passages_of(paths, settings)
+    }
 
 
 def test_passages_are_those_an_ingest_of_the_same_documents_stores(world: World) -> None:
@@ -39,7 +44,11 @@ def test_passages_are_those_an_ingest_of_the_same_documents_stores(world: World)
 
 def test_several_paths_give_what_ingesting_one_after_the_other_gives(world: World) -> None:
     # Two files of one name, below different data paths.
-    paths = [world.docs / "alpha.txt", world.docs / "notes", world.write("more/alpha.txt", SENTENCES["beta"])]
+    paths = [
+        world.docs / "alpha.txt",
+        world.docs / "notes",
+        world.write("more/alpha.txt", SENTENCES["beta"]),
+    ]
     for path in paths:
         world.ingest(path)
     assert as_stored(paths) == {id_: row[:2] for id_, row in world.passages().items()}
@@ -60,7 +69,9 @@ def test_nothing_is_written(world: World) -> None:
     assert sorted(world.folder.rglob("*")) == before
 
 
-def test_a_document_that_cannot_be_read_is_left_out_and_named(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_document_that_cannot_be_read_is_left_out_and_named(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     whole = as_stored([world.docs])
     world.write("broken.txt", b"\xff\x00\x01")
     with caplog.at_level(logging.WARNING, "qtmiddleware.testsets"):
@@ -84,13 +95,17 @@ def test_real_documents_give_questions_whose_twin_passages_are_relevant_too() ->
 
     def plausible(prompt: Any) -> Any:
         sentences = [
-            it.strip() for it in shown(prompt)["passage"].replace("\n", " ").split(". ") if len(it.split()) > 9
+            it.strip()
+            for it in shown(prompt)["passage"].replace("\n", " ").split(". ")
+            if len(it.split()) > 9
         ]
         chosen = max(sentences, key=len, default="")
         if prompt.mode != ASKED:
             return json.dumps({"quote": chosen, "answers": "yes" if chosen else "no"})
         words = sorted(set(chosen.split()), key=lambda word: (-len(word), word))[:2]
-        return json.dumps({"question": f"How do {' and '.join(words)} hang together?", "answer": chosen})
+        return json.dumps(
+            {"question": f"How do {' and '.join(words)} hang together?", "answer": chosen}
+        )
 
     paths = [SHARED / "docs" / f"Understanding_Climate_Change.{kind}" for kind in ("pdf", "txt")]
     data = generate(passages_of(paths, Settings()), ScriptedModel(plausible), count=40).dataset

@@ -26,45 +26,65 @@ JSON = st.recursive(
     max_leaves=6,
 )
 METADATA = st.dictionaries(TEXT.filter(lambda it: it != "history"), JSON, max_size=3)
-TURNS = st.lists(st.builds(Message, st.sampled_from(["user", "assistant"]), TEXT), max_size=3).map(tuple)
+TURNS = st.lists(st.builds(Message, st.sampled_from(["user", "assistant"]), TEXT), max_size=3).map(
+    tuple
+)
 
 
 @st.composite
 def datasets(draw: st.DrawFn) -> Dataset:
     passages = [
-        Passage(id_, draw(TEXT), draw(METADATA)) for id_ in draw(st.lists(IDS, min_size=1, max_size=5, unique=True))
+        Passage(id_, draw(TEXT), draw(METADATA))
+        for id_ in draw(st.lists(IDS, min_size=1, max_size=5, unique=True))
     ]
     questions = [
-        Question(id_, draw(TEXT), draw(TURNS), draw(METADATA)) for id_ in draw(st.lists(IDS, max_size=5, unique=True))
+        Question(id_, draw(TEXT), draw(TURNS), draw(METADATA))
+        for id_ in draw(st.lists(IDS, max_size=5, unique=True))
     ]
-    grades = st.dictionaries(st.sampled_from([it.id for it in passages]), st.integers(-2, 3), min_size=1)
-    return Dataset("synthetic", tuple(passages), tuple(questions), {it.id: draw(grades) for it in questions})
+    grades = st.dictionaries(
+        st.sampled_from([it.id for it in passages]), st.integers(-2, 3), min_size=1
+    )
+    return Dataset(
+        "synthetic", tuple(passages), tuple(questions), {it.id: draw(grades) for it in questions}
+    )
 
 
 @settings(deadline=None, max_examples=40)
 @given(data=datasets())
-def test_what_is_written_is_read_back_equal(data: Dataset, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_what_is_written_is_read_back_equal(
+    data: Dataset, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     folder = tmp_path_factory.mktemp("sets") / "synthetic"
     write(data, folder)
     assert Dataset.load(folder) == data
 
 
 def data(**options: Any) -> Dataset:
-    return generate(bridges(12), ScriptedModel(writer, name="gpt-6-luna"), count=10, **options).dataset
+    return generate(
+        bridges(12), ScriptedModel(writer, name="gpt-6-luna"), count=10, **options
+    ).dataset
 
 
 def test_the_readme_says_what_it_is_of_which_model_and_when_not_to_trust_it(tmp_path: Path) -> None:
     write(data(), tmp_path / "synthetic")
     said = (tmp_path / "synthetic" / "README.md").read_text(encoding="utf-8")
     assert "synthetic" in said.splitlines()[0]
-    for expected in ("10 questions about 12 passages", "`gpt-6-luna`", "No user asked them", "Do not trust it"):
+    for expected in (
+        "10 questions about 12 passages",
+        "`gpt-6-luna`",
+        "No user asked them",
+        "Do not trust it",
+    ):
         assert expected in said
 
 
 def test_the_readme_of_a_set_with_questions_of_people_counts_the_others(tmp_path: Path) -> None:
     made = data()
     mixed = Dataset(
-        made.name, made.passages, (Question("h1", "Why?"), *made.questions), {**made.qrels, "h1": {"Arlo#0": 1}}
+        made.name,
+        made.passages,
+        (Question("h1", "Why?"), *made.questions),
+        {**made.qrels, "h1": {"Arlo#0": 1}},
     )
     write(mixed, tmp_path / "mixed")
     assert (
@@ -114,7 +134,12 @@ def test_an_empty_folder_and_missing_parents_are_no_obstacle(tmp_path: Path) -> 
     [
         ([Passage("a", ""), Passage("a", "")], [], {}, "two passages"),
         ([Passage("", "")], [], {}, "two passages of"),
-        ([Passage("a", "")], [Question("q", ""), Question("q", "")], {"q": {"a": 1}}, "two questions"),
+        (
+            [Passage("a", "")],
+            [Question("q", ""), Question("q", "")],
+            {"q": {"a": 1}},
+            "two questions",
+        ),
         ([Passage("a ", "")], [Question("q", "")], {"q": {"a ": 1}}, "white space"),
         ([Passage("a", "")], [Question("q\t", "")], {"q\t": {"a": 1}}, "white space"),
         ([Passage("a", "", {"when": object()})], [], {}, "metadata of 'a' must be JSON"),
@@ -128,7 +153,9 @@ def test_what_the_files_cannot_hold_is_named_and_nothing_is_left_behind(
     assert [it.name for it in tmp_path.iterdir()] == []
 
 
-def test_a_disk_that_is_full_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_full_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(self: Path, target: Any) -> Path:
         raise OSError(28, "No space left on device")
 
@@ -139,7 +166,9 @@ def test_a_disk_that_is_full_leaves_nothing_behind(tmp_path: Path, monkeypatch: 
 
 
 def test_texts_are_written_as_people_read_them(tmp_path: Path) -> None:
-    one = Dataset("x", (Passage("p", "Brücke – 橋\u2028\ud800"),), (Question("q", "橋?"),), {"q": {"p": 1}})
+    one = Dataset(
+        "x", (Passage("p", "Brücke – 橋\u2028\ud800"),), (Question("q", "橋?"),), {"q": {"p": 1}}
+    )
     write(one, tmp_path / "x")
     assert "Brücke – 橋" in (tmp_path / "x" / "corpus.jsonl").read_text(encoding="utf-8")
     assert Dataset.load(tmp_path / "x") == one

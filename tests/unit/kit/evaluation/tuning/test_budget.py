@@ -25,7 +25,13 @@ def scored(
     def run(question: Question) -> Run:
         number = int(question.id)
         ids = ("x", "p") if number < hurt else ("p",)
-        return Run(ids, seconds_added=seconds, llm_calls=int(number < calls), cost_usd=cost_usd, searches=searches)
+        return Run(
+            ids,
+            seconds_added=seconds,
+            llm_calls=int(number < calls),
+            cost_usd=cost_usd,
+            searches=searches,
+        )
 
     return measure({"raw": lambda _: [("p", 1.0)], "it": run}, data, baseline="raw")["it"]
 
@@ -33,10 +39,25 @@ def scored(
 @pytest.mark.parametrize(
     ("budget", "within", "beyond", "told"),
     [
-        (Budget(max_call_rate=0.35), {"calls": 35}, {"calls": 36}, "36.0% of the questions, the budget is 35.0%"),
+        (
+            Budget(max_call_rate=0.35),
+            {"calls": 35},
+            {"calls": 36},
+            "36.0% of the questions, the budget is 35.0%",
+        ),
         (Budget(max_added_ms=800), {"seconds": 0.8}, {"seconds": 0.9}, "adds 900 ms"),
-        (Budget(max_usd_per_thousand=2), {"cost_usd": 0.001}, {"cost_usd": 0.003}, "cost $3, the budget is $2"),
-        (Budget(max_searches=2), {"searches": 2}, {"searches": 3}, "makes 3 searches per question, the budget is 2"),
+        (
+            Budget(max_usd_per_thousand=2),
+            {"cost_usd": 0.001},
+            {"cost_usd": 0.003},
+            "cost $3, the budget is $2",
+        ),
+        (
+            Budget(max_searches=2),
+            {"searches": 2},
+            {"searches": 3},
+            "makes 3 searches per question, the budget is 2",
+        ),
         (Budget(max_searches=9), {}, {"searches": None}, "not known"),
         (Budget(max_hurt_rate=0.05), {"hurt": 5}, {"hurt": 6}, "6.0% of the questions get worse"),
     ],
@@ -50,7 +71,9 @@ def test_a_limit_is_what_may_just_be_reached(
 
 
 def test_every_limit_that_is_broken_is_told() -> None:
-    budget = Budget(max_call_rate=0.0, max_added_ms=0.0, max_usd_per_thousand=0.0, max_hurt_rate=0.0)
+    budget = Budget(
+        max_call_rate=0.0, max_added_ms=0.0, max_usd_per_thousand=0.0, max_hurt_rate=0.0
+    )
     assert len(budget.broken_by(scored(calls=1, seconds=1.0, cost_usd=1.0, hurt=1))) == 4
 
 
@@ -59,7 +82,9 @@ def test_without_limits_nothing_is_beyond_them() -> None:
 
 
 def test_a_cost_that_is_not_known_is_beyond_any_limit() -> None:
-    assert Budget(max_usd_per_thousand=1e9).broken_by(scored(cost_usd=None)) == ("its cost is not known",)
+    assert Budget(max_usd_per_thousand=1e9).broken_by(scored(cost_usd=None)) == (
+        "its cost is not known",
+    )
 
 
 def test_a_gate_may_be_beyond_the_limit_by_chance_alone() -> None:

@@ -31,9 +31,13 @@ def test_every_value_that_is_tried_is_allowed_and_the_default_is_among_them(tier
 
 
 def test_only_what_makes_a_difference_is_tried() -> None:
-    assert not any("fusion" in key or "escalation" in key for key in keys_of(flat(SYSTEMS["rules"])))
+    assert not any(
+        "fusion" in key or "escalation" in key for key in keys_of(flat(SYSTEMS["rules"]))
+    )
     voices = {"fusion.weights.rewrite", "fusion.weights.subQueries", "fusion.weights.stepBack"}
-    assert keys_of(flat(SYSTEMS["combined"])) - keys_of(flat(SYSTEMS["combined, no hyde"])) == {"fusion.weights.hyde"}
+    assert keys_of(flat(SYSTEMS["combined"])) - keys_of(flat(SYSTEMS["combined, no hyde"])) == {
+        "fusion.weights.hyde"
+    }
     assert voices < keys_of(flat(SYSTEMS["combined, no hyde"]))
     assert keys_of(flat(SYSTEMS["decompose"])) & voices == {"fusion.weights.subQueries"}
 
@@ -58,9 +62,16 @@ def test_settings_that_have_their_defaults_are_left_out(chosen: set[str]) -> Non
 
 @given(weight=st.floats(0.0, 1.0), apply_to=st.sampled_from(["keywords", "text", "both"]))
 def test_what_is_left_means_the_same(weight: float, apply_to: str) -> None:
-    settings = {"transformationType": "hyde", "keywordEvidence.weight": weight, "preprocess.applyTo": apply_to}
+    settings = {
+        "transformationType": "hyde",
+        "keywordEvidence.weight": weight,
+        "preprocess.applyTo": apply_to,
+    }
     small = nested(drop_defaults(settings))
-    assert Config.load(small, environ={}).settings == Config.load(nested(settings), environ={}).settings
+    assert (
+        Config.load(small, environ={}).settings
+        == Config.load(nested(settings), environ={}).settings
+    )
     assert set(flat(small)) <= set(known_keys())
 
 

@@ -40,10 +40,16 @@ def test_what_one_step_may_take_for_clear_need_not_be_so_after_many() -> None:
         (trial(49), trial(50, asked=100), False),  # no call, a point lost
         (trial(55), trial(50, asked=100), True),  # no call, and better
         (trial(50, asked=35), trial(50, asked=100), True),  # fewer calls, the very same found
-        (trial(49, asked=35), trial(50, asked=100), False),  # fewer calls, a point lost, by chance perhaps not more
+        (
+            trial(49, asked=35),
+            trial(50, asked=100),
+            False,
+        ),  # fewer calls, a point lost, by chance perhaps not more
         (trial(50, asked=100), trial(50, asked=100), False),  # not cheaper
         (trial(60, asked=100), trial(50, asked=35), False),  # dearer
     ],
 )
-def test_fewer_calls_are_taken_only_where_next_to_nothing_is_lost(cheap: Trial, dear: Trial, is_taken: bool) -> None:
+def test_fewer_calls_are_taken_only_where_next_to_nothing_is_lost(
+    cheap: Trial, dear: Trial, is_taken: bool
+) -> None:
     assert cheap.can_replace(dear) is is_taken
