@@ -1,7 +1,8 @@
 """What the package's metadata derives: a description that needs no checkout, and the project's addresses.
 
-Hatchling loads this file whenever it builds the package. The repository's address stands in ``pyproject.toml`` alone,
-under ``[tool.hatch.metadata.hooks.custom]``; while it is empty, no address and no link to a file is published.
+Hatchling loads this file whenever it builds the package. The repository's address stands in
+``pyproject.toml`` alone, under ``[tool.hatch.metadata.hooks.custom]``; while it is empty, no
+address and no link to a file is published.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ def build_urls(repository: str, tag: str) -> dict[str, str]:
 def resolve_links(text: str, repository: str, tag: str) -> str:
     """Return Markdown *text* in which links to files are absolute, those of *tag* in the *repository*.
 
-    An index shows the text on a page of its own, where a relative link leads nowhere. If the *repository* is unknown,
-    the text of each link stays, and of an image its description.
+    An index shows the text on a page of its own, where a relative link leads nowhere. If the
+    *repository* is unknown, the text of each link stays, and of an image its description.
     """
 
     def resolve(link: re.Match[str]) -> str:

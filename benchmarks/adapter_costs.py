@@ -2,12 +2,14 @@
 
     python -m benchmarks.adapter_costs [--rounds 400] [--keep]
 
-The function answers at once, then after 20 ms, as an index does; the tier is that of the rules. A last table has a
-model that answers at once, with four spans a retrieval instead of two. All lines take turns, one call each, with a
-pause after it in which its threads finish what they do beside the caller, so that a slow moment of the machine meets
-them all alike. ``--keep`` writes results/adapter_costs.md. Of a framework that is not installed the lines are left out.
+The function answers at once, then after 20 ms, as an index does; the tier is that of the rules. A
+last table has a model that answers at once, with four spans a retrieval instead of two. All lines
+take turns, one call each, with a pause after it in which its threads finish what they do beside the
+caller, so that a slow moment of the machine meets them all alike. ``--keep`` writes
+results/adapter_costs.md. Of a framework that is not installed the lines are left out.
 
-An adapter is a function of a search that returns its framework's own retriever around it, and ours: see `ADAPTERS`.
+An adapter is a function of a search that returns its framework's own retriever around it, and ours:
+see `ADAPTERS`.
 """
 
 from __future__ import annotations

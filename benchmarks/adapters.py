@@ -3,9 +3,10 @@
     python -m benchmarks.adapters --data ../shared/data --recordings ../shared/recordings
     python -m benchmarks.adapters --framework llamaindex ...                               # either, or haystack
 
-LangChain's MultiQueryRetriever and EnsembleRetriever are the real ones, of langchain-classic, which is no part of the
-development environment: `pip install langchain-classic`, or they are left out, and said so. Everybody searches the same
-vectors and words, and every model replays the same recording.
+LangChain's MultiQueryRetriever and EnsembleRetriever are the real ones, of langchain-classic, which
+is no part of the development environment: `pip install langchain-classic`, or they are left out,
+and said so. Everybody searches the same vectors and words, and every model replays the same
+recording.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Haystack's part of `benchmarks.adapters`: its retriever, QueryExpander, MultiQueryTextRetriever and DocumentJoiner.
 
-All of it is haystack-ai's own, in pipelines, over one exact search; every model replays the same recording.
+All of it is haystack-ai's own, in pipelines, over one exact search; every model replays the same
+recording.
 """
 
 # ruff: noqa: ARG002

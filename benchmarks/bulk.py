@@ -2,10 +2,11 @@
 
     python -m benchmarks.bulk [--quick] [--only PART]
 
-``qtm transform --file`` asks a service on this machine, each time in a process of its own. Some four minutes; the
-figures, those behind docs/many-questions.md, go to stdout and to ``benchmarks/results/bulk.md``. ``--quick`` tries all
-of it on a few questions in half a minute, and writes nothing. ``--only`` measures one part and leaves the others in the
-file as they are: ``rates``, ``failures``, ``memory`` or ``kills``.
+``qtm transform --file`` asks a service on this machine, each time in a process of its own. Some
+four minutes; the figures, those behind docs/many-questions.md, go to stdout and to
+``benchmarks/results/bulk.md``. ``--quick`` tries all of it on a few questions in half a minute, and
+writes nothing. ``--only`` measures one part and leaves the others in the file as they are:
+``rates``, ``failures``, ``memory`` or ``kills``.
 """
 
 from __future__ import annotations

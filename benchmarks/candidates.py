@@ -1,9 +1,11 @@
 """What fetching more passages than asked for costs and gains, and what reading parts of long ones loses.
 
-    python -m benchmarks.candidates --data ../shared/data --recordings ../shared/recordings [--only cost,gain,long]
+    python -m benchmarks.candidates --data ../shared/data --recordings ../shared/recordings [--only
+    cost,gain,long]
 
-Times are medians of turns within this run. The result goes to stdout and, where all parts were measured, to
-``benchmarks/results/candidates.md``; indexes and vectors are kept where `benchmarks.quality` keeps them.
+Times are medians of turns within this run. The result goes to stdout and, where all parts were
+measured, to ``benchmarks/results/candidates.md``; indexes and vectors are kept where
+`benchmarks.quality` keeps them.
 """
 
 from __future__ import annotations
@@ -304,7 +306,8 @@ def describe_run(source: Source) -> str:
 
 
 def main() -> None:
-    # Several threads of the linear algebra library only wait for one another here; it reads this when it is loaded.
+    # Several threads of the linear algebra library only wait for one another here; it reads this
+    # when it is loaded.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

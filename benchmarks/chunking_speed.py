@@ -2,7 +2,8 @@
 
     python benchmarks/chunking_speed.py [--megabytes 10] [--size 800] [--overlap 200]
 
-Text comes in pieces of 64 KB, as a file would; a figure is million characters a second of processor time.
+Text comes in pieces of 64 KB, as a file would; a figure is million characters a second of processor
+time.
 """
 
 from __future__ import annotations

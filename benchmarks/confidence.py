@@ -2,8 +2,9 @@
 
     python -m benchmarks.confidence --data ../shared/data
 
-A foreign question is one of another set. Each question is judged beside all other questions of its set, so that it is
-not among those it is compared with. The result goes to ``benchmarks/results/confidence.md``, and a plot beside it.
+A foreign question is one of another set. Each question is judged beside all other questions of its
+set, so that it is not among those it is compared with. The result goes to
+``benchmarks/results/confidence.md``, and a plot beside it.
 """
 
 from __future__ import annotations
@@ -250,7 +251,7 @@ def _summarise(sets: Sequence[Measured]) -> list[str]:
     ]
 
 
-# --- the plot -----------------------------------------------------------------------------------------------------
+# --- the plot -------------------------------------------------------------------------------------
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 690, 300, 60, 250
 _LINES: Final = (("own", "#0072b2"), ("foreign", "#d55e00"), ("unanswerable", "#767676"))

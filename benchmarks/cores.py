@@ -2,10 +2,10 @@
 
     python -m benchmarks.cores [--data ../shared/data] [--texts 128] [--rounds 5]
 
-The embedder (all-MiniLM-L6-v2) gets biomedical texts of 250 words, of which it reads 256 tokens, 16 texts a batch.
-Every contender of every round runs in a process of its own, in another order each round (seed 7); figures are medians
-of the rounds. The vectors of all contenders must be the same, bit for bit. The result goes to stdout and to
-``benchmarks/results/cores.md``.
+The embedder (all-MiniLM-L6-v2) gets biomedical texts of 250 words, of which it reads 256 tokens, 16
+texts a batch. Every contender of every round runs in a process of its own, in another order each
+round (seed 7); figures are medians of the rounds. The vectors of all contenders must be the same,
+bit for bit. The result goes to stdout and to ``benchmarks/results/cores.md``.
 """
 
 from __future__ import annotations

@@ -2,13 +2,15 @@
 
     python -m benchmarks.documents [--rows N] [--hard] [--keep]
 
-A document of *rows* rows or paragraphs is made of each format by the library people make it with, and cut into chunks
-in a process of its own. Seconds are those of all of it, the start of the process that reads (about half a second)
-included; memory is the peak of the process that ingests and of the one that reads. ``--keep`` writes
-results/documents.md. Pages of a PDF are not here: they are read by pypdf in the process itself.
+A document of *rows* rows or paragraphs is made of each format by the library people make it with,
+and cut into chunks in a process of its own. Seconds are those of all of it, the start of the
+process that reads (about half a second) included; memory is the peak of the process that ingests
+and of the one that reads. ``--keep`` writes results/documents.md. Pages of a PDF are not here: they
+are read by pypdf in the process itself.
 
-``--hard`` adds a spreadsheet of a million rows, and a folder with a zip bomb, a document whose reader dies and one
-whose reader hangs, among others that are ingested. Ingests that are killed: `python -m benchmarks.ingest --kills 50`.
+``--hard`` adds a spreadsheet of a million rows, and a folder with a zip bomb, a document whose
+reader dies and one whose reader hangs, among others that are ingested. Ingests that are killed:
+`python -m benchmarks.ingest --kills 50`.
 """
 
 from __future__ import annotations

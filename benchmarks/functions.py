@@ -2,9 +2,10 @@
 
     python -m benchmarks.functions --data ../shared/data --recordings ../shared/recordings
 
-Each kind is a plain function of one's own, and the middleware goes around it as a user's would: without a word about
-what it is. The first run scores passages token by token for the kind that reranks, which takes some minutes. With
-``--text-clause`` it is a document search with and without `hybrid.textFields` (`benchmarks.text_clause`).
+Each kind is a plain function of one's own, and the middleware goes around it as a user's would:
+without a word about what it is. The first run scores passages token by token for the kind that
+reranks, which takes some minutes. With ``--text-clause`` it is a document search with and without
+`hybrid.textFields` (`benchmarks.text_clause`).
 """
 
 from __future__ import annotations
@@ -49,9 +50,10 @@ Scored = Sequence[tuple[int, float]]
 class LateInteraction:
     """Scores passages by their tokens: for each of the query's the nearest of the passage's, and their mean.
 
-    MaxSim (Khattab and Zaharia 2020) over all-MiniLM-L6-v2, which was not trained for it, plus the cosine of the whole
-    texts: an order that is better than the cosine's by itself, and has seen no more of the words than that. What was
-    scored is kept in *file*.
+    MaxSim (Khattab and Zaharia 2020) over all-MiniLM-L6-v2, which was not trained for it, plus the
+    cosine of the whole
+    texts: an order that is better than the cosine's by itself, and has seen no more of the words
+    than that. What was scored is kept in *file*.
     """
 
     def __init__(self, texts: Sequence[str], file: Path) -> None:
@@ -339,7 +341,8 @@ def main() -> None:
         "--text-clause", action="store_true", help="a text clause beside an embed clause instead"
     )
     options = parser.parse_args()
-    # Several threads of the linear algebra library only wait for one another here; it reads this when it is loaded.
+    # Several threads of the linear algebra library only wait for one another here; it reads this
+    # when it is loaded.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     systems = options.systems.split(",")
     source = Source.of(options.data, options.recordings, options.sets)

@@ -2,8 +2,9 @@
 
     python -m benchmarks.glossary --data ../shared/data [--recordings ../shared/recordings]
 
-Vector search over the set ``small/acronyms``, raw and under several settings; the ceiling is the rules over passages
-into which both forms of each term are written. The table goes to stdout and to ``results/glossary.md``.
+Vector search over the set ``small/acronyms``, raw and under several settings; the ceiling is the
+rules over passages into which both forms of each term are written. The table goes to stdout and to
+``results/glossary.md``.
 """
 
 from __future__ import annotations

@@ -2,10 +2,11 @@
 
     python -m benchmarks.hanging [--calls 1000] [--only model] > benchmarks/results/hanging.md
 
-A thousand calls of one middleware in which something never returns: the model, the searches of the variants, the
-reranker or the function that embeds. Beside them another middleware, of the rules alone, answers by the same plain
-function that is timed alone in `asyncio.to_thread`. Before that, two hours of a model that hangs, at one question a
-second of a clock that is set ahead, with the circuit breaker as it is by default: every 30 s it lets one call through.
+A thousand calls of one middleware in which something never returns: the model, the searches of the
+variants, the reranker or the function that embeds. Beside them another middleware, of the rules
+alone, answers by the same plain function that is timed alone in `asyncio.to_thread`. Before that,
+two hours of a model that hangs, at one question a second of a clock that is set ahead, with the
+circuit breaker as it is by default: every 30 s it lets one call through.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """How much a word search beside the vector search gains, and at which weights.
 
-    python -m benchmarks.hybrid --data ../shared/data [--vectors DIR] [--questions 500] [--report FILE]
+    python -m benchmarks.hybrid --data ../shared/data [--vectors DIR] [--questions 500] [--report
+    FILE]
 
-Every set is a folder in BEIR layout; its vectors are kept in ``--vectors``. The weights are chosen on every other set
-of the alphabet by the rule in `chosen`, and confirmed on the rest. The tables go to stdout and to ``--report``.
+Every set is a folder in BEIR layout; its vectors are kept in ``--vectors``. The weights are chosen
+on every other set of the alphabet by the rule in `chosen`, and confirmed on the rest. The tables go
+to stdout and to ``--report``.
 """
 
 from __future__ import annotations
@@ -175,8 +177,8 @@ def average(table: Table, sets: Sequence[str], system: str) -> tuple[float, floa
 def chosen(table: Table, sets: Sequence[str], ending: str) -> str:
     """The mixture with the largest mean gain that hurts at most a tenth of the questions of any set and loses on none.
 
-    Losing is an interval that lies below 0. Only systems whose name has the *ending* (the evidence on top) compete;
-    where none is safe the vector search with it is left.
+    Losing is an interval that lies below 0. Only systems whose name has the *ending* (the evidence
+    on top) compete; where none is safe the vector search with it is left.
     """
 
     def is_safe(system: str) -> bool:
@@ -271,7 +273,8 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=500, help="most questions of a set")
     parser.add_argument("--report", type=Path)
     options = parser.parse_args()
-    # Several threads of the linear algebra library only wait for one another here; it reads this when it is loaded.
+    # Several threads of the linear algebra library only wait for one another here; it reads this
+    # when it is loaded.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     table, sizes = dict[str, dict[str, Figure]](), dict[str, tuple[int, int]]()
     for name in options.sets.split(",") if options.sets else SETS:

@@ -2,10 +2,11 @@
 
     python -m benchmarks.metadata --data ../shared/data
 
-A search by cosine over all-MiniLM-L6-v2 returns passages with their metadata, and the middleware goes around it with
-its defaults. A question that carries a ``date`` was asked on that day. The perfect filter keeps the passages that have,
-in the fields that a question names (listed here by hand), the values of a passage that answers it; "All" is any value.
-The constants were chosen on the set with a star. The result goes to ``benchmarks/results/metadata.md``.
+A search by cosine over all-MiniLM-L6-v2 returns passages with their metadata, and the middleware
+goes around it with its defaults. A question that carries a ``date`` was asked on that day. The
+perfect filter keeps the passages that have, in the fields that a question names (listed here by
+hand), the values of a passage that answers it; "All" is any value. The constants were chosen on the
+set with a star. The result goes to ``benchmarks/results/metadata.md``.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ SYSTEMS: Final = (
     "rules behind a perfect filter",
 )
 
-# The fields that each of the first twenty questions names, by their first letters; the other ten name none.
+# The fields that each of the first twenty questions names, by their first letters; the other ten
+# name none.
 _NAMED: Final = {
     "policies_by_year": "y yc yc yc yc ycd ycd yc y y y y yc ycd yc yc y yc ycd y".split(),  # noqa: SIM905
     "release_notes": "v v c d v v v vc dc dc v v v v c dc dc v d d".split(),  # noqa: SIM905

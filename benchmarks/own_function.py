@@ -1,7 +1,8 @@
 """What `qtm bench --function` prints for a user's function: the table of `docs/does-it-help.md`.
 
-A folder of its own gets an `app.py` that searches the demo's passages, and the demo's questions as `questions.csv`. The
-demo's recorded replies stand for the model, 600 ms for the time of each. Run `python -m benchmarks.own_function`.
+A folder of its own gets an `app.py` that searches the demo's passages, and the demo's questions as
+`questions.csv`. The demo's recorded replies stand for the model, 600 ms for the time of each. Run
+`python -m benchmarks.own_function`.
 """
 
 from __future__ import annotations

@@ -2,11 +2,12 @@
 
     python -m benchmarks.presets [--rounds 15] > benchmarks/results/presets.md
 
-The wrapped function sleeps as a search does and returns up to 50 passages of 800 characters; the model is asked over
-HTTP by the real client and takes 600 ms for a rewrite, a broader question, a hypothetical passage and two sub-queries,
-six searches with the question's own, as in the mean of the recorded sets. No question comes twice. First one question
-after the other, then eight at a time around a function that has four connections: whoever finds none free waits. Who
-waits is not served in turn (some callers of the plain function go first every time), so that there questions a second
+The wrapped function sleeps as a search does and returns up to 50 passages of 800 characters; the
+model is asked over HTTP by the real client and takes 600 ms for a rewrite, a broader question, a
+hypothetical passage and two sub-queries, six searches with the question's own, as in the mean of
+the recorded sets. No question comes twice. First one question after the other, then eight at a time
+around a function that has four connections: whoever finds none free waits. Who waits is not served
+in turn (some callers of the plain function go first every time), so that there questions a second
 say more than the median.
 """
 

@@ -1,11 +1,13 @@
 """Whether an index that a Ray cluster embeds for is the same, whatever is killed, and how long it takes.
 
-    python -m benchmarks.ray_kills [--rows 400] [--workers 2] [--kills 3] [--corpus ../shared/data/covidqa/corpus.jsonl]
+    python -m benchmarks.ray_kills [--rows 400] [--workers 2] [--kills 3] [--corpus
+    ../shared/data/covidqa/corpus.jsonl]
 
-The first rows of a corpus are ingested into LanceDB: by one process; by Ray; by Ray while a worker is killed after
-every few batches; and by drivers that are killed after a batch of texts each, until the last one may end. Every index
-is compared with that of one process: ids, texts, metadata and the bits of the vectors. The result goes to stdout and to
-``benchmarks/results/ray.md``. Needs the extras ``ray``, ``lancedb`` and ``local``.
+The first rows of a corpus are ingested into LanceDB: by one process; by Ray; by Ray while a worker
+is killed after every few batches; and by drivers that are killed after a batch of texts each, until
+the last one may end. Every index is compared with that of one process: ids, texts, metadata and the
+bits of the vectors. The result goes to stdout and to ``benchmarks/results/ray.md``. Needs the
+extras ``ray``, ``lancedb`` and ``local``.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
     python -m benchmarks.regression_gate --data ../shared/data --recordings ../shared/recordings
 
-Sets with recorded replies are put together into one, so that 300 questions can be drawn. A harmless change is as
-likely to make a question better as worse: both runs draw what the change is about by seeds of their own. Everything is
-measured once per seed; each comparison then draws its questions. The result is written to
-`benchmarks/results/regression_gate.md`, and vectors are kept under `.tmp/quality`. It takes some fifteen minutes on two
-idle cores.
+Sets with recorded replies are put together into one, so that 300 questions can be drawn. A harmless
+change is as likely to make a question better as worse: both runs draw what the change is about by
+seeds of their own. Everything is measured once per seed; each comparison then draws its questions.
+The result is written to `benchmarks/results/regression_gate.md`, and vectors are kept under
+`.tmp/quality`. It takes some fifteen minutes on two idle cores.
 """
 
 from __future__ import annotations
@@ -154,7 +154,8 @@ class Collection:
         ).values[PRIMARY]
         return {f"{self.one.name}/{id_}": value for id_, value in found.items()}
 
-    # --- what a seed changes ----------------------------------------------------------------------------------------
+    # --- what a seed changes
+    # ----------------------------------------------------------------------------------------
 
     def draw(self, seed: int, query: str = "") -> Any:
         """Random numbers, one a passage."""

@@ -1,11 +1,13 @@
 """What the shared cache costs and what it saves, against a real redis-server.
 
-    python -m benchmarks.shared_cache [--rounds 5000] [--processes 4] [--threads 8] [--questions 2000]
+    python -m benchmarks.shared_cache [--rounds 5000] [--processes 4] [--threads 8] [--questions
+    2000]
 
-A redis-server of its own is started on a socket (``TEST_REDIS`` or the installed one). One process times single calls;
-then a Redis that does not answer and one that is not there are asked; then several processes ask a model that takes 100
-ms for questions of which some are common and most are rare (Zipf, exponent 1.2, seed 7). The result goes to stdout and
-to ``benchmarks/results/shared_cache.md``.
+A redis-server of its own is started on a socket (``TEST_REDIS`` or the installed one). One process
+times single calls; then a Redis that does not answer and one that is not there are asked; then
+several processes ask a model that takes 100 ms for questions of which some are common and most are
+rare (Zipf, exponent 1.2, seed 7). The result goes to stdout and to
+``benchmarks/results/shared_cache.md``.
 """
 
 from __future__ import annotations

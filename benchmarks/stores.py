@@ -2,9 +2,9 @@
 
     python -m benchmarks.stores [--sizes 5000,100000] [--rounds 100]
 
-Passages of a hundred words with random unit vectors of 384 numbers (seed 7) are written, then a fresh process opens the
-store and searches it for the best ten; the store in memory is filled and searched by one process. The result goes to
-stdout and to ``benchmarks/results/stores.md``.
+Passages of a hundred words with random unit vectors of 384 numbers (seed 7) are written, then a
+fresh process opens the store and searches it for the best ten; the store in memory is filled and
+searched by one process. The result goes to stdout and to ``benchmarks/results/stores.md``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a text clause beside an embed clause gains in a document search: `python -m benchmarks.functions --text-clause`.
 
-The function takes the clauses of Pinecone's ``documents.search`` and answers as it does: an embed clause by the cosine
-of vectors, or by their distance, and a text clause by SQLite's BM25.
+The function takes the clauses of Pinecone's ``documents.search`` and answers as it does: an embed
+clause by the cosine of vectors, or by their distance, and a text clause by SQLite's BM25.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def write_report(source: Source) -> None:
 
 def _write_results(source: Source, found: Found) -> str:
     sets = "" if source.is_whole else f" --sets {','.join(source.names)}"
-    command = f"python -m benchmarks.functions --text-clause --data {source.data} --recordings {source.recordings}{sets}"
+    command = f"python -m benchmarks.functions --text-clause --data {source.data} --recordings {source.recordings}{sets}"  # noqa: E501
     about = {**circumstances(source, ""), "command": command}
     recorded = len(list(source.recordings.glob("*.jsonl")))
     sample = f"Measured on {len(source.names)} of the {recorded} recorded sets."

@@ -1,11 +1,12 @@
 """What `qtm tune` gains over the defaults, on questions it did not see.
 
-    python -m benchmarks.tuning --data ../shared/data --recordings ../shared/recordings --max-call-rate 0.35
+    python -m benchmarks.tuning --data ../shared/data --recordings ../shared/recordings
+    --max-call-rate 0.35
 
-Every set is a folder in BEIR layout, its recordings a file of the same name; only the questions that were recorded are
-asked. For each set and seed one half of them is tuned on and the other half measured, without a budget and, where one
-is given, once more with it. The result is written to `benchmarks/results/tuning.md`; indexes and vectors are kept under
-`.tmp/quality`.
+Every set is a folder in BEIR layout, its recordings a file of the same name; only the questions
+that were recorded are asked. For each set and seed one half of them is tuned on and the other half
+measured, without a budget and, where one is given, once more with it. The result is written to
+`benchmarks/results/tuning.md`; indexes and vectors are kept under `.tmp/quality`.
 """
 
 from __future__ import annotations
@@ -95,7 +96,8 @@ def main() -> None:
         "--jobs", type=int, default=1, help="sets that are tuned at once, a process each"
     )
     options = parser.parse_args()
-    # Several threads of the linear algebra library only wait for one another here; it reads this when it is loaded.
+    # Several threads of the linear algebra library only wait for one another here; it reads this
+    # when it is loaded.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     source = Source.of(options.data, options.recordings, options.sets)
     seeds = [int(seed) for seed in options.seeds.split(",")]

@@ -62,7 +62,8 @@ __version__ = "0.1.0"
 
 install()
 
-# A library does not decide where log records go; without this Python would write warnings to stderr.
+# A library does not decide where log records go; without this Python would write warnings to
+# stderr.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 _HOMES = {

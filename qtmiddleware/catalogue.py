@@ -1,8 +1,9 @@
 """What there is to choose from, as data: the texts a model may be asked for, the transforms, the fusion methods.
 
-Settings, schema, documentation, command line, weights, labels, guard and cache are derived from these rows. A new
-transform is a row of `TRANSFORMS` and a prompt file of its name in `transforms/prompts/`, and a text of its own one
-more field of `Transformation`. A new fusion method is a row of `FUSION_METHODS` and a function of its name in `fusion`.
+Settings, schema, documentation, command line, weights, labels, guard and cache are derived from
+these rows. A new transform is a row of `TRANSFORMS` and a prompt file of its name in
+`transforms/prompts/`, and a text of its own one more field of `Transformation`. A new fusion method
+is a row of `FUSION_METHODS` and a function of its name in `fusion`.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ Guard = Literal["each", "together", "language", "terms"]
 """What a text must keep of the question, and what it may be:
 
 - ``each``: every name, number, quote and negation, in each text;
-- ``together``: the same in all texts together. They are the parts of the question: a reply may have none, and each must
+- ``together``: the same in all texts together. They are the parts of the question: a reply may have
+  none, and each must
   make sense alone;
 - ``language``: its language alone;
-- ``terms``: its script, all together. They are key terms: at most 100 characters each, may be given with commas between
+- ``terms``: its script, all together. They are key terms: at most 100 characters each, may be given
+  with commas between
   them, and may be words of the question.
 """
 
@@ -36,9 +39,11 @@ Row = TypeVar("Row", "TransformRow", "FusionMethod", "StoreRow")
 class TextField:
     """One kind of text a model may be asked for, a field of `Transformation` by its *name*.
 
-    *variant* is the kind of `Variant` it is searched as (``""``: not searched) and *weight* its default weight in the
-    fusion, described by *meaning*. With *is_evidence* its words count as keyword evidence. *label* is what people read.
-    *aliases* is a pattern for other keys and labels under which models give it, in lower case without marks.
+    *variant* is the kind of `Variant` it is searched as (``""``: not searched) and *weight* its
+    default weight in the fusion, described by *meaning*. With *is_evidence* its words count as
+    keyword evidence. *label* is what people read.
+    *aliases* is a pattern for other keys and labels under which models give it, in lower case
+    without marks.
     """
 
     name: str
@@ -60,8 +65,8 @@ def _text(default: str | tuple[str, ...] | None, **row: Any) -> Any:
 class Transformation:
     """What the model made of a question; every field is empty where it was not asked for or nothing usable came.
 
-    *notes* tells what was repaired, dropped or merged on the way, as ``(field, what happened)``, without any text. The
-    order of the fields is the order in which variants are searched.
+    *notes* tells what was repaired, dropped or merged on the way, as ``(field, what happened)``,
+    without any text. The order of the fields is the order in which variants are searched.
     """
 
     standalone: str | None = _text(
@@ -118,7 +123,9 @@ class Transformation:
         meaning="All paraphrases together.",
         is_evidence=True,
         guard="each",
-        aliases="paraphras|varia(nt|tion)|alternative|rephras|reword|reformulation|version|perspective",
+        aliases=(
+            "paraphras|varia(nt|tion)|alternative|rephras|reword|reformulation|version|perspective"
+        ),
     )
     step_back: str | None = _text(
         None,
@@ -168,10 +175,12 @@ NOTHING: Final = Transformation()
 class TransformRow:
     """One way to transform a question: its *name* in the settings, and *label*, what it does.
 
-    *fields* are the texts its prompt asks for. One with *parts* asks several prompts of other transforms instead.
-    *max_searches* is how many searches a question may cost, its own counted, where the settings do not say;
-    ``None``: one for every variant. A transform of a user's own has no prompt file: its instructions
-    are *prompt*, and *weights* are used instead of those of the settings, by field.
+    *fields* are the texts its prompt asks for. One with *parts* asks several prompts of other
+    transforms instead.
+    *max_searches* is how many searches a question may cost, its own counted, where the settings do
+    not say;
+    ``None``: one for every variant. A transform of a user's own has no prompt file: its
+    instructions are *prompt*, and *weights* are used instead of those of the settings, by field.
     """
 
     name: str
@@ -256,7 +265,8 @@ def prompt_names() -> tuple[str, ...]:
 class FusionMethod:
     """One way to make several rankings one: its *name* in the settings.
 
-    *weighs*: the weights of variants count. *needs_scores*: without usable scores it falls back on ``weighted_rrf``.
+    *weighs*: the weights of variants count. *needs_scores*: without usable scores it falls back on
+    ``weighted_rrf``.
     *merges* is false where every list stays as it is, so that nothing is weighed or reranked.
     """
 
@@ -300,8 +310,8 @@ STORES: Final[Mapping[str, StoreRow]] = _by_name(
 class ModelProvider:
     """One way to reach a language model: its module is the one of its *name* in `llms`.
 
-    It has ``accepts(client)``, whether what a user gave is for it, and ``make_model(client, settings)``. *clients* says
-    what may be given, for messages.
+    It has ``accepts(client)``, whether what a user gave is for it, and ``make_model(client,
+    settings)``. *clients* says what may be given, for messages.
     """
 
     name: str
@@ -322,8 +332,8 @@ MODEL_PROVIDERS: Final = (
     ModelProvider(
         name="callable",
         clients=(
-            "a chat model or chain of LangChain or an LLM of LlamaIndex, a function (plain or async) from messages or a"
-            " prompt to text or a completion, such as litellm.completion"
+            "a chat model or chain of LangChain or an LLM of LlamaIndex, a function (plain or"
+            " async) from messages or a prompt to text or a completion, such as litellm.completion"
         ),
     ),
 )

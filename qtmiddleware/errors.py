@@ -12,8 +12,8 @@
     ├── EngineError                     an engine cannot be started, or its workers died
     └── UnreadableDocument              a document cannot be read
 
-Beside them `SetupWarning`, which is never raised. An exception of the wrapped function itself is never one of these: it
-passes through unchanged.
+Beside them `SetupWarning`, which is never raised. An exception of the wrapped function itself is
+never one of these: it passes through unchanged.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class QtMiddlewareError(Exception):
     def __context__(self) -> BaseException | None:
         """What was being handled when this was raised; ``None`` where it was raised ``from None`` or from a cause.
 
-        That may quote a text or a key. By itself ``from None`` hides it from printed tracebacks alone; it stays where
-        tools look that show the locals of tracebacks.
+        That may quote a text or a key. By itself ``from None`` hides it from printed tracebacks
+        alone; it stays where tools look that show the locals of tracebacks.
         """
         if self.__suppress_context__:
             _CONTEXT.__set__(self, None)
@@ -55,8 +55,9 @@ class QtMiddlewareError(Exception):
 class ConfigError(QtMiddlewareError, ValueError):
     """A setting is unknown or impossible.
 
-    *path* is the key as it is written in the file (``fusion.rrfK``), *value* what was found there and *allowed* what
-    may stand there; *source* says which layer it came from (a file's path, ``environment``, ``call``, ...).
+    *path* is the key as it is written in the file (``fusion.rrfK``), *value* what was found there
+    and *allowed* what may stand there; *source* says which layer it came from (a file's path,
+    ``environment``, ``call``, ...).
     """
 
     def __init__(
@@ -98,7 +99,8 @@ class ResponseShapeError(QtMiddlewareError, TypeError):
 class SetupWarning(UserWarning):
     """A wrapped function is set up so that its results cannot be improved; warned of once a function.
 
-    Says what was understood, what was not and how to mend it. Where a filter turns warnings into errors it is logged
+    Says what was understood, what was not and how to mend it. Where a filter turns warnings into
+    errors it is logged
     alone: it takes no retrieval down.
     """
 
@@ -131,14 +133,16 @@ REASONS: Final = _FREE | _REPLIED
 class ModelError(QtMiddlewareError):
     """The language model gave nothing usable.
 
-    *reason* is one word a program can act on: ``timeout``, ``unauthorized``, ``rate_limited``, ``unavailable``,
-    ``rejected``, ``refused``, ``empty``, ``truncated``, ``unparsable``, ``too_long``, ``cancelled``, ``unrecorded`` (a
-    recording has no reply), ``failed`` (a bug in the user's own model function, which is logged), or, where the model
-    was not asked at all, ``circuit_open``, ``over_budget`` or ``overloaded`` (all threads of the middleware are taken).
-    The message never holds the query, the reply or a key: of one that a model or function of yours raises its reason
-    alone is told, and ``unavailable`` where that is another word. *retry_after* is for how many seconds the service
-    asked to be left alone, or a circuit breaker or the calls' own minute leaves it alone. *retrieval* is what had been
-    found where an answer failed. *notes* say why each text of an unusable reply was dropped, as (field, what happened).
+    *reason* is one word a program can act on: ``timeout``, ``unauthorized``, ``rate_limited``,
+    ``unavailable``, ``rejected``, ``refused``, ``empty``, ``truncated``, ``unparsable``,
+    ``too_long``, ``cancelled``, ``unrecorded`` (a recording has no reply), ``failed`` (a bug in the
+    user's own model function, which is logged), or, where the model was not asked at all,
+    ``circuit_open``, ``over_budget`` or ``overloaded`` (all threads of the middleware are taken).
+    The message never holds the query, the reply or a key: of one that a model or function of yours
+    raises its reason alone is told, and ``unavailable`` where that is another word. *retry_after*
+    is for how many seconds the service asked to be left alone, or a circuit breaker or the calls'
+    own minute leaves it alone. *retrieval* is what had been found where an answer failed. *notes*
+    say why each text of an unusable reply was dropped, as (field, what happened).
     """
 
     def __init__(self, reason: str, message: str = "", *, retry_after: float | None = None) -> None:
@@ -174,9 +178,10 @@ class EngineError(QtMiddlewareError):
 class UnreadableDocument(QtMiddlewareError):
     """A document cannot be read; *path* names it.
 
-    *reason* is ``empty``, ``binary``, ``not text in UTF-8``, ``encrypted``, ``damaged``, ``too large``, ``an old Office
-    format``, ``no text in it``, ``no text in it (scanned?)``, ``its reader failed`` or ``cannot be opened``; *detail*
-    says more where more is known. Neither holds any of its text.
+    *reason* is ``empty``, ``binary``, ``not text in UTF-8``, ``encrypted``, ``damaged``, ``too
+    large``, ``an old Office format``, ``no text in it``, ``no text in it (scanned?)``, ``its reader
+    failed`` or ``cannot be opened``; *detail* says more where more is known. Neither holds any of
+    its text.
     """
 
     def __init__(self, path: Path, reason: str, detail: str = "") -> None:
@@ -206,8 +211,8 @@ _PROXIES: Final = (
 def explained(make_error: Callable[[str], QtMiddlewareError]) -> Iterator[None]:
     """Let what keeps a client of HTTP from being made here out as *make_error* of a sentence that says what to do.
 
-    That is a variable of certificates or proxies, of which the name is said and never the value, which may hold a
-    password. All else passes through.
+    That is a variable of certificates or proxies, of which the name is said and never the value,
+    which may hold a password. All else passes through.
     """
     try:
         yield
@@ -225,8 +230,8 @@ def explained(make_error: Callable[[str], QtMiddlewareError]) -> Iterator[None]:
             "; for a SOCKS proxy run: pip install socksio" if isinstance(error, ImportError) else ""
         )
         raise make_error(
-            f"this machine cannot connect ({type(error).__name__}), and nothing was sent; correct or unset"
-            f" {' or '.join(named)}{socks}"
+            f"this machine cannot connect ({type(error).__name__}), and nothing was sent; correct"
+            f" or unset {' or '.join(named)}{socks}"
         ) from None
 
 

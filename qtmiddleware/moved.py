@@ -1,6 +1,7 @@
 """Modules that moved into the kit can still be imported by the names they had before.
 
-`docs/stability.md` promises some of these names, and pickles hold others. Both names give the same module object.
+`docs/stability.md` promises some of these names, and pickles hold others. Both names give the same
+module object.
 """
 
 from __future__ import annotations
@@ -88,7 +89,8 @@ class _Alias:
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         module = import_module(self._new)
         self._spec = module.__spec__
-        # Python makes a loaded module an attribute of its package, where `evaluation.compare` must stay a function.
+        # Python makes a loaded module an attribute of its package, where `evaluation.compare` must
+        # stay a function.
         for name, loaded in list(sys.modules.items()):
             if name.startswith(f"{self._new}."):
                 sys.modules.setdefault(f"{spec.name}{name.removeprefix(self._new)}", loaded)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
-# `types` shows its nouns by this module, so their classes cannot be named here: a retrieval is a `Retrieval`, a match a
-# `Match`.
+# `types` shows its nouns by this module, so their classes cannot be named here: a retrieval is a
+# `Retrieval`, a match a `Match`.
 Key = tuple[str, str]
 
 MOST_CHARS: Final = 160

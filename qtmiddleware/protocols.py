@@ -26,9 +26,10 @@ class ReplyField(Noun):
 class Prompt(Noun):
     """One question to a language model.
 
-    *system* holds the instructions and never a word of the user's. *user* holds the query (and history) as data.
-    *mode* and *version* name the prompt; both are part of every cache key. *query* and *history* are what *user* was
-    made of, for models that answer from a table instead of reading.
+    *system* holds the instructions and never a word of the user's. *user* holds the query (and
+    history) as data.
+    *mode* and *version* name the prompt; both are part of every cache key. *query* and *history*
+    are what *user* was made of, for models that answer from a table instead of reading.
     """
 
     mode: str
@@ -45,10 +46,11 @@ class Prompt(Noun):
 class Reply(Noun):
     """What a language model answered, with what it cost.
 
-    *calls* counts the requests that were sent (more than one where a provider first refused a parameter); *cost_usd*
-    is ``None`` where the model's price is not known. *truncated* says the model stopped at its token limit. *seconds*
-    is how long a replayed reply took when it was first had; 0 for one that was had just now. *model* and *id* are the
-    service's own names of the model that answered and of this completion, empty where it gives none.
+    *calls* counts the requests that were sent (more than one where a provider first refused a
+    parameter); *cost_usd* is ``None`` where the model's price is not known. *truncated* says the
+    model stopped at its token limit. *seconds* is how long a replayed reply took when it was first
+    had; 0 for one that was had just now. *model* and *id* are the service's own names of the model
+    that answered and of this completion, empty where it gives none.
     """
 
     text: str = field(repr=False)
@@ -144,8 +146,8 @@ Record = dict[str, Any]
 class Store(Protocol):
     """Keeps passages with their vectors and finds the nearest.
 
-    A store that *embeds* turns texts into vectors itself: it is written empty vectors and searched by text.
-    An *atomic* one makes every `write` visible whole or not at all. Raises `StoreError`.
+    A store that *embeds* turns texts into vectors itself: it is written empty vectors and searched
+    by text. An *atomic* one makes every `write` visible whole or not at all. Raises `StoreError`.
     """
 
     @property
@@ -208,10 +210,11 @@ class KeywordStore(Protocol):
 class Observer(Protocol):
     """Hears of every operation twice, in the thread or task that performs it. Must be quick and thread-safe.
 
-    An operation within another starts after it. Each ends once: one that is given up does so at that moment, in the
-    thread or task of whoever waited, however long the call itself goes on. What is raised here is logged once and
-    changes nothing else. What is set in a context variable at the start of a search, embedding, model call or reranking
-    is seen by what performs it, and never by the reader of a stream.
+    An operation within another starts after it. Each ends once: one that is given up does so at
+    that moment, in the thread or task of whoever waited, however long the call itself goes on. What
+    is raised here is logged once and changes nothing else. What is set in a context variable at the
+    start of a search, embedding, model call or reranking is seen by what performs it, and never by
+    the reader of a stream.
     """
 
     def on_start(self, operation: Operation) -> None:
@@ -227,6 +230,6 @@ Clock = Callable[[], datetime]
 RetrievalHook = Callable[[Retrieval], object]
 """Gets every `Retrieval` once it is there, before the caller does; a plain function or an async one.
 
-What it returns is awaited where it can be, and ignored. What it raises is logged and part of the caller's result, and
-changes nothing else.
+What it returns is awaited where it can be, and ignored. What it raises is logged and part of the
+caller's result, and changes nothing else.
 """

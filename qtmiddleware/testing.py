@@ -21,10 +21,10 @@ _PIECE_CHARS = 8
 class ScriptedModel:
     """A language model that answers from a script.
 
-    *script* is what it replies: a text as it is, a mapping as JSON, an exception by raising it, or a function of the
-    prompt that returns one of these. A list is a reply in its pieces, as it is streamed: texts, pauses in seconds, and
-    an exception where it breaks off. *seconds* is how long each reply takes to begin. *prompts* collects what it was
-    asked.
+    *script* is what it replies: a text as it is, a mapping as JSON, an exception by raising it, or
+    a function of the prompt that returns one of these. A list is a reply in its pieces, as it is
+    streamed: texts, pauses in seconds, and an exception where it breaks off. *seconds* is how long
+    each reply takes to begin. *prompts* collects what it was asked.
     """
 
     can_async = True

@@ -21,7 +21,8 @@ NEVER: Final = float("inf")
 class Deadline:
     """A moment after which nobody waits any more.
 
-    It can also be cancelled, which makes it pass at once for whoever looks. With *seconds* it draws nearer when it is
+    It can also be cancelled, which makes it pass at once for whoever looks. With *seconds* it draws
+    nearer when it is
     begun: that many seconds are left then. Times are seconds on the monotonic clock.
     """
 
@@ -71,7 +72,8 @@ class Deadline:
 class Noun:
     """What frozen dataclasses of this package share: how they are compared, hashed and printed, by their fields.
 
-    Written once, as the methods that a dataclass generates are compiled for each class whenever a process starts.
+    Written once, as the methods that a dataclass generates are compiled for each class whenever a
+    process starts.
     """
 
     __slots__ = ()
@@ -107,7 +109,8 @@ def _reader_of(cls: Any) -> Callable[[Any], Any]:
 class Stage(Noun):
     """One stage of the flow: when it began and how long it took, in milliseconds, and how it ended.
 
-    *status* is ``ok``, ``skipped``, ``degraded`` or ``failed``; *detail* says why, in words without any query text.
+    *status* is ``ok``, ``skipped``, ``degraded`` or ``failed``; *detail* says why, in words without
+    any query text.
     """
 
     name: str
@@ -132,9 +135,10 @@ class Trace:
 
     It holds no query or passage text, but for the dates and versions that a question names.
 
-    *query_id* is a random name. *added_ms* is the time beyond the original's own search; *replayed_ms* what model
-    replies that were replayed took when they were first had. *cost_usd* is what the model cost, *read_cost_usd* what
-    the searches did; either is ``None`` where a price is not known.
+    *query_id* is a random name. *added_ms* is the time beyond the original's own search;
+    *replayed_ms* what model replies that were replayed took when they were first had. *cost_usd* is
+    what the model cost, *read_cost_usd* what the searches did; either is ``None`` where a price is
+    not known.
     """
 
     query_id: str = field(default_factory=lambda: os.urandom(8).hex())
@@ -169,7 +173,8 @@ class Trace:
     def read_units(self) -> float:
         """What the responses say their searches read (``usage.read_units``), and 1 for each that says nothing.
 
-        Pinecone bills by it, by the size of the namespace; its responses round each search up to a whole unit.
+        Pinecone bills by it, by the size of the namespace; its responses round each search up to a
+        whole unit.
         """
         return self.searches + self._more_read_units
 
@@ -258,7 +263,10 @@ class Trace:
         }
 
     def __repr__(self) -> str:
-        return f"Trace(total_ms={self.total_ms:.1f}, searches={self.searches}, llm_calls={self.llm_calls})"
+        return (
+            f"Trace(total_ms={self.total_ms:.1f}, searches={self.searches},"
+            f" llm_calls={self.llm_calls})"
+        )
 
 
 VariantKind = str
@@ -280,8 +288,8 @@ class Message(Noun):
 class Query(Noun):
     """A question in its two faces: *text* for the embedding, *keywords* for lexical evidence.
 
-    *original* is what the user wrote, byte for byte. *language* is the code of the word list that was used, or ``""``
-    where none was.
+    *original* is what the user wrote, byte for byte. *language* is the code of the word list that
+    was used, or ``""`` where none was.
     """
 
     original: str = field(repr=False)
@@ -307,11 +315,12 @@ Key = tuple[str, str]
 class Match(Noun):
     """One passage that was found.
 
-    *score* is the backend's own number for the user's question (or for its standalone form, if searched), ``None``
-    where only variants found the passage, which have numbers of their own; with the ``concat`` fusion it is that of the
-    list the passage stands in. *fused_score* is ours: higher is better, and it falls with the order. *found_by* names
-    the kinds of variant that found it, in the order they were searched. *rerank_score* is the reranker's, where it
-    judged this one. *raw* is the very object the wrapped function returned for it. *key* is what it is called in the
+    *score* is the backend's own number for the user's question (or for its standalone form, if
+    searched), ``None`` where only variants found the passage, which have numbers of their own; with
+    the ``concat`` fusion it is that of the list the passage stands in. *fused_score* is ours:
+    higher is better, and it falls with the order. *found_by* names the kinds of variant that found
+    it, in the order they were searched. *rerank_score* is the reranker's, where it judged this one.
+    *raw* is the very object the wrapped function returned for it. *key* is what it is called in the
     lists of its `Retrieval`.
     """
 
@@ -331,10 +340,10 @@ class Match(Noun):
 class Ranking(Noun):
     """What one variant found, best first, as three lists of one length.
 
-    *keys* say which passage, *scores* hold the backend's own numbers (``None`` where it gave none) and *items* the
-    very objects it returned, or a mapping for each plain tuple and for each row of columns. Columns, because most of
-    what is found is weighed and never shown. *initial* holds, by their names ``vector`` and ``bm25``, the lists it was
-    merged from where a `Hybrid` made it.
+    *keys* say which passage, *scores* hold the backend's own numbers (``None`` where it gave none)
+    and *items* the very objects it returned, or a mapping for each plain tuple and for each row of
+    columns. Columns, because most of what is found is weighed and never shown. *initial* holds, by
+    their names ``vector`` and ``bm25``, the lists it was merged from where a `Hybrid` made it.
     """
 
     variant: Variant
@@ -357,11 +366,13 @@ class Degradation(Noun):
 class Evidence(Noun):
     """What keywords said of the leading passages after the fusion.
 
-    *keywords* are the words that were looked for, each group with its weight: the question's first, then those of its
-    variants. *keys* are those passages in their order after it and *scores* their sums, higher is better, of which
-    *shares* is owed to keywords. *weight*, from 0 to 1, is how much keywords counted. *language* is the code of the
-    language whose forms of words were taken for one, empty if none were. *coverage* is the share of the question's
-    content words that the first three passages held before, ``None`` if it was not measured.
+    *keywords* are the words that were looked for, each group with its weight: the question's first,
+    then those of its variants. *keys* are those passages in their order after it and *scores* their
+    sums, higher is better, of which
+    *shares* is owed to keywords. *weight*, from 0 to 1, is how much keywords counted. *language* is
+    the code of the language whose forms of words were taken for one, empty if none were. *coverage*
+    is the share of the question's content words that the first three passages held before, ``None``
+    if it was not measured.
     """
 
     keywords: tuple[tuple[str, float], ...] = field(repr=False)
@@ -376,7 +387,10 @@ class Evidence(Noun):
 _STANDING_SAYS: Final = {
     "best_score": "the best score is better than in {percentile} of the last {seen} questions",
     "lead": "its lead over the tenth is larger than in {percentile}",
-    "coverage": "the first three passages hold {signal} of the question's keywords: more than in {percentile}",
+    "coverage": (
+        "the first three passages hold {signal} of the question's keywords: more than in"
+        " {percentile}"
+    ),
 }
 
 
@@ -384,9 +398,11 @@ _STANDING_SAYS: Final = {
 class Standing(Noun):
     """Where a question's signals stand among those of earlier questions of the same function.
 
-    - *confidence*: the weighted mean of the *percentiles*, from 0 to 1; ``None`` if there is none, and *problem* says
+    - *confidence*: the weighted mean of the *percentiles*, from 0 to 1; ``None`` if there is none,
+      and *problem* says
       why. It is a percentile, not a probability.
-    - *signals*: what was measured (``best_score``, ``lead``, ``coverage``); higher is better in each.
+    - *signals*: what was measured (``best_score``, ``lead``, ``coverage``); higher is better in
+      each.
     - *percentiles*: the share of earlier questions whose signal was lower, by the same names.
     - *seen*: how many earlier questions that were, at most 512.
     - *is_unsure*: whether the signals are low for this function in absolute terms.
@@ -428,18 +444,20 @@ NOT_JUDGED: Final = Standing(None, problem="the call was passed through, so noth
 class Retrieval(Noun):
     """The outcome of one retrieval.
 
-    *original_query* is the query as it was passed, byte for byte; where that was no text, the very object, and ``""``
-    where there was none. *keywords* is what the rules made of it, as `qtmiddleware.preprocess` gives it, and ``""``
-    where they did not run: with ``preprocess`` off, and for a query that cannot be worked with. *response* has the
-    wrapped function's own shape; *matches* is the same result, read.
+    *original_query* is the query as it was passed, byte for byte; where that was no text, the very
+    object, and ``""`` where there was none. *keywords* is what the rules made of it, as
+    `qtmiddleware.preprocess` gives it, and ``""`` where they did not run: with ``preprocess`` off,
+    and for a query that cannot be worked with. *response* has the wrapped function's own shape;
+    *matches* is the same result, read.
 
-    *rankings* and *fused* are what it was made of: each variant's own list, and their keys after fusion, before any
-    evidence, with *fused_scores*, higher is better. *gains* holds, for methods that add up, what each place of each
-    ranking added to that score; a passage that stands in a list twice has the first. *evidence* is what the keywords
-    then changed, ``None`` where they were not weighed. *standing* tells how sure the result looks beside earlier ones.
-    *reranked* holds the candidates a reranker judged, in its order, and *rerank_scores* what it gave each, ``None``
-    where that has no text. *offsets* holds, with the ``concat`` fusion, where each list begins in *matches*, in the
-    order of *rankings*.
+    *rankings* and *fused* are what it was made of: each variant's own list, and their keys after
+    fusion, before any evidence, with *fused_scores*, higher is better. *gains* holds, for methods
+    that add up, what each place of each ranking added to that score; a passage that stands in a
+    list twice has the first. *evidence* is what the keywords then changed, ``None`` where they were
+    not weighed. *standing* tells how sure the result looks beside earlier ones.
+    *reranked* holds the candidates a reranker judged, in its order, and *rerank_scores* what it
+    gave each, ``None`` where that has no text. *offsets* holds, with the ``concat`` fusion, where
+    each list begins in *matches*, in the order of *rankings*.
     """
 
     original_query: str = field(repr=False)
@@ -465,7 +483,8 @@ class Retrieval(Noun):
     def confidence(self) -> float | None:
         """How this question's result stands among the function's earlier ones, from 0 to 1.
 
-        A percentile, not a probability; ``None`` until 20 questions were seen, and `confidence_reasons` says so.
+        A percentile, not a probability; ``None`` until 20 questions were seen, and
+        `confidence_reasons` says so.
         """
         return self.standing.confidence
 
@@ -478,8 +497,8 @@ class Retrieval(Noun):
     def is_unsure(self) -> bool:
         """Whether the function probably holds nothing for this question.
 
-        True if its best score is far below the usual ones of this function and its first passages hold at most a third
-        of the question's keywords, or if there are no passages at all.
+        True if its best score is far below the usual ones of this function and its first passages
+        hold at most a third of the question's keywords, or if there are no passages at all.
         """
         return self.standing.is_unsure
 
@@ -506,7 +525,8 @@ def add_degradation(retrieval: Retrieval, degradation: Degradation) -> Retrieval
 class Citation(Noun):
     """One place of an answer that rests on a passage.
 
-    *number* is what stands in the answer's text in brackets, counted from 1; ``text[start:end]`` is that mark, and
+    *number* is what stands in the answer's text in brackets, counted from 1; ``text[start:end]`` is
+    that mark, and
     *match* the passage it means.
     """
 
@@ -535,11 +555,12 @@ class SubAnswer(Noun):
 class Answer(Noun):
     """An answer to a question, with the passages it rests on.
 
-    *found* is false where the passages do not hold the answer; *text* then says so. *matches* are the passages the
-    model was shown; the number n in *text* and *citations* means ``matches[n - 1]``. *retrieval* tells how they were
-    found, and its trace counts every model call of the answer too. *sub_answers* are those of the ``synthesis`` mode.
-    *context* is what the model was shown of the passages, each under ``PASSAGE n``, and *transformation_type* how the
-    question was transformed.
+    *found* is false where the passages do not hold the answer; *text* then says so. *matches* are
+    the passages the model was shown; the number n in *text* and *citations* means ``matches[n -
+    1]``. *retrieval* tells how they were found, and its trace counts every model call of the answer
+    too. *sub_answers* are those of the ``synthesis`` mode.
+    *context* is what the model was shown of the passages, each under ``PASSAGE n``, and
+    *transformation_type* how the question was transformed.
     """
 
     text: str = field(repr=False)
@@ -558,23 +579,25 @@ class Answer(Noun):
 class Operation(Noun):
     """Something the middleware does, as an `Observer` hears of it: when it starts and, with the same *id*, at its end.
 
-    *kind* is ``retrieval``, ``answer`` or ``transform``, or what is done within these: ``search``, ``embedding``,
-    ``model`` or ``rerank``. *parent* is the operation it is part of. *name* is a search's kind of variant, whose
-    *weight* is that in the fusion, or the mode of a model's prompt. *model* is the name of the model that is asked,
-    embeds or reranks, and *provider* who serves it, as OpenTelemetry's conventions call them (``openai``,
-    ``azure.ai.openai``, ...); both are empty where they are not known. *server* is the host and port that are asked,
-    ``None`` where they are not known. *top_k* is how many passages a retrieval or
-    search asks for, ``None`` where that is not known. *began* is in seconds since the epoch, *seconds* how long it
-    took.
+    *kind* is ``retrieval``, ``answer`` or ``transform``, or what is done within these: ``search``,
+    ``embedding``, ``model`` or ``rerank``. *parent* is the operation it is part of. *name* is a
+    search's kind of variant, whose
+    *weight* is that in the fusion, or the mode of a model's prompt. *model* is the name of the
+    model that is asked, embeds or reranks, and *provider* who serves it, as OpenTelemetry's
+    conventions call them (``openai``, ``azure.ai.openai``, ...); both are empty where they are not
+    known. *server* is the host and port that are asked, ``None`` where they are not known. *top_k*
+    is how many passages a retrieval or search asks for, ``None`` where that is not known. *began*
+    is in seconds since the epoch, *seconds* how long it took.
 
-    *outcome* is ``running``, then ``ok``, ``failed``, ``late`` (nobody waits for it any more) or ``cancelled``.
-    *reason* is why it failed, in one word: that of a `ModelError`, else the type of what was raised. *counts* holds,
-    where they apply, ``passages``, ``searches``, ``degradations``, ``texts``, ``llm_calls``, ``input_tokens``,
-    ``output_tokens`` and ``citations``.
+    *outcome* is ``running``, then ``ok``, ``failed``, ``late`` (nobody waits for it any more) or
+    ``cancelled``.
+    *reason* is why it failed, in one word: that of a `ModelError`, else the type of what was
+    raised. *counts* holds, where they apply, ``passages``, ``searches``, ``degradations``,
+    ``texts``, ``llm_calls``, ``input_tokens``, ``output_tokens`` and ``citations``.
 
-    *content* is what the operation works on (a query's text, texts, a `Prompt`) and *result* what came of it (a
-    `Retrieval`, an `Answer`, the function's response, a `Reply`, ...). They hold what users and passages say: nothing
-    prints them, and an observer looks at them on purpose alone.
+    *content* is what the operation works on (a query's text, texts, a `Prompt`) and *result* what
+    came of it (a `Retrieval`, an `Answer`, the function's response, a `Reply`, ...). They hold what
+    users and passages say: nothing prints them, and an observer looks at them on purpose alone.
     """
 
     id: int

@@ -2,8 +2,8 @@
 
     python -m scripts.playground_picture docs/playground.png
 
-It starts ``qtm demo --playground``, opens its page in the system's own Chromium (``scripts/browser``) and writes what
-stands above the fold.
+It starts ``qtm demo --playground``, opens its page in the system's own Chromium
+(``scripts/browser``) and writes what stands above the fold.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Makes a release: ``scripts/release 0.1.0``.
 
-Without ``--do-it`` nothing changes: a copy of the checkout is released, built and checked, and what is missing is
-listed. With it the version, the changelog and the install commands are written, committed and tagged. Nothing is ever
-pushed or published from here: the tag, once pushed, starts ``.github/workflows/release.yml``.
+Without ``--do-it`` nothing changes: a copy of the checkout is released, built and checked, and what
+is missing is listed. With it the version, the changelog and the install commands are written,
+committed and tagged. Nothing is ever pushed or published from here: the tag, once pushed, starts
+``.github/workflows/release.yml``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Builds the documentation as a site in .tmp/site: ``python -m scripts.site``.
 
-The pages lie where a reader of the repository finds them, in several folders; they are laid together in .tmp/docs in
-the same order, with whatever they link to, so that every relative link holds in both places.
+The pages lie where a reader of the repository finds them, in several folders; they are laid
+together in .tmp/docs in the same order, with whatever they link to, so that every relative link
+holds in both places.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def stage(to: Path = STAGED) -> list[Path]:
     pages = [page for pattern in PAGES for page in sorted(ROOT.glob(pattern))]
     for page in pages:
         text = page.read_text("utf-8")
-        # What an example needs is said behind its language, for the tests; here it would hide that it is code.
+        # What an example needs is said behind its language, for the tests; here it would hide that
+        # it is code.
         _place(page, to).write_text(_FENCE.sub(r"\1", text), encoding="utf-8")
         for link in _LINK.findall(text):
             linked = (page.parent / next(filter(None, link))).resolve()

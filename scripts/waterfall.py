@@ -2,8 +2,8 @@
 
     python -m scripts.waterfall > docs/telemetry.svg
 
-A question under the preset `balanced` with a search of 40 ms and a model of 120 ms, which make spans of their own as
-instrumented clients do.
+A question under the preset `balanced` with a search of 40 ms and a model of 120 ms, which make
+spans of their own as instrumented clients do.
 """
 
 from __future__ import annotations

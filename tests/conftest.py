@@ -29,8 +29,8 @@ from tests.support.model_server import ModelServer
 # Their assertions should explain themselves, though they are no modules of tests.
 pytest.register_assert_rewrite("tests.support.store_contract", "tests.support.examples")
 
-# `--hypothesis-profile quick` is for the moment between two edits; what runs for every change tries more.
-# How long an example takes to make says how busy the machine is.
+# `--hypothesis-profile quick` is for the moment between two edits; what runs for every change tries
+# more. How long an example takes to make says how busy the machine is.
 _UNTIMED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("quick", max_examples=15, **_UNTIMED)
 settings.register_profile("everyday", max_examples=20, **_UNTIMED)
@@ -42,7 +42,8 @@ _PLACES = count(1)
 # Haystack tells its makers what is run, unless it is told not to before it is imported.
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
 
-# A shell starts what it puts in the background with Ctrl-C ignored, which the commands under test would inherit.
+# A shell starts what it puts in the background with Ctrl-C ignored, which the commands under test
+# would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -2,9 +2,10 @@
 
     python -m benchmarks.evidence --data ../shared/data --recordings ../shared/recordings
 
-The sets of `benchmarks.outside` take part if `python -m benchmarks.outside` has converted them. The first run embeds
-all passages and scores some token by token, which takes 20 minutes; lists and features are kept under `.tmp/evidence`.
-Of each set up to 300 questions are asked, and all that were recorded.
+The sets of `benchmarks.outside` take part if `python -m benchmarks.outside` has converted them. The
+first run embeds all passages and scores some token by token, which takes 20 minutes; lists and
+features are kept under `.tmp/evidence`. Of each set up to 300 questions are asked, and all that
+were recorded.
 """
 
 from __future__ import annotations
@@ -184,7 +185,7 @@ def _print_worse(lists: Sequence[Any], constants: Any) -> None:
             ]  # fmt: skip
             first = columns[row, 0]
             coverage = it.features["coverage"][row]
-            why = f"strength {strength[row]:.2f}; first {first + 1}: {coverage[first]:.0%} covered, was {coverage[0]:.0%}"
+            why = f"strength {strength[row]:.2f}; first {first + 1}: {coverage[first]:.0%} covered, was {coverage[0]:.0%}"  # noqa: E501
             rows.append(
                 [
                     f"{it.name} {it.ids[row]}",

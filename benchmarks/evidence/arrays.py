@@ -35,7 +35,8 @@ WEIGHT_OF_SUM: Final = 0.35
 class Lists:
     """The lists of one *kind* of function for one *set*: a row per question, a column per passage, best first.
 
-    *scores* are -inf behind the end of a list. *summed* are the scores with one sum of BM25 as evidence.
+    *scores* are -inf behind the end of a list. *summed* are the scores with one sum of BM25 as
+    evidence.
     """
 
     group: str

@@ -75,7 +75,8 @@ def rank(lists: Lists, constants: Constants) -> Any:
 def keep_first(lists: Lists, columns: Any, top_k: int, lead: float) -> Any:
     """Returns *columns* so that a passage leaves the plain first *top_k* only for one that covers *lead* more.
 
-    Newcomers are taken in their order; each needs a passage of the plain set, the last one first, that it may replace.
+    Newcomers are taken in their order; each needs a passage of the plain set, the last one first,
+    that it may replace.
     """
     import numpy as np
 

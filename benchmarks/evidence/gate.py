@@ -2,11 +2,12 @@
 
     python -m benchmarks.evidence.gate --data ../shared/data --recordings ../shared/recordings
 
-Only questions without a history are asked, for the gate decides nothing about follow-ups. *Kept* is the gain over the
-raw query divided by that of a call for every question; *beyond rules* counts only what the rules do not gain by
-themselves. *Static* calls for the share of a whole set whose doubt is highest, as if all percentiles were known; *in
-order* is `Gate.decide` on ten orders of the questions, each from nothing, and stands with the calls it really made.
-Indexes and vectors are kept under `.tmp/quality`.
+Only questions without a history are asked, for the gate decides nothing about follow-ups. *Kept* is
+the gain over the raw query divided by that of a call for every question; *beyond rules* counts only
+what the rules do not gain by themselves. *Static* calls for the share of a whole set whose doubt is
+highest, as if all percentiles were known; *in order* is `Gate.decide` on ten orders of the
+questions, each from nothing, and stands with the calls it really made. Indexes and vectors are kept
+under `.tmp/quality`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python -m benchmarks.ingest [--kills N] [--overhead] [--pairs N] [--seed N]
 
-Without either of the two both are done, fifty kills and nine pairs. The result is kept in results/ingest.md, each of
-the two in its own part.
+Without either of the two both are done, fifty kills and nine pairs. The result is kept in
+results/ingest.md, each of the two in its own part.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """How many of 300 questions get the keywords that two readers wrote down.
 
-``python -m benchmarks.keywords --data ../shared/data``. The readers worked apart, by GUIDE.md, before the rules were
-changed. A question is right where its keywords are those of one reader or of both; a word is *lost* where both kept it,
-*left over* where neither did. With ``--against`` an earlier answer to the same questions (written by ``--write``)
-stands beside it.
+``python -m benchmarks.keywords --data ../shared/data``. The readers worked apart, by GUIDE.md,
+before the rules were changed. A question is right where its keywords are those of one reader or of
+both; a word is *lost* where both kept it,
+*left over* where neither did. With ``--against`` an earlier answer to the same questions (written
+by ``--write``) stands beside it.
 """
 
 from __future__ import annotations

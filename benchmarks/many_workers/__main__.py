@@ -2,9 +2,10 @@
 
     python -m benchmarks.many_workers [--rounds 3]
 
-Four uvicorn workers and a redis-server (``TEST_REDIS`` or the installed one) of their own, some three minutes. The
-result goes to stdout, to ``benchmarks/results/many_workers.md`` and into the tables of docs/many-workers.md; the loads
-also to ``many_workers.json``, which `benchmarks.scale` reads.
+Four uvicorn workers and a redis-server (``TEST_REDIS`` or the installed one) of their own, some
+three minutes. The result goes to stdout, to ``benchmarks/results/many_workers.md`` and into the
+tables of docs/many-workers.md; the loads also to ``many_workers.json``, which `benchmarks.scale`
+reads.
 """
 
 from __future__ import annotations

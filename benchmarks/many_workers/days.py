@@ -35,7 +35,8 @@ def count_calls(world: World, questions: Questions) -> int:
     """What `DISTINCT` new questions cost in calls of the model, each asked of each worker, by all side by side.
 
     No two workers ask the same at the same moment, as single flight is each process's own. A worker
-    that heard Redis too late under the load before leaves it alone for a while; nothing is asked until that is over.
+    that heard Redis too late under the load before leaves it alone for a while; nothing is asked
+    until that is over.
     """
     sleep(BREAKER_SECONDS)
     asked, before = questions.take_new(DISTINCT), world.calls

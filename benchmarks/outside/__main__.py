@@ -2,9 +2,9 @@
 
     python -m benchmarks.outside
 
-Every repository is fetched at its pinned commit and converted; sources, data sets, indexes and vectors are kept under
-`.tmp/outside`. The recorded replies of a language model stand in `benchmarks/outside/recordings`. The results are
-written to `benchmarks/results`.
+Every repository is fetched at its pinned commit and converted; sources, data sets, indexes and
+vectors are kept under `.tmp/outside`. The recorded replies of a language model stand in
+`benchmarks/outside/recordings`. The results are written to `benchmarks/results`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from time import perf_counter
 
 
 def main() -> None:
-    # Several threads of the linear algebra library only wait for one another here; it reads this when it is loaded.
+    # Several threads of the linear algebra library only wait for one another here; it reads this
+    # when it is loaded.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from benchmarks.outside.measuring import measured
     from benchmarks.outside.reporting import report

@@ -2,9 +2,10 @@
 
     python -m benchmarks.quality --data ../shared/data --recordings ../shared/recordings
 
-Every set is a folder in BEIR layout, its recordings a file of the same name; only the questions that were recorded are
-asked. Without a further option every system is measured; each option measures something else instead, and several may
-be given. The results are written to `benchmarks/results`; indexes and vectors are kept under `.tmp/quality`.
+Every set is a folder in BEIR layout, its recordings a file of the same name; only the questions
+that were recorded are asked. Without a further option every system is measured; each option
+measures something else instead, and several may be given. The results are written to
+`benchmarks/results`; indexes and vectors are kept under `.tmp/quality`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from time import perf_counter
 
 
 def main() -> None:
-    # Several threads of the linear algebra library only wait for one another here; it reads this when it is loaded.
+    # Several threads of the linear algebra library only wait for one another here; it reads this
+    # when it is loaded.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from benchmarks.quality import (
         ablation,

@@ -183,7 +183,8 @@ def _report(ours: Sequence[Line], peers: Sequence[Line], plain: Sequence[Line]) 
     given = sorted({name for line in peers for name in line.sets} - set(own))
     names = [name for it in own for name in (it, it + GIVEN) if name in {*own, *given}]
     raw |= {name: raw[name.removesuffix(GIVEN)] for name in given}
-    # Ours are the same whatever the peers are given, but for the plain search, which is theirs as well.
+    # Ours are the same whatever the peers are given, but for the plain search, which is theirs as
+    # well.
     for line in ours:
         line.sets |= {name: line.sets[name.removesuffix(GIVEN)] for name in given}
     for line in plain:

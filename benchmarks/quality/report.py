@@ -78,7 +78,8 @@ def quality(ndcg: float, hurt: float) -> str:
 def points(found: Difference, *, corrected: bool = False) -> str:
     """A difference in points of nDCG@10 with its 95 % interval.
 
-    A star says that the interval does not contain 0 or, if *corrected*, that it is significant among all systems.
+    A star says that the interval does not contain 0 or, if *corrected*, that it is significant
+    among all systems.
     """
     star = " *" if (found.is_significant if corrected else found.low > 0 or found.high < 0) else ""
     return f"{100 * found.gain:+.1f} [{100 * found.low:+.1f}, {100 * found.high:+.1f}]{star}"

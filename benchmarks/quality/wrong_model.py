@@ -1,6 +1,7 @@
 """`combined` on the replies of a model that is wrong: recorded ones, corrupted, and ones written for this benchmark.
 
-Every reply is handed over as the text a model says, so that the product's own parser, salvage and guard read it.
+Every reply is handed over as the text a model says, so that the product's own parser, salvage and
+guard read it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The speed list: what a user would feel of a whole call, measured in one run.
 
-    python -m benchmarks.speed [--rounds N] [--only GROUP,...] [--peers] [--beside CHECKOUT ...] [--json FILE]
+    python -m benchmarks.speed [--rounds N] [--only GROUP,...] [--peers] [--beside CHECKOUT ...]
+    [--json FILE]
 
 The groups are overhead, latency, load and import.
 """

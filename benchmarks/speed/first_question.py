@@ -2,9 +2,9 @@
 
     python -m benchmarks.speed.first_question [--rounds N] [--beside CHECKOUT ...] [--busy N]
 
-Each reading is a process of its own, which makes a middleware, waits as a server does before its first request, and
-asks two different questions. Other checkouts are measured in turn with this one, and --busy runs that many processes
-beside it that do nothing but keep a core busy.
+Each reading is a process of its own, which makes a middleware, waits as a server does before its
+first request, and asks two different questions. Other checkouts are measured in turn with this one,
+and --busy runs that many processes beside it that do nothing but keep a core busy.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python -m benchmarks.speed.gate [--rounds N]
 
-The unit is what the same machine takes at the same moment to tokenise and count 50 candidates once. The limits stand
-in `limits.json`. A limit changes only together with a line of the changelog that says why. Ends with 1 if a call costs
-more.
+The unit is what the same machine takes at the same moment to tokenise and count 50 candidates once.
+The limits stand in `limits.json`. A limit changes only together with a line of the changelog that
+says why. Ends with 1 if a call costs more.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ TRIES = 3
 def measure(rounds: int) -> dict[str, float]:
     """The median of each ratio to the calibration, by the name it has in the limits.
 
-    Time on the clock: of calls that need one thread it is processor time, and what sleeps shows too.
+    Time on the clock: of calls that need one thread it is processor time, and what sleeps shows
+    too.
     """
     worker, ratios = open_own_worker(), dict[str, list[float]]()
     try:

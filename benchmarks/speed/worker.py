@@ -1,7 +1,7 @@
 """A process that measures what it is told to, so that each contender runs in an environment of its own.
 
-It reads one JSON object a line, ``{"case": name, "calls": count}``, and answers each with microseconds a call. Standard
-library only.
+It reads one JSON object a line, ``{"case": name, "calls": count}``, and answers each with
+microseconds a call. Standard library only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The work every contender does: one question, four paraphrases of it, five searches of five passages each.
 
-Nothing but the standard library, since the peers' environments read it too. There are many questions, so that nobody
-profits from having seen a text before. Searches answer at once, or after `SEARCH_SECONDS`.
+Nothing but the standard library, since the peers' environments read it too. There are many
+questions, so that nobody profits from having seen a text before. Searches answer at once, or after
+`SEARCH_SECONDS`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """Finding the marks of an answer that point to passages, while it is still being written.
 
-A mark is what models write for a source: ``[1]``, ``[1, 2]``, ``[1-3]``, ``[passage 2]``, ``【1】``. It is given out as
-one ``[n]`` a passage; one that means no passage there is goes, with the space before it. Everything else stays as it
+A mark is what models write for a source: ``[1]``, ``[1, 2]``, ``[1-3]``, ``[passage 2]``, ``【1】``.
+It is given out as one ``[n]`` a passage; one that means no passage there is goes, with the space
+before it. Everything else stays as it
 is:
 
 - what stands in code, between backticks,
-- what belongs to a link, a footnote or an index: ``[1](https://...)``, ``[text][1]``, ``[1]: ...``, ``[^1]``, ``a[1]``,
+- what belongs to a link, a footnote or an index: ``[1](https://...)``, ``[text][1]``, ``[1]: ...``,
+  ``[^1]``, ``a[1]``,
 - numbers no list of passages has: years, ``[0, 1]``, ``[3-1]``, ``[1,000]``,
 - a bracket that was copied out of a passage together with the words before it.
 """
@@ -26,7 +28,8 @@ _LABEL: Final = r"(?:(?:passages?|sources?|documents?|docs?|references?|refs?)\.
 _NUMBER: Final = r"(?:0|[1-9][0-9]{0,2})"
 _ITEM: Final = rf"{_LABEL}{_NUMBER}(?:[ \u00a0]?[-–—][ \u00a0]?{_NUMBER})?"
 _MARK: Final = re.compile(
-    rf"[\[【［][ \u00a0]?(?P<items>{_ITEM}(?:(?:[ \u00a0]?[,;，、&][ \u00a0]?|[ \u00a0]and[ \u00a0]){_ITEM})*)"
+    rf"[\[【［][ \u00a0]?(?P<items>{_ITEM}(?:(?:[ \u00a0]?[,;，、&][ \u00a0]?|[ \u00a0]and["
+    rf" \u00a0]){_ITEM})*)"
     r"(?:†[^\]】］\n]{0,40})?[ \u00a0]?[\]】］]",
     re.IGNORECASE | re.ASCII,
 )
@@ -54,9 +57,9 @@ def parse_numbers(items: str) -> list[range] | None:
 class CitationReader:
     """Reads an answer piece by piece and gives it out again with its marks in order.
 
-    *count* is how many passages there are, *texts* are theirs. *marks* collects ``(number, start, end)``, places in
-    what was given out, and *invented* counts the numbers that were removed. However the text is cut into pieces, what
-    comes out is the same.
+    *count* is how many passages there are, *texts* are theirs. *marks* collects ``(number, start,
+    end)``, places in what was given out, and *invented* counts the numbers that were removed.
+    However the text is cut into pieces, what comes out is the same.
     """
 
     def __init__(self, count: int, texts: Sequence[str] = ()) -> None:

@@ -3,10 +3,12 @@
     retrieve ─┬─ plain: passages ──────────────────────────────────┬─ ask ─ read ─ Answer
               └─ synthesis: (passages ─ ask ─ read) × n sub-queries ┘
 
-A synthesis answers each sub-query from what its own search brought when the question was retrieved for.
+A synthesis answers each sub-query from what its own search brought when the question was retrieved
+for.
 
-The last call of the model is apart from what comes before it, so that it can be streamed: `AnswerFlow.retrieve` and
-`AnswerFlow.draft` are flows, and `AnswerFlow.conclude` makes the answer of what the model says, however it came.
+The last call of the model is apart from what comes before it, so that it can be streamed:
+`AnswerFlow.retrieve` and `AnswerFlow.draft` are flows, and `AnswerFlow.conclude` makes the answer
+of what the model says, however it came.
 """
 
 from __future__ import annotations
@@ -153,7 +155,10 @@ class AnswerFlow:
         if not passages.matches:
             if retrieval.matches:
                 count = len(retrieval.matches)
-                detail = f"{count} matches have no text; set keywordEvidence.textField to the field that holds it"
+                detail = (
+                    f"{count} matches have no text; set keywordEvidence.textField to the field that"
+                    " holds it"
+                )
                 self._degradations.append(Degradation("passages", "no_text", detail))
             return self._build_answer(_say_no_answer(self._request.original), found=False)
         return Draft("answer", self._build_prompt(ANSWER, {"passages": passages.entries}), passages)
@@ -171,7 +176,8 @@ class AnswerFlow:
         error = _record_call(draft.stage, outcome, self._retrieved.trace) or reader.error
         if error is not None:
             if not draft.parts:
-                # The first thing that went wrong with the model, with what was retrieved all the same.
+                # The first thing that went wrong with the model, with what was retrieved all the
+                # same.
                 first = next(iter(self._errors), error)
                 first.retrieval = self._finish()
                 raise first
@@ -220,7 +226,8 @@ class AnswerFlow:
     def _synthesize(self, questions: tuple[str, ...]) -> Flow[Draft | None]:
         parts = yield from self._answer_parts(questions)
         self._sub_answers = tuple(answer for answer, _ in parts)
-        # That the passages do not hold an answer is no failure, but nothing to make an answer of either.
+        # That the passages do not hold an answer is no failure, but nothing to make an answer of
+        # either.
         useful = [(answer, passages) for answer, passages in parts if answer.found]
         if len(useful) < min(self._settings.fusion.min_successes, len(questions)):
             detail = f"{len(useful)} of {len(questions)} sub-queries got an answer"
@@ -266,8 +273,8 @@ class AnswerFlow:
     def _search_part(self, question: str) -> Flow[tuple[Match, ...] | None]:
         """Returns the passages for *question* by itself; ``None`` where its search failed.
 
-        What was found for it beside the question is weighed and cut as for any query. A sub-query that says the same as
-        the question was not searched yet.
+        What was found for it beside the question is weighed and cut as for any query. A sub-query
+        that says the same as the question was not searched yet.
         """
         responses = self._responses or {}
         found = Outcome(responses[question]) if question in responses else None

@@ -19,11 +19,11 @@ _THOUGHT_ENDS: Final = re.compile(rf"</(?:{'|'.join(_TAGS)})>|\[/think\]|◁/thi
 _ENDING_CHARS: Final = 16
 _ADORNED: Final = re.compile(r"[\s*_`\"'>#~(\[“«-]{0,8}")
 _CLOSING: Final = r"[*_~`\"'”»\])]{0,16}"
-# Other spellings may be words of an answer; they count where the sentence ends with them. Blanks and marks are bounded,
-# so that a model that says them without end is not read over and over.
+# Other spellings may be words of an answer; they count where the sentence ends with them. Blanks
+# and marks are bounded, so that a model that says them without end is not read over and over.
 _MARKED: Final = re.compile(
-    _ADORNED.pattern
-    + rf"(?:NO\\?_ANSWER(?![A-Za-z0-9]|_[A-Za-z0-9])|(?i:NO\\?_ANSWER|(?-i:NO[ -]ANSWER))(?!{_CLOSING} {{0,64}}[^\W_]))"
+    _ADORNED.pattern + r"(?:NO\\?_ANSWER(?![A-Za-z0-9]|_[A-Za-z0-9])|(?i:NO\\?_ANSWER|(?-i:NO["
+    rf" -]ANSWER))(?!{_CLOSING} {{0,64}}[^\W_]))"
     + rf"{_CLOSING}(?:\s?[:.,;!?–—-]{{1,16}}{_CLOSING})?\s{{0,64}}"
 )
 _SPELLINGS: Final = tuple(MARKER.replace("_", sign).lower() for sign in ("_", "\\_", " ", "-"))
@@ -32,7 +32,8 @@ _SPELLINGS: Final = tuple(MARKER.replace("_", sign).lower() for sign in ("_", "\
 class OpeningReader:
     """Takes thoughts, the marker and white space off the beginning of an answer that comes piece by piece.
 
-    *found* is false as soon as the marker was read. Nothing is given out while it could still become one of them.
+    *found* is false as soon as the marker was read. Nothing is given out while it could still
+    become one of them.
     """
 
     def __init__(self) -> None:
@@ -91,8 +92,8 @@ class OpeningReader:
 class AnswerReader:
     """One answer from *matches*, given out piece by piece as it may be shown.
 
-    What was given out, put together, is the answer's *text*, however it was cut: the marker of an unanswered question,
-    thoughts and marks of passages that do not exist are never shown.
+    What was given out, put together, is the answer's *text*, however it was cut: the marker of an
+    unanswered question, thoughts and marks of passages that do not exist are never shown.
     """
 
     def __init__(self, matches: Sequence[Match]) -> None:

@@ -61,7 +61,8 @@ class _Stream:
     def shown(self) -> str:
         """The pieces so far as one text.
 
-        It is the answer's text, save where a synthesis broke off after its first words: then the answer is another one.
+        It is the answer's text, save where a synthesis broke off after its first words: then the
+        answer is another one.
         """
         return "".join(self._shown)
 
@@ -78,8 +79,9 @@ class _Stream:
 class AnswerStream(_Stream):
     """The pieces of an answer, to be iterated over; then the whole is its `answer`.
 
-    The passages are there from the beginning, as `retrieval`. Use it in ``with`` or `close` it where you may stop
-    early, so that the model stops too. Iterating raises `ModelError`, whose ``retrieval`` is what was found.
+    The passages are there from the beginning, as `retrieval`. Use it in ``with`` or `close` it
+    where you may stop early, so that the model stops too. Iterating raises `ModelError`, whose
+    ``retrieval`` is what was found.
     """
 
     def __init__(self, answering: AnswerFlow, performer: Performer) -> None:

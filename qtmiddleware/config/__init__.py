@@ -46,9 +46,10 @@ _overrides: Final[ContextVar[Layers]] = ContextVar("qtmiddleware_overrides", def
 class Config:
     """What is set (*settings*) and where each value came from (*origins*, by dotted camelCase key).
 
-    An origin is ``default``, ``environment QTM_TOP_K``, ``file config/x.json``, ``preset auto``, ``settings``,
-    ``--set``, ``call``, or what a mapping was given to: ``decorator``, ``QueryMiddleware``, ``reload``, else
-    ``config``. Of two that set the same key the stronger wins: call, mapping, file or preset, environment, default.
+    An origin is ``default``, ``environment QTM_TOP_K``, ``file config/x.json``, ``preset auto``,
+    ``settings``, ``--set``, ``call``, or what a mapping was given to: ``decorator``,
+    ``QueryMiddleware``, ``reload``, else ``config``. Of two that set the same key the stronger
+    wins: call, mapping, file or preset, environment, default.
     """
 
     settings: Settings
@@ -76,10 +77,11 @@ class Config:
     ) -> Config:
         """The config that *source* describes, over the environment (*environ*, or the process's own).
 
-        A path is read as a file; a text that names no file may be the name of a preset. A mapping, which messages call
-        by its *origin*, lies over the file or preset that ``QTM_CONFIG`` names, as does ``None``, which adds nothing.
-        `Settings` are complete: nothing lies under them. A `Config` comes back as it is. Raises `ConfigError` with
-        everything that is wrong, a line each.
+        A path is read as a file; a text that names no file may be the name of a preset. A mapping,
+        which messages call by its *origin*, lies over the file or preset that ``QTM_CONFIG`` names,
+        as does ``None``, which adds nothing. `Settings` are complete: nothing lies under them. A
+        `Config` comes back as it is. Raises `ConfigError` with everything that is wrong, a line
+        each.
         """
         if isinstance(source, Config):
             return source
@@ -110,7 +112,8 @@ class Config:
     def preset(cls, name: str, *, environ: Mapping[str, str] | None = None) -> Config:
         """The preset called *name*, over the environment: ``auto``, ``combined``, ``rules`` and the others.
 
-        ``qtm config presets`` lists them. Raises `ConfigError` with their names where there is none of that name.
+        ``qtm config presets`` lists them. Raises `ConfigError` with their names where there is none
+        of that name.
         """
         environ = os.environ if environ is None else environ
         return _lay_over(_default(), [*read_environment(environ), read_preset(name)])
@@ -124,7 +127,8 @@ class Config:
     def assigned(self, texts: Sequence[str], *, origin: str = ASSIGNED) -> Config:
         """This config with *texts* on top, each ``key=value`` with a dotted key: ``fusion.method=rrf``.
 
-        A value is JSON; a text, a word or a list may stand there without quotes. Raises `ConfigError`.
+        A value is JSON; a text, a word or a list may stand there without quotes. Raises
+        `ConfigError`.
         """
         return _lay_over(self, read_assignments(texts, origin))
 
@@ -157,9 +161,9 @@ def current_overrides() -> Layers:
 def override(values: Mapping[str, Any] | str | os.PathLike[str]) -> Iterator[None]:
     """Within this block every wrapped function uses *values* over its own settings; inner blocks win.
 
-    They are a mapping, or the path of a file or the name of a preset, of which nothing but what stands there counts.
-    Raises `ConfigError` for another kind of value and for what cannot be read. The values are checked at the first
-    call, which raises `ConfigError` where they are impossible.
+    They are a mapping, or the path of a file or the name of a preset, of which nothing but what
+    stands there counts. Raises `ConfigError` for another kind of value and for what cannot be read.
+    The values are checked at the first call, which raises `ConfigError` where they are impossible.
     """
     if isinstance(values, str | os.PathLike):
         _, values = read_source(values)
@@ -290,7 +294,10 @@ def _find_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[
     if address is not None and (
         not address.lower().startswith(("http://", "https://")) or _may_hold_a_key(address)
     ):
-        allowed = "an address that begins with http:// or https://, without a user name, password or query"
+        allowed = (
+            "an address that begins with http:// or https://, without a user name, password or"
+            " query"
+        )
         yield bad_value("llm.baseUrl", address, allowed, origins["llm.baseUrl"])
     for key, host in (("store.host", store.host), ("store.sparseHost", store.sparse_host)):
         if host is not None and _may_hold_a_key(host):

@@ -42,8 +42,9 @@ _SECRET_NAME: Final = (
 # What the keys of language models and of code hosts begin with.
 _MODELS: Final = "sk|pk|pcsk|gsk|xai"
 _HOSTS: Final = "gh[oprsu]|github_pat|glpat"
-# Patterns are compiled when they are first used, as most processes never meet an error.
-# A key and nothing else: a setting that holds one is refused. All lengths have an end, as long texts are searched too.
+# Patterns are compiled when they are first used, as most processes never meet an error. A key and
+# nothing else: a setting that holds one is refused. All lengths have an end, as long texts are
+# searched too.
 _KEY: Final = rf"""(?<![A-Za-z0-9])(?:
         (?:{_MODELS})[-_](?:\w{{1,40}}-){{0,4}}(?=\w{{0,99}}[0-9])(?=\w{{0,99}}[A-Za-z])\w{{10}}
         |hf_[A-Za-z0-9]{{10}}
@@ -61,7 +62,8 @@ _MAYBE_SECRET: Final = rf"""{_KEY}
     |[?&#][^\s=?&#]*=                                      # the query of an address
     |\b(?=\w*\d)(?=\w*[a-z])\w{{32,}}                       # a long run of letters and digits
     |\b[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}\b"""
-# What stands out of a longer text: a key whole, what follows a scheme of authorization, credentials in an address.
+# What stands out of a longer text: a key whole, what follows a scheme of authorization, credentials
+# in an address.
 _SECRET_PARTS: Final = rf"""{_KEY}[\w.-]*
     |\b(?:{_MODELS}|{_HOSTS}|hf)[-_][\w-]{{8,}}
     |(?<=\bBearer\s)\S+
@@ -133,7 +135,10 @@ def unknown_key(key: Any, above: tuple[str, ...], names: Sequence[str], source: 
 def unknown_variable(name: str, known: Iterable[str]) -> ConfigError:
     """The error for an environment variable that looks like a setting and is none. Its value is not looked at."""
     if _is_secret(name.removeprefix(ENVIRONMENT_PREFIX)):
-        line = f"the name of a variable that begins with {ENVIRONMENT_PREFIX} looks like a key (not shown)"
+        line = (
+            f"the name of a variable that begins with {ENVIRONMENT_PREFIX} looks like a key (not"
+            " shown)"
+        )
         return ConfigError(f"{line}; {_KEYS_ADVICE}", path=ENVIRONMENT_PREFIX, source="environment")
     source = f"environment {name}"
     if is_secret_name(name):

@@ -61,9 +61,10 @@ def dotted(path: tuple[str, ...]) -> str:
 class Key:
     """One option.
 
-    *path* holds field names, *marks* what depends on it. *kind* is ``bool``, ``int``, ``float``, ``str``, ``choice``,
-    ``list`` (of texts), ``object`` (of texts) or ``objects`` (an object of objects); *choices* is empty for all but
-    ``choice``. One that *is_open* takes other names too, those of what users add.
+    *path* holds field names, *marks* what depends on it. *kind* is ``bool``, ``int``, ``float``,
+    ``str``, ``choice``, ``list`` (of texts), ``object`` (of texts) or ``objects`` (an object of
+    objects); *choices* is empty for all but ``choice``. One that *is_open* takes other names too,
+    those of what users add.
     """
 
     path: tuple[str, ...]

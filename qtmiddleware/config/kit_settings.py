@@ -19,8 +19,8 @@ CHUNK_SIZE: Final = option(800, "Characters per chunk.", ge=1, le=1_000_000)
 CHUNK_OVERLAP: Final = option(200, "Characters that neighbouring chunks share.", ge=0, le=1_000_000)
 CHUNK_BOUNDARY: Final = option(
     "sentence",
-    "sentence: a chunk ends at the end of a sentence, if one is near; character: every chunk has exactly "
-    "chunkSize characters.",
+    "sentence: a chunk ends at the end of a sentence, if one is near; character: every chunk has"
+    " exactly chunkSize characters.",
 )
 CONTEXTUAL_CHUNKS: Final = option(
     False, "Whether the model describes each chunk's place in its document."
@@ -52,7 +52,8 @@ class HybridSettings(SettingsGroup):
     )
     method: HybridMethod = option(
         "weighted",
-        "How the built-in store merges both searches. weighted: sum of min-max scores; rrf: by rank.",
+        "How the built-in store merges both searches. weighted: sum of min-max scores; rrf: by"
+        " rank.",
         marks="middleware",
     )
     vector_weight: float = option(
@@ -80,8 +81,8 @@ class HybridSettings(SettingsGroup):
     )
     text_fields: tuple[str, ...] = option(
         (),
-        "Fields of a Pinecone document index that are also searched for the question's keywords, beside a "
-        "vector or embed clause.",
+        "Fields of a Pinecone document index that are also searched for the question's keywords,"
+        " beside a vector or embed clause.",
     )
 
 
@@ -90,7 +91,8 @@ class StoreSettings(SettingsGroup):
 
     kind: StoreKind = option(
         "sqlite",
-        "sqlite and lancedb keep files at indexPath, pinecone uses a Pinecone index, memory keeps nothing.",
+        "sqlite and lancedb keep files at indexPath, pinecone uses a Pinecone index, memory keeps"
+        " nothing.",
     )
     index: str | None = option(None, "Name of the Pinecone index.", marks="named")
     host: str | None = option(
@@ -99,7 +101,8 @@ class StoreSettings(SettingsGroup):
     namespace: str = option("", "Pinecone namespace.")
     read_price: float | None = option(
         None,
-        "US dollars per million read units, for the cost of searches, those of wrapped functions included.",
+        "US dollars per million read units, for the cost of searches, those of wrapped functions"
+        " included.",
         ge=0.0,
     )
     integrated: bool = option(

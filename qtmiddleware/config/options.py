@@ -14,8 +14,9 @@ MARKS: Final = "marks"
 
 Mark = Literal["reply", "model", "middleware", "named"]
 """What depends on an option: the texts a model replies with (their cache key), the model object that is made, or what
-belongs to the whole middleware and cannot be changed by one call. One that is ``named`` decides where texts and keys
-go, what is run or written, or a model's instructions: the command line rejects it in a file that nobody named."""
+belongs to the whole middleware and cannot be changed by one call. One that is ``named`` decides
+where texts and keys go, what is run or written, or a model's instructions: the command line rejects
+it in a file that nobody named."""
 
 
 def option(default: Any, doc: str, *, marks: str = "", **limits: Any) -> Any:
@@ -41,8 +42,9 @@ def group(cls: type[Any], doc: str, *, marks: str = "") -> Any:
 class SettingsGroup:
     """What every group of settings is: a dataclass of keyword arguments whose values stay as they are.
 
-    Its methods are written here once. A frozen dataclass would generate and compile six for each of the twenty groups
-    whenever a process starts, which takes as long as the imports of half the package.
+    Its methods are written here once. A frozen dataclass would generate and compile six for each of
+    the twenty groups whenever a process starts, which takes as long as the imports of half the
+    package.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
@@ -76,7 +78,8 @@ class SettingsGroup:
     def __setstate__(self, values: Mapping[str, Any] | list[Any]) -> None:
         """Take *values*, as of a pickle; an option that they lack gets its default.
 
-        The first pickles hold a list in the order of the fields, so a new option belongs at the end of its group.
+        The first pickles hold a list in the order of the fields, so a new option belongs at the end
+        of its group.
         """
         known = fields(self)
         if not isinstance(values, Mapping):

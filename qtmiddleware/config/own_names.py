@@ -63,7 +63,10 @@ def normalize_transforms(
 
 def _build_unknown(path: str, source: str) -> ConfigError:
     """The error for a key at *path*, which a transform does not have."""
-    advice = 'a transformation has the keys prompt and fields; fields may hold weights, for example {"rewrite": 0.8}'
+    advice = (
+        "a transformation has the keys prompt and fields; fields may hold weights, for example"
+        ' {"rewrite": 0.8}'
+    )
     allowed = "one of " + ", ".join(_DEFINITION)
     line = f"{path} is not a setting ({source}); {advice}"
     return ConfigError(line, path=path, allowed=allowed, source=source)

@@ -59,7 +59,8 @@ def read_preset(name: str) -> Layer:
     if found is None:
         names = list_presets()
         raise ConfigError(
-            f"there is no preset {display(name)}; {_hint_at_presets(name)}the presets are {', '.join(names)}",
+            f"there is no preset {display(name)}; {_hint_at_presets(name)}the presets are"
+            f" {', '.join(names)}",
             path="preset",
             allowed="one of " + ", ".join(names),
             source="preset",
@@ -133,8 +134,8 @@ def read_environment(environ: Mapping[str, str]) -> list[Layer]:
 def read_assignments(texts: Sequence[str], source: str) -> list[Layer]:
     """Returns a layer for each of *texts*, ``key=value`` with a dotted key, as given by *source*; raises `ConfigError`.
 
-    A value is JSON; where the key is for a text, a word or a list it may be written without quotes, as in an
-    environment variable.
+    A value is JSON; where the key is for a text, a word or a list it may be written without quotes,
+    as in an environment variable.
     """
     by_name = {key.name: key for key in all_keys()}
     layers: list[Layer] = []
@@ -142,7 +143,10 @@ def read_assignments(texts: Sequence[str], source: str) -> list[Layer]:
         name, equals, value = text.partition("=")
         parts = [part.strip() for part in name.split(".")]
         if not (equals and all(parts)):
-            said = f"{display(text)} must have the form key=value ({source}), such as topK=8 or fusion.method=rrf"
+            said = (
+                f"{display(text)} must have the form key=value ({source}), such as topK=8 or"
+                " fusion.method=rrf"
+            )
             raise ConfigError(said, source=source)
         key = by_name.get(".".join(map(camel, parts)))
         layers.append(
@@ -216,7 +220,10 @@ def _read_text(name: str, source: str) -> str:
         text = content.decode("utf-8-sig")
     except FileNotFoundError:
         is_word = re.fullmatch(r"[\w-]+", name) is not None
-        presets = f", and no preset has this name; {_hint_at_presets(name)}`qtm config presets` lists them"
+        presets = (
+            f", and no preset has this name; {_hint_at_presets(name)}`qtm config presets` lists"
+            " them"
+        )
         raise _file_error(
             source, f"does not exist (looked from {Path.cwd()}){presets if is_word else ''}"
         ) from None

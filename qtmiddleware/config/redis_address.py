@@ -23,7 +23,8 @@ _TLS_CHOICES: Final = {
 class RedisAddress:
     """Where a Redis is: *url* for the client, *where* for people (host and port, or the socket's path).
 
-    Raises `ConfigError`, which holds nothing of *url*, where it cannot be used or holds a user or a password.
+    Raises `ConfigError`, which holds nothing of *url*, where it cannot be used or holds a user or a
+    password.
     """
 
     __slots__ = ("_tls_checks", "url", "where")
@@ -42,7 +43,8 @@ class RedisAddress:
             _refuse("cache.redisUrl must be an address that can be read")
         if "@" in parts.netloc or _SECRET_OPTIONS & {name for name, _ in options}:
             _refuse(
-                f"cache.redisUrl must not hold a user name or password; set {USER_VARIABLE} and {PASSWORD_VARIABLE}"
+                f"cache.redisUrl must not hold a user name or password; set {USER_VARIABLE} and"
+                f" {PASSWORD_VARIABLE}"
             )
         if not _is_complete(parts, port) or not all(
             _is_option(parts.scheme, *option) for option in options
@@ -64,7 +66,8 @@ class RedisAddress:
             from redis.retry import Retry
         except ImportError as error:
             raise MissingExtra("redis", "redis") from error
-        # By default it tells its own name and version first, and asks for another protocol: three more round trips.
+        # By default it tells its own name and version first, and asks for another protocol: three
+        # more round trips.
         silent = (
             {"driver_info": None}
             if hasattr(redis, "DriverInfo")

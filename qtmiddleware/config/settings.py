@@ -1,8 +1,9 @@
 """Every option of the core, with its default, its limits and its meaning; those of the kit are in `kit_settings`.
 
-Plain frozen dataclasses, so that the pipeline needs no validation library at run time. The limits stand in each field's
-metadata; `qtmiddleware.config` reads them to check what users write and to make the JSON schema. Keys are snake_case
-here and camelCase in files. Annotations are evaluated here, not kept as texts: the keys are derived from them.
+Plain frozen dataclasses, so that the pipeline needs no validation library at run time. The limits
+stand in each field's metadata; `qtmiddleware.config` reads them to check what users write and to
+make the JSON schema. Keys are snake_case here and camelCase in files. Annotations are evaluated
+here, not kept as texts: the keys are derived from them.
 """
 
 from collections.abc import Mapping
@@ -51,7 +52,8 @@ class PreprocessSettings(SettingsGroup):
     )
     apply_to: ApplyTo = option(
         "keywords",
-        "Use of the stripped question: as keyword evidence (keywords), as the searched text (text), or both.",
+        "Use of the stripped question: as keyword evidence (keywords), as the searched text (text),"
+        " or both.",
     )
     keep_words: tuple[str, ...] = option((), "Words that the rules never remove.")
     extra_words: tuple[str, ...] = option((), "More words for the rules to remove.")
@@ -63,23 +65,23 @@ class KeywordEvidenceSettings(SettingsGroup):
     enabled: bool = option(True, "Whether keywords rerank the candidates.")
     candidates: int = option(
         50,
-        "Passages requested per search if your function has a top_k. 0 requests no more than you do: keywords"
-        " then only reorder the passages of the plain call.",
+        "Passages requested per search if your function has a top_k. 0 requests no more than you"
+        " do: keywords then only reorder the passages of the plain call.",
         ge=0,
         le=10_000,
     )
     max_chars: int = option(
         1_000_000,
-        "Maximum characters of candidates per search. If passages are long, fewer are requested, but never "
-        "fewer than you asked for.",
+        "Maximum characters of candidates per search. If passages are long, fewer are requested,"
+        " but never fewer than you asked for.",
         ge=1,
         le=1_000_000_000,
     )
     weight: float | None = option(
         None,
-        "Fixed share of the keyword score in the total; your function's score has the rest. null decides per "
-        "list: the question's own words count only if a passage holds clearly more of them than the first "
-        "passage, and the model's words count 0.4.",
+        "Fixed share of the keyword score in the total; your function's score has the rest. null"
+        " decides per list: the question's own words count only if a passage holds clearly more of"
+        " them than the first passage, and the model's words count 0.4.",
         ge=0.0,
         le=1.0,
     )
@@ -105,19 +107,21 @@ class GlossarySettings(SettingsGroup):
 
     path: str | None = option(
         None,
-        'File of terms and their other forms, as JSON ({"CR": "change request"}) or in Solr\'s synonym format; null '
-        "reads none.",
+        'File of terms and their other forms, as JSON ({"CR": "change request"}) or in Solr\'s'
+        " synonym format; null reads none.",
         marks="named",
         min_length=1,
     )
     terms: Mapping[str, str] = option(
         {},
-        "Terms with their other forms, separated by commas; they are used beside those of the file.",
+        "Terms with their other forms, separated by commas; they are used beside those of the"
+        " file.",
         marks="named",
     )
     search: bool = option(
         False,
-        "Whether a question with a term of the glossary is also searched with the other forms written out.",
+        "Whether a question with a term of the glossary is also searched with the other forms"
+        " written out.",
     )
 
 
@@ -145,7 +149,8 @@ if TYPE_CHECKING:
 else:
     FusionWeights = make_group(
         "FusionWeights",
-        "The weight of each kind of variant. All sub-queries share one weight, and all paraphrases share one.",
+        "The weight of each kind of variant. All sub-queries share one weight, and all paraphrases"
+        " share one.",
         __name__,
         {
             "original": (float, _weight(1.0, "The user's own question.")),
@@ -170,7 +175,8 @@ class FusionSettings(SettingsGroup):
 
     method: FusionMethod = option(
         "anchored",
-        "How result lists are merged: anchored, rrf, weighted_rrf, max, or concat, which keeps them one after the other.",
+        "How result lists are merged: anchored, rrf, weighted_rrf, max, or concat, which keeps them"
+        " one after the other.",
     )
     weights: FusionWeights = group(
         FusionWeights, "The weight of each kind of variant (anchored, weighted_rrf)."
@@ -187,7 +193,8 @@ class FusionSettings(SettingsGroup):
     )
     min_successes: int = option(
         2,
-        "How many variant searches must succeed; with fewer, only the results of the question itself are used.",
+        "How many variant searches must succeed; with fewer, only the results of the question"
+        " itself are used.",
         ge=1,
         le=20,
     )
@@ -212,14 +219,16 @@ class LimitSettings(SettingsGroup):
     )
     deadline_ms: int = option(
         8_000,
-        "Maximum time per question, in milliseconds; after it, only the search for the question itself is waited for.",
+        "Maximum time per question, in milliseconds; after it, only the search for the question"
+        " itself is waited for.",
         ge=1,
         le=600_000,
     )
     max_searches: int | None = option(
         None,
-        "Maximum searches per question, including the search for the question itself; null is "
-        f"{TRANSFORMS['combined'].max_searches} for combined, and one search per variant for the others.",
+        "Maximum searches per question, including the search for the question itself; null is"
+        f" {TRANSFORMS['combined'].max_searches} for combined, and one search per variant for the"
+        " others.",
         ge=1,
         le=50,
     )
@@ -282,19 +291,21 @@ class LlmSettings(SettingsGroup):
     )
     structured_output: StructuredOutput = option(
         "auto",
-        "How JSON is requested; auto starts with json_schema and steps down if the service rejects it.",
+        "How JSON is requested; auto starts with json_schema and steps down if the service"
+        " rejects it.",
         marks="reply model",
     )
     reasoning_effort: ReasoningEffort | None = option(
         "auto",
-        "How long the model thinks; auto requests the least that OpenAI's models accept (none) and sends "
-        "nothing to other models; null sends nothing.",
+        "How long the model thinks; auto requests the least that OpenAI's models accept (none) and"
+        " sends nothing to other models; null sends nothing.",
         marks="reply model",
     )
     sub_query_style: SubQueryStyle = option(
         "simple",
-        "How questions are split. simple: into their parts, if there are several; aspects: broad questions also into "
-        "aspects; research: always into definition, method, results, comparison, application.",
+        "How questions are split. simple: into their parts, if there are several; aspects: broad"
+        " questions also into aspects; research: always into definition, method, results,"
+        " comparison, application.",
         marks="reply",
     )
     paraphrases: int = option(
@@ -309,7 +320,8 @@ class LlmSettings(SettingsGroup):
     )
     guard: bool = option(
         True,
-        "Whether variants that lost a name, number, code, quote or negation are repaired or dropped.",
+        "Whether variants that lost a name, number, code, quote or negation are repaired or"
+        " dropped.",
         marks="reply",
     )
     hyde_in_combined: bool = option(
@@ -340,7 +352,8 @@ class RerankSettings(SettingsGroup):
     enabled: bool = option(False, "Whether a reranking model scores the best candidates.")
     model: str = option(
         "cross-encoder/ms-marco-MiniLM-L6-v2",
-        "Name or folder of a cross-encoder (sentence-transformers), or a model hosted by Pinecone (pinecone/...).",
+        "Name or folder of a cross-encoder (sentence-transformers), or a model hosted by Pinecone"
+        " (pinecone/...).",
         marks="named",
         min_length=1,
     )
@@ -349,8 +362,8 @@ class RerankSettings(SettingsGroup):
     )
     timeout_ms: int = option(
         5_000,
-        "Maximum wait for the reranker, in milliseconds, not counting the loading of its model; after it, the"
-        " order stays.",
+        "Maximum wait for the reranker, in milliseconds, not counting the loading of its model;"
+        " after it, the order stays.",
         ge=1,
         le=600_000,
     )
@@ -380,8 +393,8 @@ class CacheSettings(SettingsGroup):
     )
     redis_url: str | None = option(
         None,
-        "Redis in which several processes share transformations (redis://host:6379/0); the password comes "
-        "from REDIS_PASSWORD. null keeps them in the process.",
+        "Redis in which several processes share transformations (redis://host:6379/0); the password"
+        " comes from REDIS_PASSWORD. null keeps them in the process.",
         marks="middleware named",
     )
     redis_timeout_ms: int = option(
@@ -454,8 +467,8 @@ class AnswerSettings(SettingsGroup):
     )
     if_unsure: IfUnsure = option(
         "answer",
-        "What an answer does if the retrieval is unsure (r.is_unsure): answer asks the model all the same; "
-        "decline says that nothing was found, without a model call.",
+        "What an answer does if the retrieval is unsure (r.is_unsure): answer asks the model all"
+        " the same; decline says that nothing was found, without a model call.",
     )
 
 
@@ -472,15 +485,15 @@ class Settings(SettingsGroup):
     top_k: int = option(4, "Passages that a search of the built-in store returns.", ge=1, le=10_000)
     shadow: float | None = option(
         None,
-        "Shadow mode: callers get the plain function's results; for this share of the calls, qtmiddleware "
-        "also retrieves afterwards and logs the result. null is off.",
+        "Shadow mode: callers get the plain function's results; for this share of the calls,"
+        " qtmiddleware also retrieves afterwards and logs the result. null is off.",
         ge=0.0,
         le=1.0,
     )
     scores: Scores = option(
         "backend",
-        "Score of a returned passage: backend, your function's score for the user's question; or fused, "
-        "qtmiddleware's score, which falls with the order.",
+        "Score of a returned passage: backend, your function's score for the user's question; or"
+        " fused, qtmiddleware's score, which falls with the order.",
     )
     chunk_size: int = kit.CHUNK_SIZE
     chunk_overlap: int = kit.CHUNK_OVERLAP

@@ -1,8 +1,8 @@
 """The middleware in other people's frameworks: a thin file or folder each, which loads its framework and no other.
 
-An adapter is a class of its framework around a function that `QueryMiddleware.wrap` wrapped: it passes the question,
-the number of passages and the conversation on, and makes the framework's own objects of the matches. `needs` is around
-its imports. Whoever adds one begins with `langchain.py`.
+An adapter is a class of its framework around a function that `QueryMiddleware.wrap` wrapped: it
+passes the question, the number of passages and the conversation on, and makes the framework's own
+objects of the matches. `needs` is around its imports. Whoever adds one begins with `langchain.py`.
 """
 
 from __future__ import annotations

@@ -2,11 +2,12 @@
 
     from qtmiddleware.integrations.haystack import QueryTransformRetriever
 
-    retriever = QueryTransformRetriever(InMemoryBM25Retriever(store), config="balanced", client=OpenAIChatGenerator())
-    retriever.run("And last year?", history=[ChatMessage.from_user("..."), ChatMessage.from_assistant("...")])
+    retriever = QueryTransformRetriever(InMemoryBM25Retriever(store), config="balanced",
+    client=OpenAIChatGenerator()) retriever.run("And last year?",
+    history=[ChatMessage.from_user("..."), ChatMessage.from_assistant("...")])
 
-It stands in a pipeline as any text retriever does, and is saved and loaded with it. Every search and model call is a
-span of Haystack's tracer; `SPAN` is that of a retrieval.
+It stands in a pipeline as any text retriever does, and is saved and loaded with it. Every search
+and model call is a span of Haystack's tracer; `SPAN` is that of a retrieval.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ SPAN: Final = "qtmiddleware.retrieval"
 it holds texts, and is set where ``HAYSTACK_CONTENT_TRACING_ENABLED`` is."""
 
 _ACCEPTED: Final = (
-    "a retriever component that takes a query, one that takes an embedding with text_embedder= beside it, a function of"
-    " a query (plain or async), or a function that qtm.middleware wrapped"
+    "a retriever component that takes a query, one that takes an embedding with text_embedder="
+    " beside it, a function of a query (plain or async), or a function that qtm.middleware wrapped"
 )
 _FIELDS: Final = (
     *("retriever", "text_embedder", "top_k", "config", "client"),
@@ -83,21 +84,25 @@ class AskOptions(TypedDict, total=False):
 class QueryTransformRetriever:
     """Finds better documents with the *retriever* you have, and is a text retriever itself.
 
-    *retriever* is a component that takes a ``query`` and returns ``documents``, or one that takes a ``query_embedding``
-    with the *text_embedder* it belongs to; a `SuperComponent` of a whole pipeline; a function of a query, plain or
-    async; or a function that is wrapped already, which brings its own options. What it returns that is no document, as
-    a match of Pinecone, becomes one.
+    *retriever* is a component that takes a ``query`` and returns ``documents``, or one that takes a
+    ``query_embedding`` with the *text_embedder* it belongs to; a `SuperComponent` of a whole
+    pipeline; a function of a query, plain or async; or a function that is wrapped already, which
+    brings its own options. What it returns that is no document, as a match of Pinecone, becomes
+    one.
 
-    *top_k* is how many documents to return, by default the retriever's own number; that of a call goes before it. The
-    retriever is asked for more, so that there is something to weigh; one that takes no ``top_k`` should return more by
-    itself (some 50). *client* is a chat generator of Haystack or what else `QueryMiddleware` takes, and *config*,
-    *reranker*, *redact*, *observers* and *on_retrieval* are those of `QueryMiddleware`. None can be set later.
+    *top_k* is how many documents to return, by default the retriever's own number; that of a call
+    goes before it. The retriever is asked for more, so that there is something to weigh; one that
+    takes no ``top_k`` should return more by itself (some 50). *client* is a chat generator of
+    Haystack or what else `QueryMiddleware` takes, and *config*,
+    *reranker*, *redact*, *observers* and *on_retrieval* are those of `QueryMiddleware`. None can be
+    set later.
 
-    A call takes *filters*, which go to *retriever* as *retriever_kwargs* do; *history*, the conversation so far as
-    `ChatMessage` objects or what else `Wrapped.retrieve` takes; and *qtm_config*, settings for the call.
+    A call takes *filters*, which go to *retriever* as *retriever_kwargs* do; *history*, the
+    conversation so far as `ChatMessage` objects or what else `Wrapped.retrieve` takes; and
+    *qtm_config*, settings for the call.
 
-    Saved with a pipeline are components, functions that a module holds by their name, and settings; keys never are.
-    Raises `ConfigError` for a *retriever* that is none and for bad settings.
+    Saved with a pipeline are components, functions that a module holds by their name, and settings;
+    keys never are. Raises `ConfigError` for a *retriever* that is none and for bad settings.
     """
 
     def __init__(
@@ -138,11 +143,12 @@ class QueryTransformRetriever:
     ) -> dict[str, Any]:
         """The best ``documents``, and how they were found.
 
-        Those are the retriever's own, each with its score for the *query*, or with ours where ``scores`` is set to
-        ``fused``. ``status`` is ``full`` or ``degraded``, ``variants`` the texts that were searched (``kind``, ``text``
-        and ``weight``), ``degradations`` what did not go as asked (``stage``, ``reason`` and ``detail``) and ``trace``
-        the account in numbers. ``confidence`` says how sure the result looks beside earlier ones. Raises what the
-        retriever raises, `ConfigError` for bad settings, and `WrapError` around an asynchronous function.
+        Those are the retriever's own, each with its score for the *query*, or with ours where
+        ``scores`` is set to ``fused``. ``status`` is ``full`` or ``degraded``, ``variants`` the
+        texts that were searched (``kind``, ``text`` and ``weight``), ``degradations`` what did not
+        go as asked (``stage``, ``reason`` and ``detail``) and ``trace`` the account in numbers.
+        ``confidence`` says how sure the result looks beside earlier ones. Raises what the retriever
+        raises, `ConfigError` for bad settings, and `WrapError` around an asynchronous function.
         """
         self._warm_up_inner()
         with _trace(SPAN) as span:
@@ -180,7 +186,8 @@ class QueryTransformRetriever:
     def retrieve(self, query: str, **options: Unpack[AskOptions]) -> Retrieval:
         """What `run` returns as a `Retrieval`: ``matches`` with all their scores, and the account of how it was found.
 
-        The *options* are those of `run`, and raise the same. A match's ``raw`` is the document that was found.
+        The *options* are those of `run`, and raise the same. A match's ``raw`` is the document that
+        was found.
         """
         if self._search.is_async:
             raise WrapError(f"{self._search!r} is asynchronous: use `run_async` or `aretrieve`")
@@ -243,7 +250,10 @@ class QueryTransformRetriever:
         """
         saved = data.get("init_parameters", {})
         if unknown := sorted(set(saved) - set(_FIELDS)):
-            said = f"{cls.__name__} has no option {', '.join(unknown)}; the options are {', '.join(_FIELDS)}"
+            said = (
+                f"{cls.__name__} has no option {', '.join(unknown)}; the options are"
+                f" {', '.join(_FIELDS)}"
+            )
             raise DeserializationError(f"{said}. Was it saved by a newer version of qtmiddleware?")
         loaded = {
             name: value if name in _PLAIN else _load(name, value) for name, value in saved.items()
@@ -358,13 +368,14 @@ class QueryTransformRetriever:
         }
 
 
-# --- components as functions ------------------------------------------------------------------------------------------
+# --- components as functions ----------------------------------------------------------------------
 
 
 class _Search:
     """Calls *retriever* as a function of a query, embedded by *embedder* where that is one, and *top_k*.
 
-    What *embedder* returns as ``embedding`` goes to ``query_embedding``, a ``sparse_embedding`` likewise.
+    What *embedder* returns as ``embedding`` goes to ``query_embedding``, a ``sparse_embedding``
+    likewise.
     """
 
     def __init__(self, retriever: Any, embedder: Any) -> None:
@@ -438,7 +449,10 @@ class _ChatModel:
             generator, "output"
         ):
             allowed = "a chat generator of Haystack, or what client= of QueryMiddleware takes"
-            said = f"client must be {allowed}; {_name_type(generator)} must take messages and return replies"
+            said = (
+                f"client must be {allowed}; {_name_type(generator)} must take messages and return"
+                " replies"
+            )
             raise ConfigError(said, path="client", value=_name_type(generator), allowed=allowed)
         self.generator = generator
         self.model = getattr(generator, "model", None)
@@ -546,7 +560,7 @@ def _find_usual_top_k(retriever: Any) -> int | None:
     return None
 
 
-# --- what comes in and goes out ---------------------------------------------------------------------------------------
+# --- what comes in and goes out -------------------------------------------------------------------
 
 
 def _read_message(message: Any) -> Any:
@@ -584,13 +598,16 @@ def _make_document(match: Match, item: Any, score: float | None) -> Document:
         )
     if match.text is None:
         shape = _name_type(document)
-        message = f"retriever returned {shape} without text; set keywordEvidence.textField to the field that holds it"
+        message = (
+            f"retriever returned {shape} without text; set keywordEvidence.textField to the field"
+            " that holds it"
+        )
         raise ResponseShapeError(message, shape=shape)
     meta = {name: value for name, value in match.metadata.items() if value is not match.text}
     return Document(id=match.id or "", content=match.text, meta=meta, score=score)
 
 
-# --- what a pipeline's file holds -------------------------------------------------------------------------------------
+# --- what a pipeline's file holds -----------------------------------------------------------------
 
 
 def _save(name: str, value: Any) -> Any:
@@ -608,8 +625,9 @@ def _save(name: str, value: Any) -> Any:
         return component_to_dict(value, name)
     if not callable(value) or find_import_name(value, value) is None:
         raise SerializationError(
-            f"{name}={_name_type(value)} cannot be saved: a file can hold components and functions that can be imported"
-            " from a module, but no lambdas, methods or other objects, which may hold a key."
+            f"{name}={_name_type(value)} cannot be saved: a file can hold components and functions"
+            " that can be imported from a module, but no lambdas, methods or other objects, which"
+            " may hold a key."
             + (
                 " Name a model in config and set its key in the environment."
                 if name == "client"

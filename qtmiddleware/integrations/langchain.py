@@ -2,11 +2,12 @@
 
     from qtmiddleware.integrations.langchain import QueryTransformRetriever
 
-    retriever = QueryTransformRetriever(retriever=vectorstore.as_retriever(), config="balanced", client=llm, k=4)
-    documents = retriever.invoke("And last year?", history=[HumanMessage("..."), AIMessage("...")])
+    retriever = QueryTransformRetriever(retriever=vectorstore.as_retriever(), config="balanced",
+    client=llm, k=4) documents = retriever.invoke("And last year?", history=[HumanMessage("..."),
+    AIMessage("...")])
 
-Every search runs under the retriever's own run, so that callbacks and traces show it. Where somebody listens, the
-custom event `EVENT` tells how the documents were found.
+Every search runs under the retriever's own run, so that callbacks and traces show it. Where
+somebody listens, the custom event `EVENT` tells how the documents were found.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ EVENT: Final = "qtmiddleware.retrieval"
 """The custom event of each retrieval; its data is the record that the query log has, with the same keys."""
 
 _ACCEPTED: Final = (
-    "a retriever or other Runnable of LangChain, a vector store, a function of a query (plain or async), or a function"
-    " that qtm.middleware wrapped"
+    "a retriever or other Runnable of LangChain, a vector store, a function of a query (plain or"
+    " async), or a function that qtm.middleware wrapped"
 )
 _USUAL: Final = ("k", "top_k")
 _SHARED: Final = ("client", "reranker", "redact", "observers", "on_retrieval")
@@ -57,22 +58,25 @@ _UNREADABLE: Final = ("response", "unreadable")
 class QueryTransformRetriever(BaseRetriever):
     """Finds better documents with the *retriever* you have; `invoke` and its kin return documents of that retriever.
 
-    *retriever* is a retriever or other Runnable, a vector store, a function of a query, plain or async, or a function
-    that is wrapped already, which brings its own options. A store and a function that returns pairs of document and
-    score show the middleware scores, which it weighs better with than with the bare order of a retriever. What is no
-    document, as a match of Pinecone, becomes one.
+    *retriever* is a retriever or other Runnable, a vector store, a function of a query, plain or
+    async, or a function that is wrapped already, which brings its own options. A store and a
+    function that returns pairs of document and score show the middleware scores, which it weighs
+    better with than with the bare order of a retriever. What is no document, as a match of
+    Pinecone, becomes one.
 
-    *k* is how many documents to return, by default what *retriever* returns by itself; ``invoke(query, k=...)`` goes
-    before it. Where *retriever* takes such a number it is asked for more, so that there is something to weigh, else it
-    should return more by itself (some 50) and *k* be given. One that searches by ``mmr`` is never asked for more, which
-    would undo the variety of its documents.
+    *k* is how many documents to return, by default what *retriever* returns by itself;
+    ``invoke(query, k=...)`` goes before it. Where *retriever* takes such a number it is asked for
+    more, so that there is something to weigh, else it should return more by itself (some 50) and
+    *k* be given. One that searches by ``mmr`` is never asked for more, which would undo the variety
+    of its documents.
 
-    *config*, *client*, *reranker*, *redact*, *observers* and *on_retrieval* are those of `QueryMiddleware`; but *k*
-    they cannot be set later. Further arguments of a call go to *retriever*, ``history`` and ``qtm_config`` excepted:
-    the conversation so far, as messages of LangChain or what else `Wrapped.retrieve` takes, and settings for the call.
+    *config*, *client*, *reranker*, *redact*, *observers* and *on_retrieval* are those of
+    `QueryMiddleware`; but *k* they cannot be set later. Further arguments of a call go to
+    *retriever*, ``history`` and ``qtm_config`` excepted: the conversation so far, as messages of
+    LangChain or what else `Wrapped.retrieve` takes, and settings for the call.
 
-    Raises `ConfigError` for a *retriever* that is none and for bad settings, and pydantic's ``ValidationError`` for
-    what is no field.
+    Raises `ConfigError` for a *retriever* that is none and for bad settings, and pydantic's
+    ``ValidationError`` for what is no field.
     """
 
     model_config = ConfigDict(
@@ -112,9 +116,9 @@ class QueryTransformRetriever(BaseRetriever):
     ) -> Retrieval:
         """What `invoke` returns as ``matches``, each with its scores, and the account of how it was found.
 
-        A match's ``raw`` is the document or the pair that was found. *config* is LangChain's, under whose callbacks
-        the searches run; *more* goes to the inner retriever. Raises what that raises, `ConfigError` for bad settings,
-        and `WrapError` around an asynchronous function.
+        A match's ``raw`` is the document or the pair that was found. *config* is LangChain's, under
+        whose callbacks the searches run; *more* goes to the inner retriever. Raises what that
+        raises, `ConfigError` for bad settings, and `WrapError` around an asynchronous function.
         """
         if self._search.is_async:
             raise WrapError(f"{self._search!r} is asynchronous: use `ainvoke` or `aretrieve`")
@@ -168,7 +172,8 @@ class QueryTransformRetriever(BaseRetriever):
         }
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # What was made along the way (threads, locks, clients of ours) is that of the other process.
+        # What was made along the way (threads, locks, clients of ours) is that of the other
+        # process.
         return partial(type(self), **self._fields()), ()
 
     def _get_ls_params(self, **kwargs: Any) -> LangSmithRetrieverParams:
@@ -227,7 +232,8 @@ class QueryTransformRetriever(BaseRetriever):
             name, self._usual_k = _find_k(inner)
             self._keeps_width = getattr(_unbind(inner)[0], "search_type", None) == "mmr"
             functions: tuple[Callable[..., Any], ...] = (_Search(inner, name),)
-            # LangChain's own asynchronous method, which calls the blocking one in a thread, takes no arguments.
+            # LangChain's own asynchronous method, which calls the blocking one in a thread, takes
+            # no arguments.
             if name is None or _takes(_unbind(inner)[0]._aget_relevant_documents, name):
                 functions = (*functions, _AsyncSearch(inner, name))
         elif isinstance(inner, VectorStore):
@@ -362,7 +368,10 @@ def _make_document(match: Match) -> Document:
         return raw
     if match.text is None:
         shape = _name_type(raw)
-        message = f"retriever returned {shape} without text; set keywordEvidence.textField to the field that holds it"
+        message = (
+            f"retriever returned {shape} without text; set keywordEvidence.textField to the field"
+            " that holds it"
+        )
         raise ResponseShapeError(message, shape=shape)
     metadata = {name: value for name, value in match.metadata.items() if value is not match.text}
     return Document(id=match.id, page_content=match.text, metadata=metadata)

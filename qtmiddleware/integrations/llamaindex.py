@@ -1,12 +1,13 @@
 """A retriever of LlamaIndex with the middleware in it, and a node postprocessor for the free tier.
 
-    from qtmiddleware.integrations.llamaindex import KeywordEvidencePostprocessor, QueryTransformRetriever
+    from qtmiddleware.integrations.llamaindex import KeywordEvidencePostprocessor,
+    QueryTransformRetriever
 
     retriever = QueryTransformRetriever(index, config="balanced", client=llm, similarity_top_k=4)
     engine = RetrieverQueryEngine.from_args(retriever, llm=llm)
 
-Every search is a retrieval within the retriever's own, so that callbacks and spans show it. Where somebody listens to
-the instrumentation, a `QueryTransformEvent` tells how the nodes were found.
+Every search is a retrieval within the retriever's own, so that callbacks and spans show it. Where
+somebody listens to the instrumentation, a `QueryTransformEvent` tells how the nodes were found.
 """
 
 from __future__ import annotations
@@ -40,11 +41,12 @@ with needs("llama-index-core", "0.12.31", extra="llamaindex"):
     from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle, QueryType, TextNode
 
 _ACCEPTED: Final = (
-    "a retriever or an index of LlamaIndex, a function of a query (plain or async), or a function that qtm.middleware"
-    " wrapped"
+    "a retriever or an index of LlamaIndex, a function of a query (plain or async), or a function"
+    " that qtm.middleware wrapped"
 )
 _UNREADABLE: Final = ("response", "unreadable")
-# Numbers beside similarity_top_k by which a retriever counts: sparse, hybrid, images, chunks of a graph.
+# Numbers beside similarity_top_k by which a retriever counts: sparse, hybrid, images, chunks of a
+# graph.
 _COUNTS: Final = re.compile(r"top_k$|^num_chunks")
 _BUNDLE: Final = re.compile("[Bb]undle|QueryType")
 
@@ -65,18 +67,22 @@ class QueryTransformEvent(BaseEvent):
 class QueryTransformRetriever(BaseRetriever):
     """Finds better nodes with the *retriever* you have; `retrieve` and `aretrieve` return nodes of that retriever.
 
-    *retriever* is a retriever, an index, a function of a query, plain or async, or a function that is wrapped already,
-    which brings its own options. Functions get the text, and those that say so by a parameter's name or type the
-    `QueryBundle`. What they return that is no node, as a match of Pinecone, becomes one.
+    *retriever* is a retriever, an index, a function of a query, plain or async, or a function that
+    is wrapped already, which brings its own options. Functions get the text, and those that say so
+    by a parameter's name or type the `QueryBundle`. What they return that is no node, as a match of
+    Pinecone, becomes one.
 
-    *similarity_top_k* is how many nodes to return, by default what *retriever* returns by itself. Where *retriever*
-    takes such a number it is asked for more, so that there is something to weigh, else it should return more by itself
-    (some 50) and the number be given here. One that searches by ``mmr`` is never asked for more, which would undo the
-    variety of its nodes, nor one whose nodes stand for objects, each of which would be asked.
+    *similarity_top_k* is how many nodes to return, by default what *retriever* returns by itself.
+    Where *retriever* takes such a number it is asked for more, so that there is something to weigh,
+    else it should return more by itself (some 50) and the number be given here. One that searches
+    by ``mmr`` is never asked for more, which would undo the variety of its nodes, nor one whose
+    nodes stand for objects, each of which would be asked.
 
-    *history* is the conversation so far: a memory of LlamaIndex, which is read at every call, or messages. *config*,
-    *client*, *reranker*, *redact*, *observers* and *on_retrieval* are those of `QueryMiddleware`. *callback_manager*,
-    by default that of *retriever*, and *more* are those of LlamaIndex's `BaseRetriever`. Only *similarity_top_k* and
+    *history* is the conversation so far: a memory of LlamaIndex, which is read at every call, or
+    messages. *config*,
+    *client*, *reranker*, *redact*, *observers* and *on_retrieval* are those of `QueryMiddleware`.
+    *callback_manager*, by default that of *retriever*, and *more* are those of LlamaIndex's
+    `BaseRetriever`. Only *similarity_top_k* and
     *history* can be set later.
 
     Raises `ConfigError` for a *retriever* that is none and for bad settings.
@@ -126,9 +132,10 @@ class QueryTransformRetriever(BaseRetriever):
     ) -> Retrieval:
         """What `retrieve` returns as ``matches``, each with its scores, and the account of how it was found.
 
-        *similarity_top_k* and *history* go before the retriever's own, *qtm_config* holds settings for the call.
-        ``response`` is what *retriever* returns, nodes with scores. Raises what *retriever* raises, `ConfigError` for
-        bad settings, and `WrapError` around an asynchronous function.
+        *similarity_top_k* and *history* go before the retriever's own, *qtm_config* holds settings
+        for the call. ``response`` is what *retriever* returns, nodes with scores. Raises what
+        *retriever* raises, `ConfigError` for bad settings, and `WrapError` around an asynchronous
+        function.
         """
         if self._search.is_async:
             raise WrapError(f"{self._search!r} is asynchronous: use `aretrieve` or `afind`")
@@ -179,7 +186,8 @@ class QueryTransformRetriever(BaseRetriever):
     def search(self) -> Any:
         """The wrapped function behind `retrieve`, with its ``check``, ``answer`` and ``middleware``.
 
-        It knows neither *similarity_top_k* nor *history* of ours: ``check(question, similarity_top_k=4)``.
+        It knows neither *similarity_top_k* nor *history* of ours: ``check(question,
+        similarity_top_k=4)``.
         """
         return self._search  # a `Wrapped`, or the method that a wrapped one is on its object
 
@@ -189,7 +197,8 @@ class QueryTransformRetriever(BaseRetriever):
         return twin
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # What was made along the way (threads, locks, clients of ours) is that of the other process.
+        # What was made along the way (threads, locks, clients of ours) is that of the other
+        # process.
         options = {
             **self._options,
             "similarity_top_k": self._similarity_top_k,
@@ -236,7 +245,8 @@ class QueryTransformRetriever(BaseRetriever):
         self._is_counted = _is_counted(inner)
         self._keeps_width = getattr(inner, "_vector_store_query_mode", None) == "mmr"
         blocking = middleware.wrap(_Search(inner, self._is_counted))
-        # LlamaIndex' own asynchronous method calls the blocking one in the loop; ours does so in a thread.
+        # LlamaIndex' own asynchronous method calls the blocking one in the loop; ours does so in a
+        # thread.
         if type(inner)._aretrieve is BaseRetriever._aretrieve:
             return blocking, blocking
         return blocking, middleware.wrap(_AsyncSearch(inner, self._is_counted))
@@ -276,12 +286,12 @@ class QueryTransformRetriever(BaseRetriever):
 class KeywordEvidencePostprocessor(BaseNodePostprocessor):
     """Puts nodes first that hold the keywords of the question, by the rules tier, without any call.
 
-    Scores and words are weighed as behind a search, whatever found the nodes; some 50 of them are best. They stay the
-    objects they are, with the scores they have, and none is lost: *top_n* is how many to return, by default all.
-    Without a question, or without texts, they stay as they are.
+    Scores and words are weighed as behind a search, whatever found the nodes; some 50 of them are
+    best. They stay the objects they are, with the scores they have, and none is lost: *top_n* is
+    how many to return, by default all. Without a question, or without texts, they stay as they are.
 
-    *config* is that of `QueryMiddleware`, of which a model is never asked. Raises `ConfigError` for bad settings and
-    pydantic's ``ValidationError`` for what is no field.
+    *config* is that of `QueryMiddleware`, of which a model is never asked. Raises `ConfigError` for
+    bad settings and pydantic's ``ValidationError`` for what is no field.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
@@ -425,7 +435,8 @@ def _read_nodes(found: Retrieval) -> list[NodeWithScore]:
         shape = _name_type(found.response)
         message = f"retriever must return nodes, (node, score) pairs or passages, not {shape}"
         raise ResponseShapeError(message, shape=shape)
-    # What only variants found has no score for the question; with a better one than these its own list would hold it.
+    # What only variants found has no score for the question; with a better one than these its own
+    # list would hold it.
     lowest = min((it.score for it in found.matches if it.score is not None), default=None)
     return [_make_node(it, lowest if it.score is None else it.score) for it in found.matches]
 
@@ -438,7 +449,10 @@ def _make_node(match: Match, score: float | None) -> NodeWithScore:
         return NodeWithScore(node=raw, score=score)
     if match.text is None:
         shape = _name_type(raw)
-        message = f"retriever returned {shape} without text; set keywordEvidence.textField to the field that holds it"
+        message = (
+            f"retriever returned {shape} without text; set keywordEvidence.textField to the field"
+            " that holds it"
+        )
         raise ResponseShapeError(message, shape=shape)
     metadata = {name: value for name, value in match.metadata.items() if value is not match.text}
     named = {} if match.id is None else {"id_": match.id}

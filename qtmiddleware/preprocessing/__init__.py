@@ -1,7 +1,8 @@
 """Questions to keywords by rules alone: no model, no network, microseconds a query.
 
-`prepare` and `preprocess` strip a question of the words that only make it a question; `protected_spans` names what a
-rewrite of it must not lose. Word lists are read from their files once, when the first query comes.
+`prepare` and `preprocess` strip a question of the words that only make it a question;
+`protected_spans` names what a rewrite of it must not lose. Word lists are read from their files
+once, when the first query comes.
 """
 
 from __future__ import annotations
@@ -66,9 +67,9 @@ def prepare(
     )
     code = _check_language(language)
     result, used = _run_pass(text, code, lists)
-    # What the rules leave may itself begin like a question. They run until nothing changes, or not at all: either way
-    # preparing the result again in that language gives the result, unless a name opens it that would be taken for a
-    # question word.
+    # What the rules leave may itself begin like a question. They run until nothing changes, or not
+    # at all: either way preparing the result again in that language gives the result, unless a name
+    # opens it that would be taken for a question word.
     for _ in range(PASSES):
         before = result.keywords
         if used and _is_settled(before, lists.known[used]):
@@ -90,12 +91,14 @@ def preprocess(
 ) -> str:
     """The keywords of *text*.
 
-    *language* is a code such as ``en``, with a region if need be (``pt_BR``), or ``auto``. *keep_words*, words or
-    phrases, are never removed; *extra_words* are removed too. A text in a script without a word list, a blank one and
-    one that has nothing but removable words come back unchanged. Preparing keywords again in their
-    language changes nothing, except where they begin with a name that is also a question word (Can Yaman).
+    *language* is a code such as ``en``, with a region if need be (``pt_BR``), or ``auto``.
+    *keep_words*, words or phrases, are never removed; *extra_words* are removed too. A text in a
+    script without a word list, a blank one and one that has nothing but removable words come back
+    unchanged. Preparing keywords again in their language changes nothing, except where they begin
+    with a name that is also a question word (Can Yaman).
 
-    Raises `InvalidQuery` if *text* is no string, `ConfigError` for an unknown language or word lists that are none.
+    Raises `InvalidQuery` if *text* is no string, `ConfigError` for an unknown language or word
+    lists that are none.
 
     >>> preprocess("Does Jaco have any health concerns?")
     'jaco health concerns'
@@ -119,9 +122,10 @@ def detect_language(text: str) -> str:
 def protected_spans(text: str, *, language: str = AUTO) -> tuple[Span, ...]:
     """What a rewrite of *text* must not lose, from left to right, no two overlapping.
 
-    Codes, numbers with their units, quoted phrases (without the marks), negations, addresses and names. Names are
-    told by their capitals, so a query in lower case or in capitals throughout has none; in German, where every noun
-    has a capital, only acronyms and names of several words are. Errors are those of `prepare`.
+    Codes, numbers with their units, quoted phrases (without the marks), negations, addresses and
+    names. Names are told by their capitals, so a query in lower case or in capitals throughout has
+    none; in German, where every noun has a capital, only acronyms and names of several words are.
+    Errors are those of `prepare`.
     """
     _check_text(text)
     lists = _word_lists()
@@ -136,7 +140,8 @@ def protected_spans(text: str, *, language: str = AUTO) -> tuple[Span, ...]:
 class _WordLists:
     """All word lists, ready for use; ``""`` names the empty one.
 
-    *known* are, by language, the words that a rule of it may remove. *small* are all stop words but acronyms.
+    *known* are, by language, the words that a rule of it may remove. *small* are all stop words but
+    acronyms.
     """
 
     lexicons: dict[str, Lexicon]

@@ -1,7 +1,7 @@
 """What a question says of dates and versions: ranges, and whether it asks for the newest.
 
-The words are those of ``dates`` in the word lists. Words that lean on today ("last year") need a day to lean on, and
-mean nothing without one. Nothing here removes a word of the question.
+The words are those of ``dates`` in the word lists. Words that lean on today ("last year") need a
+day to lean on, and mean nothing without one. Nothing here removes a word of the question.
 """
 
 from __future__ import annotations
@@ -112,8 +112,10 @@ class VersionRange(NamedTuple):
 class Times:
     """What a question says of time: its *periods*, its *versions*, and whether it asks for the *newest*.
 
-    *needs_today*: a word leans on today. *tokens* are the question's folded words, codes and numbers in one piece, and
-    *leaning* are those that today was asked for. *denied* are those right behind a word that denies: not in Germany.
+    *needs_today*: a word leans on today. *tokens* are the question's folded words, codes and
+    numbers in one piece, and
+    *leaning* are those that today was asked for. *denied* are those right behind a word that
+    denies: not in Germany.
     """
 
     periods: list[Period] = field(default_factory=list)
@@ -373,7 +375,8 @@ class _Reader:
             words = tuple(map(str, years))
         return Period(first, last, period.is_relative, words if first is not None else ())
 
-    # --- one period -----------------------------------------------------------------------------------------------
+    # --- one period
+    # -----------------------------------------------------------------------------------------------
 
     def _read_period(self, at: int, *, is_compared: bool) -> tuple[Period | None, int]:
         """The period that begins at a token and how many tokens it takes; ``None`` if it cannot be told which."""

@@ -32,9 +32,9 @@ DEFAULT = "en"
 class Lexicon:
     """The word list of one language, every word folded; README.md in `lexicons` says what each of its parts means.
 
-    *stop* are the words of all its classes, *verbs* its auxiliaries and modals, *kept* and *removed* the
-    phrases that are, *extra* what a user wants out whatever its capitals. *removable* are the stop words that deny
-    nothing.
+    *stop* are the words of all its classes, *verbs* its auxiliaries and modals, *kept* and
+    *removed* the phrases that are, *extra* what a user wants out whatever its capitals. *removable*
+    are the stop words that deny nothing.
     """
 
     language: str
@@ -88,8 +88,8 @@ class Lexicon:
 class Markers:
     """What small words say about the language.
 
-    *weights* are the languages each word speaks for. *starters* are first words that are enough alone, *openers* those
-    that weigh more in that place.
+    *weights* are the languages each word speaks for. *starters* are first words that are enough
+    alone, *openers* those that weigh more in that place.
     """
 
     weights: Mapping[str, tuple[tuple[str, int], ...]]
@@ -197,7 +197,8 @@ def _fold_words(words: Iterable[str]) -> frozenset[str]:
 def check_words(words: Collection[str], key: str) -> frozenset[str]:
     """The user's *words*, folded, each with single spaces.
 
-    Raises `ConfigError`, naming *key*, for a plain string in place of a list and for an entry that is no text.
+    Raises `ConfigError`, naming *key*, for a plain string in place of a list and for an entry that
+    is no text.
     """
     if isinstance(words, str | bytes) or not all(isinstance(word, str) for word in words):
         raise ConfigError(
@@ -295,7 +296,8 @@ def guess_language(keys: Sequence[str], known: Markers, text: str = "") -> str:
         scores[opener] += WEAK
     found = _find_winner(scores, keys, opener) if scores else ""
     if not found:
-        # Nothing decides: plain ASCII is taken for the default language, unless a word is another's alone.
+        # Nothing decides: plain ASCII is taken for the default language, unless a word is another's
+        # alone.
         is_foreign = any(
             _is_own(weights[word], language) for word in telling for language, _ in weights[word]
         )
@@ -304,8 +306,8 @@ def guess_language(keys: Sequence[str], known: Markers, text: str = "") -> str:
         return DEFAULT if is_told and not is_foreign and text.isascii() else ""
     if found == DEFAULT or any(_is_own(weights[word], found) for word in telling):
         return found
-    # Every word that spoke for it is one of the default language too. What tells "Was macht Amy in Berlin?" from "Was
-    # Amy in Berlin?" is the verb behind the opener.
+    # Every word that spoke for it is one of the default language too. What tells "Was macht Amy in
+    # Berlin?" from "Was Amy in Berlin?" is the verb behind the opener.
     if _is_verb(text.split()[1:2]):
         return found
     return DEFAULT if all(map(str.isascii, keys)) else ""
@@ -330,7 +332,8 @@ def _find_winner(scores: dict[str, int], keys: Sequence[str], opener: str | None
     best = max(scores.values())
     leaders = [language for language, score in scores.items() if score == best]
     if len(leaders) > 1:
-        # A draw with a language that leads by its opener alone: another word speaks for the default.
+        # A draw with a language that leads by its opener alone: another word speaks for the
+        # default.
         return DEFAULT if DEFAULT in leaders and opener in leaders else ""
     enough = best >= STRONG or (leaders[0] == DEFAULT and all(map(str.isascii, keys)))
     return leaders[0] if enough else ""

@@ -40,7 +40,8 @@ def is_all_caps(tokens: Sequence[Token], small: Container[str]) -> bool:
 class Stripped(NamedTuple):
     """The *keywords* of a text, ``""`` where nothing is left.
 
-    *opens_with_name* says that they begin with a name that would read as a question word to whoever strips them again.
+    *opens_with_name* says that they begin with a name that would read as a question word to whoever
+    strips them again.
     """
 
     keywords: str
@@ -86,8 +87,8 @@ def _find_topics(
 ) -> set[int]:
     """Verbs in capitals that a question is about: what does DOES stand for, what do MUST, SHOULD and MAY mean.
 
-    *acronyms* are the places of all words in capitals. One is that where another verb stands right before it,
-    which otherwise none can follow, or another such word does.
+    *acronyms* are the places of all words in capitals. One is that where another verb stands right
+    before it, which otherwise none can follow, or another such word does.
     """
     found: set[int] = set()
     for index in acronyms:
@@ -232,8 +233,8 @@ def _is_small(key: str, lexicon: Lexicon) -> bool:
 def leads_to_name(text: str, tokens: Sequence[Token], at: int, lexicon: Lexicon) -> bool:
     """Whether the token at *at* is a title or an initial with a full stop that a name follows: Dr. May Wong, J. Smith.
 
-    A word that is common too is a name there if it is called one of those that are, or another name follows: the next
-    word may also begin a sentence.
+    A word that is common too is a name there if it is called one of those that are, or another name
+    follows: the next word may also begin a sentence.
     """
     token = tokens[at]
     if not text.startswith(".", token.end):
@@ -271,7 +272,8 @@ def _find_names(
         if token.opens and not (index and leads_to_name(text, tokens, index - 1, lexicon)):
             continue
         if key in lexicon.articles:
-            # An article opens many a title and says nothing there, but vitamin A and plan A are called by that letter.
+            # An article opens many a title and says nothing there, but vitamin A and plan A are
+            # called by that letter.
             found.update((index,) if len(key) == 1 else ())
             continue
         found.add(index)
@@ -285,8 +287,8 @@ def _find_first_name(
 ) -> tuple[int, ...]:
     """The first token where it is a name (Will said ...) and not a modal (Will it rain?), else nothing.
 
-    It is one where no question mark follows, no pronoun comes next and nothing else could be removed: keywords that
-    were found before look like that, so they are left alone.
+    It is one where no question mark follows, no pronoun comes next and nothing else could be
+    removed: keywords that were found before look like that, so they are left alone.
     """
     if "?" in text or len(keys) < 2 or not tokens[0].text[0].isupper():
         return ()

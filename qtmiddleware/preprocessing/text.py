@@ -11,12 +11,14 @@ APOSTROPHES: Final = str.maketrans("’ʼ＇‛", "''''")
 """Every mark that is written for an apostrophe, and the straight one all of them become."""
 
 # These three are compiled when they are first used: most processes never meet such a character.
-# Control, zero-width, bidi, soft-hyphen, tag and surrogate characters: nothing a reader sees, much that can hide.
+# Control, zero-width, bidi, soft-hyphen, tag and surrogate characters: nothing a reader sees, much
+# that can hide.
 _UNSEEN: Final = (
     "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f"
     "\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
 )
-# Joiners are part of the spelling between letters of Arabic and Indic scripts, and invisible everywhere else.
+# Joiners are part of the spelling between letters of Arabic and Indic scripts, and invisible
+# everywhere else.
 _JOINER: Final = "(?<![\u0600-\u0dff])[\u200c\u200d]|[\u200c\u200d](?![\u0600-\u0dff])"
 _CJK: Final = "[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+"
 _ACCENT: Final = re.compile("[\u0300-\u036f]")
@@ -132,8 +134,9 @@ def is_blank(text: str) -> bool:
 def dominant_script(text: str) -> str:
     """The script most of *text*'s letters belong to, in lower case: ``latin``, ``cyrillic``, ``han``, ``arabic``, ...
 
-    Kana and the Han characters beside them count together as ``japanese``. ``other`` stands for a script without a
-    name here, ``""`` for a text without letters; of two scripts with the same number of letters the first one counts.
+    Kana and the Han characters beside them count together as ``japanese``. ``other`` stands for a
+    script without a name here, ``""`` for a text without letters; of two scripts with the same
+    number of letters the first one counts.
     """
     if text.isascii():
         return "latin" if any(map(str.isalpha, text)) else ""

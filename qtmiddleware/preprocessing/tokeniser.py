@@ -1,6 +1,7 @@
 """Reads a query into words and the things that must stay as they are written: codes, numbers, addresses, quotes.
 
-Every piece between blanks is looked at once. All repetitions in the patterns are possessive, so nothing is tried twice.
+Every piece between blanks is looked at once. All repetitions in the patterns are possessive, so
+nothing is tried twice.
 """
 
 from __future__ import annotations
@@ -75,8 +76,8 @@ SIGNS = frozenset("0123456789_.:#@+\\=<>()~%?$")
 class Token(NamedTuple):
     """One piece of a query: ``query[start:end] == text``.
 
-    *key* is the text as word lists hold it. *opens* says that a sentence begins with it, *closed* that punctuation
-    stands between it and the next one.
+    *key* is the text as word lists hold it. *opens* says that a sentence begins with it, *closed*
+    that punctuation stands between it and the next one.
     """
 
     kind: TokenKind
@@ -293,7 +294,8 @@ def _kind_of_letters(core: str) -> TokenKind:
         return "word"
     if core.isupper() or PLURAL.fullmatch(core):
         return "acronym"
-    # WHat is a slip of the shift key; CamelCase and DECnet are names, and the word lists tell HOw from PhD.
+    # WHat is a slip of the shift key; CamelCase and DECnet are names, and the word lists tell HOw
+    # from PhD.
     return (
         "word"
         if core[:2].isupper() and core[2:].islower() and len(core) < SHIFTED
@@ -336,7 +338,8 @@ def _piece_pattern(ascii_only: bool) -> Any:
         return re.compile(r"\w++(?:['.-]\w++)*+")
     import regex
 
-    # A mark belongs to its letter, joiners belong to their word, and a pictograph is a word of its own.
+    # A mark belongs to its letter, joiners belong to their word, and a pictograph is a word of its
+    # own.
     word = r"[\p{L}\p{M}\p{N}_\u200c\u200d\u00ad]++"
     return regex.compile(
         rf"(?=[\p{{L}}\p{{N}}_]){word}(?:['’.\-]{word})*+|\p{{So}}[\p{{So}}\p{{Sk}}\p{{M}}\u200d]*+"
@@ -346,8 +349,8 @@ def _piece_pattern(ascii_only: bool) -> Any:
 def find_quotes(text: str) -> list[tuple[int, int]]:
     """Start and end of every quoted phrase of *text*, marks included, from left to right, none inside another.
 
-    A mark without its partner is no quote. An apostrophe is none either: a single mark opens only before and closes
-    only after a word.
+    A mark without its partner is no quote. An apostrophe is none either: a single mark opens only
+    before and closes only after a word.
     """
     found: list[tuple[int, int]] = []
     hopeless: set[str] = set()
@@ -358,7 +361,8 @@ def find_quotes(text: str) -> list[tuple[int, int]]:
         may_open = mark not in hopeless and _can_open(text, places[index])
         partner = _find_partner(text, places, index) if may_open else index
         if partner is None:
-            # Nothing further on closes this mark, so the search need not be made again: that keeps it linear.
+            # Nothing further on closes this mark, so the search need not be made again: that keeps
+            # it linear.
             hopeless.add(mark)
         elif partner > index:
             found.append((places[index], places[partner] + 1))

@@ -29,10 +29,10 @@ _log = get_logger("qtmiddleware.models")
 def load_model(kind: str, model: str, failed: Callable[[str], Exception], **options: Any) -> Any:
     """The model named *model*, of the class *kind* of sentence-transformers, made with *options*.
 
-    *model* is a folder, written as a path, or a name on the model hub. Where the hub does not answer within ten
-    seconds, only what was downloaded before is looked at: by itself the library would try for more than a minute.
-    Raises `MissingExtra` without the extra ``models``, and *failed* of a sentence that says what to do where the model
-    cannot be had.
+    *model* is a folder, written as a path, or a name on the model hub. Where the hub does not
+    answer within ten seconds, only what was downloaded before is looked at: by itself the library
+    would try for more than a minute. Raises `MissingExtra` without the extra ``models``, and
+    *failed* of a sentence that says what to do where the model cannot be had.
     """
     try:
         import sentence_transformers
@@ -43,13 +43,17 @@ def load_model(kind: str, model: str, failed: Callable[[str], Exception], **opti
         here = Path(model).expanduser()
         if not here.exists() and _is_path(model):
             raise failed(
-                f"the folder {model} does not exist; name a folder that holds a model, or a model of the hub"
+                f"the folder {model} does not exist; name a folder that holds a model, or a model"
+                " of the hub"
             )
-        # The libraries look in the working folder first, for a single word below this one; whoever made that folder
-        # must not choose the model that a name of the hub means.
+        # The libraries look in the working folder first, for a single word below this one; whoever
+        # made that folder must not choose the model that a name of the hub means.
         for planted in () if _is_path(model) else (model, f"sentence-transformers/{model}"):
             if Path(planted).exists():
-                said = f"{planted} is both a folder here and a name on the model hub; write ./{planted} for the folder"
+                said = (
+                    f"{planted} is both a folder here and a name on the model hub; write"
+                    f" ./{planted} for the folder"
+                )
                 raise failed(said)
         reached = here.exists() or _hub_answers(model)
         _log.info("loading %s", model, event="model_loading", model=model)
@@ -57,7 +61,8 @@ def load_model(kind: str, model: str, failed: Callable[[str], Exception], **opti
             if options["trust_remote_code"]:
                 _restore_moved_function()
             return getattr(sentence_transformers, kind)(
-                # By its whole path: a shorter one is taken for a name too, and the hub is asked about it.
+                # By its whole path: a shorter one is taken for a name too, and the hub is asked
+                # about it.
                 str(here.absolute()) if here.exists() else model,
                 local_files_only=not reached,
                 **options,
@@ -87,12 +92,13 @@ def _advice(model: str, *, reached: bool, folder: bool, said: str) -> str:
         return f"the model in the folder {model} cannot be loaded: {said}"
     if reached:
         return (
-            f"the model {model!r} cannot be loaded: {said}; check the name (organisation/model), or name a folder; "
-            "a private model needs HF_TOKEN"
+            f"the model {model!r} cannot be loaded: {said}; check the name (organisation/model), or"
+            " name a folder; a private model needs HF_TOKEN"
         )
     return (
-        f"the model {model!r} is not on this machine, and the model hub cannot be reached: connect once to download "
-        "the model, name a folder that holds the model, or set HF_HOME to its download folder"
+        f"the model {model!r} is not on this machine, and the model hub cannot be reached: connect"
+        " once to download the model, name a folder that holds the model, or set HF_HOME to its"
+        " download folder"
     )
 
 
@@ -125,7 +131,8 @@ def _hub_answers(model: str) -> bool:
     except HfHubHTTPError as error:
         return error.response.status_code < 500
     except Exception:
-        # Out of reach in one of many ways, forbidden by HF_HUB_OFFLINE, or a name no hub could have.
+        # Out of reach in one of many ways, forbidden by HF_HUB_OFFLINE, or a name no hub could
+        # have.
         return False
     return True
 

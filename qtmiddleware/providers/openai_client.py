@@ -1,7 +1,7 @@
 """OpenAI's client library, for models and embedders alike: clients of our own, those a user gave, and their errors.
 
-The clients are made as the SDK makes its own, with one TLS context a process. The body of an error, which the SDK
-reads to its end before anybody hears of the error, is given an end by all of them.
+The clients are made as the SDK makes its own, with one TLS context a process. The body of an error,
+which the SDK reads to its end before anybody hears of the error, is given an end by all of them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ NO_KEY: Final = "none"
 MOST_ERROR_BYTES: Final = 1 << 16
 """Most bytes that are kept of an error's body: what is wrong is said in a few hundred."""
 
-# Two generations of HTTP libraries may stand behind a client, so their classes are told by name and none is imported.
+# Two generations of HTTP libraries may stand behind a client, so their classes are told by name and
+# none is imported.
 TIMEOUTS: Final = frozenset({"APITimeoutError", "TimeoutException", "TimeoutError"})
 _IDENTIFIER: Final = re.compile(r"[a-z][a-z_]{2,39}")
 
@@ -53,7 +54,8 @@ def make_client(*, is_async: bool = False, address: str | None, **options: Any) 
     kind: Any = openai.AsyncOpenAI if is_async else openai.OpenAI
     client = kind(api_key=read_key() or NO_KEY, base_url=address, http_client=http, **options)
     if not is_async:
-        # As the vendor's own is: whoever forgets to close it leaves no connection. Async ones end with their loop.
+        # As the vendor's own is: whoever forgets to close it leaves no connection. Async ones end
+        # with their loop.
         finalize(client, http.close).atexit = False
     return client
 
@@ -62,8 +64,9 @@ class ClientPerProcess:
     """A sync client of our own, made once a process, as sockets do not survive a fork; thread-safe."""
 
     def __init__(self) -> None:
-        # `setdefault` is atomic; a lock could be held by another thread at the moment of a fork. The client of a parent
-        # process stays in its place unused, for to close it here would be to wait for its locks.
+        # `setdefault` is atomic; a lock could be held by another thread at the moment of a fork.
+        # The client of a parent process stays in its place unused, for to close it here would be to
+        # wait for its locks.
         self._by_process: dict[int, Any] = {}
 
     def get(self, make: Callable[[], Any]) -> Any:
@@ -135,8 +138,9 @@ def is_async_client(client: Any) -> bool:
 def is_vendor_client(client: Any, resource: str) -> bool:
     """Whether *client* is of the vendor's own classes, so that it can be copied and its answers read piece by piece.
 
-    A wrapper, a double or a client whose ``create`` of *resource* (``"embeddings"``) was replaced by a tracing library
-    is none: it is called in the plain way, so that what it adds is not bypassed.
+    A wrapper, a double or a client whose ``create`` of *resource* (``"embeddings"``) was replaced
+    by a tracing library is none: it is called in the plain way, so that what it adds is not
+    bypassed.
     """
     vendor = sys.modules.get("openai")
     # By its real type: a double or a proxy may answer `isinstance` as the class it stands for.
@@ -158,14 +162,14 @@ def copy_without_retries(client: Any) -> Any:
 def make_http_client(*, is_async: bool, **options: Any) -> Any:
     """An HTTP client with the SDK's own defaults and *options*, bounded by `bound_error_bodies`.
 
-    Proxies and authorities are those of the environment, as the SDK's are. Redirects are not followed unless *options*
-    say so: one could send prompts and texts anywhere.
+    Proxies and authorities are those of the environment, as the SDK's are. Redirects are not
+    followed unless *options* say so: one could send prompts and texts anywhere.
     """
     import openai
 
     kind: Any = openai.DefaultAsyncHttpxClient if is_async else openai.DefaultHttpxClient
-    # Another one in a forked process, where the environment names other authorities, and where gevent has put a context
-    # of its own in place.
+    # Another one in a forked process, where the environment names other authorities, and where
+    # gevent has put a context of its own in place.
     authorities = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
     context = _make_tls_context(os.getpid(), authorities, ssl.SSLContext)
     http = kind(**{"verify": context, "follow_redirects": False, **options})
@@ -187,8 +191,9 @@ def _make_tls_context(*_: Any) -> ssl.SSLContext:
 def bound_error_bodies(http: Any) -> None:
     """Let *http*, a client of `httpx`, keep at most `MOST_ERROR_BYTES` of an error's body and read until its timeout.
 
-    The timeout of a request for one read (``read``) is taken for all of it, from when it is sent. A body that is larger
-    or takes longer ends there, so that status and headers are told all the same.
+    The timeout of a request for one read (``read``) is taken for all of it, from when it is sent. A
+    body that is larger or takes longer ends there, so that status and headers are told all the
+    same.
     """
     hooks = http.event_hooks
     begin, bound = (_abegin, _abound) if hasattr(http, "aclose") else (_begin, _bound)
@@ -331,9 +336,9 @@ def read_client_error(
 ) -> ModelError:
     """The `ModelError` for *error*, raised by a client while asking *where*.
 
-    Its message names the kind of failure, what to look at (*address*, *timeout* and the variable *key*) and, for a
-    rejected request, the provider's own error code where that is a plain identifier; never a key, a query or a reply,
-    which providers like to quote in theirs.
+    Its message names the kind of failure, what to look at (*address*, *timeout* and the variable
+    *key*) and, for a rejected request, the provider's own error code where that is a plain
+    identifier; never a key, a query or a reply, which providers like to quote in theirs.
     """
     if type(error.__cause__).__name__ == "ConnectTimeout":
         return ModelError(
@@ -367,7 +372,10 @@ def read_client_error(
         )
     said = f"{where} is not available ({seen}); check {address} and the network"
     if status is not None and status < 400:
-        said = f"{where} redirects to another address ({seen}), and redirects are not followed; check {address}"
+        said = (
+            f"{where} redirects to another address ({seen}), and redirects are not followed; check"
+            f" {address}"
+        )
     return ModelError(reason, said, retry_after=wait)
 
 

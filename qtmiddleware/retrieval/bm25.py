@@ -1,7 +1,8 @@
 """BM25 over the candidates alone: how often words stand in their texts, and what each of them is worth.
 
-Source: Robertson and Zaragoza (2009), with pairs of neighbouring words as further terms (Metzler and Croft, 2005).
-Frequencies are taken from the candidates, so no index is needed and no call is made.
+Source: Robertson and Zaragoza (2009), with pairs of neighbouring words as further terms (Metzler
+and Croft, 2005). Frequencies are taken from the candidates, so no index is needed and no call is
+made.
 """
 
 from __future__ import annotations
@@ -17,19 +18,22 @@ from typing import Final, NamedTuple, TypeVar
 
 K1: Final = 1.2
 B: Final = 0.75
-# The best match of a query usually scores about five times as much over the worst one as the mean does, more where the
-# words single out a few passages, and less where most hold them alike; no passage has more evidence than so much.
+# The best match of a query usually scores about five times as much over the worst one as the mean
+# does, more where the words single out a few passages, and less where most hold them alike; no
+# passage has more evidence than so much.
 MEANS: Final = 5.0
 MOST: Final = 1.4
-# What a pair of neighbours counts beside a single term, and in how many characters of a text it is looked for.
+# What a pair of neighbours counts beside a single term, and in how many characters of a text it is
+# looked for.
 PAIR: Final = 0.5
 _READ: Final = 8_000
 
-# So many bytes are read of all texts of a question. Where they have more, those longer than their equal share are read
-# in windows, evenly spread from beginning to end.
+# So many bytes are read of all texts of a question. Where they have more, those longer than their
+# equal share are read in windows, evenly spread from beginning to end.
 MOST_READ: Final = 800_000
 WINDOWS: Final = 8
-# Bytes of ASCII to lower case, and to a space what belongs to no word; those of other characters stay.
+# Bytes of ASCII to lower case, and to a space what belongs to no word; those of other characters
+# stay.
 _SPACED: Final = bytes(
     c if c > 127 else ord(chr(c).lower()) if chr(c).isalnum() or c == 95 else 32 for c in range(256)
 )
@@ -38,9 +42,9 @@ _SPACED: Final = bytes(
 class _Patterns(NamedTuple):
     """How the words of a text are found that is not ASCII alone.
 
-    *unspaced* finds what is written without spaces: there a "word" is every pair of neighbouring characters, and *runs*
-    splits it off. *punctuation* finds what belongs to no word, in UTF-8: most English texts have no other sign that is
-    not ASCII.
+    *unspaced* finds what is written without spaces: there a "word" is every pair of neighbouring
+    characters, and *runs* splits it off. *punctuation* finds what belongs to no word, in UTF-8:
+    most English texts have no other sign that is not ASCII.
     """
 
     word: re.Pattern[str]
@@ -100,8 +104,8 @@ def count_terms(
 ) -> list[TextTerms]:
     """Returns for each text how often it holds each of the *wanted* terms, and which of the *wanted_pairs* it holds.
 
-    Each text is read once. Of long ones, as by `MOST_READ`, counts and length are those of parts, so that time does not
-    grow with length, and pairs are looked for at the beginning.
+    Each text is read once. Of long ones, as by `MOST_READ`, counts and length are those of parts,
+    so that time does not grow with length, and pairs are looked for at the beginning.
     """
     forms = {
         form: term for term in wanted for form in (term, term + "s") if strip_plural(form) == term

@@ -6,8 +6,9 @@
 ``coverage``    The share of the question's content words that the first three passages hold.
 ==============  =======================================================================================================
 
-Each signal becomes its percentile among those of earlier questions, since no scale of scores carries over from one
-function to another. `python -m benchmarks.confidence` measures what that tells.
+Each signal becomes its percentile among those of earlier questions, since no scale of scores
+carries over from one function to another. `python -m benchmarks.confidence` measures what that
+tells.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ class Standings:
         Args:
             signals: What `measure_standing_signals` returned.
             passages: How many passages the function returned. An empty result is not remembered.
-            scores: The function's scores. Reciprocal ranks do not tell how well a passage fits, so no result with
+            scores: The function's scores. Reciprocal ranks do not tell how well a passage fits, so
+            no result with
                 such scores is unsure.
         """
         if not passages:
@@ -90,8 +92,8 @@ class Standings:
     def _find_fence(self) -> float | None:
         """The best score below which a result is low for this function; ``None`` if it has no scores.
 
-        Only the upper half of the scores decides. So questions that have no answer in the collection, whose scores are
-        the low ones, hardly move it, up to half of all questions.
+        Only the upper half of the scores decides. So questions that have no answer in the
+        collection, whose scores are the low ones, hardly move it, up to half of all questions.
         """
         scores = self._percentiles["best_score"]
         if len(scores) < LEAST_SEEN:
@@ -113,7 +115,8 @@ def measure_standing_signals(
 
     Args:
         scores: The function's own scores, best first.
-        coverage: The share of the question's content words that the first three passages hold, ``None`` without texts.
+        coverage: The share of the question's content words that the first three passages hold,
+        ``None`` without texts.
         lower_is_better: Whether the scores are distances.
     """
     signals: dict[str, float] = {}
@@ -132,7 +135,8 @@ def measure_first_coverage(
 ) -> float | None:
     """Return the share of the content words of *keywords* that the *texts* hold between them.
 
-    ``None`` if there are no words or no texts. *language* is the code of the question's language, empty if unknown.
+    ``None`` if there are no words or no texts. *language* is the code of the question's language,
+    empty if unknown.
     """
     rules = load_word_rules(language)
     question = read_question(keywords, rules)

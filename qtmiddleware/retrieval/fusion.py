@@ -2,17 +2,18 @@
 
 ==============  =====================================================================================================
 ``anchored``    Weighted mean of the backend's scores, each list stretched over its lowest score to the mean spread of
-                all. A passage missing from a list takes that list's lowest score, so that a variant can lift what it
-                found and never bury what only the original found.
+                all. A passage missing from a list takes that list's lowest score, so that a variant
+                can lift what it found and never bury what only the original found.
 ``rrf``         Reciprocal rank fusion, sum of 1 / (k + rank), ranks from 1 (Cormack, Clarke and Büttcher, 2009).
 ``weighted_rrf``  The same, each list times its weight.
 ``max``         A passage keeps its best score.
 ``concat``      Every list as it is, one after the other, nothing merged.
 ==============  =====================================================================================================
 
-The keys decide what is the same passage; one list has one vote a passage, its best-placed one. Where scores are
-missing, ``anchored`` and ``max`` fall back on ranks (``weighted_rrf``). Whether lower scores are better (Euclidean
-distance) is read off the order of the lists, which is always best first.
+The keys decide what is the same passage; one list has one vote a passage, its best-placed one.
+Where scores are missing, ``anchored`` and ``max`` fall back on ranks (``weighted_rrf``). Whether
+lower scores are better (Euclidean distance) is read off the order of the lists, which is always
+best first.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
 class FusedItem:
     """One passage of several lists, the *item* as the first of them holds it, or the one whose score it has.
 
-    *score* is higher-is-better whatever the backend's direction. *sources* holds, as bits, the positions of the
-    rankings that found the passage.
+    *score* is higher-is-better whatever the backend's direction. *sources* holds, as bits, the
+    positions of the rankings that found the passage.
     """
 
     key: Key
@@ -53,9 +54,9 @@ class FusedItem:
 class Fused:
     """One list made of several, best first.
 
-    *method* is the one that was really used. *spread* is how far apart such scores usually lie, ``None`` where they are
-    not the backend's. *gains* are what each place of each list added to a score, where they are added up; *evidence* is
-    what keywords made of it afterwards.
+    *method* is the one that was really used. *spread* is how far apart such scores usually lie,
+    ``None`` where they are not the backend's. *gains* are what each place of each list added to a
+    score, where they are added up; *evidence* is what keywords made of it afterwards.
     """
 
     items: Sequence[FusedItem]
@@ -86,8 +87,8 @@ class Fused:
 class Fusion:
     """Several lists as one.
 
-    *fused* is their order after the fusion, before any evidence. *rankings* are the lists that took part, and *own* is
-    that of the query as it was asked, whether or not it did.
+    *fused* is their order after the fusion, before any evidence. *rankings* are the lists that took
+    part, and *own* is that of the query as it was asked, whether or not it did.
     """
 
     fused: Fused
@@ -118,7 +119,7 @@ class Fusion:
         return standalone if standalone is not None and standalone.keys else by_kind.get("original")
 
 
-# --- what takes part ----------------------------------------------------------------------------------------------
+# --- what takes part ------------------------------------------------------------------------------
 
 
 def weighted_rankings(
@@ -158,7 +159,7 @@ def separate_chunks(rankings: Sequence[Ranking], text_field: str | None) -> list
     return [replace(it, keys=list(map(add_text, it.keys, it.items))) for it in rankings]
 
 
-# --- what scores say ----------------------------------------------------------------------------------------------
+# --- what scores say ------------------------------------------------------------------------------
 
 WHOLE_TO_TAIL: Final = 2.65
 MOST_SPREADS: Final = 4.0
@@ -178,7 +179,8 @@ def find_direction(rankings: Sequence[Ranking]) -> int:
 def has_scores(rankings: Iterable[Ranking]) -> bool:
     """Whether every list has usable numbers: none missing, and in the order of the list.
 
-    A function that reranks and returns the scores of its first search has an order that these scores would undo.
+    A function that reranks and returns the scores of its first search has an order that these
+    scores would undo.
     """
     return all(map(_is_usable, [ranking.scores for ranking in rankings]))
 
@@ -193,8 +195,9 @@ def _is_usable(scores: Sequence[float | None]) -> bool:
 def measure_spread(scores: Sequence[float]) -> float:
     """Returns how far apart the scores of one list, in its order, usually lie; 0 where all are equal.
 
-    max(`WHOLE_TO_TAIL` x width of the lower 70 %, whole width / `MOST_SPREADS`); with fewer than five scores the whole
-    width. Measured below the best passages, so that a clear winner has more over the rest than the first of many.
+    max(`WHOLE_TO_TAIL` x width of the lower 70 %, whole width / `MOST_SPREADS`); with fewer than
+    five scores the whole width. Measured below the best passages, so that a clear winner has more
+    over the rest than the first of many.
     """
     last = len(scores) - 1
     if last < 1:
@@ -205,7 +208,7 @@ def measure_spread(scores: Sequence[float]) -> float:
     return max(WHOLE_TO_TAIL * abs(scores[first] - scores[last]), width / MOST_SPREADS)
 
 
-# --- the fusion ---------------------------------------------------------------------------------------------------
+# --- the fusion -----------------------------------------------------------------------------------
 
 
 def fuse(
@@ -218,13 +221,14 @@ def fuse(
 ) -> Fused:
     """Merge *rankings* into one list, best first.
 
-    Whether lower scores are better is read off the lists; *lower_is_better* decides where they do not show it.
+    Whether lower scores are better is read off the lists; *lower_is_better* decides where they do
+    not show it.
     *are_scored* says what `has_scores` says of the lists, where that is known.
 
     Raises `OwnFusionFailed` if a method of an installed package fails.
 
-    Ties go to the better rank in any list, then to the smaller key for the rank-based methods; for the score-based
-    ones to the list that stands first (the original's), then to its order there.
+    Ties go to the better rank in any list, then to the smaller key for the rank-based methods; for
+    the score-based ones to the list that stands first (the original's), then to its order there.
     """
     sign = -(find_direction(rankings) or (1 if lower_is_better else -1))
     row = FUSION_METHODS.get(method) or _find_own(method).row
@@ -245,7 +249,8 @@ def sum_weighted(
                   from a list takes 0, the list's lowest.
     ``rrf``       1 / (k + rank), ranks from 1; also where scores are missing or do not follow the order.
 
-    Sums are rounded to 12 digits: the last ones are noise, which would put equal passages in a random order.
+    Sums are rounded to 12 digits: the last ones are noise, which would put equal passages in a
+    random order.
     """
     if method == "weighted" and has_scores(rankings):
         gains = [[it.variant.weight * worth for worth in _min_max(it.scores)] for it in rankings]  # type: ignore[arg-type]
@@ -269,7 +274,8 @@ def merge_anchored(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> Fused
         [(weight * mean / spread if spread else weight) * (score - least) for score in scores]
         for scores, least, weight, spread in zip(lists, lowest, weights, spreads, strict=True)
     ]
-    # What a passage would have that is the lowest of every list; each list adds what it has over that.
+    # What a passage would have that is the lowest of every list; each list adds what it has over
+    # that.
     floor = sum([weight * least for weight, least in zip(weights, lowest, strict=True)])
     return Fused(_sort_by_score(_add_up(rankings, gains, floor)), "anchored", mean, gains)
 

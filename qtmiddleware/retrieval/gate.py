@@ -1,17 +1,18 @@
 """Whether a question is worth a call to the language model.
 
-`find_skip_reason` decides before anything is searched; a `Gate` decides from the first result, by these signals, of
+`find_skip_reason` decides before anything is searched; a `Gate` decides from the first result, by
+these signals, of
 which a low one means doubt:
 
 ==============  =======================================================================================================
 ``lead``        How far the first score lies above the tenth (or the last of fewer), in the backend's own unit.
 ``coverage``    Share of the question's words that stand, in any of their forms, in one of the first three passages.
 ``agreement``   How high the scores put the passage that the words of the question put first, from 0 (the last of the
-                first thirty) to 1 (the first): two ways of searching that agree seldom err together. 0 where the words
-                tell no passages apart.
+                first thirty) to 1 (the first): two ways of searching that agree seldom err
+                together. 0 where the words tell no passages apart.
 ``joint_lead``  How far the first of the first thirty lies above the tenth when the words of the question are added to
-                the scores, stretched from 0 to 1, as strongly as the free tier adds them: how clear its result is. In
-                a collection of few passages words count in full here.
+                the scores, stretched from 0 to 1, as strongly as the free tier adds them: how clear
+                its result is. In a collection of few passages words count in full here.
 ==============  =======================================================================================================
 
 Where scores are missing, ranks stand in for them beside the words.
@@ -46,17 +47,20 @@ NEAR: Final = 10
 # So much of a passage is read: a longer one holds every word somewhere, and takes time.
 _READ: Final = 800
 
-# How many numbers of one signal are remembered, and how many of them what is expected beforehand weighs.
+# How many numbers of one signal are remembered, and how many of them what is expected beforehand
+# weighs.
 MAX_OBSERVED: Final = 512
 PRIOR: Final = 5
-# Between which numbers most queries lie where sentences are compared by cosines; counts until an index shows its own.
+# Between which numbers most queries lie where sentences are compared by cosines; counts until an
+# index shows its own.
 _EXPECTED: Final = {
     "lead": (0.05, 0.4),
     "coverage": (0.25, 1.0),
     "agreement": (0.2, 1.0),
     "joint_lead": (0.5, 1.5),
 }
-# Between which doubts most queries lie, as evenly as need be: the mean of several percentiles is seldom near 0 or 1.
+# Between which doubts most queries lie, as evenly as need be: the mean of several percentiles is
+# seldom near 0 or 1.
 _LOWEST, _HIGHEST = 0.18, 0.8
 
 # Calls that were made too often or too rarely are evened out over about so many queries.
@@ -86,7 +90,8 @@ def find_skip_reason(
 ) -> str:
     """Returns why the model is not asked about *query* whatever is found first, as one word; ``""`` where it may be.
 
-    *find_spans* returns the protected parts of the query; it is called only where there may be nothing else.
+    *find_spans* returns the protected parts of the query; it is called only where there may be
+    nothing else.
     """
     escalation = settings.escalation
     if settings.transformation_type == "none":
@@ -104,8 +109,8 @@ def find_skip_reason(
 def classify_trivial_query(query: str, literals: Sequence[str]) -> str:
     """Returns why no rewriting could make *query* a better search, as one word; ``""`` where one might.
 
-    A greeting asks for nothing (``small_talk``), and what consists of *literals* alone, codes, numbers and addresses,
-    is searched best as it is written (``only_identifiers``).
+    A greeting asks for nothing (``small_talk``), and what consists of *literals* alone, codes,
+    numbers and addresses, is searched best as it is written (``only_identifiers``).
     """
     if (
         " ".join(query.casefold().replace("’", "'").strip(" \t\r\n.!?,;:…¡¿").split())
@@ -123,10 +128,11 @@ def classify_trivial_query(query: str, literals: Sequence[str]) -> str:
 class Gate:
     """Decides from the first result of a query, against the earlier ones of the same index. Thread-safe.
 
-    Each signal becomes its percentile among those of the queries before it, so that no scale of scores matters. Doubt
-    is how low they are, the mean of all with the same weight. The model is asked where doubt is above the threshold
-    that about the wanted share of the queries exceeds; the threshold rises with every call too many and falls with
-    every one too few, so that the rate is kept whatever the results are like.
+    Each signal becomes its percentile among those of the queries before it, so that no scale of
+    scores matters. Doubt is how low they are, the mean of all with the same weight. The model is
+    asked where doubt is above the threshold that about the wanted share of the queries exceeds; the
+    threshold rises with every call too many and falls with every one too few, so that the rate is
+    kept whatever the results are like.
     """
 
     def __init__(self) -> None:
@@ -183,8 +189,8 @@ class Gate:
 class Percentiles:
     """Where a number lies among the latest `MAX_OBSERVED` of its kind.
 
-    With *expected*, the numbers are taken to lie evenly between these two before there are any; that fades as they
-    come.
+    With *expected*, the numbers are taken to lie evenly between these two before there are any;
+    that fades as they come.
     """
 
     def __init__(self, expected: tuple[float, float] | None = None) -> None:

@@ -1,7 +1,7 @@
 """A team's own words: which terms of a question a glossary knows, and which passages hold them in another form.
 
-A glossary only adds. A passage that holds "change request" counts as one that holds the "CR" of the question; the
-question keeps its words and their number. What is uncertain is not used.
+A glossary only adds. A passage that holds "change request" counts as one that holds the "CR" of the
+question; the question keeps its words and their number. What is uncertain is not used.
 """
 
 from __future__ import annotations
@@ -167,7 +167,8 @@ def _settle_by_words(term: Term, question: Sequence[str]) -> Term:
     """*term* with the one meaning whose last word stands in the question, if there is one."""
     if term.is_certain or len(term.meanings) < 2:
         return term
-    # The last word says what a thing is: "Which person is the CIP?" "PM projects" says nothing of project managers.
+    # The last word says what a thing is: "Which person is the CIP?" "PM projects" says nothing of
+    # project managers.
     fitting = [
         forms for forms in term.meanings if _fold_word(_WORD.findall(forms[0])[-1]) in question
     ]
@@ -179,8 +180,8 @@ def settle_terms(
 ) -> tuple[list[Term], list[str]]:
     """Return the *terms* whose meaning is certain or decided by the *texts*, and what is said of the others.
 
-    A meaning is decided if a text that holds it holds more of the question's other *keywords* than any text that holds
-    another meaning, and at least one.
+    A meaning is decided if a text that holds it holds more of the question's other *keywords* than
+    any text that holds another meaning, and at least one.
     """
     settled, notes = list[Term](), list[str]()
     for term in terms:

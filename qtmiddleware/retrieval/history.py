@@ -21,7 +21,8 @@ _ROLES: Final[Mapping[str, str]] = {
 }
 _TEXT_PARTS: Final = frozenset({"", "text", "input_text", "output_text"})
 
-# So many content words of a question that opens a new topic were not said before, and so large a share of them.
+# So many content words of a question that opens a new topic were not said before, and so large a
+# share of them.
 NEW_WORDS: Final = 4
 NEW_SHARE: Final = 2 / 3
 # Shorter words tell little: if, so, up.
@@ -39,9 +40,10 @@ class History:
 def read_history(history: Any) -> History:
     """Returns *history* as messages; raises nothing.
 
-    It is an iterable of mappings or objects with a role and a content, of (role, content) pairs or of (user, assistant)
-    pairs, or an object that keeps such as its ``messages``: those of OpenAI with content parts, of LangChain and of
-    LlamaIndex among them. Blank messages and the output of tools are left out; what cannot be read is skipped, and
+    It is an iterable of mappings or objects with a role and a content, of (role, content) pairs or
+    of (user, assistant) pairs, or an object that keeps such as its ``messages``: those of OpenAI
+    with content parts, of LangChain and of LlamaIndex among them. Blank messages and the output of
+    tools are left out; what cannot be read is skipped, and
     *problem* says how much.
     """
     try:
@@ -72,9 +74,10 @@ def read_history(history: Any) -> History:
 def opens_new_topic(query: Query, history: Sequence[Message]) -> bool:
     """Returns whether *query* stands alone, by its words: it points to nothing, and most of them were not said before.
 
-    True where no word refers to something else (he, this, other), and at least `NEW_WORDS` keywords, and `NEW_SHARE` of
-    all, stand nowhere in *history*. That is seldom wrong and often silent: false says nothing. Where the language of
-    the query is unknown or its word list has no ``references`` it is false.
+    True where no word refers to something else (he, this, other), and at least `NEW_WORDS`
+    keywords, and `NEW_SHARE` of all, stand nowhere in *history*. That is seldom wrong and often
+    silent: false says nothing. Where the language of the query is unknown or its word list has no
+    ``references`` it is false.
     """
     references = load(query.language).references if query.language else frozenset[str]()
     if not references or not references.isdisjoint(

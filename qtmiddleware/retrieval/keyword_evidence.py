@@ -1,8 +1,8 @@
 """Weighing passages that were already found by the words of the query.
 
-The question's own words count as `question_words` says, and only where a passage holds clearly more of them than the
-function's own first one. A model's words, which are news to every function, and a weight that is set count as one sum
-of BM25 (`score_by_keywords`).
+The question's own words count as `question_words` says, and only where a passage holds clearly more
+of them than the function's own first one. A model's words, which are news to every function, and a
+weight that is set count as one sum of BM25 (`score_by_keywords`).
 """
 
 from __future__ import annotations
@@ -42,10 +42,12 @@ from qtmiddleware.retrieval.question_words import (
 from qtmiddleware.retrieval.responses import read_all_metadata, read_texts, read_titles
 from qtmiddleware.types import Evidence, Trace
 
-# What a model's words weigh beside scores, and beside scores that are ranks, which say nothing of distances.
+# What a model's words weigh beside scores, and beside scores that are ranks, which say nothing of
+# distances.
 WEIGHT_OF_VARIANTS: Final = 0.4
 WEIGHT_OF_VARIANTS_BESIDE_RANKS: Final = 0.3
-# Variants share words with their question. At 1 their evidence would count as one opinion, at 2 as independent ones.
+# Variants share words with their question. At 1 their evidence would count as one opinion, at 2 as
+# independent ones.
 OVERLAP: Final = 1.5
 # How many scores are looked at, and how far from a whole number a rank may be by rounding.
 _LOOKED_AT: Final = 8
@@ -64,9 +66,9 @@ WriteTerms = Callable[[list[str | None]], list[str | None]]
 class _Opinion:
     """What words say of the candidates: *shares* of each one's sum, beside the *weight* of its score.
 
-    *strength* is how much words count, from 0 to 1, *reason* why, and *coverage* the share of the question's words that
-    each candidate holds, if passages may leave the plain set only for others that hold more. *leading* is that of the
-    first three between them.
+    *strength* is how much words count, from 0 to 1, *reason* why, and *coverage* the share of the
+    question's words that each candidate holds, if passages may leave the plain set only for others
+    that hold more. *leading* is that of the first three between them.
     """
 
     shares: Sequence[float]
@@ -101,7 +103,8 @@ def weigh_by_keywords(
         top_k: How many passages the caller asked for.
         write_terms: Writes the question's terms into texts that hold another form of them.
         weigh_metadata: What the metadata of the candidates says of the question.
-        dated: Words for the dates that the question leans on, which count as its own if a candidate holds them.
+        dated: Words for the dates that the question leans on, which count as its own if a candidate
+        holds them.
     """
     count = options.candidates or len(fused.items)
     candidates, rest = fused.items[:count], fused.items[count:]
@@ -134,7 +137,8 @@ def weigh_by_keywords(
         return fused
     if opinion.reason:
         trace.note("keyword_evidence", opinion.reason)
-    # What follows the candidates has no evidence, and no score above theirs: it stays behind them, in its order.
+    # What follows the candidates has no evidence, and no score above theirs: it stays behind them,
+    # in its order.
     shares = [*opinion.shares, *([0.0] * len(rest))]
     scores = add_evidence(fused.scores, shares, opinion.weight, spread)
     order = sorted(range(len(candidates)), key=[-score for score in scores].__getitem__)
@@ -201,7 +205,8 @@ def _weigh_own_words(
     if not any(found.places):
         return None
     coverage = measure_coverage(question, found)
-    # A number or code that one passage alone holds says which is meant, however few passages there are.
+    # A number or code that one passage alone holds says which is meant, however few passages there
+    # are.
     codes = [
         term
         for term in question.content
@@ -239,16 +244,20 @@ def _put_title_first(title: str, text: str | None) -> str | None:
 def measure_strength(coverage: Sequence[float], *, is_whole: bool) -> tuple[float, str]:
     """Return how much the question's own words count, from 0 to 1, and what decided it, in a sentence.
 
-    strength = (lead - `LEAST_LEAD`) / (`FULL_LEAD` - `LEAST_LEAD`) between 0 and 1, with lead = the largest *coverage*
-    of any passage less that of the first one. If the list *is_whole*, the whole collection, times `WHOLE`, unless one
-    passage holds every word and the first one no more than half of them.
+    strength = (lead - `LEAST_LEAD`) / (`FULL_LEAD` - `LEAST_LEAD`) between 0 and 1, with lead = the
+    largest *coverage* of any passage less that of the first one. If the list *is_whole*, the whole
+    collection, times `WHOLE`, unless one passage holds every word and the first one no more than
+    half of them.
     """
     most, first = max(coverage), coverage[0]
     strength = min(1.0, max(0.0, (most - first - LEAST_LEAD) / (FULL_LEAD - LEAST_LEAD)))
     if not strength:
         return (
             0.0,
-            f"order kept: no passage holds clearly more of the question's keywords than the first one ({first:.0%})",
+            (
+                "order kept: no passage holds clearly more of the question's keywords than the"
+                f" first one ({first:.0%})"
+            ),
         )
     reason = f"one passage holds {most:.0%} of the question's keywords, the first one {first:.0%}"
     if is_whole and (most < 1.0 or first > HALF):
@@ -262,7 +271,8 @@ def measure_strength(coverage: Sequence[float], *, is_whole: bool) -> tuple[floa
 def _keep_covering(order: Sequence[int], coverage: Sequence[float], top_k: int) -> list[int]:
     """Return *order* so that a passage leaves the plain first *top_k* only for one that holds clearly more.
 
-    Newcomers are taken in their order. Each takes the place of the last passage of the plain set that it may replace.
+    Newcomers are taken in their order. Each takes the place of the last passage of the plain set
+    that it may replace.
     """
     places = {candidate: place for place, candidate in enumerate(order)}
     chosen = list(order[:top_k])
@@ -293,7 +303,8 @@ def _lower_to_order(order: Sequence[int], scores: list[float], shares: list[floa
 def choose_weight(own_scores: Sequence[float | None]) -> tuple[float, str]:
     """Return what a model's words weigh beside scores, and why that is less than usual.
 
-    *own_scores* are those of the question's own list. A function that fuses lists by rank has less to gain from words.
+    *own_scores* are those of the question's own list. A function that fuses lists by rank has less
+    to gain from words.
     """
     scores = [score for score in own_scores if score is not None]
     if len(scores) == len(own_scores) and are_reciprocal_ranks(scores):
@@ -308,8 +319,8 @@ def choose_weight(own_scores: Sequence[float | None]) -> tuple[float, str]:
 def are_reciprocal_ranks(scores: Sequence[float]) -> bool:
     """Whether *scores*, best first, are those of a reciprocal rank fusion: 1 / (k + rank) of one list or of two.
 
-    The lower half is looked at, whose passages are seldom in more lists. Any k will do, and no weights. Of few scores
-    nothing can be said, nor of round ones: 0.7 is 1 / 2 + 1 / 5.
+    The lower half is looked at, whose passages are seldom in more lists. Any k will do, and no
+    weights. Of few scores nothing can be said, nor of round ones: 0.7 is 1 / 2 + 1 / 5.
     """
     lower = scores[len(scores) // 2 :]
     if (
@@ -338,8 +349,8 @@ def add_evidence(
 ) -> list[float]:
     """Return the backend's *scores* (higher is better) and the *shares* of words as one sum each.
 
-    sum = weight x (score - lowest) / spread + share. *spread* is how far apart such scores usually lie; at 0 they tell
-    nothing apart and have no say.
+    sum = weight x (score - lowest) / spread + share. *spread* is how far apart such scores usually
+    lie; at 0 they tell nothing apart and have no say.
     """
     low = min(scores, default=0.0)
     # A score divided by less than that may be infinite.
@@ -355,10 +366,11 @@ def score_by_keywords(
 ) -> list[float] | None:
     """Returns how well each text holds several queries' keywords; ``None`` where no text holds any.
 
-    evidence = sum over queries of weight x (score - lowest) / (`MEANS` x mean of that), at most `MOST`, divided by
-    (sum of weight ** OVERLAP) ** (1 / OVERLAP) over the queries that any text matches; score is BM25 of the words plus
-    `PAIR` x idf for each two of them that stand side by side in the text as in the query. The worst text has 0, and the
-    best the more, the fewer have as much.
+    evidence = sum over queries of weight x (score - lowest) / (`MEANS` x mean of that), at most
+    `MOST`, divided by (sum of weight ** OVERLAP) ** (1 / OVERLAP) over the queries that any text
+    matches; score is BM25 of the words plus `PAIR` x idf for each two of them that stand side by
+    side in the text as in the query. The worst text has 0, and the best the more, the fewer have as
+    much.
     """
     return _score_queries(*_count_keywords(keywords, texts))
 

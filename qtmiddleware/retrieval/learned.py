@@ -24,7 +24,8 @@ class Learned:
     - *gate*: how sure the first results were, and the threshold for asking the model.
     - *standings*: how sure the first results looked, for the confidence of later ones.
     - *is_new*: no list of the function was read yet.
-    - *refuses_widening*, *refuses_field*, *refuses_words*: the function refused more passages than the caller asks for,
+    - *refuses_widening*, *refuses_field*, *refuses_words*: the function refused more passages than
+      the caller asks for,
       the field that holds the texts, a search by words.
     - *lower_is_better*: lower scores are better.
     - *passage_chars*: about how many characters a passage has; 0 before there were any.
@@ -59,6 +60,7 @@ class Learned:
             Exception
         ):  # an item may raise at whatever is read of it, and nothing here is worth that
             mean = sum(map(estimate_chars, some)) / len(some)
-            # Read once: several calls learn at the same time, and the mean of two readings may lie below 0.
+            # Read once: several calls learn at the same time, and the mean of two readings may lie
+            # below 0.
             known = self.passage_chars
             self.passage_chars = known + (mean - known) * NEWEST if known else mean

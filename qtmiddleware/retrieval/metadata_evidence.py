@@ -1,8 +1,8 @@
 """The evidence of metadata: what a question says that values beside the texts of the passages hold.
 
-"Hotel limit for Germany in 2024" has its answer in a passage whose text names neither, and whose metadata does. Nothing
-is known of the fields but what the candidates hold: a field counts if its values tell candidates apart, in one of four
-ways.
+"Hotel limit for Germany in 2024" has its answer in a passage whose text names neither, and whose
+metadata does. Nothing is known of the fields but what the candidates hold: a field counts if its
+values tell candidates apart, in one of four ways.
 
 ========  ==============================================================================================
 periods   Dates, months, quarters and years: compared with the days that the question means.
@@ -11,8 +11,9 @@ words     Short values: named if all their words stand in the question. A code m
 numbers   Other numbers: named if the name of the field stands in the question too.
 ========  ==============================================================================================
 
-Evidence only adds to what a passage has. "All" and missing values are no value; beside a field whose value the question
-names, "All" counts `NEUTRAL` of it. `python -m benchmarks.metadata` redoes the choice of the constants.
+Evidence only adds to what a passage has. "All" and missing values are no value; beside a field
+whose value the question names, "All" counts `NEUTRAL` of it. `python -m benchmarks.metadata` redoes
+the choice of the constants.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ from qtmiddleware.retrieval.question_words import WordRules, find_stem
 WEIGHT: Final = 1.0
 """What a value that the question names adds to a score, in spreads of the function's scores.
 
-Between .5 and 4 the set it was chosen on scores the same within .002. At 1 the last passage of a list passes the first
-one if it has a value more and the scores run evenly.
+Between .5 and 4 the set it was chosen on scores the same within .002. At 1 the last passage of a
+list passes the first one if it has a value more and the scores run evenly.
 """
 NEUTRAL: Final = 0.5
 """The share of it that "All" has."""
@@ -83,9 +84,9 @@ _OLDEST_STAMP, _NEWEST_STAMP = 3e8, 5e9
 class MetadataEvidence:
     """What metadata says of each candidate.
 
-    *shares* are in spreads of the function's scores, *matched* is the part of what was named that a candidate has,
-    from 0 to 1, and *says* what was named: ``year = 2024``. Other values than
-    dates and versions are not told: they may be names of people.
+    *shares* are in spreads of the function's scores, *matched* is the part of what was named that a
+    candidate has, from 0 to 1, and *says* what was named: ``year = 2024``. Other values than dates
+    and versions are not told: they may be names of people.
     """
 
     shares: Sequence[float]
@@ -158,7 +159,8 @@ def weigh_by_metadata(
         return None
     wanted = _Wanted(times, rules, today)
     found = [it for name, column in columns.items() for it in wanted.match(name, column)]
-    # Of two fields that hold the same thing, as a year beside a date, the better one counts for each passage.
+    # Of two fields that hold the same thing, as a year beside a date, the better one counts for
+    # each passage.
     demands: dict[str, list[tuple[str, list[float]]]] = {}
     for demand, says, held in found:
         if min(held) < max(held):

@@ -1,11 +1,13 @@
 """The flow of one retrieval, written once.
 
     query ─ prepare ─┬─ search(original) ───────────────┐
-                     └─ gate ─ ask model ─ search × n ──┴─ fuse ─ keyword evidence ─ rerank? ─ Retrieval
+                     └─ gate ─ ask model ─ search × n ──┴─ fuse ─ keyword evidence ─ rerank? ─
+                     Retrieval
 
-A generator of steps: it yields what it wants done and is sent what came of it, so that the same flow runs blocking and
-awaiting. Every fallback lives here, as an ordinary ``if``. The original's own search starts first and is the answer
-whenever the rest is late, wrong or down; only its own failure is raised, as it is.
+A generator of steps: it yields what it wants done and is sent what came of it, so that the same
+flow runs blocking and awaiting. Every fallback lives here, as an ordinary ``if``. The original's
+own search starts first and is the answer whenever the rest is late, wrong or down; only its own
+failure is raised, as it is.
 """
 
 from __future__ import annotations
@@ -109,9 +111,10 @@ def retrieval_flow(
 ) -> Flow[Retrieval]:
     """Answer *request*; raises what the original's own search raises, and nothing else.
 
-    With *parts* the question is to be answered part by part: of several sub-queries and other variants only the former
-    are searched, and the response to each is put into *parts* under its text. *found* is what came of the original's
-    own search where that was made before. The account is written into *trace*, which tells of a search that raised too.
+    With *parts* the question is to be answered part by part: of several sub-queries and other
+    variants only the former are searched, and the response to each is put into *parts* under its
+    text. *found* is what came of the original's own search where that was made before. The account
+    is written into *trace*, which tells of a search that raised too.
     """
     observation = request.observation.child(
         "retrieval", top_k=request.top_k, content=request.original
@@ -251,7 +254,8 @@ class _Pipeline:
         waits_for_first = (
             stage is not None and self.settings.escalation.mode == "auto" and not self._is_follow_up
         )
-        # The first response tells how `embed=` is called and whether responses can be read: once, variants wait for it.
+        # The first response tells how `embed=` is called and whether responses can be read: once,
+        # variants wait for it.
         learns = self.learned.is_new and (self.request.embeds or bool(self.learned.problem))
         width, flows = self.request.width, list[Flow[Any]]()
         if self._found is None and not learns and by_words is None:
@@ -320,7 +324,8 @@ class _Pipeline:
             rerank_scores=tuple(rerank_scores),
         )
 
-    # --- before the first search --------------------------------------------------------------------------------------
+    # --- before the first search
+    # --------------------------------------------------------------------------------------
 
     def _prepare(self) -> tuple[TransformStage | None, Transformation]:
         """The stage that asks the model, or what is remembered of an equal question, or neither."""
@@ -388,7 +393,8 @@ class _Pipeline:
         today = self._find_today() if times.needs_today else None
         return None if today is None else Anchors(today, times)
 
-    # --- the original's own search, and the model ---------------------------------------------------------------------
+    # --- the original's own search, and the model
+    # ---------------------------------------------------------------------
 
     def _search_original(self) -> Flow[Any]:
         """Return the response of the original's own search, which may have been made before."""
@@ -445,7 +451,10 @@ class _Pipeline:
             return
         learned.refuses_words = True
         fields = ", ".join(map(repr, self.request.text_fields))
-        what = f"the function rejected a keyword search of {fields} (hybrid.textFields): {type(error).__name__}"
+        what = (
+            f"the function rejected a keyword search of {fields} (hybrid.textFields):"
+            f" {type(error).__name__}"
+        )
         learned.record_problem(f"{what}; name fields that the index declares with full_text_search")
 
     def _turn_scores(
@@ -524,7 +533,8 @@ class _Pipeline:
         )
         return self.trace.decision.call
 
-    # --- after the model ----------------------------------------------------------------------------------------------
+    # --- after the model
+    # ----------------------------------------------------------------------------------------------
 
     def _search_variants(
         self, transformation: Transformation, width: int | None
@@ -567,7 +577,8 @@ class _Pipeline:
             by_words = int(self.request.why_not_by_words is None)
             return variants, variants if most is None else variants[: max(0, most - 1 - by_words)]
         most = self.request.max_searches
-        # What a follow-up asks for is found by a search more than the budget rather than not at all.
+        # What a follow-up asks for is found by a search more than the budget rather than not at
+        # all.
         count = (
             None
             if most is None
@@ -743,13 +754,15 @@ class _Pipeline:
             **parts,
         )
 
-    # --- the plain function's answer, where nothing can be improved ---------------------------------------------------
+    # --- the plain function's answer, where nothing can be improved
+    # ---------------------------------------------------
 
     def _pass_on(self) -> Flow[Retrieval]:
         """The call as it was made: in shadow mode, and for a query that cannot be worked with."""
         problem = self.request.problem
         query, began = self.request.original, perf_counter()
-        # A text is still embedded for a function that takes vectors; whatever else was passed is its own affair.
+        # A text is still embedded for a function that takes vectors; whatever else was passed is
+        # its own affair.
         is_text = isinstance(query, str) and (problem is None or problem.reason != "missing")
         self._first = Search(query if is_text else None, None)
         response = yield from self._search(self._first)

@@ -28,8 +28,9 @@ from qtmiddleware.types import Deadline, Degradation, Message, Trace, Transforma
 class Question:
     """What the model is asked about one query, in one round of *prompts* or two; *degradations* are what went wrong.
 
-    Two rounds are needed only where several prompts depend on the standalone form of a follow-up. *facts* are what the
-    glossary says of the query; *anchors* are told with every prompt, if the query leans on today.
+    Two rounds are needed only where several prompts depend on the standalone form of a follow-up.
+    *facts* are what the glossary says of the query; *anchors* are told with every prompt, if the
+    query leans on today.
     """
 
     __slots__ = (
@@ -144,7 +145,8 @@ class Question:
     def guard_replies(self, original: str, spans: Sequence[Span], language: str) -> Transformation:
         """The transformation of all replies, repaired or dropped where it lost what it had to keep.
 
-        In a conversation the standalone form is compared with the user's words, and all else with it.
+        In a conversation the standalone form is compared with the user's words, and all else with
+        it.
         """
         transformation = self._transformation
         if transformation.is_empty or not self._settings.llm.guard:
@@ -197,7 +199,8 @@ def _guard(
         transformation,
         query=query,
         must_keep=[(span.kind, span.text) for span in spans],
-        # Models fall into English. Between other languages of one script the difference is less sure.
+        # Models fall into English. Between other languages of one script the difference is less
+        # sure.
         may_be_english=language in ("auto", "en"),
         facts=facts,
     )

@@ -8,8 +8,9 @@ Three kinds of evidence, each from 0 to about 1, count alike:
 ``head``  Share of the content words, by rarity, that the first line or the first `HEAD_CHARS` characters hold.
 ========  ==============================================================================================
 
-Words speak up only if a passage holds clearly more of the question's content words than the function's own first
-passage does (`keyword_evidence.measure_strength`). `python -m benchmarks.evidence` redoes the choice of the constants.
+Words speak up only if a passage holds clearly more of the question's content words than the
+function's own first passage does (`keyword_evidence.measure_strength`). `python -m
+benchmarks.evidence` redoes the choice of the constants.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ def _build_table() -> bytes:
 
 
 _folding_table: Final = cache(_build_table)
-# The one letter of Windows-1252, in both cases, whose folded form Latin 1 lacks; and what ß becomes.
+# The one letter of Windows-1252, in both cases, whose folded form Latin 1 lacks; and what ß
+# becomes.
 _LIGATURES: Final = (b"\x8c", b"\x9c")
 _SHARP_S: Final = b"\xdf"
 
@@ -101,8 +103,9 @@ _Place = tuple[int, int]
 class FoundWords(NamedTuple):
     """Where the words of a question stand in several texts.
 
-    The folded texts stand one behind the other in *joined*, each from one of *begins* on, with their *lengths*; a head
-    is what stands before one of *head_ends*. *places* are those of each term, by text.
+    The folded texts stand one behind the other in *joined*, each from one of *begins* on, with
+    their *lengths*; a head is what stands before one of *head_ends*. *places* are those of each
+    term, by text.
     """
 
     joined: str
@@ -133,8 +136,8 @@ def load_word_rules(language: str) -> WordRules:
 def find_stem(word: str, endings: tuple[str, ...]) -> str:
     """Return the folded *word* without the ending of a form: "renewal" meets "renew", and "illness" meets "ill".
 
-    At least three letters stay, one of them a vowel, and four before an ending of one letter. A doubled last letter
-    that is left becomes one. A stem is always the beginning of its word.
+    At least three letters stay, one of them a vowel, and four before an ending of one letter. A
+    doubled last letter that is left becomes one. A stem is always the beginning of its word.
     """
     if len(word) <= _LEAST_STEM or not word.isalpha():
         return strip_plural(word)
@@ -176,8 +179,9 @@ def find_words(
 ) -> FoundWords:
     """Return where the words of *question* stand in the *texts*.
 
-    The texts are folded, put one behind the other and searched for the beginnings of the terms, which takes less time
-    than splitting them. Of long texts, as by `MOST_READ`, parts are read. A text's length is that of its folded form.
+    The texts are folded, put one behind the other and searched for the beginnings of the terms,
+    which takes less time than splitting them. Of long texts, as by `MOST_READ`, parts are read. A
+    text's length is that of its folded form.
     """
     folded = [_fold_text(text) for text in read_windows([text or "" for text in texts])]
     lengths = list(map(len, folded))
@@ -208,7 +212,8 @@ def _find_places(
         at, text, places = find(beginning), -1, list[_Place]()
         while at >= 0:
             start = at + is_spaced
-            # Neighbouring characters of a script without spaces overlap: what follows one begins at its second.
+            # Neighbouring characters of a script without spaces overlap: what follows one begins at
+            # its second.
             end = find(" ", start + 1) if is_spaced else start + 1
             if is_spaced:
                 word = joined[start:end]
@@ -303,7 +308,8 @@ def locate_words(keywords: str, text: str, language: str = "") -> list[tuple[int
     for word in patterns.word.finditer(text):
         start = word.start()
         for piece in patterns.runs.split(word.group()):
-            # Of scripts without spaces, as when they are searched, each pair of neighbours is a word.
+            # Of scripts without spaces, as when they are searched, each pair of neighbours is a
+            # word.
             size = 2 if patterns.unspaced.match(piece) else len(piece)
             for at in range(start, start + max(1, len(piece) - size + 1) if piece else start):
                 if not terms.isdisjoint(

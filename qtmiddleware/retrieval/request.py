@@ -34,25 +34,32 @@ EVIDENT: Final = frozenset(row.variant for row in TEXT_FIELDS.values() if row.is
 class Request:
     """What the flow is given.
 
-    - *original*: the query as it was passed. If *problem* is set, it cannot be worked with, and the call is made as it
+    - *original*: the query as it was passed. If *problem* is set, it cannot be worked with, and the
+      call is made as it
       was.
     - *history_problem*: what of the history could not be read.
-    - *learned*: what earlier calls of the function have shown. *cache* keeps transformations and *sampler* logs
+    - *learned*: what earlier calls of the function have shown. *cache* keeps transformations and
+      *sampler* logs
       degradations, both for a whole middleware.
     - *top_k*: how many passages the caller's call asks for; ``None`` if that cannot be known.
-    - *page*: the argument that asks for a page, ``""`` if none does. *page_is_known*: the user named it.
-    - *model*: the language model's name, ``""`` if there is none. *models*: what observers are told the names of
+    - *page*: the argument that asks for a page, ``""`` if none does. *page_is_known*: the user
+      named it.
+    - *model*: the language model's name, ``""`` if there is none. *models*: what observers are told
+      the names of
       (`steps.Models`). *reason_to_wait* returns why the model would not be asked just now.
-    - *embeds*: the function takes vectors. *text_fields*: the fields that a text clause may search beside the call.
-    - *response_only*: the caller looks at the response alone. *reranker_is_unloaded*: its model must be read first.
-    - *shares*: the request may wait for an equal question under way, which work in step with others must not.
+    - *embeds*: the function takes vectors. *text_fields*: the fields that a text clause may search
+      beside the call.
+    - *response_only*: the caller looks at the response alone. *reranker_is_unloaded*: its model
+      must be read first.
+    - *shares*: the request may wait for an equal question under way, which work in step with others
+      must not.
     - *bulkhead*: the threads for whatever runs beside the original's own search.
     - *glossary*: the team's own terms, if there are any.
     - *observation*: the operation that the retrieval is part of. *hooks* are told of the result.
     - *clock* returns what words such as "last year" lean on; ``None`` is the time of this machine.
 
-    It *uses_keyword_evidence* if the candidates are weighed by keywords, and *uses_reranker* if a reranker scores the
-    leading ones.
+    It *uses_keyword_evidence* if the candidates are weighed by keywords, and *uses_reranker* if a
+    reranker scores the leading ones.
     """
 
     original: Any
@@ -109,8 +116,9 @@ class Request:
     def max_searches(self) -> int | None:
         """How many searches the question may cost, its own counted; ``None``: one for every variant.
 
-        Unless the settings say otherwise a variant goes without a search only where its words are weighed instead.
-        A page has the passages that its own search finds, so no variant of it is searched.
+        Unless the settings say otherwise a variant goes without a search only where its words are
+        weighed instead. A page has the passages that its own search finds, so no variant of it is
+        searched.
         """
         settings = self.settings
         if self.page:
@@ -140,7 +148,10 @@ class Request:
         if self.learned.refuses_words:
             return "not searched: the function rejected a text clause"
         if not row.merges or (row.needs_scores and not row.weighs):
-            return f"not searched: fusion.method {settings.fusion.method} cannot combine two kinds of scores"
+            return (
+                f"not searched: fusion.method {settings.fusion.method} cannot combine two kinds of"
+                " scores"
+            )
         if most is not None and most < 2:
             return "not searched: limits.maxSearches allows one search"
         # The words of a follow-up are seldom those of what it asks for.
@@ -158,8 +169,9 @@ class Request:
     def width(self) -> int | None:
         """How many passages a search asks for, so that there is something to weigh; ``None`` as the caller asks.
 
-        A function whose passages never held a text is not asked for more of them, unless variants are fused; and one
-        whose passages are long for no more than `KeywordEvidenceSettings.max_chars` hold.
+        A function whose passages never held a text is not asked for more of them, unless variants
+        are fused; and one whose passages are long for no more than
+        `KeywordEvidenceSettings.max_chars` hold.
         """
         options, chars = self.settings.keyword_evidence, self.learned.passage_chars
         return self._find_width(
@@ -297,8 +309,9 @@ def collect_keywords(
 ) -> list[tuple[str, float]]:
     """Returns the keywords that count as evidence, each group with its weight.
 
-    First the question's *own*, with the keywords the model named; then those of the *variants*, searched or not, by a
-    share of their weight in the fusion. A step back is about more than the question and says nothing of it.
+    First the question's *own*, with the keywords the model named; then those of the *variants*,
+    searched or not, by a share of their weight in the fusion. A step back is about more than the
+    question and says nothing of it.
     """
     keywords = [(" ".join((own, *transformation.keywords)), 1.0)]
     share = settings.keyword_evidence.variants

@@ -24,9 +24,10 @@ def rerank(
 ) -> Flow[tuple[Fused, list[float | None]]]:
     """Returns *fused* with its leading candidates in the reranker's order, and their scores in that order.
 
-    Every candidate stays. One without text cannot be scored: it keeps its place and has ``None``. Where the reranker
-    fails or is late, *fused* is as it was and there are no scores. Where a model has to be read first, the reranker's
-    own timeout does not count, only the *deadline*: those seconds come once, and would take the first question's.
+    Every candidate stays. One without text cannot be scored: it keeps its place and has ``None``.
+    Where the reranker fails or is late, *fused* is as it was and there are no scores. Where a model
+    has to be read first, the reranker's own timeout does not count, only the *deadline*: those
+    seconds come once, and would take the first question's.
     """
     options = request.settings.rerank
     candidates = fused.items[: options.rerank_top_k]
@@ -77,7 +78,8 @@ def _read_scores(
 def check_scores(scores: Any, count: int) -> list[float]:
     """Returns *scores*, a list, tuple or array, as *count* finite floats.
 
-    Raises `ModelError` ``unparsable`` where they are anything else: another number of them, NaN, texts, rows.
+    Raises `ModelError` ``unparsable`` where they are anything else: another number of them, NaN,
+    texts, rows.
     """
     given = scores.tolist() if hasattr(scores, "tolist") else scores
     if isinstance(given, Sequence) and not isinstance(given, str | bytes) and len(given) == count:

@@ -47,8 +47,9 @@ def build_result(
 ) -> tuple[Any, tuple[Match, ...]]:
     """Returns the best of *candidates* in the shape of the first of *results*, the original's, and as matches.
 
-    As many as the caller asked for or, where that is not known, as the longest list holds; the ``concat`` fusion keeps
-    everything. Never fewer than the plain call gives, and all it gives where that is less than was asked for.
+    As many as the caller asked for or, where that is not known, as the longest list holds; the
+    ``concat`` fusion keeps everything. Never fewer than the plain call gives, and all it gives
+    where that is less than was asked for.
     *rerank_scores* are those of the leading candidates.
     """
     first, settings = results[0], request.settings
@@ -131,9 +132,10 @@ def hide_field(
 def _choose(candidates: Fused, own: Ranking, count: int, top_k: int | None) -> list[_Passage]:
     """The best *count* of *candidates*, and what the plain call, whose list is *own*, gives beside them.
 
-    Where the plain call gives fewer than *top_k*, or that is not known, all of its passages are there: behind the best
-    ones, in place of the last of those that variants alone found where there would be too many. A passage it gives
-    twice comes twice only where there would be fewer otherwise.
+    Where the plain call gives fewer than *top_k*, or that is not known, all of its passages are
+    there: behind the best ones, in place of the last of those that variants alone found where there
+    would be too many. A passage it gives twice comes twice only where there would be fewer
+    otherwise.
     """
     is_merged = candidates.is_merged
     if not is_merged:
@@ -150,7 +152,8 @@ def _choose(candidates: Fused, own: Ranking, count: int, top_k: int | None) -> l
     if missing:
         missing_keys = {own.keys[place] for place in missing}
         best += [it for it in behind if it.key in missing_keys]
-        # A list that took no part in the fusion has no scores there, and nor has a passage the second time.
+        # A list that took no part in the fusion has no scores there, and nor has a passage the
+        # second time.
         ranked_keys = set(candidates.keys)
         unscored = [place for place in missing if own.keys[place] not in ranked_keys]
     plain_count = len(own.keys) if top_k is None else min(top_k, len(own.keys))
@@ -198,8 +201,9 @@ def _show_question_scores(
 ) -> None:
     """Show each passage as the list of the user's *question* holds it.
 
-    A passage that only variants found has no score for the question: it is shown with the lowest of the question's own
-    list, since with a better one it would be in it. Where that list has no scores, items stay as they are.
+    A passage that only variants found has no score for the question: it is shown with the lowest of
+    the question's own list, since with a better one it would be in it. Where that list has no
+    scores, items stay as they are.
     """
     scores = [score for score in question.scores if score is not None]
     lowest = None

@@ -34,7 +34,8 @@ NOT_SEARCHED: Final = "not searched"
 PASSAGE_LEADS: Final = "not searched: the hypothetical passage is used instead"
 """What is noted on a variant that has no search of its own."""
 
-# From this share of the question's keywords on a text is about the question, and has its whole weight.
+# From this share of the question's keywords on a text is about the question, and has its whole
+# weight.
 ON_TOPIC: Final = 0.4
 # With fewer keywords a good rewrite may hold none: heart attack, myocardial infarction.
 TELLING: Final = 4
@@ -52,10 +53,10 @@ def build_variants(
 ) -> tuple[tuple[Variant, ...], tuple[tuple[str, str], ...]]:
     """Returns the variants to search beside *original*, and a note on each that says the same as another.
 
-    All texts of one kind share its weight. One that says the same as the original is searched where the
-    original takes no part in the fusion. Where the question's *keywords* are given, a kind whose texts together hold
-    less than `ON_TOPIC` of them has that much less weight: a model that answers another question, or says nothing of
-    this one, has no say.
+    All texts of one kind share its weight. One that says the same as the original is searched where
+    the original takes no part in the fusion. Where the question's *keywords* are given, a kind
+    whose texts together hold less than `ON_TOPIC` of them has that much less weight: a model that
+    answers another question, or says nothing of this one, has no say.
     """
     if transformation is NOTHING:
         return (), ()
@@ -103,9 +104,10 @@ def choose_searches(
 ) -> tuple[tuple[Variant, ...], tuple[tuple[str, str], ...]]:
     """Returns what of *variants* is searched with *count* searches beside the question's own, and a note on the rest.
 
-    All of them where *count* is ``None`` or allows for it. Else those of the largest weight, and with the last search
-    the *question* and all other texts that may hold words of an answer, as one text. A follow-up costs one search
-    whatever *count* is, with the standalone form in place of the question: measured, more of them bring no more.
+    All of them where *count* is ``None`` or allows for it. Else those of the largest weight, and
+    with the last search the *question* and all other texts that may hold words of an answer, as one
+    text. A follow-up costs one search whatever *count* is, with the standalone form in place of the
+    question: measured, more of them bring no more.
     """
     if count is None or len(variants) <= count:
         return tuple(variants), ()
@@ -176,9 +178,10 @@ def let_passage_lead(
 ) -> tuple[tuple[Variant, ...], tuple[tuple[str, str], ...]]:
     """Returns what is left of a follow-up's *variants* beside its hypothetical passage, and a note on each other kind.
 
-    The passages of one conversation all speak of what the standalone form names, so that it finds them all; how the
-    answer would read tells them apart. Where the hypothetical passage holds nearly enough of the keywords it stands
-    alone, with the weight of the standalone form, beside the question as it was asked; else it is left out itself.
+    The passages of one conversation all speak of what the standalone form names, so that it finds
+    them all; how the answer would read tells them apart. Where the hypothetical passage holds
+    nearly enough of the keywords it stands alone, with the weight of the standalone form, beside
+    the question as it was asked; else it is left out itself.
     """
     forms = {it.kind: it for it in variants}
     standalone, passage = forms.get(STANDALONE), forms.get("hyde")
@@ -218,7 +221,8 @@ def search_variants(
 ) -> Flow[list[SearchResult]]:
     """Returns what the variants found, without those that could not be searched in time, which are noted.
 
-    Where the wrapped function takes vectors all variants are embedded in one batch first. A function that refuses
+    Where the wrapped function takes vectors all variants are embedded in one batch first. A
+    function that refuses
     *width* passages is asked as the caller asked if it *may_narrow*.
     """
     if not variants:
@@ -323,11 +327,12 @@ def _note_failure(stage: str, outcome: Outcome, trace: Trace) -> Degradation:
 class Searching:
     """One call of a function for *step*, while it runs; threads and tasks of ours have it in their context.
 
-    The function may write down in *step* how it searched. An earlier try counts as a call, and is forgotten otherwise.
+    The function may write down in *step* how it searched. An earlier try counts as a call, and is
+    forgotten otherwise.
 
-    *fn*, the function itself, is set inside the ``with``: an interrupt on the way in leaves a call of nothing behind.
-    The context holds the call weakly: an interrupt on the way out leaves none behind either, as it ends with the frame
-    that made it.
+    *fn*, the function itself, is set inside the ``with``: an interrupt on the way in leaves a call
+    of nothing behind. The context holds the call weakly: an interrupt on the way out leaves none
+    behind either, as it ends with the frame that made it.
     """
 
     __slots__ = ("__weakref__", "_token", "fn", "step")

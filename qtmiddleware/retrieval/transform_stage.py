@@ -31,8 +31,9 @@ Result = tuple[Transformation, tuple[Degradation, ...]]
 class TransformStage:
     """Asks the model about one *question*, within *budget*; what happens is noted in *trace* and *degradations*.
 
-    Concurrent identical questions of one process share one call: followers get the leader's transformation, or its
-    degradations. Where the leader is cancelled or out of time, one of them leads.
+    Concurrent identical questions of one process share one call: followers get the leader's
+    transformation, or its degradations. Where the leader is cancelled or out of time, one of them
+    leads.
     """
 
     def __init__(

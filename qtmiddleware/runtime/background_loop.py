@@ -1,7 +1,8 @@
 """Coroutines for callers without an event loop, or with one that soon ends: one long-lived loop in a daemon thread.
 
-An asynchronous client keeps its connections only as long as the loop they were opened in. Coroutines that are started
-here share one loop for the life of the process, so that blocking callers, and callers with a loop a call, reuse them.
+An asynchronous client keeps its connections only as long as the loop they were opened in.
+Coroutines that are started here share one loop for the life of the process, so that blocking
+callers, and callers with a loop a call, reuse them.
 """
 
 from __future__ import annotations
@@ -79,9 +80,10 @@ def is_in_background_loop() -> bool:
 def run_in_background_loop(call: Callable[[], Coroutine[Any, Any, T]], timeout: float = NEVER) -> T:
     """The result of the coroutine that *call* returns, waiting at most *timeout* seconds in this thread.
 
-    Raises what the coroutine raises, and `TimeoutError` after *timeout*; the coroutine is cancelled then, and where the
-    caller is interrupted. Thread-safe. Context variables of the caller are visible inside. Called from the loop's own
-    thread, which must not wait for itself, the coroutine runs in a loop of its own in another thread.
+    Raises what the coroutine raises, and `TimeoutError` after *timeout*; the coroutine is cancelled
+    then, and where the caller is interrupted. Thread-safe. Context variables of the caller are
+    visible inside. Called from the loop's own thread, which must not wait for itself, the coroutine
+    runs in a loop of its own in another thread.
     """
     with _loop_to_wait_for() as loop:
         return _wait(loop.submit(call), timeout)
@@ -92,8 +94,8 @@ def iterate_in_background_loop(
 ) -> Generator[T, None, None]:
     """The items of the asynchronous generator that *call* returns; it is read on while the caller does something else.
 
-    Raises what the generator raises. Closing this cancels it. All of it runs in one task, as `run_in_background_loop`
-    would run it.
+    Raises what the generator raises. Closing this cancels it. All of it runs in one task, as
+    `run_in_background_loop` would run it.
     """
     pieces_read: queue.SimpleQueue[T | Future[None]] = queue.SimpleQueue()
 

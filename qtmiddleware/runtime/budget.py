@@ -73,7 +73,8 @@ class Reservation:
     def settle(self, tokens: int, usd: float, *, calls: int = 1) -> None:
         """Replace the expected tokens and US dollars by those spent; *calls* beyond those counted count as made now.
 
-        Impossible numbers (below 0, infinite, not a number, above `MOST_TOKENS`) are ignored: what was expected stays.
+        Impossible numbers (below 0, infinite, not a number, above `MOST_TOKENS`) are ignored: what
+        was expected stays.
         """
         tokens = tokens if 0 <= tokens <= MOST_TOKENS else self.tokens
         usd = usd if 0 <= usd < inf else self.usd
@@ -85,9 +86,10 @@ class Reservation:
 class Meter:
     """Counts calls over the last minute, tokens and money over the last hours. Thread-safe.
 
-    A call is counted with what it may cost at most before it is made, so that many at once cannot go beyond a budget
-    together. Nothing is forgotten early, but calls up to a second late and the rest up to a minute, or 1/1440 of
-    the longest budget's hours where that is more. A forked process goes on from what its parent had spent.
+    A call is counted with what it may cost at most before it is made, so that many at once cannot
+    go beyond a budget together. Nothing is forgotten early, but calls up to a second late and the
+    rest up to a minute, or 1/1440 of the longest budget's hours where that is more. A forked
+    process goes on from what its parent had spent.
     """
 
     def __init__(self, *, clock: Callable[[], float] = monotonic) -> None:

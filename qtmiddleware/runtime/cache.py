@@ -75,7 +75,8 @@ class TTLCache(Generic[V]):
 class TransformationCache:
     """The transformations of one middleware: *local* ones, those under way (*flights*) and the *shared* cache, if any.
 
-    Raises `ConfigError` for an address of Redis that cannot be used and `MissingExtra` without the ``redis`` package.
+    Raises `ConfigError` for an address of Redis that cannot be used and `MissingExtra` without the
+    ``redis`` package.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -89,8 +90,9 @@ class TransformationCache:
     def change(self, settings: Settings) -> None:
         """Go on under other *settings* with what is remembered and under way.
 
-        Another Redis, or the same reached another way, takes the place of the one before; questions that are being
-        answered end with that. Raises as the constructor does, and has changed nothing then.
+        Another Redis, or the same reached another way, takes the place of the one before; questions
+        that are being answered end with that. Raises as the constructor does, and has changed
+        nothing then.
         """
         options = _redis_options(settings)
         with self._lock.free:
@@ -137,9 +139,11 @@ def _connect_redis(settings: Settings) -> RedisCache | None:
 
     return RedisCache(
         options.redis_url,
-        # A little less than a question waits, which then hears of a failure before it asks Redis again.
+        # A little less than a question waits, which then hears of a failure before it asks Redis
+        # again.
         timeout=0.8 * options.redis_timeout_ms / 1e3,
         ttl_seconds=options.ttl_seconds,
-        # It must never cost more than one wait: the first failure is enough, whatever the model is granted.
+        # It must never cost more than one wait: the first failure is enough, whatever the model is
+        # granted.
         breaker=Breaker(1, settings.breaker.seconds),
     )

@@ -1,6 +1,7 @@
 """A circuit breaker: a service that fails again and again is not asked for a while (Nygard, Release It!, 2007).
 
-While the breaker lets no call through, `GovernedModel` raises `ModelError` with the reason ``circuit_open``.
+While the breaker lets no call through, `GovernedModel` raises `ModelError` with the reason
+``circuit_open``.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class _Result(Enum):
 class Attempt:
     """One call that a `Breaker` let through; whoever makes it reports how it ended, of which the first report counts.
 
-    *is_probe* says that it is the one that tries a half-open breaker, *has_time* that being late is a failure. *pauses*
-    is how often the service had asked for a pause when the call began.
+    *is_probe* says that it is the one that tries a half-open breaker, *has_time* that being late is
+    a failure. *pauses* is how often the service had asked for a pause when the call began.
     """
 
     __slots__ = ("_breaker", "has_time", "is_over", "is_probe", "pauses")
@@ -80,16 +81,17 @@ class Attempt:
 class Breaker:
     """Opens after *failures* calls in a row that failed, for *seconds*; then one call at a time tries.
 
-    If that one succeeds the breaker closes, if it fails it opens for *seconds* again, and if it was given up the next
-    one tries. A call that is still under way when its time is over is late then and there, so one that hangs for ever
-    counts too. With 0 *failures* it never opens.
+    If that one succeeds the breaker closes, if it fails it opens for *seconds* again, and if it was
+    given up the next one tries. A call that is still under way when its time is over is late then
+    and there, so one that hangs for ever counts too. With 0 *failures* it never opens.
 
-    A failure for which the service names a pause (Retry-After) opens the breaker for that pause, and no longer unless
-    it is the last of *failures*. A service that names a pause is there, so after the pause nobody has to try first.
-    All calls that were under way when a pause began count as one failure if they are told to wait as well.
+    A failure for which the service names a pause (Retry-After) opens the breaker for that pause,
+    and no longer unless it is the last of *failures*. A service that names a pause is there, so
+    after the pause nobody has to try first. All calls that were under way when a pause began count
+    as one failure if they are told to wait as well.
 
-    Where it has a *name*, that it opened and that it closed again are logged, a warning each; the tries between are
-    not. Thread-safe; a forked process begins with nothing under way.
+    Where it has a *name*, that it opened and that it closed again are logged, a warning each; the
+    tries between are not. Thread-safe; a forked process begins with nothing under way.
     """
 
     def __init__(
@@ -106,9 +108,11 @@ class Breaker:
         self._seconds = seconds
         self._clock = clock
         self._failures_in_row = 0
-        # The state is derived from this and the clock: closed without it, open before it, half-open from then on.
+        # The state is derived from this and the clock: closed without it, open before it, half-open
+        # from then on.
         self._open_until: float | None = None
-        # The pause that the service asked for is held beside that state: it opens the breaker and leaves no probe.
+        # The pause that the service asked for is held beside that state: it opens the breaker and
+        # leaves no probe.
         self._pause_until = float("-inf")
         self._pauses = 0
         self._is_told = False
@@ -151,8 +155,8 @@ class Breaker:
     def attempt(self, until: float = NEVER, *, has_time: bool = True) -> Attempt | None:
         """Returns an `Attempt` where a call may be made now, else ``None``.
 
-        *until* is when the call is late (monotonic clock). Where it never *has_time* enough, that it is late says
-        nothing; it may still fail.
+        *until* is when the call is late (monotonic clock). Where it never *has_time* enough, that
+        it is late says nothing; it may still fail.
         """
         attempt = None
         with self._lock:

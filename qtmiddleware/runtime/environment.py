@@ -19,7 +19,8 @@ _CREDENTIALS: Final = re.compile(r"//[^/\s]*@")
 def copy_environment(needed: Collection[str] = ()) -> dict[str, str]:
     """Return the environment without secrets, apart from the variables that are *needed*.
 
-    A secret is a variable whose name says so, or whose value is a key or an address with a name or password in it.
+    A secret is a variable whose name says so, or whose value is a key or an address with a name or
+    password in it.
     """
     return {
         name: value

@@ -20,7 +20,8 @@ def read_parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(fn).parameters
     except NameError:
-        # From Python 3.14 on annotations run when they are read, and may name what only type checkers import.
+        # From Python 3.14 on annotations run when they are read, and may name what only type
+        # checkers import.
         if sys.version_info >= (3, 14):
             from annotationlib import Format
 

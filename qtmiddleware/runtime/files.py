@@ -29,7 +29,8 @@ def make_private_folders(folder: Path) -> None:
         make_private_folders(folder.parent)
         folder.mkdir(PRIVATE_FOLDER, exist_ok=True)
     except OSError:
-        # It is there, or in a place that cannot be written and has it: systems differ in which of it they say.
+        # It is there, or in a place that cannot be written and has it: systems differ in which of
+        # it they say.
         if not folder.is_dir():
             raise
 
@@ -42,8 +43,9 @@ def private_opener(path: str, flags: int) -> int:
 def read_own_file(path: Path, most: int) -> bytes:
     """The bytes of a file that nobody but this account can have written, at most *most*.
 
-    Raises `OSError`, also for a link, for what is no file, for one of another account or one that others may write to,
-    and for one that is larger. Windows has neither that owner nor those permissions, so there they are not looked at.
+    Raises `OSError`, also for a link, for what is no file, for one of another account or one that
+    others may write to, and for one that is larger. Windows has neither that owner nor those
+    permissions, so there they are not looked at.
     """
     with open_document(path, follow_link=False) as file:
         found = os.fstat(file.fileno())
@@ -87,9 +89,9 @@ def refuse_link(path: Path) -> None:
 def check_link(path: Path) -> Path:
     """The real path of the file at *path*; raises `OSError` for a link or an empty file that others may have planted.
 
-    That is a link to nothing, to an empty file, or of another account (root aside), and an empty file of another
-    account, who would read what is put there. An index may lie behind a link, on another disk perhaps; but nothing is
-    laid out where a planted one leads.
+    That is a link to nothing, to an empty file, or of another account (root aside), and an empty
+    file of another account, who would read what is put there. An index may lie behind a link, on
+    another disk perhaps; but nothing is laid out where a planted one leads.
     """
     if not path.is_symlink():
         if path.is_file() and not path.stat().st_size and not _is_ours(path):
@@ -117,9 +119,9 @@ def open_itself(path: Path, flags: int) -> int:
 def append_line(path: Path, line: bytes) -> None:
     """Append *line* and a line break in one write, so that the lines of several threads and processes never mix.
 
-    A file that is missing is made for its owner alone, a folder is not; a file that is there keeps its permissions.
-    After a line that was left unfinished a new one is begun. Raises `OSError`, also for a link and where the disk was
-    full in the middle.
+    A file that is missing is made for its owner alone, a folder is not; a file that is there keeps
+    its permissions. After a line that was left unfinished a new one is begun. Raises `OSError`,
+    also for a link and where the disk was full in the middle.
     """
     data = line + b"\n"
     descriptor = open_itself(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
@@ -138,12 +140,14 @@ def append_line(path: Path, line: bytes) -> None:
 def replace_file(path: Path, data: bytes | Iterable[bytes]) -> None:
     """Put *data*, or its pieces, at *path* whole: readers see the old file or the new one, a crash leaves the old one.
 
-    A new file is as readable as the umask has it, for what is written so is meant to be shared; one that is replaced
-    hands on its permissions. What is no file is never replaced. Raises `OSError`, also for a link.
+    A new file is as readable as the umask has it, for what is written so is meant to be shared; one
+    that is replaced hands on its permissions. What is no file is never replaced. Raises `OSError`,
+    also for a link.
     """
     refuse_link(path)
     mode = _read_mode(path)
-    # A name nobody can guess, which must be new: a file or link that was planted there would be refused.
+    # A name nobody can guess, which must be new: a file or link that was planted there would be
+    # refused.
     draft = path.with_name(f".{secrets.token_hex(8)}.tmp")
     descriptor = os.open(
         draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else PRIVATE

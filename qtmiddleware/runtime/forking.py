@@ -36,9 +36,9 @@ if hasattr(os, "register_at_fork"):
 class ForkLock:
     """A lock that a forked process finds free, whoever held it in the parent: ``with self._lock.free:``.
 
-    The lock itself and no wrapper of it, because only that cannot be interrupted between being taken and being given
-    back. Another one from when gevent has put its own locks in place: one of before would stop all greenlets for good
-    where a second one waits for it.
+    The lock itself and no wrapper of it, because only that cannot be interrupted between being
+    taken and being given back. Another one from when gevent has put its own locks in place: one of
+    before would stop all greenlets for good where a second one waits for it.
     """
 
     __slots__ = ("__weakref__", "_kind", "_lock")
@@ -67,9 +67,9 @@ class ForkLock:
 class Draining:
     """Counts the calls inside a resource: ``with self.in_use:``; after `retire`, *close* follows the last of them.
 
-    Connection draining: a call that begins later is let in, and *close* follows it again, so what is closed must be
-    able to open anew. *close* must wait for nothing, since it holds up whoever comes. Thread-safe; a forked process
-    begins without calls.
+    Connection draining: a call that begins later is let in, and *close* follows it again, so what
+    is closed must be able to open anew. *close* must wait for nothing, since it holds up whoever
+    comes. Thread-safe; a forked process begins without calls.
     """
 
     __slots__ = ("__weakref__", "_calls", "_close", "_is_retired", "_lock")
@@ -83,7 +83,8 @@ class Draining:
     def renew(self) -> None:
         """Forget the calls: they are the parent's."""
         self._calls = 0
-        # A generator inside may be thrown away, and so left, by a collection of garbage that begins under the lock.
+        # A generator inside may be thrown away, and so left, by a collection of garbage that begins
+        # under the lock.
         self._lock = threading.RLock()
 
     def __enter__(self) -> None:

@@ -27,9 +27,10 @@ _OF_LOGGING: Final = frozenset({"exc_info", "stack_info", "stacklevel", "extra"}
 class SafeLogger(logging.LoggerAdapter[logging.Logger]):
     """A logger that drops what its handlers and filters raise, as a record is worth no answer.
 
-    What a record tells is said for programs too: all arguments by name that `logging` does not know are the record's
-    attribute ``qtm``, one dictionary, in which no name can be that of an attribute of `logging`. Its ``event`` says
-    what happened; plain values alone, and no text of a query, passage or reply.
+    What a record tells is said for programs too: all arguments by name that `logging` does not know
+    are the record's attribute ``qtm``, one dictionary, in which no name can be that of an attribute
+    of `logging`. Its ``event`` says what happened; plain values alone, and no text of a query,
+    passage or reply.
     """
 
     def process(
@@ -82,8 +83,8 @@ def times(count: int) -> str:
 class LogSampler:
     """At most one record of each kind in *seconds*; the next one says how many were left out since.
 
-    The last count of a kind is logged by whichever call comes first after its time, or by `flush`, so that none is
-    lost. Thread-safe; a forked process begins with nothing counted.
+    The last count of a kind is logged by whichever call comes first after its time, or by `flush`,
+    so that none is lost. Thread-safe; a forked process begins with nothing counted.
     """
 
     def __init__(
@@ -114,10 +115,11 @@ class LogSampler:
     ) -> None:
         """Log that *what* happened, in the words *said* if given, with those of *kinds* that a record is due for.
 
-        *details* say more of a kind, in the words of this package alone, and do not tell one kind from another.
-        The record's attribute ``degradation`` is *what*, by which handlers can tell such records from others. Its
-        ``qtm`` holds *about*, *what* as the event, and ``counts``: how often each kind happened since its last record,
-        this time included, so that the counts of all records add up to how often it did.
+        *details* say more of a kind, in the words of this package alone, and do not tell one kind
+        from another. The record's attribute ``degradation`` is *what*, by which handlers can tell
+        such records from others. Its ``qtm`` holds *about*, *what* as the event, and ``counts``:
+        how often each kind happened since its last record, this time included, so that the counts
+        of all records add up to how often it did.
         """
         kinds = tuple(dict.fromkeys(kinds))
         if not kinds and not self._kinds:
@@ -182,7 +184,10 @@ class LogSampler:
                 what,
                 kind,
                 count,
-                f"{what} {times(count).replace(' ', ' more ')} in the last {now - since:.0f} s: {kind}",
+                (
+                    f"{what} {times(count).replace(' ', ' more ')} in the last {now - since:.0f} s:"
+                    f" {kind}"
+                ),
             )
             for what, kind, since, count in counts
             if count
@@ -198,7 +203,8 @@ def _add_detail(kind: str, text: str, details: Mapping[str, str]) -> str:
 class Outage:
     """Says when to log that something fails, and that it works again: one record each, none in between.
 
-    Where it comes and goes, at most one outage in *seconds* is logged, and the others are counted. Thread-safe.
+    Where it comes and goes, at most one outage in *seconds* is logged, and the others are counted.
+    Thread-safe.
     """
 
     def __init__(

@@ -21,8 +21,9 @@ def map_as_done(
 ) -> Iterator[R]:
     """What *call* returns for each of *items*, as it is done; at most *limit* of them are under way.
 
-    *items* are taken in the caller's thread, and *call* is performed in threads of *bulkhead*. What either raises is
-    raised here, and ends it; nobody waits for what is under way then, or when this is closed.
+    *items* are taken in the caller's thread, and *call* is performed in threads of *bulkhead*. What
+    either raises is raised here, and ends it; nobody waits for what is under way then, or when this
+    is closed.
     """
     done: SimpleQueue[Future[R]] = SimpleQueue()
     under_way = 0

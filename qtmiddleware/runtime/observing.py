@@ -61,7 +61,8 @@ class _Guarded:
 class Observation:
     """One operation, told to observers when it starts and, once, when it ends; a context manager for what it does.
 
-    Without observers nothing is made or told. Where it has none of its own, *operation* is the ground others stand on.
+    Without observers nothing is made or told. Where it has none of its own, *operation* is the
+    ground others stand on.
     """
 
     __slots__ = ("_began", "_observers", "_result", "_running", "operation")
@@ -137,7 +138,8 @@ NOT_OBSERVED: Final = Observation()
 def describe_model(model: Any) -> dict[str, Any]:
     """Return the fields of an `Operation` that say which language model, embedder or reranker is asked, and where.
 
-    A function of the user's has the name of a function, not that of a model, and says so by an empty ``model_name``.
+    A function of the user's has the name of a function, not that of a model, and says so by an
+    empty ``model_name``.
     """
     name = getattr(model, "model_name", None)
     named = {
@@ -158,7 +160,8 @@ def observe(observers: Sequence[Observer]) -> Observation:
 
 
 def _read_outcome(error: BaseException) -> Ending:
-    # asyncio's cancellation, an interrupt, and the end of a flow or stream that is closed are no `Exception`.
+    # asyncio's cancellation, an interrupt, and the end of a flow or stream that is closed are no
+    # `Exception`.
     reason = _read_reason(error)
     if reason == "cancelled" or not isinstance(error, Exception):
         return "cancelled"
@@ -192,7 +195,7 @@ def _count(result: Any) -> dict[str, int]:
     return {"input_tokens": read} if read else {}
 
 
-# --- hooks --------------------------------------------------------------------------------------------------------
+# --- hooks ----------------------------------------------------------------------------------------
 
 HOOK_SECONDS: Final = 1.0
 """How long a hook is waited for, where it is awaited or runs in a thread of ours."""
@@ -249,7 +252,8 @@ def tell(hook: RetrievalHook, retrieval: Retrieval) -> None:
 async def atell(hook: RetrievalHook, retrieval: Retrieval, bulkhead: Bulkhead) -> None:
     """`tell` without blocking the running loop: a plain hook runs in a thread of *bulkhead*.
 
-    Neither kind is waited for longer than `HOOK_SECONDS`. Raises `ModelError` "overloaded" where no thread is free.
+    Neither kind is waited for longer than `HOOK_SECONDS`. Raises `ModelError` "overloaded" where no
+    thread is free.
     """
 
     async def call() -> None:

@@ -1,13 +1,15 @@
 """One pace for all who ask a service: how many calls are under way, and when none is begun.
 
-Additive increase, multiplicative decrease (Chiu and Jain, 1989): a sign of overload halves the calls under way, once
-per episode, and pauses all; as many answers as are under way add one again. Signs of overload are
+Additive increase, multiplicative decrease (Chiu and Jain, 1989): a sign of overload halves the
+calls under way, once per episode, and pauses all; as many answers as are under way add one again.
+Signs of overload are
 
 - a rate limit, or any failure with which the service names a pause (Retry-After),
 - `SEVERAL` outages or timeouts without an answer between them.
 
-Nobody asks before the time that the service names or, if it names none, before a pause that doubles until something is
-answered. A lone outage or timeout says nothing about the load: its own call waits a little, and the others go on.
+Nobody asks before the time that the service names or, if it names none, before a pause that doubles
+until something is answered. A lone outage or timeout says nothing about the load: its own call
+waits a little, and the others go on.
 """
 
 from __future__ import annotations
@@ -54,9 +56,10 @@ class _Failure(Enum):
 class Pace:
     """At most *concurrency* calls at once, fewer if the service is overloaded, none while it asks for a pause.
 
-    `perform` asks again what failed and may pass (rate limits, outages, an open circuit breaker, a budget a minute), so
-    that nobody sees it, for *patience* seconds without any answer. Then everything is stopped, and so it is if the key
-    is refused, a budget is spent, or nothing is ever answered: *error* says why. Thread-safe.
+    `perform` asks again what failed and may pass (rate limits, outages, an open circuit breaker, a
+    budget a minute), so that nobody sees it, for *patience* seconds without any answer. Then
+    everything is stopped, and so it is if the key is refused, a budget is spent, or nothing is ever
+    answered: *error* says why. Thread-safe.
     """
 
     def __init__(

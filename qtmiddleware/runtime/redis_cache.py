@@ -30,13 +30,15 @@ _SLACK: Final = 0.1
 class RedisCache:
     """Transformations in Redis, each for *ttl_seconds*: what one process asked the model for, the others read.
 
-    *url* is ``redis://host:6379/0``, ``rediss://`` for TLS (options that begin with ``ssl_`` may follow, as
-    ``?ssl_ca_certs=ca.pem``) or ``unix:///path?db=0``; user and password are read from ``REDIS_USERNAME`` and
-    ``REDIS_PASSWORD``. No wait for Redis is longer than *timeout* seconds, nothing is tried twice, and after failures
-    *breaker* lets no call through for a while; without Redis every process works as if it were alone. Raises
-    `ConfigError` for an address that cannot be used and `MissingExtra` without the ``redis`` package; its methods
-    never raise. Connects on first use. Thread-safe; a forked process has connections of its own. *was_reached* is
-    whether Redis answered when it was last asked, ``None`` before that; *where* is host and port, or the socket's path.
+    *url* is ``redis://host:6379/0``, ``rediss://`` for TLS (options that begin with ``ssl_`` may
+    follow, as ``?ssl_ca_certs=ca.pem``) or ``unix:///path?db=0``; user and password are read from
+    ``REDIS_USERNAME`` and ``REDIS_PASSWORD``. No wait for Redis is longer than *timeout* seconds,
+    nothing is tried twice, and after failures
+    *breaker* lets no call through for a while; without Redis every process works as if it were
+    alone. Raises `ConfigError` for an address that cannot be used and `MissingExtra` without the
+    ``redis`` package; its methods never raise. Connects on first use. Thread-safe; a forked process
+    has connections of its own. *was_reached* is whether Redis answered when it was last asked,
+    ``None`` before that; *where* is host and port, or the socket's path.
     """
 
     def __init__(self, url: str, *, timeout: float, ttl_seconds: int, breaker: Breaker) -> None:
@@ -67,7 +69,8 @@ class RedisCache:
     def get(self, key: str, accepts: Callable[[Transformation], bool]) -> Transformation | None:
         """The transformation under *key*; ``None`` where there is none or Redis fails.
 
-        A value that cannot be read, or that *accepts* refuses, counts as none and is overwritten by the next `put`.
+        A value that cannot be read, or that *accepts* refuses, counts as none and is overwritten by
+        the next `put`.
         """
         name = _name(key)
 
@@ -114,7 +117,8 @@ class RedisCache:
 
     def _call(self, command: Callable[[], Any]) -> Any:
         """The reply to *command*; ``None`` where there is none in time, or Redis is left alone."""
-        # More calls at once than connections wait for one another: that is our own haste and no failure of Redis.
+        # More calls at once than connections wait for one another: that is our own haste and no
+        # failure of Redis.
         if self.rest or not self._places.acquire(timeout=self._timeout):
             return None
         try:
@@ -171,7 +175,8 @@ def _name(key: str) -> str:
 def encode(transformation: Transformation) -> bytes | None:
     """*transformation* as compact JSON of what is not empty; ``None`` where it is beyond what `decode` reads.
 
-    UTF-8 with lone surrogates written as they are: as JSON escapes two of them would come back as one character.
+    UTF-8 with lone surrogates written as they are: as JSON escapes two of them would come back as
+    one character.
     """
     held: dict[str, Any] = {"v": FORMAT}
     for name in (*TEXT_FIELDS, "notes"):
@@ -220,7 +225,8 @@ def _read_fields(held: Any) -> Transformation | None:
         _are_texts(note) and len(note) == 2 for note in notes
     ):
         return None
-    # The format's number and unknown names are not looked at: written again, they would be other bytes.
+    # The format's number and unknown names are not looked at: written again, they would be other
+    # bytes.
     return Transformation(**texts, notes=tuple((field, what) for field, what in notes))
 
 

@@ -16,7 +16,8 @@ from qtmiddleware.runtime.forking import renew_after_fork
 class Flight:
     """One piece of work under way, whose leader is to be done by *until* (monotonic clock).
 
-    *result* is what the followers get: ``None`` where the leader gave up, so that one of them may lead.
+    *result* is what the followers get: ``None`` where the leader gave up, so that one of them may
+    lead.
     """
 
     __slots__ = ("result", "until")
@@ -31,8 +32,9 @@ class Flight:
 class Role(Enum):
     """What `SingleFlight.join` makes of its caller.
 
-    ``LEADER`` does the work and calls `SingleFlight.land`. ``FOLLOWER`` waits for the leader's result. ``NESTED`` is
-    called by the leader itself, as where a wrapped function calls another one: it must not wait for its caller.
+    ``LEADER`` does the work and calls `SingleFlight.land`. ``FOLLOWER`` waits for the leader's
+    result. ``NESTED`` is called by the leader itself, as where a wrapped function calls another
+    one: it must not wait for its caller.
     """
 
     LEADER = "leader"
@@ -59,7 +61,8 @@ class SingleFlight:
     def join(self, key: Hashable, until: float) -> tuple[Role, Flight]:
         """The flight of *key* and the caller's role in it; a leader must let it land by *until* (monotonic clock).
 
-        A flight whose leader is overdue is not joined: an event loop that was stopped never ends what ran in it.
+        A flight whose leader is overdue is not joined: an event loop that was stopped never ends
+        what ran in it.
         """
         with self._lock:
             flight = self._by_key.get(key)

@@ -1,7 +1,7 @@
 """The steps a flow yields, and who performs them.
 
-A flow is a generator: it yields a step and is sent what came of it. The drivers perform flows, one with threads, one
-with asyncio.
+A flow is a generator: it yields a step and is sent what came of it. The drivers perform flows, one
+with threads, one with asyncio.
 """
 
 from __future__ import annotations
@@ -34,14 +34,17 @@ class Search(_Leaf):
     """Search for one text. Performed by the wrapped function; answers its response, whatever that is.
 
     *text* ``None`` is the caller's own call as it was made, for what is no text.
-    *top_k* is how many passages to ask for, ``None`` for what the caller's own call says; *may_narrow* lets a function
-    that refuses so many be asked as the caller asked. *vector* stands in for the text where it was embedded before.
-    With *fields* a document search looks for the text in these fields by words, in place of the caller's own clauses.
-    *kind* is what the text is to the question, and *weight* that in the fusion; both are for observers.
+    *top_k* is how many passages to ask for, ``None`` for what the caller's own call says;
+    *may_narrow* lets a function that refuses so many be asked as the caller asked. *vector* stands
+    in for the text where it was embedded before. With *fields* a document search looks for the text
+    in these fields by words, in place of the caller's own clauses.
+    *kind* is what the text is to the question, and *weight* that in the fusion; both are for
+    observers.
 
-    Who performs the step writes down how long the text took to embed, how many *calls* of the function were begun
-    (`Searching` counts them), whether the function refused an earlier form of the call
-    (*was_refused*), the *initial* lists that the response was merged from, and the read units of each request.
+    Who performs the step writes down how long the text took to embed, how many *calls* of the
+    function were begun (`Searching` counts them), whether the function refused an earlier form of
+    the call (*was_refused*), the *initial* lists that the response was merged from, and the read
+    units of each request.
     """
 
     text: str | None
@@ -126,8 +129,8 @@ class Together:
 class Beside:
     """Perform *search* in the caller's own thread or task, and *flow* beside it; at most *limit* steps run at once.
 
-    Answers two outcomes: of the search, however long it takes, and of the flow. If the search fails, the flow is given
-    up and its outcome is late.
+    Answers two outcomes: of the search, however long it takes, and of the flow. If the search
+    fails, the flow is given up and its outcome is late.
     """
 
     search: Search
@@ -139,8 +142,8 @@ class Beside:
 class Outcome:
     """What came of one step: a *value*, or the *error* that was raised, or neither where it was *late*.
 
-    *began* is when it began, on the clock of `time.perf_counter`, and *seconds* is how long it took, or how long a late
-    one was waited for.
+    *began* is when it began, on the clock of `time.perf_counter`, and *seconds* is how long it
+    took, or how long a late one was waited for.
     """
 
     value: Any = None
@@ -178,7 +181,8 @@ Flow = Generator["Step", Any, T]
 class Performer(Protocol):
     """What performs the steps of one call: the wrapped function, the embedding and the model.
 
-    *native_async* says that `asearch` and `aembed` may be awaited; otherwise the plain ones are called in threads.
+    *native_async* says that `asearch` and `aembed` may be awaited; otherwise the plain ones are
+    called in threads.
     """
 
     @property
@@ -239,8 +243,9 @@ def gather_flows(
 ) -> Flow[list[T]]:
     """The results of *flows* in their order; the steps that they yield at the same time are performed together.
 
-    Nothing is waited for beyond *deadline*: a step that is late comes back so in a `Together` and raises `TimeoutError`
-    where it stands alone. What one flow raises is raised here, and the others are closed. None of *flows* may yield a
+    Nothing is waited for beyond *deadline*: a step that is late comes back so in a `Together` and
+    raises `TimeoutError` where it stands alone. What one flow raises is raised here, and the others
+    are closed. None of *flows* may yield a
     `Beside`: what they yield is performed in step.
     """
     latest = NEVER if deadline is None else deadline.at

@@ -1,8 +1,9 @@
 """Daemon threads shared by all flows, and a bulkhead that limits how many one middleware may hold.
 
-A thread that is inside somebody else's call cannot be stopped; when its time is over nobody waits for it any more. The
-threads are daemons because a call that hangs must not keep the interpreter from ending: with one that sleeps for 8 s
-under way a process ends after 8.1 s on `ThreadPoolExecutor` and after 8.3 s on `anyio.to_thread`, and at once here.
+A thread that is inside somebody else's call cannot be stopped; when its time is over nobody waits
+for it any more. The threads are daemons because a call that hangs must not keep the interpreter
+from ending: with one that sleeps for 8 s under way a process ends after 8.1 s on
+`ThreadPoolExecutor` and after 8.3 s on `anyio.to_thread`, and at once here.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ def _is_ending() -> bool:
 class Threads:
     """A pool of daemon threads that start when none is idle and end when idle: no task waits for another one.
 
-    What they wait with is looked up when it is made: gevent puts greenlets and queues of its own in place of threads
-    and theirs, at times after this module was loaded, and one queue of before would stop them all.
+    What they wait with is looked up when it is made: gevent puts greenlets and queues of its own in
+    place of threads and theirs, at times after this module was loaded, and one queue of before
+    would stop them all.
     """
 
     def __init__(self) -> None:
@@ -73,7 +75,8 @@ class Threads:
                     return True
                 tasks.put(None)
         tasks = queue.SimpleQueue()
-        # Not as an argument: a thread keeps those as long as it lives, with all that its first task found.
+        # Not as an argument: a thread keeps those as long as it lives, with all that its first task
+        # found.
         tasks.put(task)
         try:
             threading.Thread(
@@ -86,7 +89,8 @@ class Threads:
     def _work(self, tasks: queue.SimpleQueue[Callable[[], None] | None]) -> None:
         task = tasks.get()
         while task is not None:
-            # A task answers for its own errors; whatever escapes it must not cost the pool a thread.
+            # A task answers for its own errors; whatever escapes it must not cost the pool a
+            # thread.
             with suppress(BaseException):
                 task()
             del task  # An idle thread keeps nothing alive.
@@ -97,7 +101,8 @@ class Threads:
                 try:
                     self._idle.remove(tasks)
                 except ValueError:
-                    # Somebody has counted on this thread in the meantime: their task is about to arrive.
+                    # Somebody has counted on this thread in the meantime: their task is about to
+                    # arrive.
                     task = tasks.get()
                 else:
                     return
@@ -109,10 +114,10 @@ _threads: Final = Threads()
 class Bulkhead:
     """At most *limit* threads at a time for the work of one middleware (Nygard, Release It!, 2007).
 
-    A call that finds none free is refused at once, since a queue behind calls that hang never moves. Logs a warning
-    when that begins, and when half of the threads are free again; *refused* counts such calls. *in_use* is how many
-    threads are taken now, *given_up* how many calls were left running because they were late. Thread-safe; a forked
-    process begins with all threads free.
+    A call that finds none free is refused at once, since a queue behind calls that hang never
+    moves. Logs a warning when that begins, and when half of the threads are free again; *refused*
+    counts such calls. *in_use* is how many threads are taken now, *given_up* how many calls were
+    left running because they were late. Thread-safe; a forked process begins with all threads free.
     """
 
     def __init__(self, limit: int = MAX_THREADS) -> None:
@@ -147,7 +152,8 @@ class Bulkhead:
         if _is_ending():
             work()
             return
-        # The system gives no more threads. Nothing of ours may be performed in an event loop instead.
+        # The system gives no more threads. Nothing of ours may be performed in an event loop
+        # instead.
         self._release()
         raise self._refusal()
 
@@ -195,8 +201,9 @@ _bulkhead: Final[ContextVar[Bulkhead | None]] = ContextVar("bulkhead", default=N
 def context_within(bulkhead: Bulkhead) -> Context:
     """A copy of the caller's context in which `in_thread` takes threads of *bulkhead*.
 
-    In the caller's own context it is bound by none from here on, not even where a search that another middleware makes
-    beside its original has called us: what is performed there is an original search.
+    In the caller's own context it is bound by none from here on, not even where a search that
+    another middleware makes beside its original has called us: what is performed there is an
+    original search.
     """
     context = copy_context()
     context.run(_bulkhead.set, bulkhead)
@@ -222,8 +229,9 @@ def _settle(future: asyncio.Future[T], value: T | None, error: BaseException | N
 async def in_thread(call: Callable[[], T], bulkhead: Bulkhead | None = None) -> T:
     """Await the result of *call*, performed in a thread of ours: the loop's default pool is small and not ours to fill.
 
-    An original search always gets a thread. What is performed beside it takes one of its middleware's `Bulkhead`, as
-    does what names a *bulkhead*; raises `ModelError` "overloaded" where none is free.
+    An original search always gets a thread. What is performed beside it takes one of its
+    middleware's `Bulkhead`, as does what names a *bulkhead*; raises `ModelError` "overloaded" where
+    none is free.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -262,8 +270,9 @@ async def in_thread(call: Callable[[], T], bulkhead: Bulkhead | None = None) -> 
 def call_all(calls: Sequence[Callable[[], T]], bulkhead: Bulkhead, limit: int) -> list[T]:
     """What each of *calls* returns, in their order, at most *limit* at once.
 
-    They are performed in the caller's thread and in threads of *bulkhead*, as far as that has any free. Raises what one
-    of them raises, and begins no other then; those under way end by themselves.
+    They are performed in the caller's thread and in threads of *bulkhead*, as far as that has any
+    free. Raises what one of them raises, and begins no other then; those under way end by
+    themselves.
     """
     waiting = deque(enumerate(calls))
     done: queue.SimpleQueue[tuple[int, T | None, BaseException | None]] = queue.SimpleQueue()

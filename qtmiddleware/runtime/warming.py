@@ -1,7 +1,7 @@
 """Loading what the first query needs, in threads beside whatever the process does meanwhile.
 
-Packages are imported once a process. One that is half imported when a process forks stays so in the child, since the
-thread that was at it is not there: every fork waits until the loading has ended.
+Packages are imported once a process. One that is half imported when a process forks stays so in the
+child, since the thread that was at it is not there: every fork waits until the loading has ended.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ _last_start = 0.0
 def load_in_background(load: Callable[[], None], rehearse: Callable[[], None]) -> None:
     """Perform *load*, which queries wait for, and then *rehearse*, in a thread; not at all where none can be had.
 
-    Both handle their own errors. The thread is no daemon: one that is stopped inside a package's native code can take
-    the ending interpreter down with it. So a process that ends at once waits until the thread has ended.
+    Both handle their own errors. The thread is no daemon: one that is stopped inside a package's
+    native code can take the ending interpreter down with it. So a process that ends at once waits
+    until the thread has ended.
     """
     loaded = threading.Event()
 

@@ -1,7 +1,7 @@
 """Prompts out of questions and transformations out of replies: everything about the language model but the model.
 
-Nothing here does I/O. Each transform of the catalogue has one file of its name in `prompts`: its instruction, the
-version of that and its reply fields.
+Nothing here does I/O. Each transform of the catalogue has one file of its name in `prompts`: its
+instruction, the version of that and its reply fields.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def build_prompts(
 ) -> tuple[Prompt, ...]:
     """Returns the prompts that the settings ask for: none for ``none``, three for ``all``, else one.
 
-    With a *history* each of them asks for the standalone form of the query too. *facts* are what a glossary says of it.
+    With a *history* each of them asks for the standalone form of the query too. *facts* are what a
+    glossary says of it.
     """
     row = settings.transform
     names = row.parts or ((row.name,) if row.fields else ())

@@ -15,8 +15,8 @@ from qtmiddleware.protocols import Prompt
 from qtmiddleware.transforms.prompt import as_data
 
 _RULE: Final = (
-    '"dates" in the user message holds today\'s date and what words that lean on it mean. You may write these dates '
-    "instead of, or beside, such words of the query; never guess another date."
+    '"dates" in the user message holds today\'s date and what words that lean on it mean. You may'
+    " write these dates instead of, or beside, such words of the query; never guess another date."
 )
 
 

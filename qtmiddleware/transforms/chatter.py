@@ -1,7 +1,8 @@
 """Sentences that are about the task instead of doing it: preambles, remarks, error messages and empty forms.
 
-Only openings that nobody would search for are named, in the word list of each language; what programs write in any
-language is named here. Where the user's own question uses the same words, they are no noise.
+Only openings that nobody would search for are named, in the word list of each language; what
+programs write in any language is named here. Where the user's own question uses the same words,
+they are no noise.
 """
 
 from __future__ import annotations
@@ -25,17 +26,22 @@ from qtmiddleware.preprocessing.text import (
 _QUERY: Final = r"(?:sub-?|search )?(?:query|queries|question|questions|prompt|request|input)"
 _EMPTY_FORMS: Final = (
     (
-        r"(?:null|none|n/?a|nil|nan|undefined|empty|unknown|not applicable|no change|unchanged|same|as above|string|"
+        r"(?:null|none|n/?a|nil|nan|undefined|empty|unknown|not applicable|no"
+        r" change|unchanged|same|as above|string|"
         r"text|your text here)[.!]?$"
     ),
     r"same as (?:the )?(?:original|query|above|input).{0,40}$",
     r"[<\[{][^<>\[\]{}]{0,80}[>\]}]$",
     rf"(?:first|second|third|fourth|fifth|another|next) {_QUERY}\)?$",
-    r"(?:the )?(?:rewritten|rephrased|broader|standalone|hypothetical|new) (?:query|question|passage|document)$",
+    (
+        r"(?:the )?(?:rewritten|rephrased|broader|standalone|hypothetical|new)"
+        r" (?:query|question|passage|document)$"
+    ),
     rf"(?:{_QUERY}|paraphrase|version|keyword|term) ?#?\d{{1,2}}$",
     r"error\**::|error\**:? ?$|error\*\*|traceback \(most recent",
     (
-        r"(?:\d{3} )?(?:internal server error|bad gateway|service unavailable|gateway time-?out|too many requests|"
+        r"(?:\d{3} )?(?:internal server error|bad gateway|service unavailable|gateway time-?out|too"
+        r" many requests|"
         r"rate limit exceeded)[.!]?$"
     ),
 )
@@ -79,8 +85,8 @@ def is_noise(text: str, query: str) -> bool:
 def strip_lead_in(text: str, query: str = "", *, is_passage: bool = False) -> str:
     """Returns *text* without a "Sure! Here is the rewritten query:" before it, in any language that has a word list.
 
-    Sentences of chatter go too where what follows is surely the text: it stands behind a colon, it asks for something
-    of *query*, or it is long enough for a passage.
+    Sentences of chatter go too where what follows is surely the text: it stands behind a colon, it
+    asks for something of *query*, or it is long enough for a passage.
     """
     match = _LEAD_IN.match(text)
     lead_in = match.group() if match else ""
@@ -103,9 +109,10 @@ def strip_lead_in(text: str, query: str = "", *, is_passage: bool = False) -> st
 def is_beside_the_point(text: str, shape: str, query: str, context: str) -> bool:
     """Whether *text* is a statement in words of talk that has no other word in common with *query* and its *context*.
 
-    None is judged that is longer than `STATEMENT_WORDS` for its *shape*, or where the user too writes in statements. A
-    passage answers in other words than the question, and a company says "we" and "you" in it, so of a passage only
-    words count that nobody uses but a model that speaks of itself or of its task.
+    None is judged that is longer than `STATEMENT_WORDS` for its *shape*, or where the user too
+    writes in statements. A passage answers in other words than the question, and a company says
+    "we" and "you" in it, so of a passage only words count that nobody uses but a model that speaks
+    of itself or of its task.
     """
     if not text.rstrip(_QUOTES).endswith(_STATED) or query.rstrip(_QUOTES).endswith(_STATED):
         return False
@@ -122,8 +129,9 @@ def is_beside_the_point(text: str, shape: str, query: str, context: str) -> bool
 def _guess_languages(text: str, shape: str, query: str) -> frozenset[str]:
     """The languages whose words of talk count in *text*.
 
-    A passage is in the language of *query*, and a model that does not write one may fall into English. A line without
-    any word of the question is suspect, so if nothing tells its language the words of all count.
+    A passage is in the language of *query*, and a model that does not write one may fall into
+    English. A line without any word of the question is suspect, so if nothing tells its language
+    the words of all count.
     """
     asked, given = detect_language(query), detect_language(text)
     if shape == "passage":
@@ -143,7 +151,8 @@ def find_chatter_end(text: str, query: str) -> int:
         after = stop.end() if stop else min(len(text), place + _SENTENCE_CHARS)
         keys = fold_words(text[place:after])
         start = _match_fillers(keys)
-        # A word may be a filler and the beginning of chatter: "sì, cerco ..." and "si potrebbe cercare ...".
+        # A word may be a filler and the beginning of chatter: "sì, cerco ..." and "si potrebbe
+        # cercare ...".
         if _is_chatter(keys[start:], query) or (start and _is_chatter(keys, query)):
             end = after
         elif not 0 < start == len(keys):

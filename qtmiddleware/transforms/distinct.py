@@ -12,14 +12,16 @@ from qtmiddleware.transforms.span_matching import is_negated
 NEAR: Final = 0.9
 """Token overlap (Jaccard) from which on two texts are taken for one."""
 
-# Words that hardly move an embedding. Question words are not among them: who and when ask for different things.
+# Words that hardly move an embedding. Question words are not among them: who and when ask for
+# different things.
 _LIGHT: Final = frozenset(
     """
     a an the is are was were be been being do does did have has had of to in on at by for with and or please
     der die das ein eine ist sind le la les un une des du est sont el los las una es son de en il lo gli o os as um uma
     """.split()  # noqa: SIM905
 )
-# Looked for from the beginning of a word alone, or a long word would be read from each of its letters.
+# Looked for from the beginning of a word alone, or a long word would be read from each of its
+# letters.
 _MARKED: Final = re.compile(
     r"(?<![^\s\"“”«»„?!,;])[^\s\"“”«»„?!,;]*(?:[\d_@#/\\+$]|::|\w\.\w|[a-z][A-Z]|\w-\w)[^\s\"“”«»„?!,;]*|\b[A-Z]{2,}\b"
 )
@@ -52,9 +54,9 @@ ORIGINAL: Final = -1
 def find_repeats(texts: Sequence[str], *, original: str) -> list[int | None]:
     """Returns for each of *texts* the index of the one before it that it repeats, `ORIGINAL`, or ``None``.
 
-    Near-duplicates are texts that differ in case, punctuation and light words alone, in the order of their words, or in
-    so little that their tokens overlap by `NEAR` or more. Texts that differ in a number, an identifier, a name or a
-    denial never are.
+    Near-duplicates are texts that differ in case, punctuation and light words alone, in the order
+    of their words, or in so little that their tokens overlap by `NEAR` or more. Texts that differ
+    in a number, an identifier, a name or a denial never are.
     """
     kept = [(ORIGINAL, _compare(original))]
     repeats: list[int | None] = []

@@ -38,11 +38,13 @@ def guard(
 ) -> Transformation:
     """Returns *transformation* without the texts that would search for something else than *query*.
 
-    *must_keep* holds the spans of *query* that carry its meaning, as (kind, text) with a kind of ``quote``,
-    ``identifier``, ``number``, ``negation``, ``name`` or ``url``. A standalone form, rewrite or paraphrase that lost
-    some gets them appended, or is dropped where that is most of them or a negation. Sub-queries have to hold them
-    together. A step-back may generalise and a hypothetical passage may say anything. A text in another script than
-    *query* is dropped, and one in English unless it *may_be_english*. A term that a text has in another form of the
+    *must_keep* holds the spans of *query* that carry its meaning, as (kind, text) with a kind of
+    ``quote``, ``identifier``, ``number``, ``negation``, ``name`` or ``url``. A standalone form,
+    rewrite or paraphrase that lost some gets them appended, or is dropped where that is most of
+    them or a negation. Sub-queries have to hold them together. A step-back may generalise and a
+    hypothetical passage may say anything. A text in another script than
+    *query* is dropped, and one in English unless it *may_be_english*. A term that a text has in
+    another form of the
     *facts* is kept. Every change is a note.
     """
     return _Guard(query, must_keep, may_be_english, facts).check(transformation)
@@ -152,7 +154,8 @@ class _Guard:
     def _describe(self, lost: Spans) -> str:
         """Which spans were lost, by kind and place in the query: ``number 12:16``; never their text.
 
-        In a conversation the query is the question's standalone form, but for what becomes of that form itself.
+        In a conversation the query is the question's standalone form, but for what becomes of that
+        form itself.
         """
         places = [
             (kind, _find_place(span, self.query), len(span)) for kind, span in lost[:MAX_REPAIRS]
@@ -191,9 +194,9 @@ def _append_spans(text: str, lost: Spans) -> str:
 def is_other_script(text: str, query: str) -> bool:
     """Whether *text* is in another script than *query*.
 
-    A text that mixes scripts passes where a fifth of its letters are of the query's script, or any if the query mixes
-    the same. A text in a script that is a part of the query passes too, unless that part is Latin: there it is the
-    technical terms.
+    A text that mixes scripts passes where a fifth of its letters are of the query's script, or any
+    if the query mixes the same. A text in a script that is a part of the query passes too, unless
+    that part is Latin: there it is the technical terms.
     """
     if text.isascii() and query.isascii():
         return False

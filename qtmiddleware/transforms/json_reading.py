@@ -1,8 +1,9 @@
 """JSON out of whatever a model wrote around it, into it, or left off its end.
 
-One reader for good and bad JSON. Every well-formed text is read as the standard says, because in it an unescaped quote
-always ends a string and is always followed by one of the marks looked for here; in a bad text the same rule tells a
-quote that ends a string from one that stands inside it. Time is linear in the text, nesting is bounded.
+One reader for good and bad JSON. Every well-formed text is read as the standard says, because in it
+an unescaped quote always ends a string and is always followed by one of the marks looked for here;
+in a bad text the same rule tells a quote that ends a string from one that stands inside it. Time is
+linear in the text, nesting is bounded.
 """
 
 from __future__ import annotations
@@ -30,14 +31,18 @@ _LITERAL: Final = re.compile(
 _LITERALS: Final = {"true": True, "True": True, "false": False, "False": False}
 # A string on another line.
 _BELOW: Final = rf"[^\S\n]*+\n\s*+[{_OPENERS}]"
-# What may follow the quote that ends a key, a member's value, an item and a text that is nothing but a string.
-# Possessive throughout: white space without end is read once.
+# What may follow the quote that ends a key, a member's value, an item and a text that is nothing
+# but a string. Possessive throughout: white space without end is read once.
 _AFTER: Final = {
     "key": r"(?=\s*+:)",
-    "member": rf"(?=\s*+(?:,\s*+(?:[{_OPENERS}}}\]]|//|[\w-]++\s*+:|\Z)|[}}\]]|//|\Z)|{_BELOW}"
-    rf"|\s++[{_OPENERS}]\w++[{_OPENERS}]\s*+:)",
-    "item": rf"(?=\s*+(?:,\s*+(?:[{_OPENERS}\[{{}}\]\d-]|//|null|true|false|None|True|False|\Z)|[}}\]]|//|\Z)"
-    rf"|{_BELOW})",
+    "member": (
+        rf"(?=\s*+(?:,\s*+(?:[{_OPENERS}}}\]]|//|[\w-]++\s*+:|\Z)|[}}\]]|//|\Z)|{_BELOW}"
+        rf"|\s++[{_OPENERS}]\w++[{_OPENERS}]\s*+:)"
+    ),
+    "item": (
+        rf"(?=\s*+(?:,\s*+(?:[{_OPENERS}\[{{}}\]\d-]|//|null|true|false|None|True|False|\Z)|[}}\]]|//|\Z)"
+        rf"|{_BELOW})"
+    ),
     "alone": r"(?=\s*+\Z)",
 }
 _ENDS: Final = {
@@ -128,7 +133,8 @@ class _Reader:
                     break
                 value = self.read_value("member", depth + 1)
             except _NotJson:
-                # What was complete before the mistake is kept; a text that went wrong at once was no JSON.
+                # What was complete before the mistake is kept; a text that went wrong at once was
+                # no JSON.
                 if not pairs:
                     raise
                 self.is_cut = True

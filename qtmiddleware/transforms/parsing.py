@@ -1,7 +1,7 @@
 """A model's reply, turned into the transformation that was asked for, or into the reason why there is none.
 
-One way: take the answer out of the reply, find the texts for each field in its JSON or its plain text, judge each text
-by the rules, and make the transformation of those that pass.
+One way: take the answer out of the reply, find the texts for each field in its JSON or its plain
+text, judge each text by the rules, and make the transformation of those that pass.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ _THOUGHT_CHARS: Final = 1_000_000
 _MESSAGES: Final = {
     "refused": "the model refused to transform the query",
     "empty": "the model's reply has nothing new to search for",
-    "truncated": "the model's reply was cut off before it held anything usable; raise llm.maxTokens",
+    "truncated": (
+        "the model's reply was cut off before it held anything usable; raise llm.maxTokens"
+    ),
     "unparsable": "the model's reply has none of the requested fields",
 }
 _REFUSAL: Final = "refusal"
@@ -71,7 +73,8 @@ _THOUGHT_END: Final = re.compile(
     r"|<\|channel\|>\s*final\s*<\|message\|>",
     re.IGNORECASE,
 )
-# White space is looked through from its beginning alone, or a run of it would be read from each of its places.
+# White space is looked through from its beginning alone, or a run of it would be read from each of
+# its places.
 _EDGE: Final = re.compile(r"^(?:\s|<\|\w+\|>|<s>)+|(?<!\s)\s*+(?:(?:<\|\w+\|>|</s>)\s*+){0,16}$")
 # The inside of an object whose braces are missing.
 _JSON_MEMBER: Final = re.compile(r"\s*\"\w{3,40}\"\s*:\s*[\"\[]")
@@ -88,8 +91,9 @@ _SCHEMA_KEYS: Final = {"type", "description", "properties", "items", "required"}
 class FieldTexts:
     """The texts a reply gives for each field, the likeliest first, before any of them is judged.
 
-    *named* are the fields that it names at all. It *is_refusal* where it says that it will not do the task, *is_cut*
-    where its end is missing, and *is_empty* where it, or one of the fields it names, holds nothing.
+    *named* are the fields that it names at all. It *is_refusal* where it says that it will not do
+    the task, *is_cut* where its end is missing, and *is_empty* where it, or one of the fields it
+    names, holds nothing.
     """
 
     texts: Mapping[str, list[str]] = field(default_factory=dict)
@@ -111,9 +115,10 @@ class _Choice:
 def parse(prompt: Prompt, reply: Reply) -> Transformation:
     """Returns what *reply* gives for the fields of *prompt*.
 
-    Reads JSON, whole or broken, and plain text; keeps what is complete. No refusal, remark, blank, duplicate or copy
-    of the query becomes a text to search for. At most 65,536 characters are read, in linear time. A reply that says
-    there is nothing to split, or that gives the query back as it is, gives an empty transformation with a note.
+    Reads JSON, whole or broken, and plain text; keeps what is complete. No refusal, remark, blank,
+    duplicate or copy of the query becomes a text to search for. At most 65,536 characters are read,
+    in linear time. A reply that says there is nothing to split, or that gives the query back as it
+    is, gives an empty transformation with a note.
 
     Raises `ModelError` with the reason ``refused``, ``empty``, ``truncated`` or ``unparsable``.
     """
@@ -161,8 +166,9 @@ def _find_answer(reply: Reply) -> tuple[str, bool]:
 def strip_thoughts(text: str) -> tuple[str, bool]:
     """Returns the answer in *text* without what a reasoning model says first, and whether *text* ended before that did.
 
-    Some models leave out the opening mark; a reply that begins as JSON is taken as the answer even so, for the mark may
-    stand in one of its texts. Of an enormous reply only the beginning is looked at.
+    Some models leave out the opening mark; a reply that begins as JSON is taken as the answer even
+    so, for the mark may stand in one of its texts. Of an enormous reply only the beginning is
+    looked at.
     """
     place = 0
     text = text[:_THOUGHT_CHARS]
@@ -216,8 +222,9 @@ def _find_plain_texts(prompt: Prompt, text: str, found: FieldTexts) -> FieldText
 def pick_texts(values: Sequence[JsonValue], text: str, fields: Sequence[ReplyField]) -> FieldTexts:
     """Returns what the JSON *values* in *text* give for *fields*, under whatever keys and in whatever shape.
 
-    A field that is given twice has its last value first, lists are joined. Texts under a name that says nothing
-    ("query", a bare list) go to the one field that was asked for, if nothing is there by its own name.
+    A field that is given twice has its last value first, lists are joined. Texts under a name that
+    says nothing ("query", a bare list) go to the one field that was asked for, if nothing is there
+    by its own name.
     """
     shapes: dict[str, str] = {it.name: it.shape for it in fields}
     texts: dict[str, list[str]] = {}

@@ -48,7 +48,8 @@ GENERIC: Final = "generic"
 _BULLET: Final = re.compile(r"[-*+•‣▪◦·–—]\s+")
 # The number of a list's item, which may be emphasised with its full stop or without.
 _NUMBER: Final = re.compile(
-    r"\(?\d{1,2}\\?[.)]\)?\s+|\(?\d{1,2}[.)](?=[\"“A-ZÀ-Þ])|\d{1,2}\s*[、．）]\s*|\d{1,2}:\s+|\[\d{1,2}\]\s+|"
+    r"\(?\d{1,2}\\?[.)]\)?\s+|\(?\d{1,2}[.)](?=[\"“A-ZÀ-Þ])|\d{1,2}\s*[、"
+    r"．）]\s*|\d{1,2}:\s+|\[\d{1,2}\]\s+|"
     r"\(?[a-h]\\?\)\s+|[①-⑳]\s*|Q\d{1,2}[.:)]\s+|\d\ufe0f?\u20e3\s*|"
     r"(?P<emphasis>(\*\*|__|\*|_)\(?(?:\d{1,2}\\?[.):]|[a-h]\\?[.)])\)?\2\s*|(\*\*|__|\*|_)\d{1,2}\3\\?[.):]\s+)"
 )
@@ -76,8 +77,8 @@ _QUOTES: Final = {
 def read_plain_text(text: str, fields: Sequence[ReplyField], query: str) -> dict[str, list[str]]:
     """Returns what the lines of *text* give for each field, the likeliest first.
 
-    Lines under a label that names a field are that field's. The others are for the one field that was asked for (the
-    standalone form aside), if nothing has its label.
+    Lines under a label that names a field are that field's. The others are for the one field that
+    was asked for (the standalone form aside), if nothing has its label.
     """
     labelled, loose = _split_sections(text, fields, query)
     main = [field for field in fields if field.name != "standalone"] or list(fields)
@@ -203,7 +204,8 @@ def _split_sections(
         label, rest = _read_label(line, query)
         name = find_field(label, fields) if label else ""
         if name == ASIDE:
-            # A remark with its label alone on a line goes on below; what is said behind the label ends there.
+            # A remark with its label alone on a line goes on below; what is said behind the label
+            # ends there.
             here = here if rest else []
         elif name in {field.name for field in fields}:
             here = labelled.setdefault(name, [])
@@ -218,7 +220,8 @@ def _split_sections(
 def _read_label(line: str, query: str) -> tuple[str, str]:
     """The label of *line* and what follows it: behind a colon, or nothing where the line is a heading."""
     heading = line.startswith(("#", "**"))
-    # Stars around a number or a label are marks; behind a label they may belong to the text, as in 2**3.
+    # Stars around a number or a label are marks; behind a label they may belong to the text, as in
+    # 2**3.
     end = min((place for colon in ":：" if (place := line.find(colon)) >= 0), default=len(line))
     after = line[end + 3 :] if line.startswith("**", end + 1) else line[end + 1 :]
     plain = (line[:end].replace("**", "") + line[end : end + 1] + after).lstrip("#> *")
@@ -251,7 +254,8 @@ def _arrange(lines: list[str], field: ReplyField) -> list[str]:
         return [part for part in split_items("\n".join(lines)) if part]
     if field.shape == "passage":
         return [" ".join(_strip_bold(line.lstrip("#> ")) for line in lines)]
-    # Where a model says more than the one line asked for, the line itself is the quoted one or the question.
+    # Where a model says more than the one line asked for, the line itself is the quoted one or the
+    # question.
     return sorted(
         lines,
         key=lambda line: (not _is_set_off(line), not line.rstrip('*"”').endswith(("?", "？", "؟"))),

@@ -18,7 +18,10 @@ MESSAGE_CHARS: Final = 1_000
 
 FAITHFUL: Final = (
     "Write in the language of the query.",
-    "Keep every name, number, date, identifier, quoted phrase and negation of the query; only mend plain typos.",
+    (
+        "Keep every name, number, date, identifier, quoted phrase and negation of the query; only"
+        " mend plain typos."
+    ),
     "Add no facts, names, numbers or dates of your own, and do not answer the query.",
 )
 """The rules for a text that stands in for the query itself."""
@@ -29,9 +32,10 @@ Facts = Sequence[tuple[str, Sequence[str]]]
 STANDALONE: Final = ReplyField(
     "standalone",
     "line",
-    "the query made understandable without the history: every pronoun, omission and hint at earlier messages is "
-    "replaced by the name it stands for (where several fit, the one spoken of last), nothing else is added or changed; "
-    "a query that names its own subject, as where a new topic begins, stays as it is",
+    "the query made understandable without the history: every pronoun, omission and hint at earlier"
+    " messages is replaced by the name it stands for (where several fit, the one spoken of last),"
+    " nothing else is added or changed; a query that names its own subject, as where a new topic"
+    " begins, stays as it is",
 )
 """The field every prompt of a conversation has first."""
 
@@ -52,8 +56,9 @@ _GLOSSARY: Final = (
 class Transform:
     """One way to transform a query.
 
-    *instruction* and *fields* are what the model is told and asked for under given settings, *rules* what it must
-    mind. *flavour* names what in *version* depends on settings. An *example* is one small query with the reply to it.
+    *instruction* and *fields* are what the model is told and asked for under given settings,
+    *rules* what it must mind. *flavour* names what in *version* depends on settings. An *example*
+    is one small query with the reply to it.
     """
 
     mode: str
@@ -116,11 +121,12 @@ def _write_system(
     parts.append("\n".join(f"- {rule}" for rule in transform.rules))
     if has_history and len(fields) > 1:
         parts.append(
-            "First resolve the query with the history; base every other field on that standalone form."
+            "First resolve the query with the history; base every other field on that standalone"
+            " form."
         )
     parts.append(
-        "Reply with one JSON object and nothing else (no code fence, quotes inside a text escaped), in the form "
-        f"{_describe_form(fields)}:\n"
+        "Reply with one JSON object and nothing else (no code fence, quotes inside a text"
+        f" escaped), in the form {_describe_form(fields)}:\n"
         + "\n".join(
             f"- {field.name} ({_describe_shape(field)}): {field.description}" for field in fields
         )
@@ -137,8 +143,8 @@ def _write_system(
 def select_recent(history: Sequence[Message], query: str, limit: int) -> tuple[Message, ...]:
     """Returns the last *limit* messages of a conversation, long ones cut.
 
-    Left out are blank messages, those of the system, and a last one that is *query* itself, which callers who pass
-    their whole list of messages include.
+    Left out are blank messages, those of the system, and a last one that is *query* itself, which
+    callers who pass their whole list of messages include.
     """
     turns = [turn for turn in history if turn.role != "system" and turn.content.strip()]
     if turns and turns[-1].role == "user" and turns[-1].content.strip() == query.strip():

@@ -33,14 +33,16 @@ _ASIDE: Final = re.compile(r"\s*[(\[]([^()\[\]]*)[)\]]$")
 _BRACKETS: Final = (")", "]")
 _COLONS: Final = (":", "：")
 
-# What a sub-query says that points to the answer of another, so that it cannot be searched on its own.
+# What a sub-query says that points to the answer of another, so that it cannot be searched on its
+# own.
 _STEP: Final = re.compile(
     r"(?<!\w)#\d\b"
     r"|\b(?:answers?|results?|response|output) (?:to|of|from|in) (?:the )?"
     r"(?:#|sub|step|q(?:uestion|uery)?\b|previous|first|second|above|\d)"
     r"|\b(?:step|sub-?quer(?:y|ies)|sub-?questions?|etape|schritt|paso|passo|stap|шаг)[ -]?#?\d"
     r"|\b(?:question|query) (?:#|one\b|\d)"
-    r"|\b(?:previous|preceding|above|earlier) (?:step|answer|question|query|result|sub-?query|sub-?question)"
+    r"|\b(?:previous|preceding|above|earlier)"
+    r" (?:step|answer|question|query|result|sub-?query|sub-?question)"
     r"|\b(?:mentioned|identified|named|found|listed|given) "
     r"(?:above|earlier|previously|in (?:the )?(?:previous|first|step))"
     r"|(?:步骤|第)[一二三四五\d]+步?(?:的答案|中的)|上一(?:步|个问题)|前の質問|上述"
@@ -65,7 +67,8 @@ _NAME: Final = re.compile(r"(?<=[\w,] )[A-Z0-9]\w*")
 class Candidate(NamedTuple):
     """One text of a reply to *prompt*, which asks about *query*.
 
-    *given* is the text as it was, *value* what it would be searched as, *key* what two spellings of the value share.
+    *given* is the text as it was, *value* what it would be searched as, *key* what two spellings of
+    the value share.
     """
 
     given: str
@@ -79,7 +82,8 @@ class Candidate(NamedTuple):
 class Verdict(NamedTuple):
     """What becomes of a text: the *text* to search for, or ``None`` with the *rule* that objects, by its name.
 
-    *note* says that it was dropped by which rule, or how it was changed. *key* is what two spellings of the text share.
+    *note* says that it was dropped by which rule, or how it was changed. *key* is what two
+    spellings of the text share.
     """
 
     text: str | None

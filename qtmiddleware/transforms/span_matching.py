@@ -1,6 +1,7 @@
 """Whether a text still holds a span of the query: a quote, an identifier, a number, a name, a link or a negation.
 
-Numbers are compared by value, however they are written; a negation is kept by any word or form that denies.
+Numbers are compared by value, however they are written; a negation is kept by any word or form that
+denies.
 """
 
 from __future__ import annotations
@@ -48,15 +49,19 @@ _SIGNS: Final = {
     for sign, names in {
         "€": "eur euro euros евро 欧元 ユーロ 유로",
         "$": "usd dollar dollars buck bucks dolar dolares dollari доллар 美元 ドル 달러",
-        "£": "gbp pound pounds sterling quid libra libras livre livres sterlina sterline pfund pond "
-        "фунт 英镑 ポンド 파운드",
+        "£": (
+            "gbp pound pounds sterling quid libra libras livre livres sterlina sterline pfund pond "
+            "фунт 英镑 ポンド 파운드"
+        ),
         "¥": "jpy cny rmb yen yuan renminbi иен юан 元 円 엔 위안",
         "₹": "inr rs rupee rupees rupia rupias rupie roupie roupies рупи 卢比",
         "₩": "krw won won вон 韩元 원",
         "₽": "rub ruble rubles rouble roubles rublo rublos rubel рубл 卢布",
         "¢": "cent cents",
-        "%": "percent percentage cent pct prozent ciento porcentaje pourcent pourcentage cento percentuale porcentagem "
-        "procent процент 百分 パーセント 퍼센트",
+        "%": (
+            "percent percentage cent pct prozent ciento porcentaje pourcent pourcentage cento"
+            " percentuale porcentagem procent процент 百分 パーセント 퍼센트"
+        ),
         "‰": "permille permil promille mille",
     }.items()
 }
@@ -219,9 +224,9 @@ def is_negated(text: str) -> bool:
 def _keeps_negation(text: str, query: str, span: str = "") -> bool:
     """Whether *text* still denies what *query* denies: by any word or contraction that does, or a prefix ("uncovered").
 
-    *span* is one denial of *query*. What the query says beside its denials is none: "aren't non-stop" is not kept by
-    "are non-stop", nor "doesn't fail" by "fails". Of a question that has both a "not" and a "without", a text must hold
-    two denials.
+    *span* is one denial of *query*. What the query says beside its denials is none: "aren't
+    non-stop" is not kept by "are non-stop", nor "doesn't fail" by "fails". Of a question that has
+    both a "not" and a "without", a text must hold two denials.
     """
     asked, plain = fold_accents(query), fold_accents(text)
     for compound in _COMPOUND.findall(asked)[:_MOST_COMPOUNDS]:

@@ -102,10 +102,12 @@ class CallContext:
 class ContextSource:
     """The `CallContext` of each call of one wrapped function, under what *middleware* is set to when the call begins.
 
-    *components* returns the middleware's current `Components`. It is asked once a call, so that a call sees a reload
-    as a whole or not at all. *shape*, *embedder*, *hook* and what is learned belong to the function. *cache* and
-    *sampler* belong to the middleware. *layers* are settings that override the middleware's in every call. *options*
-    are those the function was wrapped with, ``None`` if the user did not wrap it.
+    *components* returns the middleware's current `Components`. It is asked once a call, so that a
+    call sees a reload as a whole or not at all. *shape*, *embedder*, *hook* and what is learned
+    belong to the function. *cache* and
+    *sampler* belong to the middleware. *layers* are settings that override the middleware's in
+    every call. *options* are those the function was wrapped with, ``None`` if the user did not wrap
+    it.
     """
 
     def __init__(

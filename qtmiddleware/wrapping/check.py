@@ -1,7 +1,7 @@
 """What is understood of a wrapped function and what the middleware changes, found out with one question or a few.
 
-The function is called as its caller calls it and as the middleware would call it, a few times each. What it remembers,
-its query log and its observers are left alone.
+The function is called as its caller calls it and as the middleware would call it, a few times each.
+What it remembers, its query log and its observers are left alone.
 """
 
 from __future__ import annotations
@@ -67,14 +67,18 @@ ROUNDS: Final = 3
 """How often each kind of call is measured, after one call that only warms up."""
 LONGEST: Final = 5.0
 """Seconds after which a slow function is measured no more."""
-# What a check waits for a model and a reranker at least, so that a slow one is measured rather than given up.
+# What a check waits for a model and a reranker at least, so that a slow one is measured rather than
+# given up.
 _PATIENCE_MS: Final = 20_000
 _MOST_QUOTED: Final = 300
 _LABEL: Final = 18
 _WIDTH: Final = 80
 
 _KEYWORDS, _VARIANTS, _RERANK = "keyword evidence", "model's variants", "rerank"
-_MEASURE: Final = "measure: qtm.evaluation.compare(fn, queries, qrels), or qtm bench --function app:search --data questions.csv"
+_MEASURE: Final = (
+    "measure: qtm.evaluation.compare(fn, queries, qrels), or qtm bench --function app:search --data"
+    " questions.csv"
+)
 _ASK_MORE: Final = (
     f"check {FEWEST_ASKED} to {MOST_ASKED} questions: check([...]), or qtm check --ask-file FILE"
 )
@@ -89,13 +93,20 @@ _REPLIED: Final = frozenset(
     {"dropped", "language_mismatch", "empty", "refused", "unparsable", "truncated"}
 )
 _CLAUSE_MENDS: Final = {
-    "lucene": "use a text clause for questions; qtmiddleware leaves query strings with Lucene syntax unchanged",
+    "lucene": (
+        "use a text clause for questions; qtmiddleware leaves query strings with Lucene syntax"
+        " unchanged"
+    ),
     "several_questions": "pass the same text in every clause, or make one search per question",
 }
 _MENDS: Final = {
     "unauthorized": "set OPENAI_API_KEY to a valid key, or pass client=",
-    "timeout": "choose a faster transformationModel, or check that this machine can reach the service",
-    "unavailable": "check that the service is running and that llm.baseUrl or QTM_LLM_BASE_URL is its address",
+    "timeout": (
+        "choose a faster transformationModel, or check that this machine can reach the service"
+    ),
+    "unavailable": (
+        "check that the service is running and that llm.baseUrl or QTM_LLM_BASE_URL is its address"
+    ),
     "over_budget": "raise budget.*",
     "circuit_open": "try again in a minute; recent calls to the model failed",
 }
@@ -113,8 +124,9 @@ class CheckState(StrEnum):
 class Finding:
     """One thing that was found out: about what, how it stands, in a sentence, and how to *mend* it.
 
-    *values* are the same for programs: names, numbers, lists of texts. A sentence may quote what the function raised.
-    A verdict on a part that was tried has its ``advice`` there: ``keep``, ``measure``, ``leave_off`` or ``unseen``.
+    *values* are the same for programs: names, numbers, lists of texts. A sentence may quote what
+    the function raised. A verdict on a part that was tried has its ``advice`` there: ``keep``,
+    ``measure``, ``leave_off`` or ``unseen``.
     """
 
     subject: str
@@ -128,10 +140,11 @@ class Finding:
 class Check:
     """What is understood of one wrapped function, and what the middleware changes; printed, it is a report.
 
-    *keywords* are those of the *question* it was tried with, the first of several. *findings* say what was seen, in the
-    order it was looked at; *verdicts* say of each part of the middleware whether to keep it, to measure it or to leave
-    it off, and how to mend what does nothing. *sample* is how the rules change the order for several questions,
-    ``None`` if one was asked or the rules take no part.
+    *keywords* are those of the *question* it was tried with, the first of several. *findings* say
+    what was seen, in the order it was looked at; *verdicts* say of each part of the middleware
+    whether to keep it, to measure it or to leave it off, and how to mend what does nothing.
+    *sample* is how the rules change the order for several questions, ``None`` if one was asked or
+    the rules take no part.
     """
 
     function: str
@@ -186,7 +199,8 @@ def check(
 ) -> Flow[Check]:
     """Find out how *call*, which *request* was made of, can be improved; raises nothing of the function's own.
 
-    *questions* are all that the caller asked if there were several; the one of *request* is the first of them.
+    *questions* are all that the caller asked if there were several; the one of *request* is the
+    first of them.
     """
     return _Checkup(request, call, questions).run()
 
@@ -312,7 +326,8 @@ class _Checkup:
             )
         return None
 
-    # --- the call and its response ------------------------------------------------------------------------------------
+    # --- the call and its response
+    # ------------------------------------------------------------------------------------
 
     def _search_both_ways(self) -> Flow[tuple[SearchResult, SearchResult]]:
         """What the caller's own call finds and what the widened one does, the same where none is made; raises."""
@@ -324,7 +339,10 @@ class _Checkup:
         if outcome.error is not None:
             mend = "call the function without qtmiddleware, with the same arguments"
             if not self.request.embeds:
-                mend += "; if it takes a vector, wrap it with embed= (a function from a text to its vector)"
+                mend += (
+                    "; if it takes a vector, wrap it with embed= (a function from a text to its"
+                    " vector)"
+                )
             raise self._stop("call", f"{self.name}() raised {_describe_error(outcome.error)}", mend)
         try:
             plain = self._read(outcome.value)
@@ -348,8 +366,10 @@ class _Checkup:
         if problem.reason == "not_text":
             text = f"{self._where} must be text, not {problem.detail}"
             mend = (
-                "pass the question's text; if the function takes a vector, wrap it with embed= (a function from a text"
-                f' to its vector); if the text is a field of the argument, use query_arg="{argument}.<name>"'
+                "pass the question's text; if the function takes a vector, wrap it with embed= (a"
+                " function from a text"
+                " to its vector); if the text is a field of the argument, use"
+                f' query_arg="{argument}.<name>"'
             )
         elif problem.reason in _CLAUSE_MENDS:
             mend = _CLAUSE_MENDS[problem.reason]
@@ -389,7 +409,10 @@ class _Checkup:
             # The first time a model is loaded, or how the function wants its texts is found out.
             outcome = yield from self._perform(Embed([self.request.original]))
         if outcome.error is not None:
-            mend = "embed= must be a function from a text to its vector, or from a list of texts to a list of vectors"
+            mend = (
+                "embed= must be a function from a text to its vector, or from a list of texts to a"
+                " list of vectors"
+            )
             raise self._stop(
                 "query", f"embed= raised {_describe_error(outcome.error)}", mend, argument=argument
             )
@@ -431,9 +454,15 @@ class _Checkup:
         mend = (
             ""
             if is_named
-            else f"wrap with page_arg=False if `{page}` does not select a page, else with page_arg={page!r}"
+            else (
+                f"wrap with page_arg=False if `{page}` does not select a page, else with"
+                f" page_arg={page!r}"
+            )
         )
-        text = f"`{page}` selects a page: qtmiddleware reorders the passages of your call and adds none"
+        text = (
+            f"`{page}` selects a page: qtmiddleware reorders the passages of your call and adds"
+            " none"
+        )
         self._note(replace(_ok("pages", text, argument=page, named=is_named), mend=mend))
 
     def _perform(self, step: Leaf) -> Flow[Outcome]:
@@ -510,7 +539,10 @@ class _Checkup:
         has_model = self.call.context.components.has_model
         if has_model and self.settings.transformation_type != "none":
             return
-        text = f"the collection has only {count} passages; small collections gain most from one model call"
+        text = (
+            f"the collection has only {count} passages; small collections gain most from one model"
+            " call"
+        )
         mend = 'try the preset "words", or "balanced", which makes one more search'
         mend += "" if has_model else ", with client= or OPENAI_API_KEY"
         self._note(replace(_ok("collection", text, passages=count), mend=mend))
@@ -533,7 +565,10 @@ class _Checkup:
                     del calls[width]
                     self.request.learned.refuses_widening = True
                     why = _describe_error(outcome.error)
-                    text = f"asked for {asked}, the function raised {why}; qtmiddleware asks for your own number"
+                    text = (
+                        f"asked for {asked}, the function raised {why}; qtmiddleware asks for your"
+                        " own number"
+                    )
                     mend = "set keywordEvidence.candidates to a number that the function accepts"
                     self._note(_off("candidates", text, mend, asked=asked, refused=True))
         return calls | {None: calls[None] or [first]}
@@ -542,7 +577,10 @@ class _Checkup:
         items, text_field = found.ranking.items, self.settings.keyword_evidence.text_field
         count = len(items)
         if not count:
-            mend = "check that the index holds passages, check the namespace and filter, or ask another question"
+            mend = (
+                "check that the index holds passages, check the namespace and filter, or ask"
+                " another question"
+            )
             text = (
                 "the function returned None"
                 if found.response is None
@@ -598,11 +636,14 @@ class _Checkup:
         ]
         if fields:
             mend = (
-                f'add "{fields[0]}" to include_fields, or set config={{"keywordEvidence": {{"textField":'
-                f' "{fields[0]}"}}}} to request the field without returning it'
+                f'add "{fields[0]}" to include_fields, or set config={{"keywordEvidence":'
+                f' {{"textField": "{fields[0]}"}}}} to request the field without returning it'
             )
         elif self.clauses and not any(map(read_metadata, items)):
-            mend = "add the field that holds the text to include_fields, or name that field in keywordEvidence.textField"
+            mend = (
+                "add the field that holds the text to include_fields, or name that field in"
+                " keywordEvidence.textField"
+            )
         return what, mend
 
     def _try_text_clause(self, plain: SearchResult) -> Flow[None]:
@@ -643,9 +684,15 @@ class _Checkup:
             "read_units": units,
             "passages": len(found.ranking.keys),
         }
-        cost = f"1 more search per question, {_write_ms(outcome.seconds * 1e3)} in parallel with the first"
+        cost = (
+            f"1 more search per question, {_write_ms(outcome.seconds * 1e3)} in parallel with the"
+            " first"
+        )
         cost += "" if units is None else f", reads {units:g} units"
-        text = f"searches {named} by keywords: {len(found.ranking.keys)} passages, {new} of them new; {cost}"
+        text = (
+            f"searches {named} by keywords: {len(found.ranking.keys)} passages, {new} of them new;"
+            f" {cost}"
+        )
         if chosen:
             self._note(_ok(subject, text, **values))
         else:
@@ -675,7 +722,10 @@ class _Checkup:
         elif not direction:
             text = f"all scores are {first:.4g}, so they do not rank the passages"
         else:
-            text = f"{'lower' if direction > 0 else 'higher'} is better, from {first:.4g} to {last:.4g}"
+            text = (
+                f"{'lower' if direction > 0 else 'higher'} is better, from {first:.4g} to"
+                f" {last:.4g}"
+            )
         named = {1: "lower_is_better", -1: "higher_is_better", 0: "unknown"}[direction]
         self._note(replace(_ok("scores", text, direction=named, missing=missing), mend=mend))
 
@@ -698,7 +748,10 @@ class _Checkup:
         if most > 1 and self.settings.escalation.mode == "auto":
             rate, sure = self.settings.escalation.target_call_rate, 1 + by_words
             values["mean"] = sure + rate * (most - sure)
-            text += f", {values['mean']:.1f} on average, because {rate:.0%} of the questions call the model"
+            text += (
+                f", {values['mean']:.1f} on average, because {rate:.0%} of the questions call the"
+                " model"
+            )
         if units is not None:
             text += f"; each reads {units:g} units"
         if price is not None:
@@ -707,13 +760,15 @@ class _Checkup:
             text += f"; {at_most}${usd:.2g} per 1,000 questions"
         self._note(_ok("searches", text, **values))
 
-    # --- the parts of the middleware ----------------------------------------------------------------------------------
+    # --- the parts of the middleware
+    # ----------------------------------------------------------------------------------
 
     def _retrieve(self, before: Sequence[Key], **changes: Any) -> Flow[tuple[Retrieval, _Change]]:
         """A retrieval under changed settings, and what it changed; raises what the function raises this time."""
         request = replace(self.request, settings=replace(self.settings, **changes))
         if request.settings.transformation_type == "none":
-            # What words change in the order of the call is told apart from what a text clause brings.
+            # What words change in the order of the call is told apart from what a text clause
+            # brings.
             request = replace(request, text_fields=())
         retrieval = yield from retrieval_flow(request)
         return retrieval, _Change(before, self._read(retrieval.response).ranking.keys)
@@ -727,7 +782,10 @@ class _Checkup:
             if finding.subject == "text" and finding.state is CheckState.PROBLEM:
                 return _problem(_KEYWORDS, finding.text, finding.mend), before
         if count < 2:
-            mend = "let the function return more, or name the parameter that sets the number with top_k_arg="
+            mend = (
+                "let the function return more, or name the parameter that sets the number with"
+                " top_k_arg="
+            )
             return _problem(_KEYWORDS, "a single passage cannot be reordered", mend), before
         rerank = replace(self.settings.rerank, enabled=False)
         try:
@@ -866,7 +924,10 @@ class _Checkup:
         values |= {"ms": _round(ms), "tokens": tokens, "cost_usd": trace.cost_usd}
         text = f"{name} replied in {_write_ms(ms)}" + (f", {tokens} tokens" if tokens else "")
         if ms > granted:
-            mend = f"set limits.llmTimeoutMs and limits.deadlineMs well above {ms:.0f}, or choose a faster model"
+            mend = (
+                f"set limits.llmTimeoutMs and limits.deadlineMs well above {ms:.0f}, or choose a"
+                " faster model"
+            )
             return self._note_model(
                 _problem("model", f"{text}; the limit is {granted} ms", mend, **values)
             )
@@ -881,7 +942,10 @@ class _Checkup:
             text = f"searches {len(kinds)} more texts ({', '.join(dict.fromkeys(kinds))}); {change}"
         elif weighed and self.request.uses_keyword_evidence:
             labels = ", ".join(TEXT_FIELDS[name].label for name in dict.fromkeys(weighed))
-            text = f"makes no more searches, reranks by the words of {len(weighed)} texts ({labels}); {change}"
+            text = (
+                f"makes no more searches, reranks by the words of {len(weighed)} texts ({labels});"
+                f" {change}"
+            )
         else:
             return _off(
                 _VARIANTS, "the model's reply left nothing more to search for this question"
@@ -936,7 +1000,10 @@ class _Change:
             if self.before[:1] == self.after[:1]
             else "another passage is first"
         )
-        return f"{new or 'none'} of {len(self.after)} passages {'is' if new < 2 else 'are'} new, {first}"
+        return (
+            f"{new or 'none'} of {len(self.after)} passages {'is' if new < 2 else 'are'} new,"
+            f" {first}"
+        )
 
 
 def _ok(subject: str, text: str, /, **values: Any) -> Finding:

@@ -1,7 +1,8 @@
 """The clauses of a document search: which of them holds the question, and how another text goes there.
 
-Pinecone's ``index.documents.search`` takes the question inside ``score_by``, a list of clauses. A clause is an object
-of the SDK or a mapping with the same fields. Nothing here imports the SDK or changes a clause of the caller.
+Pinecone's ``index.documents.search`` takes the question inside ``score_by``, a list of clauses. A
+clause is an object of the SDK or a mapping with the same fields. Nothing here imports the SDK or
+changes a clause of the caller.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class ClauseProblem(WrapError):
 def are_clauses(value: Any) -> bool:
     """Whether *value* is a list of clauses of known types that may stand together in one search.
 
-    Anything else is for the function itself to refuse. An iterator is none: reading it would use it up.
+    Anything else is for the function itself to refuse. An iterator is none: reading it would use it
+    up.
     """
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or not value:
         return False
@@ -100,8 +102,8 @@ def may_add_text(clauses: Any) -> bool:
 def read_question(clauses: Any) -> Any:
     """Return the question that *clauses* hold: a text, or a list where several questions are passed.
 
-    Raises `ClauseProblem` with the reason ``missing``, ``not_text`` (a vector), ``lucene`` (a query string that uses
-    its syntax) or ``several_questions``.
+    Raises `ClauseProblem` with the reason ``missing``, ``not_text`` (a vector), ``lucene`` (a query
+    string that uses its syntax) or ``several_questions``.
     """
     if not are_clauses(clauses):
         raise ClauseProblem(f"{SCORE_BY} must hold a clause with the question's text", "missing")

@@ -38,8 +38,9 @@ T = TypeVar("T")
 class ComponentCache(Generic[T]):
     """Components by what they are made with. Thread-safe.
 
-    Those of the middleware's own settings stay. Of those that calls override settings for, the least recently used is
-    dropped where there are more than `MOST_KEPT`, and closed once no call is inside it.
+    Those of the middleware's own settings stay. Of those that calls override settings for, the
+    least recently used is dropped where there are more than `MOST_KEPT`, and closed once no call is
+    inside it.
     """
 
     def __init__(self, former: ComponentCache[T] | None = None) -> None:
@@ -92,8 +93,9 @@ def drain(component: object) -> None:
 class Components:
     """Makes and keeps the models, rerankers, logs and threads of one middleware, for its own settings and overrides.
 
-    One that is made with a *former* one of the same middleware takes over its threads and breakers, and of its clients,
-    models and rerankers those it would make in the same way. The former does not change before `succeed`.
+    One that is made with a *former* one of the same middleware takes over its threads and breakers,
+    and of its clients, models and rerankers those it would make in the same way. The former does
+    not change before `succeed`.
     """
 
     def __init__(
@@ -133,14 +135,16 @@ class Components:
         self._glossaries: ComponentCache[Glossary | None] = ComponentCache()
         # That of the own models, as soon as there are any.
         self._account: int | None = None
-        # What is impossible is refused here, not at the first question. Without a model to ask none is made.
+        # What is impossible is refused here, not at the first question. Without a model to ask none
+        # is made.
         settings = config.settings
         if (
             client is not None
             or settings.transformation_type != "none"
             or settings.budget.max_usd is not None
         ):
-            # What a question imports is there before the first one: greenlets that import the same wait for each other.
+            # What a question imports is there before the first one: greenlets that import the same
+            # wait for each other.
             import_module("qtmiddleware.retrieval.question")
             self.model(settings)
             self.chat(settings)
@@ -151,7 +155,8 @@ class Components:
     def with_config(self, config: Config) -> Components:
         """Returns the components that `succeed` can put in the place of this one; raises `ConfigError`.
 
-        That is this one where it would be the same: equal settings, the same key and address in the environment.
+        That is this one where it would be the same: equal settings, the same key and address in the
+        environment.
         """
         is_same = config.settings == self.config.settings
         # A glossary's file may have changed under the same name.
@@ -188,7 +193,10 @@ class Components:
             return own
         for key in keys_with("middleware"):
             if key.read(asked) != key.read(own):
-                message = f"{key.name} cannot be set for one call; set it in the config of QueryMiddleware"
+                message = (
+                    f"{key.name} cannot be set for one call; set it in the config of"
+                    " QueryMiddleware"
+                )
                 raise ConfigError(message, path=key.name, source="call")
         return asked
 
@@ -209,7 +217,8 @@ class Components:
         if is_own and self._account is None:
             self._account = self._account_for(settings)
         account = self._account if is_own else self._account_for(settings)
-        # Asked for with every model, so that clients are not dropped before the models that use them.
+        # Asked for with every model, so that clients are not dropped before the models that use
+        # them.
         clients = self._clients.get(
             account, lambda: clients_of(self._client, settings), is_own=is_own
         )

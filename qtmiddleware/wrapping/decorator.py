@@ -93,9 +93,11 @@ def middleware(
 ) -> Any:
     """Decorate a retrieval function, with or without parentheses.
 
-    *config* is a file's path, the name of a preset, a mapping, a `Config` or nothing; *client*, *reranker*, *redact*,
-    *observers* and *clock* are as in `QueryMiddleware`. The further options say how the function is to be read, as for
-    `QueryMiddleware.wrap`: *query_arg*, *top_k_arg*, *page_arg*, *embed*, *read*, *write*, *kind* and
+    *config* is a file's path, the name of a preset, a mapping, a `Config` or nothing; *client*,
+    *reranker*, *redact*,
+    *observers* and *clock* are as in `QueryMiddleware`. The further options say how the function is
+    to be read, as for `QueryMiddleware.wrap`: *query_arg*, *top_k_arg*, *page_arg*, *embed*,
+    *read*, *write*, *kind* and
     *on_retrieval*.
 
     Raises `WrapError` for an option that there is not.
@@ -104,7 +106,8 @@ def middleware(
     if isinstance(fn, str | os.PathLike | Mapping | Config | Settings):
         written = display(fn) if isinstance(fn, str) else "..."
         raise WrapError(
-            f"middleware() must be given a function, not {type(fn).__name__}; write config={written}"
+            f"middleware() must be given a function, not {type(fn).__name__}; write"
+            f" config={written}"
         )
     given: Any = {
         "client": client,

@@ -31,8 +31,9 @@ class NotReady(StrEnum):
 class ModelHealth:
     """A language model and its circuit breaker.
 
-    *is_configured* says that there is a client, a key or an address, not that the service answers. *failures* is how
-    many calls failed or were late in a row, of *allowed_failures*, with which the breaker opens (0: never). In
+    *is_configured* says that there is a client, a key or an address, not that the service answers.
+    *failures* is how many calls failed or were late in a row, of *allowed_failures*, with which the
+    breaker opens (0: never). In
     *retry_in* seconds the model may be asked again; 0 where the next call may.
     """
 
@@ -48,15 +49,18 @@ class ModelHealth:
         again = f", next try in {self.retry_in:.1f} s" if self.retry_in else ""
         state = "" if self.is_configured else ", no key or address"
         breaker = self.breaker.replace("_", "-")
-        return f"{self.name}{state}, breaker {breaker} ({self.failures}{limit} failures in a row{again})"
+        return (
+            f"{self.name}{state}, breaker {breaker} ({self.failures}{limit} failures in a"
+            f" row{again})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadsHealth:
     """The threads for what is done beside the originals' own searches.
 
-    *in_use* of *limit* are taken now, for *refused* calls none was free, and *given_up* calls were left to themselves
-    because they were late; both are counted since the middleware was made.
+    *in_use* of *limit* are taken now, for *refused* calls none was free, and *given_up* calls were
+    left to themselves because they were late; both are counted since the middleware was made.
     """
 
     in_use: int
@@ -65,7 +69,10 @@ class ThreadsHealth:
     given_up: int
 
     def __str__(self) -> str:
-        return f"{self.in_use} of {self.limit} in use, {self.refused:,} refused, {self.given_up:,} abandoned"
+        return (
+            f"{self.in_use} of {self.limit} in use, {self.refused:,} refused, {self.given_up:,}"
+            " abandoned"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +85,18 @@ class ShadowHealth:
     dropped: int
 
     def __str__(self) -> str:
-        return f"{self.running} running, {self.finished:,} finished, {self.failed:,} failed, {self.dropped:,} dropped"
+        return (
+            f"{self.running} running, {self.finished:,} finished, {self.failed:,} failed,"
+            f" {self.dropped:,} dropped"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class CacheHealth:
     """The transformations this process remembers: *entries* of at most *limit*.
 
-    *hits* and *misses* count the questions whose transformation was looked for; *hit_rate* is 0 to 1, ``None`` before
-    the first of them.
+    *hits* and *misses* count the questions whose transformation was looked for; *hit_rate* is 0 to
+    1, ``None`` before the first of them.
     """
 
     is_enabled: bool
@@ -98,7 +108,10 @@ class CacheHealth:
 
     def __str__(self) -> str:
         rate = "" if self.hit_rate is None else f" ({self.hit_rate:.0%})"
-        held = f"{self.entries:,} of {self.limit:,} entries, {self.hits:,} hits, {self.misses:,} misses{rate}"
+        held = (
+            f"{self.entries:,} of {self.limit:,} entries, {self.hits:,} hits, {self.misses:,}"
+            f" misses{rate}"
+        )
         return held if self.is_enabled else f"off; {held}"
 
 
@@ -147,7 +160,8 @@ class BudgetHealth:
 class Health:
     """How a middleware is at one moment, as far as it knows without asking anybody; printed, it is a line a part.
 
-    *model* makes the transformations and *chat_model* the answers; the same service and model share one breaker.
+    *model* makes the transformations and *chat_model* the answers; the same service and model share
+    one breaker.
     """
 
     model: ModelHealth

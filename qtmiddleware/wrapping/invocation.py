@@ -77,7 +77,8 @@ class Invocation:
     def native_async(self) -> bool:
         """Whether searching and embedding are awaited.
 
-        Embedding is, in the caller's own loop, where the connections of its client are, whatever follows.
+        Embedding is, in the caller's own loop, where the connections of its client are, whatever
+        follows.
         """
         return self.is_async or self.context.embedder is not None
 
@@ -99,8 +100,8 @@ class Invocation:
     def search(self, step: Search) -> Any:
         """Returns the function's response to one text.
 
-        A function that refuses as many passages as the step asks for is called as the caller called it, if the step
-        allows it, and will be from then on. What it raises then passes through.
+        A function that refuses as many passages as the step asks for is called as the caller called
+        it, if the step allows it, and will be from then on. What it raises then passes through.
         """
         query: Any = step.text
         if self._embeds(step):
@@ -277,7 +278,8 @@ class Invocation:
     def start_shadow(self, request: Request, response: Any, ms: float) -> None:
         """Retrieve *request* as it would be without shadow mode, beside the caller, who got *response* after *ms*.
 
-        An asynchronous function is called in the running loop, any other in a thread. Raises nothing.
+        An asynchronous function is called in the running loop, any other in a thread. Raises
+        nothing.
         """
         settings = replace(request.settings, shadow=None)
         call = replace(self, context=replace(self.context, settings=settings), shadow=None)

@@ -39,7 +39,8 @@ def put(holder: Any, path: Sequence[str], value: Any) -> Any:
     if (change := getattr(holder, "model_copy", None)) is not None and hasattr(
         holder, "model_fields_set"
     ):
-        # Pydantic then knows that the field was set, and writes it where it writes such fields alone.
+        # Pydantic then knows that the field was set, and writes it where it writes such fields
+        # alone.
         return change(update=new)
     twin = copy.copy(holder)
     for name, field in new.items():

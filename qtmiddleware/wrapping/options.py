@@ -33,7 +33,10 @@ def check_options(
 
 def _advise(name: str, caller: Callable[..., Any], known: Collection[str]) -> str:
     if is_secret_name(name):
-        return "set the key in the environment (OPENAI_API_KEY, PINECONE_API_KEY), or pass your own client="
+        return (
+            "set the key in the environment (OPENAI_API_KEY, PINECONE_API_KEY), or pass your own"
+            " client="
+        )
     parameters = inspect.signature(caller).parameters.values()
     names = sorted({*known, *(it.name for it in parameters if it.kind is it.KEYWORD_ONLY)})
     if name in _OF_MIDDLEWARE:

@@ -1,7 +1,8 @@
 """How the order of passages changes for several questions, and whether that is a reason to keep the rules.
 
-Without judgements nobody knows whether another order is a better one. Tried on ten small collections, no share of
-changed questions told those that gain from those that lose, so a sample alone never says that the rules help.
+Without judgements nobody knows whether another order is a better one. Tried on ten small
+collections, no share of changed questions told those that gain from those that lose, so a sample
+alone never says that the rules help.
 """
 
 from __future__ import annotations
@@ -87,8 +88,9 @@ class JudgedSample:
 
     def __str__(self) -> str:
         return (
-            f"in {self.questions} judged questions, the answer is first for {self.first_after} instead of"
-            f" {self.first_before}; its place is better for {self.better}, worse for {self.worse}"
+            f"in {self.questions} judged questions, the answer is first for {self.first_after}"
+            f" instead of {self.first_before}; its place is better for {self.better}, worse for"
+            f" {self.worse}"
         )
 
 
@@ -98,11 +100,13 @@ class OrderSample:
 
     Attributes:
         asked: Questions for which the function was called with and without the rules.
-        left_out: Questions of the list that were not asked, because it was longer than `MOST_ASKED`.
+        left_out: Questions of the list that were not asked, because it was longer than
+        `MOST_ASKED`.
         failed: Questions that could not be asked, or for which the function raised.
         other_first: Questions for which another passage comes first.
         changed: Questions for which any passage is new or moves.
-        examples: At most two of the questions for which another passage comes first, those whose leader was clearest.
+        examples: At most two of the questions for which another passage comes first, those whose
+        leader was clearest.
         judged: Where the answers stand, ``None`` if no question names its answers.
         errors: Why questions failed, each reason once.
     """
@@ -124,9 +128,10 @@ class OrderSample:
     def advise(self) -> tuple[Advice, str]:
         """Return what to do with the rules, and why.
 
-        Keep them only if so many more answers move up than down that chance is an unlikely reason: 5 of 5 that move,
-        7 of 8 or 9 of 10 (sign test, one-sided, at 5 %). Leave them off if no order changes, or if at least three more
-        answers move down than up. That bar is lower: leaving the rules off costs nothing.
+        Keep them only if so many more answers move up than down that chance is an unlikely reason:
+        5 of 5 that move, 7 of 8 or 9 of 10 (sign test, one-sided, at 5 %). Leave them off if no
+        order changes, or if at least three more answers move down than up. That bar is lower:
+        leaving the rules off costs nothing.
         """
         if self.compared >= FEWEST_ASKED and not self.changed:
             return (
@@ -147,8 +152,8 @@ class OrderSample:
             text = f"the order does not change in any of {_count(self.compared)}"
         else:
             text = (
-                f"another passage is first in {self.other_first or 'none'} of {_count(self.compared)},"
-                f" and the order changes in {self.changed}"
+                f"another passage is first in {self.other_first or 'none'} of"
+                f" {_count(self.compared)}, and the order changes in {self.changed}"
             )
         if self.failed:
             text += f"; {self.failed} failed ({'; '.join(self.errors)})"
@@ -169,8 +174,9 @@ def is_unlikely(better: int, worse: int) -> bool:
 def read_questions(value: Any) -> list[SampleQuestion] | None:
     """Return the questions of a list, ``None`` for what is no list of questions.
 
-    A question is a text or ``{"question": text, "relevant": [id, ...]}``. A list of one text is the question of a
-    function that takes it so. Raises `InvalidQuery` if ``relevant`` is no list of ids.
+    A question is a text or ``{"question": text, "relevant": [id, ...]}``. A list of one text is the
+    question of a function that takes it so. Raises `InvalidQuery` if ``relevant`` is no list of
+    ids.
     """
     if (
         not isinstance(value, list | tuple)

@@ -61,7 +61,8 @@ class OwnSearch:
     def with_settings(self, settings: Settings) -> OwnSearch:
         """Returns the search under other *settings*, over the same open store where they name the same.
 
-        Another store is let go of: it is freed with the last search over it, which somebody may still hold.
+        Another store is let go of: it is freed with the last search over it, which somebody may
+        still hold.
         """
         if _search_key(settings) == _search_key(self._settings):
             return self

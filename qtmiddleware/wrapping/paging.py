@@ -1,7 +1,7 @@
 """Which argument of a call asks for one page of the passages: decided by its name, its type and its value.
 
-A page must hold the passages that the plain call gives, or a reader who turns the pages meets some twice and others
-never. A database cursor, a date or a filter by the same name is no page.
+A page must hold the passages that the plain call gives, or a reader who turns the pages meets some
+twice and others never. A database cursor, a date or a filter by the same name is no page.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from qtmiddleware.runtime.fields import read_annotations
 PageArgument = str | Literal[False] | None
 """The argument that asks for a page, ``False`` if none does, ``None`` to look for one."""
 
-# Names as `_fold` writes them: those of a count of passages or pages, and those of a token to go on from.
+# Names as `_fold` writes them: those of a count of passages or pages, and those of a token to go on
+# from.
 _COUNTS: Final = frozenset(
     (
         *(
@@ -148,8 +149,10 @@ class Parameters(Protocol):
 class Paging:
     """Where calls of one function ask for a page.
 
-    *named* is what its user says of it. *taken* are the parameters of the query and of the number of passages, and
-    *homes* those that hold one of the two inside, as a request object does; a page may lie beside it there.
+    *named* is what its user says of it. *taken* are the parameters of the query and of the number
+    of passages, and
+    *homes* those that hold one of the two inside, as a request object does; a page may lie beside
+    it there.
     """
 
     __slots__ = ("_declared", "_homes", "_named", "_parameters", "is_open")

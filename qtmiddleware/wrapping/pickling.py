@@ -14,8 +14,9 @@ _BETWEEN: Final = ("qtmiddleware", "pickle", "_pickle", "copyreg")
 def modules_by_value() -> frozenset[str] | None:
     """The modules whose functions the pickler that asks takes as they are, not by name; ``None`` where it cannot.
 
-    To be called while it asks. A pickler does not say who it is, but the frame that called it does: Ray, Dask and
-    joblib use cloudpickle or a copy of it. `pickle` itself, and so multiprocessing, takes names alone.
+    To be called while it asks. A pickler does not say who it is, but the frame that called it does:
+    Ray, Dask and joblib use cloudpickle or a copy of it. `pickle` itself, and so multiprocessing,
+    takes names alone.
     """
     frame = sys._getframe(1)
     while frame.f_back is not None and _module_of(frame).partition(".")[0] in _BETWEEN:
@@ -47,7 +48,8 @@ def find_import_name(fn: Any, found: object) -> str | None:
 def check_picklable(what: str, given: Any, *, by_value: bool) -> None:
     """Raise `PicklingError` where *given*, which is *what*, cannot go along.
 
-    That is an object, which may hold a key or a connection, or a function that cloudpickle alone could take.
+    That is an object, which may hold a key or a connection, or a function that cloudpickle alone
+    could take.
     """
     from pickle import PicklingError
 
@@ -63,6 +65,6 @@ def check_picklable(what: str, given: Any, *, by_value: bool) -> None:
         )
     if not by_value and find_import_name(given, given) is None:
         raise PicklingError(
-            f"{what} cannot be imported as {given.__module__}.{given.__qualname__}; pickle it with cloudpickle, or"
-            f" {ADVICE}"
+            f"{what} cannot be imported as {given.__module__}.{given.__qualname__}; pickle it with"
+            f" cloudpickle, or {ADVICE}"
         )

@@ -109,7 +109,8 @@ class TextWriter:
 
     Those of passages are left out unless *passage_text* is true.
 
-    A text for which *redact* raises or returns no text is hashed; *failure* says then what it did, without any text.
+    A text for which *redact* raises or returns no text is hashed; *failure* says then what it did,
+    without any text.
     """
 
     def __init__(
@@ -144,8 +145,8 @@ class TextWriter:
     def write_keywords(self, keywords: str, query: str) -> str:
         """Returns what may be written of the *keywords* of *query*, ``""`` where there are none; raises nothing.
 
-        They are in small letters, which not every *redact* knows: where it hides something of the query, those keywords
-        alone are written whose words are still in what it left.
+        They are in small letters, which not every *redact* knows: where it hides something of the
+        query, those keywords alone are written whose words are still in what it left.
         """
         if keywords and self._query_text and (left := self.write(query)) != query:
             words = set(_find_words(left))
@@ -195,11 +196,12 @@ def build_record(
 ) -> dict[str, Any]:
     """Returns one retrieval as a plain JSON-ready record.
 
-    ``retrieval_steps`` holds the list of every search, the fused list, the reranked and the final one, each passage
-    with its score and title there. The two lists that a `Hybrid` search merged are ``initial_vector`` and
+    ``retrieval_steps`` holds the list of every search, the fused list, the reranked and the final
+    one, each passage with its score and title there. The two lists that a `Hybrid` search merged
+    are ``initial_vector`` and
     ``initial_bm25``: of the question here, of a variant beside what it found. Texts are as
-    *writer* writes them: by default those of queries as they are, and none of passages. *plain* is what the caller got
-    where this was a retrieval in the shadow.
+    *writer* writes them: by default those of queries as they are, and none of passages. *plain* is
+    what the caller got where this was a retrieval in the shadow.
     """
     writer = writer or TextWriter()
     write, trace = writer.write, retrieval.trace
@@ -239,13 +241,14 @@ def build_record(
 class QueryLog:
     """Appends records to a file only its owner may read; whole lines, also with many threads and processes.
 
-    *redact* is called with every query and every text that was searched for it, and what it returns is written in their
-    place. It runs in the caller's thread, or loop, for each text anew, and should be quick. Where it raises or returns
-    no text, the text's hash is written, never the text. With *query_text* false only hashes are written, and *redact*
-    is not called.
+    *redact* is called with every query and every text that was searched for it, and what it returns
+    is written in their place. It runs in the caller's thread, or loop, for each text anew, and
+    should be quick. Where it raises or returns no text, the text's hash is written, never the text.
+    With *query_text* false only hashes are written, and *redact* is not called.
 
-    The folder must exist, as for `logging.FileHandler`; an existing file keeps its permissions. There may be blank
-    lines between records: a writer that finds the last line unfinished cannot know whether its author died.
+    The folder must exist, as for `logging.FileHandler`; an existing file keeps its permissions.
+    There may be blank lines between records: a writer that finds the last line unfinished cannot
+    know whether its author died.
     """
 
     def __init__(
@@ -271,7 +274,8 @@ class QueryLog:
     def append(self, retrieval: Retrieval, plain: Plain | None = None) -> Degradation | None:
         """`write`, which raises nothing: returns the degradation where the record could not be written.
 
-        A warning is logged when writing begins to fail, and when it works again, with how many records failed.
+        A warning is logged when writing begins to fail, and when it works again, with how many
+        records failed.
         """
         try:
             self.write(retrieval, plain)
@@ -296,8 +300,8 @@ class QueryLog:
     def write(self, retrieval: Retrieval, plain: Plain | None = None) -> None:
         """Append the record of *retrieval*, with what the caller got instead where that is *plain*.
 
-        Raises `OSError` where the file cannot be written, `ConfigError` where its folder is missing and, when the
-        record was written, where *redact* failed: it says how, without any text.
+        Raises `OSError` where the file cannot be written, `ConfigError` where its folder is missing
+        and, when the record was written, where *redact* failed: it says how, without any text.
         """
         # Those without a log do not wait for its modules.
         from qtmiddleware.runtime.files import append_line
@@ -314,6 +318,7 @@ class QueryLog:
             ) from None
         if writer.failure:
             raise ConfigError(
-                f"your redact function {writer.failure}, so the log holds hashes instead of texts; fix it",
+                f"your redact function {writer.failure}, so the log holds hashes instead of texts;"
+                " fix it",
                 path="redact",
             )

@@ -143,18 +143,20 @@ class QueryMiddleware:
     """Makes the results of retrieval functions better, as its configuration says.
 
     *config* is a file's path, the name of a preset (``"auto"``), a mapping, a `Config` or nothing.
-    *client* is the language model: an ``openai.OpenAI`` or ``AsyncOpenAI`` client or a pair of both, a chat model of
-    LangChain or LlamaIndex, any function of messages, plain or async, or an object with ``name``, ``complete`` and
-    ``acomplete``; each serves blocking and awaiting calls. Without one a client is made when it is first needed, with
-    the key and address from the environment. *reranker* judges candidates where the configuration asks for that: an
-    object with ``rerank`` and ``name``, a cross-encoder of sentence-transformers or a function of a question and texts;
-    without one ``rerank.model`` is loaded. *store* and *embedder* stand in for those the configuration names, for
-    questions to the own store; *embedder* is whatever `CallableEmbedder` takes. *redact* makes of every text of a query
-    what may be written of it, to the query log and to the records of `logging` at DEBUG; where it fails, a hash is
-    written. *on_retrieval* is called with every `Retrieval` of every function wrapped with this, as `RetrievalHook`
-    says, and *observers* hear of every retrieval, answer, search and model call, as `Observer` says. *clock* returns
-    the time that words such as "last year" lean on, an aware `datetime`; by default that of this machine. Safe with
-    many threads and event loops.
+    *client* is the language model: an ``openai.OpenAI`` or ``AsyncOpenAI`` client or a pair of
+    both, a chat model of LangChain or LlamaIndex, any function of messages, plain or async, or an
+    object with ``name``, ``complete`` and ``acomplete``; each serves blocking and awaiting calls.
+    Without one a client is made when it is first needed, with the key and address from the
+    environment. *reranker* judges candidates where the configuration asks for that: an object with
+    ``rerank`` and ``name``, a cross-encoder of sentence-transformers or a function of a question
+    and texts; without one ``rerank.model`` is loaded. *store* and *embedder* stand in for those the
+    configuration names, for questions to the own store; *embedder* is whatever `CallableEmbedder`
+    takes. *redact* makes of every text of a query what may be written of it, to the query log and
+    to the records of `logging` at DEBUG; where it fails, a hash is written. *on_retrieval* is
+    called with every `Retrieval` of every function wrapped with this, as `RetrievalHook` says, and
+    *observers* hear of every retrieval, answer, search and model call, as `Observer` says. *clock*
+    returns the time that words such as "last year" lean on, an aware `datetime`; by default that of
+    this machine. Safe with many threads and event loops.
     """
 
     def __init__(
@@ -176,7 +178,8 @@ class QueryMiddleware:
             "clock": validate_clock(clock),
         }  # fmt: skip
         loaded = Config.load(config, origin="QueryMiddleware")
-        # All that a call is to see of one configuration hangs on this, which is replaced as a whole.
+        # All that a call is to see of one configuration hangs on this, which is replaced as a
+        # whole.
         given = (client, reranker, redact, observe(observers), on_retrieval, clock)
         self._components = Components(loaded, *given)
         self._cache = TransformationCache(self.settings)
@@ -236,18 +239,21 @@ class QueryMiddleware:
     def wrap(self, fn: Any, /, **options: Unpack[WrapOptions]) -> Any:
         """*fn* with the middleware around it: the same signature, the same return type and shape.
 
-        *fn* may be a function, method, partial or callable object, synchronous or not. Options, all by name:
+        *fn* may be a function, method, partial or callable object, synchronous or not. Options, all
+        by name:
 
-        *query_arg*, *top_k_arg*: its parameters, if they do not have the usual names; ``request.text`` reaches into
-        an object or a mapping.
-        *page_arg*: the parameter that asks for a page, if it does not have a usual name; ``False`` if none does.
-        *embed*: turns texts into vectors for a function that takes a vector: a function of a text or of a list of
-        texts, or an object of LangChain, LlamaIndex or sentence-transformers.
+        *query_arg*, *top_k_arg*: its parameters, if they do not have the usual names;
+        ``request.text`` reaches into an object or a mapping.
+        *page_arg*: the parameter that asks for a page, if it does not have a usual name; ``False``
+        if none does.
+        *embed*: turns texts into vectors for a function that takes a vector: a function of a text
+        or of a list of texts, or an object of LangChain, LlamaIndex or sentence-transformers.
         *read*, *write*: take the matches out of a response of an own shape, and put others back in.
         *kind*: ``sync`` or ``async``, where that cannot be seen.
         *on_retrieval*: called with every `Retrieval` of the function, as `RetrievalHook` says.
 
-        Raises `WrapError` if the query cannot be found in *fn*'s signature, and for an option that there is not.
+        Raises `WrapError` if the query cannot be found in *fn*'s signature, and for an option that
+        there is not.
         """
         check_options(self.wrap, options, WrapOptions.__optional_keys__)
         if isinstance(fn, classmethod | staticmethod):
@@ -274,12 +280,14 @@ class QueryMiddleware:
     def reload(self, config: ConfigSource) -> None:
         """Go on under another *config*, given as to `QueryMiddleware`; raises `ConfigError` and changes nothing then.
 
-        Calls that began before end under the settings they began with, all later ones, also of functions that are
-        wrapped already, have the new ones. What the new settings need is loaded first, so this may take a while, and
-        where that is a store's search, `StoreError` and `MissingExtra` may be raised. What is remembered and spent
-        stays, and so do a circuit breaker where model and service are the same, and clients where address and key are;
-        others are closed after the last call in them. The key is read from the environment anew. A function taken from
-        `retriever` keeps the store it was opened with; take it again where the config names another.
+        Calls that began before end under the settings they began with, all later ones, also of
+        functions that are wrapped already, have the new ones. What the new settings need is loaded
+        first, so this may take a while, and where that is a store's search, `StoreError` and
+        `MissingExtra` may be raised. What is remembered and spent stays, and so do a circuit
+        breaker where model and service are the same, and clients where address and key are; others
+        are closed after the last call in them. The key is read from the environment anew. A
+        function taken from `retriever` keeps the store it was opened with; take it again where the
+        config names another.
 
         Thread-safe, but not for signal handlers: let those wake a thread that reloads.
         """
@@ -290,7 +298,8 @@ class QueryMiddleware:
             if components is former:
                 self._cache.change(loaded.settings)
                 return
-            # What is wrong with the shared cache, or needs time, is known before anything has changed.
+            # What is wrong with the shared cache, or needs time, is known before anything has
+            # changed.
             TransformationCache(loaded.settings).close()
             own_search = self._own_search.with_settings(loaded.settings)
             self._load(components)
@@ -317,9 +326,10 @@ class QueryMiddleware:
     def ready(self) -> Readiness:
         """Whether questions should come here, as a readiness probe asks it; instant, and raises nothing.
 
-        Ready is who answers within the deadline: not while something is being loaded, at most ten seconds where that
-        began by itself, and not after `close`, until `warm_up` or a ``with`` block. A model, Redis or reranker that is
-        down never counts: the results are then those of the rules.
+        Ready is who answers within the deadline: not while something is being loaded, at most ten
+        seconds where that began by itself, and not after `close`, until `warm_up` or a ``with``
+        block. A model, Redis or reranker that is down never counts: the results are then those of
+        the rules.
         """
         from qtmiddleware.wrapping.health import NotReady, Readiness
 
@@ -330,10 +340,11 @@ class QueryMiddleware:
     def warm_up(self) -> None:
         """Load now what the first question needs, and return when that is done.
 
-        Packages are imported, word lists and prompts read, the model's client made, and the reranker's model read where
-        one is configured. Nothing is sent and nothing costs money. Where the configuration asks a model, most of this
-        happens in the background as soon as the middleware is made, and is waited for here. Raises nothing: what cannot
-        be loaded, as for want of a key, is told by the first question.
+        Packages are imported, word lists and prompts read, the model's client made, and the
+        reranker's model read where one is configured. Nothing is sent and nothing costs money.
+        Where the configuration asks a model, most of this happens in the background as soon as the
+        middleware is made, and is waited for here. Raises nothing: what cannot be loaded, as for
+        want of a key, is told by the first question.
         """
         # A thread that is gone, as in a forked process, warms nothing up any more.
         self._warming.append(thread := current_thread())
@@ -378,7 +389,8 @@ class QueryMiddleware:
     ) -> ContextSource:
         if (read is None) != (write is None):
             raise WrapError(
-                "read= and write= must be passed together: read= takes the matches out, write= puts them back"
+                "read= and write= must be passed together: read= takes the matches out, write= puts"
+                " them back"
             )
         embedder = None
         if embed is not None:
@@ -416,8 +428,8 @@ class QueryMiddleware:
     def answer(self, question: str, **options: Any) -> Answer:
         """The answer to *question* from the own store; *options* are those of `retriever`'s `answer`.
 
-        They are *top_k*, *filter*, *history* and *config*. Raises `ModelError` where the model gives no answer; what
-        was retrieved for it is the error's ``retrieval`` then.
+        They are *top_k*, *filter*, *history* and *config*. Raises `ModelError` where the model
+        gives no answer; what was retrieved for it is the error's ``retrieval`` then.
         """
         return self.retriever.answer(question, **options)
 
@@ -462,11 +474,12 @@ class QueryMiddleware:
 
         What could not be had is empty, and ``notes`` says why; nothing is raised for it.
 
-        Of an iterator, or whatever else has no length, queries are taken as the results are, ``limits.maxConcurrency``
-        and a few more at a time. Nobody waits for a single one then: a call may take a minute, unless ``limits`` says
-        otherwise, and what a busy service refuses is asked again at one pace that all share. Raises `InvalidQuery`
-        where it meets a bad one, and `ModelError` where the key is refused, a budget is spent or the model answers
-        nothing for ten minutes.
+        Of an iterator, or whatever else has no length, queries are taken as the results are,
+        ``limits.maxConcurrency`` and a few more at a time. Nobody waits for a single one then: a
+        call may take a minute, unless ``limits`` says otherwise, and what a busy service refuses is
+        asked again at one pace that all share. Raises `InvalidQuery` where it meets a bad one, and
+        `ModelError` where the key is refused, a budget is spent or the model answers nothing for
+        ten minutes.
         """
         check_options(self.transform, options, AskOptions.__optional_keys__)
         if not isinstance(query, Collection):
@@ -490,9 +503,10 @@ class QueryMiddleware:
     ) -> Generator[Transformed[Q]]:
         """What comes of each of *questions*, which have a ``text`` and a ``history``: `transform` of an iterator.
 
-        Results come with their questions and what they cost, as they are done, or *in_order*. At most *concurrency*
-        calls of the model are under way, by default ``limits.maxConcurrency``, at a *pace* of their own where none is
-        given that others keep too. Raises as `transform` of an iterator does.
+        Results come with their questions and what they cost, as they are done, or *in_order*. At
+        most *concurrency* calls of the model are under way, by default ``limits.maxConcurrency``,
+        at a *pace* of their own where none is given that others keep too. Raises as `transform` of
+        an iterator does.
         """
         # Who has one question does not wait for its modules.
         from qtmiddleware.runtime.pace import Pace
@@ -583,9 +597,10 @@ class QueryMiddleware:
         build_request = partial(self._build_request, components, settings, model)
         performer = ModelOnly(model, components.bulkhead)
         if isinstance(query, str):
-            return transform_flow(
-                build_request(validate_query(query, "query", settings), history)
-            ), performer
+            return (
+                transform_flow(build_request(validate_query(query, "query", settings), history)),
+                performer,
+            )
         # All of them before the first is asked: a bad one costs nothing.
         texts = [validate_query(it, "query", settings) for it in query]
         # Each distinct one once: those that run side by side must not wait for each other.

@@ -1,6 +1,7 @@
 """Shadow mode: callers get what the plain function returns, and a share of the calls is retrieved by us afterwards.
 
-What would have changed is logged, and written to the query log for ``qtm shadow report``. Nobody waits for it.
+What would have changed is logged, and written to the query log for ``qtm shadow report``. Nobody
+waits for it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ Finish = Callable[[Retrieval], object]
 
 logger: Final = get_logger("qtmiddleware")
 
-# Not the module's own generator: a fork would draw what its parent draws, and a user's seed is theirs.
+# Not the module's own generator: a fork would draw what its parent draws, and a user's seed is
+# theirs.
 _random: Final = SystemRandom()
 
 
@@ -38,7 +40,8 @@ def is_drawn(share: float) -> bool:
 class ShadowRuns:
     """The retrievals of one middleware that nobody waits for, at most `MOST_AT_ONCE` at a time; thread-safe.
 
-    *finished*, *failed* (the function raised something) and *dropped* are counted since the middleware was made,
+    *finished*, *failed* (the function raised something) and *dropped* are counted since the
+    middleware was made,
     *running* are under way.
     """
 

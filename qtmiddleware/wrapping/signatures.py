@@ -1,7 +1,7 @@
 """Where the query text and top_k are in a call of a wrapped function.
 
-The signature is read once. A call is then read and rewritten in its own arguments, which are never bound to the
-signature again; nothing the caller passed is changed.
+The signature is read once. A call is then read and rewritten in its own arguments, which are never
+bound to the signature again; nothing the caller passed is changed.
 """
 
 from __future__ import annotations
@@ -76,11 +76,12 @@ def read_signature(
 ) -> CallSignature:
     """Returns where calls of *fn* hold the query and top_k.
 
-    *takes_vector* says that *fn* wants the embedded query in the text's place. *query_arg* names the query's parameter
-    and *top_k_arg* that of the number of passages, with dots for what lies inside it (``query.inputs.text``). Without
-    them the usual names are looked for; failing these, the first positional parameter is the query. *page_arg* names
-    the parameter that asks for a page, ``False`` says that none does; without it `Paging` looks for one. Raises
-    `WrapError` with advice where no parameter can be the query.
+    *takes_vector* says that *fn* wants the embedded query in the text's place. *query_arg* names
+    the query's parameter and *top_k_arg* that of the number of passages, with dots for what lies
+    inside it (``query.inputs.text``). Without them the usual names are looked for; failing these,
+    the first positional parameter is the query. *page_arg* names the parameter that asks for a
+    page, ``False`` says that none does; without it `Paging` looks for one. Raises `WrapError` with
+    advice where no parameter can be the query.
     """
     parameters = Parameters(fn)
     argument = parameters.find_query(query_arg, takes_vector)
@@ -102,8 +103,9 @@ _NO_TEXT: Final = "takes a vector, not a text; pass embed=, a function from a te
 class CallSignature:
     """Where a function of a text is passed the query and top_k.
 
-    *argument* names the query's parameter, with dots for what lies inside it, and *top_k_argument* that of the number
-    of passages, ``None`` if the signature shows none. *paging* finds the page that a call asks for.
+    *argument* names the query's parameter, with dots for what lies inside it, and *top_k_argument*
+    that of the number of passages, ``None`` if the signature shows none. *paging* finds the page
+    that a call asks for.
     """
 
     __slots__ = (
@@ -199,8 +201,9 @@ class CallSignature:
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Returns the arguments with another *query* and, unless it is ``None``, another *top_k*.
 
-        A *query* that is no string is a vector and goes where the function wants that. With *is_one_of_list* it goes
-        where a list of queries was passed, as if it had been passed there itself.
+        A *query* that is no string is a vector and goes where the function wants that. With
+        *is_one_of_list* it goes where a list of queries was passed, as if it had been passed there
+        itself.
         """
         place, value = self._find(args, kwargs)
         if is_one_of_list and isinstance(query, str) and isinstance(value, list | tuple):
@@ -344,8 +347,8 @@ class CallSignature:
             else ""
         )
         return WrapError(
-            f"{self._parameters.function_name}() was called without a query; {advice}pass it as {self.argument!r}, or"
-            " name the parameter that holds the query with query_arg="
+            f"{self._parameters.function_name}() was called without a query; {advice}pass it as"
+            f" {self.argument!r}, or name the parameter that holds the query with query_arg="
         )
 
 
@@ -374,7 +377,8 @@ class PineconeSearchSignature(CallSignature):
 class ClauseSignature(CallSignature):
     """A document search, which takes the query inside the clauses of ``score_by``.
 
-    A text that is passed beside them, where the function itself has no place for one, goes into them.
+    A text that is passed beside them, where the function itself has no place for one, goes into
+    them.
     """
 
     __slots__ = ()
@@ -502,7 +506,8 @@ class VectorSignature(CallSignature):
         parameters = self._parameters
         if parameters.position(self._name) is not None:
             return ""
-        # A method called `query` that shows no parameters is taken for Pinecone's, which is keyword-only.
+        # A method called `query` that shows no parameters is taken for Pinecone's, which is
+        # keyword-only.
         is_query_method = parameters.function_name.rpartition(".")[2] == "query"
         return self._name if not parameters.is_loose or self._is_named or is_query_method else ""
 
@@ -533,15 +538,16 @@ class VectorSignature(CallSignature):
 
     def _missing(self) -> WrapError:
         return WrapError(
-            f"{self._parameters.function_name}() was called without a query; pass the query as {self.argument!r}, or"
-            " name the parameter that holds the query with query_arg="
+            f"{self._parameters.function_name}() was called without a query; pass the query as"
+            f" {self.argument!r}, or name the parameter that holds the query with query_arg="
         )
 
 
 class Parameters:
     """The parameters of one function, and what they tell without a call of it.
 
-    *named* are its own but ``*args`` and ``**kwargs``. *is_loose* says that only these two can hold the query.
+    *named* are its own but ``*args`` and ``**kwargs``. *is_loose* says that only these two can hold
+    the query.
     """
 
     def __init__(self, fn: Callable[..., Any]) -> None:
@@ -662,7 +668,8 @@ class Parameters:
         if self.is_loose:
             return "vector" if takes_vector else "query"
         raise self._refusal(
-            f"has no parameter that looks like the query; name it with query_arg= ({self._listed()})"
+            "has no parameter that looks like the query; name it with query_arg="
+            f" ({self._listed()})"
         )
 
     @property
@@ -738,8 +745,8 @@ def returns_awaitable(fn: Any, kind: object) -> bool:
             else f"lambda query: list({name}(query))"
         )
         raise WrapError(
-            f"{getattr(fn, '__name__', fn)} yields its results one by one; wrap a function that returns a list, "
-            f"for example {example}"
+            f"{getattr(fn, '__name__', fn)} yields its results one by one; wrap a function that"
+            f" returns a list, for example {example}"
         )
     return kind == "async" if kind else is_async(fn)
 

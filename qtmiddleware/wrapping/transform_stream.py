@@ -47,8 +47,9 @@ Q = TypeVar("Q", bound=Question)
 class Transformed(Generic[Q]):
     """What came of one *question*.
 
-    *replies* are those of the model: none where the transformation was remembered, shared with an equal question or not
-    needed. *failure* is why there is no transformation though one was asked for, in one word of a `ModelError`.
+    *replies* are those of the model: none where the transformation was remembered, shared with an
+    equal question or not needed. *failure* is why there is no transformation though one was asked
+    for, in one word of a `ModelError`.
     """
 
     question: Q
@@ -83,8 +84,9 @@ def be_patient(config: Config, settings: Settings) -> tuple[Settings, float]:
 class TransformStream:
     """Transforms questions with *model*, each call for at most *seconds*, at the *pace* that all of them share.
 
-    *build_request* makes the request of a question. The pace stands in for the model's circuit breaker; the budget
-    counts as ever. One stream may be run again and again, by several threads too.
+    *build_request* makes the request of a question. The pace stands in for the model's circuit
+    breaker; the budget counts as ever. One stream may be run again and again, by several threads
+    too.
     """
 
     def __init__(
@@ -101,8 +103,8 @@ class TransformStream:
     def run(self, questions: Iterable[Q], *, in_order: bool = False) -> Generator[Transformed[Q]]:
         """What comes of each of *questions*, as it is done, or *in_order*; few of them are in memory at a time.
 
-        Raises `ModelError` where the pace was stopped, when all that was done by then has been given. Whoever closes
-        this drops what is under way.
+        Raises `ModelError` where the pace was stopped, when all that was done by then has been
+        given. Whoever closes this drops what is under way.
         """
         stream, most = (
             (map_in_order, 2 * self._concurrency) if in_order else (map_as_done, self._concurrency)

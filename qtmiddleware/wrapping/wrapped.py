@@ -94,7 +94,8 @@ class _Asking(Protocol[T_co]):
     ) -> Asks[P, T_co]: ...
 
 
-# Special names that are the function's where they are not set here: Python 3.14 no longer copies annotations.
+# Special names that are the function's where they are not set here: Python 3.14 no longer copies
+# annotations.
 _OF_THE_FUNCTION: Final = frozenset({"__annotations__", "__isabstractmethod__"})
 
 
@@ -106,16 +107,19 @@ def _asks(method: Callable[..., T]) -> _Asking[T]:
 class Wrapped(Generic[P, R]):
     """A synchronous retrieval function with the middleware around it.
 
-    Called, it takes and returns what the function does. `retrieve` and `aretrieve` return a `Retrieval` instead,
-    `answer`, `stream_answer` and their asynchronous twins what the language model answers from it. All arguments are
-    the function's own but these, the reserved words of those methods:
+    Called, it takes and returns what the function does. `retrieve` and `aretrieve` return a
+    `Retrieval` instead, `answer`, `stream_answer` and their asynchronous twins what the language
+    model answers from it. All arguments are the function's own but these, the reserved words of
+    those methods:
 
-    *history*: the conversation so far, oldest first; a function with a parameter of that name gets it too.
+    *history*: the conversation so far, oldest first; a function with a parameter of that name gets
+    it too.
     *config*: settings for this call; a function with a parameter of that name gets it in our place.
     *qtm_config*: settings for this call, whatever parameters the function has.
 
-    A function that searches through itself gets, within its own search, what the plain function returns: the searches
-    stay as many as it makes itself. A context variable says so, which threads and tasks of ours carry along.
+    A function that searches through itself gets, within its own search, what the plain function
+    returns: the searches stay as many as it makes itself. A context variable says so, which threads
+    and tasks of ours carry along.
     """
 
     is_async = False
@@ -127,7 +131,8 @@ class Wrapped(Generic[P, R]):
         self._source = source
         self._takes_history = has_parameter(fn, "history")
         self._takes_config = has_parameter(fn, "config")
-        # Not the function's own attributes: they are found through `__getattr__` and must not hide ours.
+        # Not the function's own attributes: they are found through `__getattr__` and must not hide
+        # ours.
         functools.update_wrapper(self, fn, updated=())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -153,10 +158,11 @@ class Wrapped(Generic[P, R]):
     ) -> Retrieval:
         """What the function finds for these arguments, with the account of how it was found.
 
-        *history* is the conversation so far, oldest first; *config* overrides settings for this call, as *qtm_config*
-        does where the function has a ``config`` of its own. What cannot be worked with (a blank, overlong or non-text
-        query, a vector or an id in its place) is passed on as it is, and ``degradations`` says why. Raises what the
-        function itself raises, and `ConfigError` for bad settings.
+        *history* is the conversation so far, oldest first; *config* overrides settings for this
+        call, as *qtm_config* does where the function has a ``config`` of its own. What cannot be
+        worked with (a blank, overlong or non-text query, a vector or an id in its place) is passed
+        on as it is, and ``degradations`` says why. Raises what the function itself raises, and
+        `ConfigError` for bad settings.
         """
         request, call = self._prepare(args, kwargs, history, config, qtm_config)
         return call.finish(run(retrieval_flow(request), call))
@@ -177,8 +183,9 @@ class Wrapped(Generic[P, R]):
     def retrieve_many(self, *args: Any, **kwargs: Any) -> list[Retrieval]:
         """`retrieve` for each of a list of queries, which stands where the query would; in their number and order.
 
-        At most ``limits.maxConcurrency`` are under way at once. All other arguments are those of `retrieve`, the same
-        for each. Raises `InvalidQuery` for what is no list, and what one of them raises.
+        At most ``limits.maxConcurrency`` are under way at once. All other arguments are those of
+        `retrieve`, the same for each. Raises `InvalidQuery` for what is no list, and what one of
+        them raises.
         """
         calls = [partial(self.retrieve, *one, **named) for one, named in self._each(args, kwargs)]
         return call_all(
@@ -194,9 +201,10 @@ class Wrapped(Generic[P, R]):
     def answer(self, *args: Any, **kwargs: Any) -> Answer:
         """The answer to the query of these arguments from what the function finds for them, with citations.
 
-        *history* and *config* may be among them, as for `retrieve`. Raises what `retrieve` raises, `InvalidQuery`
-        for a query that cannot be answered (blank, overlong or no text), and `ModelError` where the language model
-        gives no answer; what was found is the error's ``retrieval`` then.
+        *history* and *config* may be among them, as for `retrieve`. Raises what `retrieve` raises,
+        `InvalidQuery` for a query that cannot be answered (blank, overlong or no text), and
+        `ModelError` where the language model gives no answer; what was found is the error's
+        ``retrieval`` then.
         """
         answering, call = self._answering(args, kwargs)
         return run(answering.flow(), call)
@@ -224,14 +232,16 @@ class Wrapped(Generic[P, R]):
     def check(self, *args: Any, **kwargs: Any) -> Check:
         """What is understood of this function, and what the middleware changes, tried with these arguments.
 
-        They are those of `retrieve`: a question, or a list of them as for `retrieve_many`, and what the function needs
-        beside it. A question of a list may be ``{"question": text, "relevant": [id, ...]}`` with the passages that
-        answer it. The first is looked at in detail: the function is called about ten times, as it is and as the
-        middleware would call it; if the settings ask a model or a reranker, it is asked once. Then, for at most ten of
-        the list, the order of the plain call is compared with that of the rules, which takes two calls per question.
+        They are those of `retrieve`: a question, or a list of them as for `retrieve_many`, and what
+        the function needs beside it. A question of a list may be ``{"question": text, "relevant":
+        [id, ...]}`` with the passages that answer it. The first is looked at in detail: the
+        function is called about ten times, as it is and as the middleware would call it; if the
+        settings ask a model or a reranker, it is asked once. Then, for at most ten of the list, the
+        order of the plain call is compared with that of the rules, which takes two calls per
+        question.
 
-        Print the result. Raises nothing that the function raises, `ConfigError` for bad settings and `InvalidQuery` for
-        a ``relevant`` that is no list of ids.
+        Print the result. Raises nothing that the function raises, `ConfigError` for bad settings
+        and `InvalidQuery` for a ``relevant`` that is no list of ids.
         """
         return run(*self._checking(args, kwargs))
 
@@ -258,7 +268,8 @@ class Wrapped(Generic[P, R]):
     def configured(self, config: Mapping[str, Any]) -> Self:
         """The same function under the settings of *config*, laid over its own, which learns for itself.
 
-        Raises `ConfigError` for what is impossible or cannot change once a function is wrapped, as the store.
+        Raises `ConfigError` for what is impossible or cannot change once a function is wrapped, as
+        the store.
         """
         return type(self)(self._fn, self._signature, self._source.configured(config))
 
@@ -310,7 +321,8 @@ class Wrapped(Generic[P, R]):
         if not isinstance(queries, list | tuple):
             name = signature.argument
             raise InvalidQuery(
-                f"{name} must be a list of queries, not {type(queries).__name__}; for one query use retrieve"
+                f"{name} must be a list of queries, not {type(queries).__name__}; for one query use"
+                " retrieve"
             )
         history = kwargs.get("history")
         if isinstance(history, Iterator):
@@ -341,7 +353,8 @@ class Wrapped(Generic[P, R]):
         if context.embedder is not None and not signature.takes_vector(args, kwargs):
             context = replace(context, embedder=None)
         original, problem = self._find_query(signature, args, kwargs, context.settings)
-        # Without a query nothing shows where the number of passages would be either, and nothing is cut.
+        # Without a query nothing shows where the number of passages would be either, and nothing is
+        # cut.
         top_k = signature.top_k(args, kwargs) if problem is None else None
         page = self._find_page(args, kwargs, context.learned) if problem is None else ""
         conversation = read_history(history)
@@ -367,9 +380,11 @@ class Wrapped(Generic[P, R]):
             bulkhead=context.bulkhead,
             glossary=context.glossary,
             embeds=context.embedder is not None,
-            text_fields=self._choose_text_fields(signature, args, kwargs, context.settings)
-            if problem is None
-            else (),
+            text_fields=(
+                self._choose_text_fields(signature, args, kwargs, context.settings)
+                if problem is None
+                else ()
+            ),
             response_only=brief
             and context.log is None
             and not context.observation.is_observed
@@ -390,8 +405,8 @@ class Wrapped(Generic[P, R]):
     def _find_page(self, args: tuple[Any, ...], kwargs: dict[str, Any], learned: Learned) -> str:
         """Returns the argument that asks for a page, ``""`` if none does.
 
-        If only some calls show that the function has pages, those after the first such call count too: the first page
-        is often asked for without a word.
+        If only some calls show that the function has pages, those after the first such call count
+        too: the first page is often asked for without a word.
         """
         paging = self._signature.paging
         page = paging.find(args, kwargs)
@@ -471,8 +486,9 @@ class Wrapped(Generic[P, R]):
         fields = settings.hybrid.text_fields
         return fields if fields and may_add_text(signature.read_clauses(args, kwargs)) else ()
 
-    # A class method, on the class or on an object; then what is looked up on the class, a method, and what is static.
-    # By `Callable`, as mypy does not look at the first parameter otherwise; not each of us is one that takes a class.
+    # A class method, on the class or on an object; then what is looked up on the class, a method,
+    # and what is static. By `Callable`, as mypy does not look at the first parameter otherwise; not
+    # each of us is one that takes a class.
     @overload
     def __get__(  # type: ignore[misc]
         self: Callable[Concatenate[type[S], Q], R], instance: S | None, owner: type[S]
@@ -491,20 +507,22 @@ class Wrapped(Generic[P, R]):
         return Bound(self, instance) if instance is not None and binds(self._fn) else self
 
     def __set_name__(self, owner: type, name: str) -> None:
-        # A pydantic model, which LangChain's retrievers are, takes what is no plain function for the value of a private
-        # attribute, so that the method of the parent would be called in its place, and find nothing.
+        # A pydantic model, which LangChain's retrievers are, takes what is no plain function for
+        # the value of a private attribute, so that the method of the parent would be called in its
+        # place, and find nothing.
         parents = owner.__mro__[1:]
         if name.startswith("_") and any(
             name in it.__dict__ and hasattr(it, "model_fields") for it in parents
         ):
             whole = f"{owner.__name__}.{name}"
             raise WrapError(
-                f"{whole} cannot be wrapped inside the pydantic model {owner.__name__}; wrap it after "
-                f"the class body: {whole} = qtm.middleware({whole})"
+                f"{whole} cannot be wrapped inside the pydantic model {owner.__name__}; wrap it"
+                f" after the class body: {whole} = qtm.middleware({whole})"
             )
 
     def __getattr__(self, name: str) -> Any:
-        # Whatever else the function has is reachable through us; special names and what is not set yet are not.
+        # Whatever else the function has is reachable through us; special names and what is not set
+        # yet are not.
         if (name.startswith("__") and name not in _OF_THE_FUNCTION) or name == "_fn":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._fn, name)
@@ -518,8 +536,8 @@ class Wrapped(Generic[P, R]):
     def __reduce_ex__(self, _: SupportsIndex) -> Any:
         """Like a function, pickled by its name where that is ours, else as how it is made.
 
-        Nothing made along the way is taken along: clients, caches, locks and keys are those of the other process.
-        Raises `PicklingError`, which says what to do.
+        Nothing made along the way is taken along: clients, caches, locks and keys are those of the
+        other process. Raises `PicklingError`, which says what to do.
         """
         modules, name = modules_by_value(), find_import_name(self._fn, self)
         if name is not None and (modules is None or not is_in(self._fn.__module__, modules)):

@@ -214,7 +214,8 @@ def test_every_way_of_asking_gives_the_same_retrieval(scenario: Scenario) -> Non
         assert ids(retrieval)[0] == scenario.first
         assert retrieval.response == [match.raw for match in retrieval.matches]
         assert len(searched.model.prompts) == retrieval.trace.llm_calls == scenario.llm_calls
-        # A new function may refuse as many passages as it is asked for: a variant that fails is tried once more.
+        # A new function may refuse as many passages as it is asked for: a variant that fails is
+        # tried once more.
         tried_again = sum(
             stage == f"search.{kind}"
             for stage, _ in scenario.reasons

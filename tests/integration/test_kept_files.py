@@ -64,7 +64,7 @@ def unless_prompts_changed(kept: Path, name: str) -> Iterator[None]:
         yield
 
 
-# --- configs ----------------------------------------------------------------------------------------------------------
+# --- configs --------------------------------------------------------------------------------------
 
 
 def test_every_option_of_an_earlier_config_is_read_with_its_value(kept: Path) -> None:
@@ -88,7 +88,7 @@ def test_every_earlier_short_form_of_a_group_means_the_same(kept: Path) -> None:
     assert {name: loaded.get(name) for name in expected} == expected
 
 
-# --- the index and its ledger -----------------------------------------------------------------------------------------
+# --- the index and its ledger ---------------------------------------------------------------------
 
 
 def place_documents(kept: Path) -> Path:
@@ -163,7 +163,7 @@ def test_of_a_document_that_grew_since_an_earlier_ingest_the_new_text_alone_is_e
     assert not [it for it in counted.texts if "Jaco" in it or "The fee for an adoption" in it]
 
 
-# --- caches and recordings --------------------------------------------------------------------------------------------
+# --- caches and recordings ------------------------------------------------------------------------
 
 
 def test_an_earlier_bench_cache_answers_in_place_of_embedder_and_model(kept: Path) -> None:
@@ -212,7 +212,7 @@ def test_an_earlier_recording_replays_its_replies(kept: Path) -> None:
     assert later.standalone == world.reword(world.FOLLOW_UP)
 
 
-# --- many questions ---------------------------------------------------------------------------------------------------
+# --- many questions -------------------------------------------------------------------------------
 
 
 def test_a_finished_earlier_output_leaves_nothing_to_do(kept: Path) -> None:
@@ -297,7 +297,7 @@ def test_replies_that_an_earlier_version_collected_are_read_again(
     assert not httpserver.log
 
 
-# --- logs and data sets -----------------------------------------------------------------------------------------------
+# --- logs and data sets ---------------------------------------------------------------------------
 
 
 def test_an_earlier_query_log_is_reported_on(kept: Path) -> None:
@@ -341,7 +341,7 @@ def test_an_earlier_test_set_is_loaded(kept: Path) -> None:
     assert data.qrels["later"] == {"Arlo#0": 1}
 
 
-# --- objects ----------------------------------------------------------------------------------------------------------
+# --- objects --------------------------------------------------------------------------------------
 
 
 def test_a_pipeline_of_haystack_that_an_earlier_version_saved_is_loaded_and_run(kept: Path) -> None:

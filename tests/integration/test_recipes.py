@@ -1,6 +1,7 @@
 """What docs/wrap-anything.md and the README show for other people's packages, run as it stands against the real ones.
 
-Those that are too heavy for the everyday environment are run by `scripts/recipes`, and skipped elsewhere.
+Those that are too heavy for the everyday environment are run by `scripts/recipes`, and skipped
+elsewhere.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def test_every_recipe_of_the_page_is_run_here() -> None:
     assert set(re.findall(r'RECIPES\["(\w+)"\]', tests)) == set(RECIPES)
 
 
-# --- stores -----------------------------------------------------------------------------------------------------------
+# --- stores ---------------------------------------------------------------------------------------
 
 
 def test_pinecone(pinecone: PineconeWorld) -> None:
@@ -200,7 +201,7 @@ def test_a_data_frame() -> None:
     assert list(found["found"].index) == ["health", "toys"]
 
 
-# --- language models --------------------------------------------------------------------------------------------------
+# --- language models ------------------------------------------------------------------------------
 
 
 def check_asks(space: dict[str, Any]) -> None:
@@ -311,7 +312,7 @@ def test_litellm(claude: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) 
     assert len(claude) == 1
 
 
-# --- what was written before ------------------------------------------------------------------------------------------
+# --- what was written before ----------------------------------------------------------------------
 
 
 @pytest.mark.filterwarnings("ignore")

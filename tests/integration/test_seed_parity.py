@@ -1,7 +1,7 @@
 """The older way of searching by transformed questions, written out plainly, finds what the parity config finds.
 
-What is searched are the chunks of a real document, embedded by the real model. Both sides get the same vectors and the
-very same replies, as text.
+What is searched are the chunks of a real document, embedded by the real model. Both sides get the
+same vectors and the very same replies, as text.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ PER_SUB_QUERY: Final = 2
 
 Hits = list[dict[str, Any]]
 
-# By the question's place in the file of questions, and then by what the model is asked for. One sub-query repeats it.
+# By the question's place in the file of questions, and then by what the model is asked for. One
+# sub-query repeats it.
 REPLIES: Final[Mapping[int, Mapping[str, str]]] = {
     0: {
         "rewrite": "What does 'Explainable AI' (XAI) mean, how does it make models clear, and why is it important?",
@@ -284,7 +285,8 @@ def test_concatenated_lists_keep_everything_and_tell_where_each_begins(
     if len(answered) < 2:
         assert found.response == world.search(world.questions[at], 3)
         return
-    # Every list's passages behind those of the lists before it, none merged: an index into one list moves by an offset.
+    # Every list's passages behind those of the lists before it, none merged: an index into one list
+    # moves by an offset.
     chunks_of_all: Hits = []
     offsets: list[int] = []
     for query in answered:

@@ -1,6 +1,7 @@
 """Write the files that later versions must read: ``python -m tests.kept.make tests/kept/0.1.0``.
 
-The folder is named for the version whose code writes it, and must be new. See README.md beside this file.
+The folder is named for the version whose code writes it, and must be new. See README.md beside this
+file.
 """
 
 from __future__ import annotations

@@ -74,7 +74,8 @@ RULES: Final = ("rules", "few candidates", "many candidates", "fused scores")
 class Index:
     """A corpus in which each text finds a list of its own, best first: a longer one begins with a shorter one.
 
-    The question finds the share *found_by_question* of the corpus, any other text the share *found*.
+    The question finds the share *found_by_question* of the corpus, any other text the share
+    *found*.
     """
 
     def __init__(
@@ -185,7 +186,8 @@ def test_nothing_is_lost_nothing_made_up_nothing_doubled_and_the_answer_rises(
 
     got = shape.keys(retrieval.response)
     assert retrieval.status == "full"
-    # Without texts the second call fetches no more than was asked for, and nothing in place of what comes twice.
+    # Without texts the second call fetches no more than was asked for, and nothing in place of what
+    # comes twice.
     if not config.startswith("combined, auto") and (shape.has_text or not repeats):
         assert shape.keys(response) == got
     assert type(retrieval.response) is type(shape.build(index.rows(QUERY)))

@@ -24,8 +24,8 @@ TRANSFORMED: Final = {
 class AnsweringService(ModelServer):
     """Answers with the words of the first passage and ``[1]``, or with *text*, and transforms into *transformation*.
 
-    Asked to rank answers it prefers the one of more words. While it *pauses* an answer waits after its first words. The
-    questions in *refused* fail.
+    Asked to rank answers it prefers the one of more words. While it *pauses* an answer waits after
+    its first words. The questions in *refused* fail.
     """
 
     def __init__(self, server: HTTPServer) -> None:

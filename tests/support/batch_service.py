@@ -40,8 +40,9 @@ class FakeBatch:
 class Faults:
     """What goes wrong next: of each kind of call the responses that come first, and what is done to downloads.
 
-    *calls* are keyed ``METHOD path`` with the first word of the path, as ``POST files``. What is *late* is done
-    and answered with that response all the same. *cut* are how many of the next downloads break off in the middle.
+    *calls* are keyed ``METHOD path`` with the first word of the path, as ``POST files``. What is
+    *late* is done and answered with that response all the same. *cut* are how many of the next
+    downloads break off in the middle.
     """
 
     calls: dict[str, list[Response]] = field(default_factory=dict)
@@ -52,10 +53,11 @@ class Faults:
 class BatchServer:
     """Answers batches with what *reply* says to each request, in a shuffled order.
 
-    A batch goes on by one step each time it is asked after (*steps*), or at once where there are none. The next ones
-    end as *endings* say, each with how many lines are answered. A line is *spoilt* by what is done to an output file's
-    lines, and *before* and *after* are called around each call. *sent* counts the bodies that were submitted in batches
-    that were taken, and *live* those asked one by one.
+    A batch goes on by one step each time it is asked after (*steps*), or at once where there are
+    none. The next ones end as *endings* say, each with how many lines are answered. A line is
+    *spoilt* by what is done to an output file's lines, and *before* and *after* are called around
+    each call. *sent* counts the bodies that were submitted in batches that were taken, and *live*
+    those asked one by one.
     """
 
     steps = ("validating", "in_progress", "finalizing")

@@ -28,8 +28,8 @@ class RewritingService(ModelServer):
     """Rewrites every question, after *seconds*; those in *refused* are withheld by its content filter.
 
     A share of the calls, *failing*, is answered by a 500, whichever question they ask.
-    *limit* calls are allowed within each *window* of seconds; others are told when the next one begins. *windows* holds
-    how many calls came within each, refused ones too.
+    *limit* calls are allowed within each *window* of seconds; others are told when the next one
+    begins. *windows* holds how many calls came within each, refused ones too.
     """
 
     def __init__(self, server: HTTPServer) -> None:

@@ -21,8 +21,8 @@ def vector_of(text: str, dimension: int) -> list[float]:
 class EmbeddingsServer(ModelServer):
     """Embeds each text by itself and refuses what the service would.
 
-    *tokens* counts the tokens of a text; *most_tokens* is what one may have. *faults* are answered first, one a
-    request.
+    *tokens* counts the tokens of a text; *most_tokens* is what one may have. *faults* are answered
+    first, one a request.
     """
 
     def __init__(self, server: HTTPServer) -> None:

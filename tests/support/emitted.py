@@ -68,7 +68,8 @@ class Emitted:
             self.say("traceback of an error", "".join(alone.format(chain=False)))
             self.pickle(error)
             if error.__cause__ is None:
-                # What shows the locals of tracebacks walks this also where `raise ... from None` hides it.
+                # What shows the locals of tracebacks walks this also where `raise ... from None`
+                # hides it.
                 self._while_handling(error.__context__)
             error = error.__cause__ or error.__context__
             if error is not None and not _is_raised_by_us(error):

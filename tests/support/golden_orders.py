@@ -4,7 +4,8 @@
     python -m tests.support.golden_orders          # writes tests/integration/golden_orders.json
     python -m tests.support.golden_orders --check  # prints the lines that would change; ends with 1 if any would
 
-Write it on purpose only: a change that is meant to keep the order of results must not change this file.
+Write it on purpose only: a change that is meant to keep the order of results must not change this
+file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Texts that try to be more than text: a corpus of injections, written for this project.
 
-Each has an id that names its category, and is made when it is asked for, as some are large. `SHORT` are those of a
-few hundred characters, `LONG` those of 100,000 and more.
+Each has an id that names its category, and is made when it is asked for, as some are large. `SHORT`
+are those of a few hundred characters, `LONG` those of 100,000 and more.
 """
 
 from __future__ import annotations

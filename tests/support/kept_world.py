@@ -1,7 +1,7 @@
 """What the kept files of earlier versions were made with, and are read with: names here must stay, files hold them.
 
-What a kept file names is `embed`, `find`, `retrieve`, `reply`, `searching`, `decorated` and `CountingRetriever`. Change
-what a function returns only together with all kept files.
+What a kept file names is `embed`, `find`, `retrieve`, `reply`, `searching`, `decorated` and
+`CountingRetriever`. Change what a function returns only together with all kept files.
 """
 
 from __future__ import annotations

@@ -22,9 +22,11 @@ Embed = Callable[[dict[str, Any]], list[list[float]] | Response]
 class ModelServer:
     """Says its *reply*, or what that makes of a request's body, whole or streamed as the request wants it.
 
-    A reply is a text, the fields of a JSON text, pieces of a text as they come, a body (a mapping with ``choices``) or
-    a whole response; *embed* makes vectors or a response of a request's body, in base64 where it *packs*. While it
-    *holds*, each reply waits until it is *released*. *bodies* and *headers* are what was sent; that sets `asked`.
+    A reply is a text, the fields of a JSON text, pieces of a text as they come, a body (a mapping
+    with ``choices``) or a whole response; *embed* makes vectors or a response of a request's body,
+    in base64 where it *packs*. While it
+    *holds*, each reply waits until it is *released*. *bodies* and *headers* are what was sent; that
+    sets `asked`.
     """
 
     def __init__(

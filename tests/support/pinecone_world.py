@@ -95,7 +95,8 @@ class PineconeWorld:
         from pinecone import Pinecone
 
         if self._client is None:
-            # Nothing is encrypted here, and reading the machine's certificates would take most of a test.
+            # Nothing is encrypted here, and reading the machine's certificates would take most of a
+            # test.
             made = Pinecone(api_key=self.api_key, host=self.url, ssl_verify=False)
             self._client = self._opened.enter_context(made)
         return self._client

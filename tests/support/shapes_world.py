@@ -94,8 +94,8 @@ class Row(NamedTuple):
 class ResultShape:
     """How rows become a response and how that is read: *key* of a response's passages, *score* of them.
 
-    *key* is what tells passages apart there, and *row_key* the same of a row. Where there is *text*, keywords can be
-    evidence; *score* is ``None`` where the shape holds none.
+    *key* is what tells passages apart there, and *row_key* the same of a row. Where there is
+    *text*, keywords can be evidence; *score* is ``None`` where the shape holds none.
     """
 
     build: Callable[[Sequence[Row]], Any]

@@ -1,7 +1,8 @@
 """The public data sets that lie beside the repository, too large to be part of it, and two small ones that stand in.
 
-Laws of any data are tried on `DEMO`, the set the package ships, and `PRIVATE`, that of the benchmarks, wherever the
-tests run, and on all of them where they lie there; figures of one data set are skipped without it.
+Laws of any data are tried on `DEMO`, the set the package ships, and `PRIVATE`, that of the
+benchmarks, wherever the tests run, and on all of them where they lie there; figures of one data set
+are skipped without it.
 """
 
 from __future__ import annotations

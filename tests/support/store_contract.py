@@ -1,7 +1,8 @@
 """What stores promise, as tests to be inherited.
 
-`StoreContract` is for every store; a store that makes each write visible whole or not at all inherits
-`AtomicStoreContract` too, one that finds words `KeywordContract`, and one that keeps files `FileStoreContract`.
+`StoreContract` is for every store; a store that makes each write visible whole or not at all
+inherits `AtomicStoreContract` too, one that finds words `KeywordContract`, and one that keeps files
+`FileStoreContract`.
 """
 
 from __future__ import annotations

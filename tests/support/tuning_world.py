@@ -51,7 +51,8 @@ def passage_text(number: int) -> str:
 def collection(count: int = 50, *, seed: int | None = None) -> Dataset:
     """*count* questions, each answered by a passage; by *seed* the answers are shuffled.
 
-    Every other question shares a word with its passage, so that the rules help with those; a model can with all.
+    Every other question shares a word with its passage, so that the rules help with those; a model
+    can with all.
     """
     numbers = list(range(count))
     answers = numbers if seed is None else random.Random(seed).sample(numbers, count)

@@ -23,8 +23,8 @@ HALVES = 7
 class Said:
     """What a service says: *text*, and why it ended (``stop``, ``length`` or ``refused``).
 
-    *status* of 400 or more refuses with *message*; *raw* is sent as it is. A stream that *breaks* ends after its first
-    piece, and with *error* with what the vendor sends for a failure then.
+    *status* of 400 or more refuses with *message*; *raw* is sent as it is. A stream that *breaks*
+    ends after its first piece, and with *error* with what the vendor sends for a failure then.
     """
 
     text: str = '{"rewrite": "Jaco health"}'

@@ -53,9 +53,9 @@ def with_enough_time(
 ) -> T:
     """Return the outcome of *attempt* with the first time limit that is enough.
 
-    For a test that has to see one thing in time and another one late, and cannot say how fast the machine is. The limit
-    begins with *seconds* and grows fourfold up to `PATIENCE`; *is_enough* looks only at what had to be in time. With
-    the last limit the outcome is returned as it is.
+    For a test that has to see one thing in time and another one late, and cannot say how fast the
+    machine is. The limit begins with *seconds* and grows fourfold up to `PATIENCE`; *is_enough*
+    looks only at what had to be in time. With the last limit the outcome is returned as it is.
     """
     while not is_enough(outcome := attempt(seconds)) and seconds < PATIENCE:
         seconds = min(4 * seconds, PATIENCE)

@@ -15,7 +15,8 @@ import pytest
 PACKAGE = "qtmiddleware"
 ROOT = Path(__file__).resolve().parents[2] / PACKAGE
 
-# Bottom to top. A room is a file or a folder; those of one line do not import each other, only what lies below.
+# Bottom to top. A room is a file or a folder; those of one line do not import each other, only what
+# lies below.
 CORE: tuple[frozenset[str], ...] = tuple(
     frozenset(line.split())
     for line in """
@@ -202,7 +203,8 @@ def test_no_file_imports_itself_by_a_detour() -> None:
         it.module: {
             found.module
             for found in imports_of(it.tree)
-            # A folder's own package is loaded before its files in any case; what counts is what they take from it.
+            # A folder's own package is loaded before its files in any case; what counts is what
+            # they take from it.
             if is_ours(found.module) and found.module in MODULES and found.module != it.module
         }
         for it in SOURCES
@@ -219,7 +221,8 @@ def test_vendor_libraries_are_imported_inside_functions_alone(file: Source) -> N
         and not found.module.startswith(".")
         and not is_ours(found.module)
         and found.module.partition(".")[0] not in sys.stdlib_module_names
-        # The command line is written in typer and rich; `qtmiddleware.kit.cli` loads it behind a guard of its own.
+        # The command line is written in typer and rich; `qtmiddleware.kit.cli` loads it behind a
+        # guard of its own.
         and not (file.room == "kit.cli" and found.module.partition(".")[0] in {"typer", "rich"})
         # An adapter is a class of its framework; nothing of ours loads it.
         and file.room != "integrations"
@@ -252,7 +255,8 @@ def test_nothing_is_printed_asserted_or_swallowed(file: Source) -> None:
 
 @each_source
 def test_no_lock_is_held_for_a_cached_property_on_the_way_of_a_query(file: Source) -> None:
-    # Before Python 3.12 all objects of a class share one, which a fork at the wrong moment leaves held for ever.
+    # Before Python 3.12 all objects of a class share one, which a fork at the wrong moment leaves
+    # held for ever.
     if file.room != "kit.evaluation":
         assert "cached_property" not in ast.unparse(file.tree)
 

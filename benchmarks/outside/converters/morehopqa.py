@@ -35,7 +35,8 @@ KNOWN: Final = frozenset(
 def two_hops(sources: Sources) -> Collection:
     """Its "previous question", the natural one of two hops, once each; both supporting paragraphs are relevant.
 
-    Beside these stand `OTHERS` paragraphs of 2WikiMultihopQA, none with the title of a supporting one.
+    Beside these stand `OTHERS` paragraphs of 2WikiMultihopQA, none with the title of a supporting
+    one.
     """
     made = Collection()
     ids: dict[tuple[str, str], str] = {}

@@ -23,8 +23,8 @@ ROLES: Final = {"user": "user", "agent": "assistant"}
 def last_turns(sources: Sources) -> Collection:
     """The last turn of the user is the question, the turns before it are its history.
 
-    The passages are those that any task names as its reference, and those of the subset that people evaluated; of all
-    four domains in one. The full corpora are much larger, and harder.
+    The passages are those that any task names as its reference, and those of the subset that people
+    evaluated; of all four domains in one. The full corpora are much larger, and harder.
     """
     made = Collection()
     tasks = [json.loads(line) for line in sources.read(REPOSITORY, TASKS).splitlines()]

@@ -96,7 +96,8 @@ class Handed:
 class System:
     """One way a peer retrieves: *run* answers the ids of the passages, best first, however many there are.
 
-    *lists* says how long the lists are that it merges, *replies* which recorded replies it is measured with.
+    *lists* says how long the lists are that it merges, *replies* which recorded replies it is
+    measured with.
     """
 
     name: str

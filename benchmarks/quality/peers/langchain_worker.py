@@ -92,7 +92,8 @@ def systems(handed: Handed) -> list[System]:
         System("raw", ids(retriever(vectors, RETURNED))),
         System("HypotheticalDocumentEmbedder", ids(retriever(hyde, RETURNED)), replies=HYDE),
     ]
-    # Of lists of ten or more, the ten of the first query fill all places: longer ones cannot change anything.
+    # Of lists of ten or more, the ten of the first query fill all places: longer ones cannot change
+    # anything.
     for k in (DEFAULT, RETURNED):
         union = MultiQueryRetriever.from_llm(
             retriever(vectors, k), Replies(), include_original=True

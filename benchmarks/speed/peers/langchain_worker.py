@@ -20,7 +20,8 @@ from langchain_core.retrievers import BaseRetriever
 from benchmarks.speed.worker import serve
 from benchmarks.speed.workload import LISTS, lines_for_now, place_of
 
-# Documents have no score here; equal ones are told apart by their metadata, which must not differ then.
+# Documents have no score here; equal ones are told apart by their metadata, which must not differ
+# then.
 FOUND = [
     [Document(id=match["id"], page_content=match["text"]) for match in found] for found in LISTS
 ]

@@ -1,9 +1,10 @@
 """Spans and metrics of every retrieval, through opentelemetry-api alone.
 
-A span is made, and current, in the context in which the work is done. What is told of its end is worked out beside the
-caller: one thread describes it and records the metrics, where the SDK locks and an operation may end in a collection of
-garbage that begins under such a lock. Another hands the span to the processors, which may export at once and block.
-What is emitted is called as `names` says.
+A span is made, and current, in the context in which the work is done. What is told of its end is
+worked out beside the
+caller: one thread describes it and records the metrics, where the SDK locks and an operation may
+end in a collection of garbage that begins under such a lock. Another hands the span to the
+processors, which may export at once and block. What is emitted is called as `names` says.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ logger: Final = get_logger("qtmiddleware")
 
 CAPTURE_CONTENT: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 """The variable that OpenTelemetry's own GenAI instrumentations look at."""
-# `event_only` asks for events, of which there are none here; `true` is what the instrumentations took before.
+# `event_only` asks for events, of which there are none here; `true` is what the instrumentations
+# took before.
 _CAPTURING: Final = frozenset({"span_only", "span_and_event", "true"})
 
 MAX_OPEN: Final = 65_536
@@ -106,23 +108,26 @@ class _Account(NamedTuple):
         )
 
 
-# Set beside the current span: unlike OpenTelemetry's own, it tells silently that we are in another context by now.
+# Set beside the current span: unlike OpenTelemetry's own, it tells silently that we are in another
+# context by now.
 _inside: Final[ContextVar[int]] = ContextVar("inside", default=0)
 
 
 class OpenTelemetryObserver:
     """Makes spans and metrics of every retrieval: ``QueryMiddleware(..., observers=[OpenTelemetryObserver()])``.
 
-    *provider_name* is the ``gen_ai.provider.name`` of language and embedding models (``openai``, ``anthropic``, ...);
-    by default that of the client they are asked with, where that tells. *data_source_id* is the
-    ``gen_ai.data_source.id`` of what is searched, left out where it is not given. *capture_content* puts the texts of
-    queries and models into spans; by default the variable ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT``
-    decides when this is made, and without it no text is emitted. The global providers are used unless
+    *provider_name* is the ``gen_ai.provider.name`` of language and embedding models (``openai``,
+    ``anthropic``, ...); by default that of the client they are asked with, where that tells.
+    *data_source_id* is the ``gen_ai.data_source.id`` of what is searched, left out where it is not
+    given. *capture_content* puts the texts of queries and models into spans; by default the
+    variable ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` decides when this is made, and
+    without it no text is emitted. The global providers are used unless
     *tracer_provider* and *meter_provider* are given.
 
-    Ended spans reach the provider's processors from a daemon thread: an exporter that blocks holds up nobody. At most
-    2,048 wait for it; *dropped* counts those beyond, which is logged once. Thread-safe; a forked process begins anew.
-    Importing this raises `MissingExtra` where opentelemetry-api is not installed or older than 1.30.
+    Ended spans reach the provider's processors from a daemon thread: an exporter that blocks holds
+    up nobody. At most 2,048 wait for it; *dropped* counts those beyond, which is logged once.
+    Thread-safe; a forked process begins anew. Importing this raises `MissingExtra` where
+    opentelemetry-api is not installed or older than 1.30.
     """
 
     def __init__(
@@ -157,13 +162,15 @@ class OpenTelemetryObserver:
     def flush(self, seconds: float = 5.0) -> bool:
         """Hand all ended spans to the provider's processors; returns whether that was done within *seconds*.
 
-        Metrics are recorded then, too. To have all exported call ``force_flush`` of the providers afterwards.
+        Metrics are recorded then, too. To have all exported call ``force_flush`` of the providers
+        afterwards.
         """
         until = monotonic() + seconds
         is_described = self._ended.flush(until - monotonic())
         return self._spans.flush(until - monotonic()) and is_described
 
-    # --- what the middleware calls ------------------------------------------------------------------------------------
+    # --- what the middleware calls
+    # ------------------------------------------------------------------------------------
 
     def on_start(self, operation: Operation) -> None:
         """Start the span of *operation*, in the context in which that is performed."""
@@ -183,7 +190,8 @@ class OpenTelemetryObserver:
         elif parent.span.is_recording():
             span = self._start_span(operation, set_span_in_context(parent.span, around))
         else:
-            # A sampler that dropped the whole is not asked for its parts, and what they call is told of that.
+            # A sampler that dropped the whole is not asked for its parts, and what they call is
+            # told of that.
             span = parent.span
         token = mark = None
         if SPANS[operation.kind].is_current:
@@ -240,13 +248,15 @@ class OpenTelemetryObserver:
         self.dropped += 1
         if self.dropped == 1:
             logger.warning(
-                "spans are being dropped: %d are queued, and OpenTelemetry's span processors cannot keep up",
+                "spans are being dropped: %d are queued, and OpenTelemetry's span processors cannot"
+                " keep up",
                 MAX_WAITING,
                 event="spans_dropped",
                 limit=MAX_WAITING,
             )
 
-    # --- spans --------------------------------------------------------------------------------------------------------
+    # --- spans
+    # --------------------------------------------------------------------------------------------------------
 
     def _start_span(self, operation: Operation, within: Context) -> Span:
         row = SPANS[operation.kind]
@@ -313,7 +323,8 @@ class OpenTelemetryObserver:
         if self._captures_content:
             yield from _quote(operation)
 
-    # --- metrics ------------------------------------------------------------------------------------------------------
+    # --- metrics
+    # ------------------------------------------------------------------------------------------------------
 
     def _record(self, operation: Operation, span: Span | None, account: _Account) -> None:
         row, result, instruments = SPANS[operation.kind], operation.result, self._instruments
@@ -376,7 +387,8 @@ def _leave(opened: _Open) -> None:
     try:
         _inside.reset(opened.mark)
     except ValueError:
-        # Who gave the operation up tells of its end. The context it ran in ends with its thread or task.
+        # Who gave the operation up tells of its end. The context it ran in ends with its thread or
+        # task.
         return
     detach(opened.token)
 
@@ -503,7 +515,8 @@ _observers: Final[WeakSet[OpenTelemetryObserver]] = WeakSet()
 
 def _flush_at_exit(observer: OpenTelemetryObserver) -> None:
     _observers.add(observer)
-    # Anew each time, as what is registered last comes first: before the provider, which registered itself when made.
+    # Anew each time, as what is registered last comes first: before the provider, which registered
+    # itself when made.
     atexit.unregister(_flush_all)
     atexit.register(_flush_all)
 

@@ -1,7 +1,8 @@
 """Every name that is emitted, in three tables: attributes, spans and metrics.
 
-The names are those of the GenAI semantic conventions, v0.1.0 (open-telemetry/semantic-conventions-genai, November 2026,
-status Development); what these have no name for begins with ``qtmiddleware.``.
+The names are those of the GenAI semantic conventions, v0.1.0
+(open-telemetry/semantic-conventions-genai, November 2026, status Development); what these have no
+name for begins with ``qtmiddleware.``.
 """
 
 from __future__ import annotations
@@ -189,9 +190,9 @@ METRICS: Final = (
 class SpanRow:
     """The span of one kind of operation: named *title*, and what the operation's field *subject* says.
 
-    *operation* is its ``gen_ai.operation.name``. *is_current* says that code of others runs in it: then it is the
-    current span meanwhile. The others only hold those together; a stream of an answer would leave its span behind in
-    the reader's context.
+    *operation* is its ``gen_ai.operation.name``. *is_current* says that code of others runs in it:
+    then it is the current span meanwhile. The others only hold those together; a stream of an
+    answer would leave its span behind in the reader's context.
     """
 
     title: str

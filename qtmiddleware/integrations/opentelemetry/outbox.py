@@ -19,7 +19,8 @@ _HANDED_OVER_AT: Final = 64
 class Outbox:
     """Tasks that a daemon thread performs one after the other; *drop* is called for each that is one too many.
 
-    Nothing here locks: an operation may end in a collection of garbage, anywhere. A forked process begins anew.
+    Nothing here locks: an operation may end in a collection of garbage, anywhere. A forked process
+    begins anew.
     """
 
     def __init__(self, drop: Callable[[], None]) -> None:

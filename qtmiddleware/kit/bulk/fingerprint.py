@@ -54,7 +54,8 @@ def parse_fingerprint(text: Any) -> dict[str, Any]:
 def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     """What differs, a part of a sentence each; long values are not shown.
 
-    An option that *before* lacks is newer than it. It counts as its default, under which the texts are as before.
+    An option that *before* lacks is newer than it. It counts as its default, under which the texts
+    are as before.
     """
     defaults = {key.name: to_json(key.make_hashable(key.default)) for key in all_keys()}
     for name in (*now, *islice((it for it in before if it not in now), _MOST_UNKNOWN)):

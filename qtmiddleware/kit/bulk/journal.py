@@ -48,10 +48,10 @@ _RUN_FILE: Final = FileKind(
 class Journal:
     """The records at *path*, one a line of the input, appended whole, each as soon as it is there.
 
-    A record with an ``error`` counts as not done: it is taken out when the file is opened again, and so is what cannot
-    be read, as after a power cut; half a line at the end is cut off. Of each question that is done eight bytes are kept
-    in memory, by which another one in its place is noticed. With *overwrite* the file is emptied. One thread at a time.
-    `hold_journal` opens it.
+    A record with an ``error`` counts as not done: it is taken out when the file is opened again,
+    and so is what cannot be read, as after a power cut; half a line at the end is cut off. Of each
+    question that is done eight bytes are kept in memory, by which another one in its place is
+    noticed. With *overwrite* the file is emptied. One thread at a time. `hold_journal` opens it.
     """
 
     def __init__(self, path: Path, *, overwrite: bool = False) -> None:
@@ -76,8 +76,8 @@ class Journal:
         digest = self._near[line] if line < len(self._near) else self._far.get(line, 0)
         if digest and digest != self._digest(query.to_record()):
             raise _refuse(
-                f"line {line} of the input is not the question that {self._path} holds for it: the output is of "
-                "another input, or of one that has changed"
+                f"line {line} of the input is not the question that {self._path} holds for it: the"
+                " output is of another input, or of one that has changed"
             )
         return digest > 0
 
@@ -112,7 +112,8 @@ class Journal:
         """Learn what is done; returns whether there is something to be taken out."""
         is_whole = True
         size = self._path.stat().st_size if self._path.exists() else 0
-        # A line's number alone must not ask for memory: there is room for as much as the file takes itself.
+        # A line's number alone must not ask for memory: there is room for as much as the file takes
+        # itself.
         near = max(_NEAR_LINES, size // _LINE_BYTES)
         for _, done in self._read():
             if done is None:
@@ -168,10 +169,10 @@ def hold_journal(
 ) -> Iterator[Journal]:
     """The journal at *path*, held by nobody else until the end of the block.
 
-    The lock is one of the operating system's, which ends with the process however that ends, on the file
-    ``<path>.run``, in which the *fingerprint* is kept. Raises `ConfigError` where the output was begun with another
-    one, with what changed, or by nobody known, unless it is to be *overwritten*, and `StoreError` where it is in use or
-    cannot be written.
+    The lock is one of the operating system's, which ends with the process however that ends, on the
+    file ``<path>.run``, in which the *fingerprint* is kept. Raises `ConfigError` where the output
+    was begun with another one, with what changed, or by nobody known, unless it is to be
+    *overwritten*, and `StoreError` where it is in use or cannot be written.
     """
     with _explained(path):
         refuse_link(path)
@@ -241,8 +242,8 @@ def _explained(path: Path) -> Iterator[None]:
         if error.errno == errno.ELOOP:
             raise StoreError(f"{path} cannot be written: {why}") from error
         raise StoreError(
-            f"{path} cannot be written: {why}; its lines are complete: free some disk space, and run the same "
-            "command to continue"
+            f"{path} cannot be written: {why}; its lines are complete: free some disk space, and"
+            " run the same command to continue"
         ) from error
 
 

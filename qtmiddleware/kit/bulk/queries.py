@@ -61,9 +61,9 @@ def read_queries(
 ) -> Iterator[InputQuery | BrokenLine]:
     """The questions of *file*, one at a time; blank lines are passed over, and counted.
 
-    A line is a question or, where it *has_json*, an object with a ``query`` (or, as BEIR has it, ``text``), an ``id``
-    (``_id``) and a ``history``, the latter two if it likes, or the question as a JSON string. With ``None`` the first
-    line says which. Raises `OSError`.
+    A line is a question or, where it *has_json*, an object with a ``query`` (or, as BEIR has it,
+    ``text``), an ``id`` (``_id``) and a ``history``, the latter two if it likes, or the question as
+    a JSON string. With ``None`` the first line says which. Raises `OSError`.
     """
     for number, raw in _read_lines(file):
         if has_json is None:

@@ -46,10 +46,11 @@ ShowBulk = Callable[["BulkReport"], None]
 class BulkReport:
     """What a run has done so far, in lines of the input.
 
-    *total* is how many lines there are, ``None`` where that is not known; *before* were done by an earlier run. Of the
-    others *asked* cost calls of the model, *unasked* none, as what is remembered or needs no model; *failed* counts why
-    the model gave nothing, and *broken_lines* could not be read, the first of which are *broken*, with why. *cost_usd*
-    is ``None`` where the model's price is not known.
+    *total* is how many lines there are, ``None`` where that is not known; *before* were done by an
+    earlier run. Of the others *asked* cost calls of the model, *unasked* none, as what is
+    remembered or needs no model; *failed* counts why the model gave nothing, and *broken_lines*
+    could not be read, the first of which are *broken*, with why. *cost_usd* is ``None`` where the
+    model's price is not known.
     """
 
     total: int | None = None
@@ -118,22 +119,27 @@ def transform_file(
 ) -> BulkReport:
     """Transform every question of *source* (``-`` is standard input), and write what comes of each to *out*.
 
-    A line of *out* is one of the input, in the order they are done: its number (``line``), the question, what was made
-    of it, and what that cost; or, with an ``error``, why there is none. Where *out* holds some already the others are
-    done, and those with an error again. *client* is the model, as `QueryMiddleware` takes it, *concurrency* how many
-    calls of it are under way at most, as long as it keeps up: how `runtime.pace` says.
+    A line of *out* is one of the input, in the order they are done: its number (``line``), the
+    question, what was made of it, and what that cost; or, with an ``error``, why there is none.
+    Where *out* holds some already the others are done, and those with an error again. *client* is
+    the model, as `QueryMiddleware` takes it, *concurrency* how many calls of it are under way at
+    most, as long as it keeps up: how `runtime.pace` says.
 
-    With an *engine* the questions are transformed by its workers, each of which makes its own model, with its own
+    With an *engine* the questions are transformed by its workers, each of which makes its own
+    model, with its own
     *concurrency*, pace, budget and memory; this process reads and writes. The engine is not closed.
 
-    Raises `ConfigError` where *source* cannot be read, *out* is of another config or input and is not to be
-    *overwritten*, or a *client* is given to an *engine*, `StoreError` where *out* cannot be written, `ModelError` where
-    the model cannot be asked any more, and `EngineError` where the workers of *engine* die again and again; what was
-    done by then is in *out*, and the same call goes on from there.
+    Raises `ConfigError` where *source* cannot be read, *out* is of another config or input and is
+    not to be
+    *overwritten*, or a *client* is given to an *engine*, `StoreError` where *out* cannot be
+    written, `ModelError` where the model cannot be asked any more, and `EngineError` where the
+    workers of *engine* die again and again; what was done by then is in *out*, and the same call
+    goes on from there.
     """
     if engine is not None and client is not None:
         raise ConfigError(
-            "client cannot be passed with an engine, because workers make their own; name the model in the config",
+            "client cannot be passed with an engine, because workers make their own; name the model"
+            " in the config",
             path="client",
         )
     path = Path(out)

@@ -19,8 +19,8 @@ from qtmiddleware.kit.cli.terminal import (
 def main() -> None:
     """Run ``qtm`` with the arguments of this process and leave with its exit code."""
     _repair_streams()
-    # One query is a small multiplication: several threads of the linear algebra library only wait for one another, and
-    # on a busy machine for long. It reads this when numpy is first imported.
+    # One query is a small multiplication: several threads of the linear algebra library only wait
+    # for one another, and on a busy machine for long. It reads this when numpy is first imported.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         try:
@@ -36,7 +36,8 @@ def main() -> None:
     except KeyboardInterrupt:
         _leave("interrupted", INTERRUPTED)
     except SystemExit as left:
-        # Typer has met these two before us: it calls the one a failure and says nothing about the other.
+        # Typer has met these two before us: it calls the one a failure and says nothing about the
+        # other.
         if isinstance(left.__context__, BrokenPipeError):
             _leave_quietly()
         elif left.code == INTERRUPTED:
@@ -54,13 +55,14 @@ def main() -> None:
 
 def _repair_streams() -> None:
     """Let no stream be missing, and none fail at a character."""
-    # Whoever starts us may have closed them. What is opened here stays open, as the stream it stands for.
+    # Whoever starts us may have closed them. What is opened here stays open, as the stream it
+    # stands for.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
     for stream in (sys.stdin, sys.stdout, sys.stderr):
-        # A terminal that lacks a character shows a replacement, and bytes that are no text are read as one; neither
-        # ends the program.
+        # A terminal that lacks a character shows a replacement, and bytes that are no text are read
+        # as one; neither ends the program.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
 

@@ -21,9 +21,10 @@ _HASH: Final = "sha256:"
 def read_ask_file(path: Path) -> list[str] | list[dict[str, Any]]:
     """Return the questions of the file at *path*, each once, in the form that `Wrapped.check` takes.
 
-    A line is a question, a JSON object with the question under ``question``, ``query`` or ``text`` and perhaps the ids
-    of its ``relevant`` passages, or a record of a query log. A table or a folder is read as `load_judged` reads it.
-    Raises `ConfigError` if the file cannot be read or holds no question.
+    A line is a question, a JSON object with the question under ``question``, ``query`` or ``text``
+    and perhaps the ids of its ``relevant`` passages, or a record of a query log. A table or a
+    folder is read as `load_judged` reads it. Raises `ConfigError` if the file cannot be read or
+    holds no question.
     """
     questions: dict[str, list[str]] = {}
     hashed = 0
@@ -37,8 +38,8 @@ def read_ask_file(path: Path) -> list[str] | list[dict[str, Any]]:
             break
     if not questions and hashed:
         raise ConfigError(
-            f"{path} must hold questions, not their hashes. Set log.queryText to true and log again, or"
-            " write some questions to a text file",
+            f"{path} must hold questions, not their hashes. Set log.queryText to true and log"
+            " again, or write some questions to a text file",
             path="--ask-file",
         )
     if not questions:

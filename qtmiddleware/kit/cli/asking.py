@@ -18,8 +18,8 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 class Outcome:
     """What came of a *question*: an *answer*, or only a *retrieval*, or neither; *error* says why not.
 
-    *seconds* is the whole time. *retrieval* is the answer's where there is one. *streamed* is what was given out of an
-    answer while it came; it is all of it, unless that broke off.
+    *seconds* is the whole time. *retrieval* is the answer's where there is one. *streamed* is what
+    was given out of an answer while it came; it is all of it, unless that broke off.
     """
 
     question: str = field(repr=False)
@@ -47,8 +47,8 @@ class Outcome:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON: the answer (``null`` where there is none), its citations, the passages, the trace.
 
-        ``found`` is false where the passages do not hold the answer and ``null`` where none was given. ``start`` and
-        ``end`` of a citation are places in the answer's text.
+        ``found`` is false where the passages do not hold the answer and ``null`` where none was
+        given. ``start`` and ``end`` of a citation are places in the answer's text.
         """
         answer, retrieval, error = self.answer, self.retrieval, self.error
         reason = error.reason if isinstance(error, ModelError) else "failed"
@@ -98,8 +98,9 @@ def ask(
 ) -> Outcome:
     """Ask the middleware's own store, with the transformation *kind*; without *answers* only for passages.
 
-    *write* is given the pieces of the answer as they come. *options* are ``top_k`` and ``filter``; those that are
-    ``None`` are as configured. Raises none of this package's errors: what goes wrong is in the `Outcome`.
+    *write* is given the pieces of the answer as they come. *options* are ``top_k`` and ``filter``;
+    those that are ``None`` are as configured. Raises none of this package's errors: what goes wrong
+    is in the `Outcome`.
     """
     given = {name: value for name, value in options.items() if value is not None}
     given |= {"history": list(history), "config": {"transformationType": kind}}

@@ -198,7 +198,10 @@ def _show_parts(parts: tuple[Part, ...]) -> None:
 
 def _describe(status: BatchStatus, command: BatchCommand | None) -> Iterator[str]:
     if status.expected.read:
-        yield f"under way: {_count(status.underway, 'request')}, at most {_describe_cost(status.expected)}"
+        yield (
+            f"under way: {_count(status.underway, 'request')}, at most"
+            f" {_describe_cost(status.expected)}"
+        )
     if status.spent.read or status.spent.written:
         yield f"answered: {_describe_cost(status.spent)}"
     if any(not part.batch and not part.settled for part in status.parts):

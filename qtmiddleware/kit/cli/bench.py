@@ -81,7 +81,10 @@ _FEWER = "--questions, --systems or --no-deep"
 Data = Annotated[
     Path,
     typer.Option(
-        help="Folder with corpus.jsonl, queries.jsonl and qrels/*.tsv, or a CSV or JSON file for --function."
+        help=(
+            "Folder with corpus.jsonl, queries.jsonl and qrels/*.tsv, or a CSV or JSON file for"
+            " --function."
+        )
     ),
 ]
 Recordings = Annotated[
@@ -172,7 +175,9 @@ def bench_command(
         int | None,
         typer.Option(
             min=1,
-            help="Let the model answer this many questions from raw and best, and judge the answers.",
+            help=(
+                "Let the model answer this many questions from raw and best, and judge the answers."
+            ),
         ),
     ] = None,
     workers: Workers = 1,
@@ -219,7 +224,8 @@ def bench_command(
     require_extras()
     note_files({"replies and vectors": cache if cache == CACHE else None}, config=config)
     source = read_source(function, arguments, embed, top_k)
-    # Not as others open theirs, who keep the standard output from Ray: the answer to --batch goes there.
+    # Not as others open theirs, who keep the standard output from Ray: the answer to --batch goes
+    # there.
     engine = LocalEngine(workers=workers) if workers > 1 else None
     opening = BenchOptions(
         settings=settings, function=source, recordings=recordings, record=record, model_ms=model_ms, cache=cache,
@@ -229,7 +235,8 @@ def bench_command(
     if options.is_given:
         if any(option is not None for option in (recordings, generate, judge, report, baseline)):
             raise ConfigError(
-                "--batch only collects model replies; to measure, run the same command without --batch",
+                "--batch only collects model replies; to measure, run the same command without"
+                " --batch",
                 path="--batch",
             )
         asked = {**(named if named is not None else chosen(USUAL)), **given}
@@ -280,7 +287,8 @@ def _tell(
     plain = _to_dict(comparison, opened, verdicts, gate)
     _write_report(comparison, opened, report, verdicts, plain)
     is_worse = gating.fails(gate)
-    # Whoever reads only the first lines still gets the exit code. The console leaves by SystemExit then.
+    # Whoever reads only the first lines still gets the exit code. The console leaves by SystemExit
+    # then.
     with suppress(BrokenPipeError, SystemExit) if is_worse else nullcontext():
         if json_output:
             as_json(plain)
@@ -314,7 +322,10 @@ def _check_company(
 def _refuse_needless(options: Mapping[str, Any]) -> None:
     """Raise `ConfigError` for what is for passages that are embedded here, beside a function of the user's own."""
     if given := [option for option, value in options.items() if value]:
-        message = f"{given[0]} cannot be used with --function, which does not embed passages; leave it out"
+        message = (
+            f"{given[0]} cannot be used with --function, which does not embed passages; leave"
+            " it out"
+        )
         raise ConfigError(message, path=given[0])
 
 
@@ -339,7 +350,8 @@ def _find_shared_settings(
     shared = (*_SHARED, *(f"keywordEvidence.{name}" for name in READING)) if reads else _SHARED
     if len(own) < len(paths):
         raise ConfigError(
-            "two config files have the same name; rename one, because the name is that of the system",
+            "two config files have the same name; rename one, because the name is that of the"
+            " system",
             path="config",
         )
     if taken := sorted(own.keys() & SYSTEMS.keys()):
@@ -394,8 +406,8 @@ def _select_systems(
         asking := [name for name, settings in found.items() if _asks(settings)]
     ):
         raise ConfigError(
-            f"a language model is needed for {', '.join(asking)}: pass --recordings, or set OPENAI_API_KEY or"
-            " QTM_LLM_BASE_URL",
+            f"a language model is needed for {', '.join(asking)}: pass --recordings, or set"
+            " OPENAI_API_KEY or QTM_LLM_BASE_URL",
             path="systems",
         )
     if lost := [name for name, settings in found.items() if opened.lacks(settings)]:
@@ -445,9 +457,11 @@ def _to_dict(
         "verdict": reporting.verdict(comparison),
         "model": opened.model_name,
         "judged": None if verdicts is None else verdicts.to_dict(),
-        "gate": None
-        if gate is None
-        else {**gate.to_dict(), "sentences": reporting.write_sentences(gate)},
+        "gate": (
+            None
+            if gate is None
+            else {**gate.to_dict(), "sentences": reporting.write_sentences(gate)}
+        ),
     }
 
 
@@ -480,13 +494,15 @@ def generate_test_set(
         )
     if not made.dataset.questions:
         raise ConfigError(
-            f"the model wrote no usable question about the {len(passages):,} passages ({_count_dropped(made)})"
+            f"the model wrote no usable question about the {len(passages):,} passages"
+            f" ({_count_dropped(made)})"
         )
     write(made.dataset, folder)
     cost = "" if made.cost_usd is None else f", for ${made.cost_usd:.4f}"
     dropped = f"; dropped: {_count_dropped(made)}" if made.dropped else ""
     note(
-        f"{len(made.dataset.questions)} questions about {len(passages):,} passages are in {folder}{cost}{dropped}"
+        f"{len(made.dataset.questions)} questions about {len(passages):,} passages are in"
+        f" {folder}{cost}{dropped}"
     )
 
 

@@ -30,8 +30,9 @@ _SNAPS: Final = Path("/snap")
 def show_page(address: str) -> Iterator[bool]:
     """Open *address* in the user's browser; yield whether that was tried.
 
-    Every account of the machine can read the arguments of a browser. So the browser gets the name of a file instead,
-    which this account alone can read and which leads to *address*. The file is removed at the end of the block.
+    Every account of the machine can read the arguments of a browser. So the browser gets the name
+    of a file instead, which this account alone can read and which leads to *address*. The file is
+    removed at the end of the block.
     """
     if not has_browser():
         yield False
@@ -59,8 +60,8 @@ def _open(uri: str) -> None:
 def has_browser() -> bool:
     """Whether somebody sits at a terminal with a screen whose browser can read this machine's files.
 
-    Without a screen, a browser of text would take over the terminal. In WSL and in a remote shell the browser may be
-    one of another system, which has no such files.
+    Without a screen, a browser of text would take over the terminal. In WSL and in a remote shell
+    the browser may be one of another system, which has no such files.
     """
     if not sys.stdout.isatty() or "microsoft" in platform.release().casefold():
         return False
@@ -73,6 +74,7 @@ def has_browser() -> bool:
 def _find_parent() -> Path | None:
     """Where the file is put; ``None`` for the folder of temporary files.
 
-    A browser that was installed as a snap has a folder of temporary files of its own, and reads no hidden folder.
+    A browser that was installed as a snap has a folder of temporary files of its own, and reads no
+    hidden folder.
     """
     return Path.home() if _SNAPS.is_dir() else None

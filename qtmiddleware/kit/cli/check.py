@@ -102,7 +102,8 @@ def check_command(
         with wrap_function(fn, config, sets, options) as wrapped:
             if questions is None:
                 note(
-                    "No question was given, so a generic one is used. A question of your users shows more."
+                    "No question was given, so a generic one is used. A question of your users"
+                    " shows more."
                 )
             asked = questions or _STAND_IN
             found = (

@@ -75,7 +75,10 @@ def compare_command(
     systems: Annotated[
         str | None,
         typer.Option(
-            help=f"Systems to compare (names as in bench), separated by commas. Default: {', '.join(SHOWN)}."
+            help=(
+                "Systems to compare (names as in bench), separated by commas. Default:"
+                f" {', '.join(SHOWN)}."
+            )
         ),
     ] = None,
     function: InPlaceOfIndex = None,
@@ -91,7 +94,10 @@ def compare_command(
     reference: Annotated[
         str,
         typer.Option(
-            help="Ideal answer. The model answers from each system's passages, then ranks these answers."
+            help=(
+                "Ideal answer. The model answers from each system's passages, then ranks these"
+                " answers."
+            )
         ),
     ] = "",
     questions: Annotated[
@@ -294,7 +300,8 @@ def _ask(
 def _limit_time(seconds: float, function: str | None) -> Iterator[Any]:
     """Raise `TimeoutError` in what runs here *seconds* after the start, or so long after what is yielded was given.
 
-    0 stands for any time. By a signal, as nothing else ends a function that hangs; where there is none, Ctrl-C has to.
+    0 stands for any time. By a signal, as nothing else ends a function that hangs; where there is
+    none, Ctrl-C has to.
     """
     if not hasattr(signal, "setitimer"):
         yield lambda _: None

@@ -78,7 +78,7 @@ def show_ranked(ranked: RankedSystems) -> None:
     say(ranked.summary())
 
 
-# --- the systems --------------------------------------------------------------------------------------------------
+# --- the systems ----------------------------------------------------------------------------------
 
 
 def _show_systems(row: AskedQuestion, moved: dict[str, Movements]) -> None:
@@ -135,7 +135,7 @@ def _format_cost(one: SystemAnswer, what: str) -> str:
     return "?" if cost is None else f"{cost:.5f}" if cost else "0"
 
 
-# --- the passages -------------------------------------------------------------------------------------------------
+# --- the passages ---------------------------------------------------------------------------------
 
 
 def _number_passages(row: AskedQuestion) -> dict[Key, tuple[int, Match]]:
@@ -171,7 +171,7 @@ def _show_places(
         }
     others = [one.system for one in row.systems if one.system != BASELINE]
     widths = {
-        name: max(len(name), *(len(cell) for cell in (cells[name].values() or [Text()])))
+        name: max(len(name), *(len(cell) for cell in cells[name].values() or [Text()]))
         for name in cells
     }
     width = _find_width()
@@ -226,7 +226,10 @@ def _describe_searches(one: SystemAnswer) -> Iterator[str]:
     ):
         yield f"  degraded: {it.stage} {it.reason}" + (f" ({it.detail})" if it.detail else "")
     if one.error is not None:
-        yield f"  {'no answer' if one.retrieval is not None else 'failed'}: {_describe_error(one.error)}"
+        yield (
+            f"  {'no answer' if one.retrieval is not None else 'failed'}:"
+            f" {_describe_error(one.error)}"
+        )
 
 
 def _explain_places(
@@ -259,7 +262,7 @@ def _describe_error(error: Exception) -> str:
     return str(error) if is_told else f"{type(error).__name__}: {error}"
 
 
-# --- the judge ----------------------------------------------------------------------------------------------------
+# --- the judge ------------------------------------------------------------------------------------
 
 
 def _list_ranking(ranking: RankedAnswers) -> Iterator[str]:
@@ -316,7 +319,7 @@ def _format_interval(interval: tuple[float, float] | None, form: str) -> str:
     return "" if interval is None else f" [{', '.join(map(form.format, interval))}]"
 
 
-# --- tables -------------------------------------------------------------------------------------------------------
+# --- tables ---------------------------------------------------------------------------------------
 
 
 def _find_width() -> int | None:

@@ -68,7 +68,10 @@ def init(
     A JSON schema is written beside the file, so that editors can complete and check keys.
     """
     if str(path) in list_presets():
-        message = f"{path} is the name of a preset; write --preset {path}, and name a file that ends in .json"
+        message = (
+            f"{path} is the name of a preset; write --preset {path}, and name a file that ends in"
+            " .json"
+        )
         raise ConfigError(message, path="PATH", value=str(path))
     origin, values = read_preset(preset)
     name = origin.removeprefix("preset ")
@@ -92,7 +95,10 @@ def init(
         as_json({"preset": name, "config": str(target), "schema": str(schema_file)})
         return
     out.print(str(target))
-    said = f"It holds the {origin}; {schema_file.name} beside it is for editors. Use it as --config {target}."
+    said = (
+        f"It holds the {origin}; {schema_file.name} beside it is for editors. Use it as --config"
+        f" {target}."
+    )
     note(escape_line(said))
 
 
@@ -151,9 +157,8 @@ def find_log_warnings(settings: Settings) -> list[str]:
     folder = Path(settings.log.path or "").parent
     if settings.log.path is None or folder.is_dir():
         return []
-    return [
-        f"log.path lies in {folder}, which does not exist; create the folder, or no query will be logged"
-    ]
+    missing = f"log.path lies in {folder}, which does not exist"
+    return [f"{missing}; create the folder, or no query will be logged"]
 
 
 def find_shutdown_warnings(settings: Settings, today: date) -> list[str]:

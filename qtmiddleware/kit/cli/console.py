@@ -44,7 +44,8 @@ class PlainConsole(Console):
         """Write *objects*; on a terminal, lines end between words, while a file or a pipe has no width."""
         if soft_wrap is None:
             soft_wrap = not self.is_terminal
-        # A word that is longer than a line, such as a path, is left to the terminal, so that it can be copied whole.
+        # A word that is longer than a line, such as a path, is left to the terminal, so that it can
+        # be copied whole.
         super().print(
             *objects, soft_wrap=soft_wrap, **{"overflow": "ignore", "crop": False, **options}
         )
@@ -107,7 +108,10 @@ ConfigFile = Annotated[
     typer.Option(
         "--config",
         "-c",
-        help=f"Config file or preset. Default: QTM_CONFIG, else {' or '.join(CONFIG_FILES)} in this folder.",
+        help=(
+            f"Config file or preset. Default: QTM_CONFIG, else {' or '.join(CONFIG_FILES)} in this"
+            " folder."
+        ),
         callback=refuse_ambiguous,
     ),
 ]
@@ -169,7 +173,8 @@ def show_progress(
 ) -> Iterator[ShowProgress]:
     """A bar on stderr that shows what is done just now; none if that is no terminal.
 
-    One bar for the whole job, with one clock; the count and the estimate are those of the part that is being done.
+    One bar for the whole job, with one clock; the count and the estimate are those of the part that
+    is being done.
     """
     columns = (
         TextColumn("{task.description:<24}", markup=False),
@@ -203,7 +208,8 @@ def show_progress(
 def show_warnings(*, without: Iterable[str] = ()) -> Iterator[None]:
     """Show what the package warns of meanwhile as notes, each text once.
 
-    *without* names the degradations (`LogSampler.log`) that are left out, as the command itself shows or counts them.
+    *without* names the degradations (`LogSampler.log`) that are left out, as the command itself
+    shows or counts them.
     """
     package, handler = logging.getLogger("qtmiddleware"), _NoteHandler(logging.WARNING)
     left_out = frozenset(without)

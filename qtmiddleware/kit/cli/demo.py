@@ -42,7 +42,10 @@ _COLLECTIONS = {
     "data": "Handbook of an e-bike rental",
     "small": "Help centre of a parcel service",
 }
-_SMALL_COLLECTIONS = "A small collection (20 to 100 passages on one topic) gains most from one model call: see docs/choose-a-tier.md."
+_SMALL_COLLECTIONS = (
+    "A small collection (20 to 100 passages on one topic) gains most from one model call: see"
+    " docs/choose-a-tier.md."
+)
 _THINKING = 0.4
 """Seconds a recorded reply takes on the page, so that what runs meanwhile can be seen."""
 
@@ -129,8 +132,9 @@ def _open_playground(
         is_recorded = isinstance(answers, RecordedModel)
         if is_recorded:
             origin = (
-                f"Recorded replies of a large language model, each given after {_THINKING * 1e3:.0f} ms as if it had "
-                f"thought so long; tokens and money are estimated by the prices of {model}."
+                "Recorded replies of a large language model, each given after"
+                f" {_THINKING * 1e3:.0f} ms as if it had thought so long; tokens and money are"
+                f" estimated by the prices of {model}."
             )
         embedder = embedder_named("all-MiniLM-L6-v2")
         pages: dict[str, Page] = {}
@@ -186,8 +190,10 @@ def _make_page(
         judged=data.questions,
         kinds=kinds,
         collections=[(name, links[of]) for of, name in names.items()],
-        folded="No reply is recorded for this question; the examples have recorded replies. With OPENAI_API_KEY set, "
-        "a model answers every question.",
+        folded=(
+            "No reply is recorded for this question; the examples have recorded replies. With"
+            " OPENAI_API_KEY set, a model answers every question."
+        ),
     )
 
 
@@ -201,9 +207,12 @@ def _open_model(name: str, *, recorded: bool, record: Path | None) -> tuple[Lang
                 f"--record needs a language model, but recorded replies are replayed ({why})",
                 path="record",
             )
-        return recorded_model(), (
-            f"Replaying recorded replies of a large language model ({why}): "
-            "no model is called, and neither its time nor its price is in the figures."
+        return (
+            recorded_model(),
+            (
+                f"Replaying recorded replies of a large language model ({why}): "
+                "no model is called, and neither its time nor its price is in the figures."
+            ),
         )
     asked = as_language_model(None, settings)
     if record is not None:
@@ -227,22 +236,26 @@ def _walk_through(data: Dataset, question: Question, found: Retrieval) -> None:
         out.print(f"  {turn.role}: {turn.content}")
     out.print(f"1. The question             {question.text}")
     out.print(
-        f"2. Also searched            {len(found.variants) - 1} variants, from {found.trace.llm_calls} model call"
+        f"2. Also searched            {len(found.variants) - 1} variants, from"
+        f" {found.trace.llm_calls} model call"
     )
     for ranking in found.rankings:
         out.print(
-            f"   {ranking.variant.kind:<11} weight {ranking.variant.weight:.2f}  {shorten(ranking.variant.text, 90)}"
+            f"   {ranking.variant.kind:<11} weight {ranking.variant.weight:.2f} "
+            f" {shorten(ranking.variant.text, 90)}"
         )
         out.print(
             f"   {'':<11} found        {_list_ids([key[1] for key in ranking.keys], relevant)}"
         )
     out.print(f"3. Fused                    {_list_ids([key[1] for key in found.fused], relevant)}")
     out.print(
-        f"4. Reranked by keywords     {_list_ids([match.id or '' for match in found.matches], relevant)}"
+        "4. Reranked by keywords    "
+        f" {_list_ids([match.id or '' for match in found.matches], relevant)}"
     )
     out.print("   * answers the question, + helps")
     out.print(
-        f"5. To the generator         the question, byte for byte, and {len(found.matches)} passages ({found.status})"
+        f"5. To the generator         the question, byte for byte, and {len(found.matches)}"
+        f" passages ({found.status})"
     )
 
 

@@ -44,8 +44,9 @@ _NAME: Final = re.compile(r"[A-Z][A-Z0-9_]{1,49}")
 def load_dotenv_file() -> None:
     """Set the `CREDENTIALS` that stand in the current folder's ``.env`` file and are not set yet, and say so on stderr.
 
-    No folder above is looked at, and ``${NAME}`` in a value stays as it is. A file that is a link, is another
-    account's or can be written by others is noted and not read, as is one that cannot be read; no value is shown.
+    No folder above is looked at, and ``${NAME}`` in a value stays as it is. A file that is a link,
+    is another account's or can be written by others is noted and not read, as is one that cannot be
+    read; no value is shown.
     """
     path = Path(".env").absolute()
     try:
@@ -68,9 +69,10 @@ def load_config(
 ) -> Config:
     """The config a command works with: *assignments* (``--set``) over *file*, else ``QTM_CONFIG``, else `CONFIG_FILES`.
 
-    *kind* is the transformation of ``--type``. *tell* is given the path of the file that is read, if any; without it a
-    note on stderr tells of one that nobody named. Such a file is one's own, as a ``.env`` file is, and sets nothing
-    that decides where texts and keys go or what is run. Raises `ConfigError`.
+    *kind* is the transformation of ``--type``. *tell* is given the path of the file that is read,
+    if any; without it a note on stderr tells of one that nobody named. Such a file is one's own, as
+    a ``.env`` file is, and sets nothing that decides where texts and keys go or what is run. Raises
+    `ConfigError`.
     """
     path = file or os.environ.get("QTM_CONFIG") or None
     found = _find_config() if path is None else None
@@ -139,7 +141,8 @@ def _find_forbidden(config: Config, given: Collection[str]) -> Iterator[str]:
 def _lies_here(path: str) -> bool:
     """Whether *path* lies in the working folder, by its name and by what the links on its way lead to.
 
-    The wildcards of a pattern match no links to folders, so as a name it leads no further than what it matches.
+    The wildcards of a pattern match no links to folders, so as a name it leads no further than what
+    it matches.
     """
     given = Path(path).expanduser()
     return all(
@@ -163,8 +166,8 @@ def note_files(
 ) -> None:
     """Say on stderr which files are used that the command line did not name: those of *files* that are there.
 
-    They stand under what they are. The one that ``QTM_CONFIG`` names is added, unless a *config* was named. *tell* is
-    given the sentence in place of stderr.
+    They stand under what they are. The one that ``QTM_CONFIG`` names is added, unless a *config*
+    was named. *tell* is given the sentence in place of stderr.
     """
     settings = None if config else os.environ.get("QTM_CONFIG")
     found = {"settings (QTM_CONFIG)": settings, **files}

@@ -95,7 +95,8 @@ def ingest_command(
         advice = "save files that should be found in one of these formats"
         note(
             escape_line(
-                f"left out: {describe_left_out(report.left_out)}; supported: {' '.join(EXTENSIONS)}; {advice}"
+                f"left out: {describe_left_out(report.left_out)}; supported:"
+                f" {' '.join(EXTENSIONS)}; {advice}"
             )
         )
     if json_output:
@@ -117,7 +118,10 @@ def _check_kept(settings: Settings) -> None:
     if settings.store.kind == "memory" or (
         settings.store.kind == "sqlite" and settings.index_path == MEMORY
     ):
-        message = "the index must be kept on disk, because memory is lost when qtm ends; set store.kind and indexPath"
+        message = (
+            "the index must be kept on disk, because memory is lost when qtm ends; set store.kind"
+            " and indexPath"
+        )
         raise ConfigError(message, path="store.kind", value=settings.store.kind)
 
 
@@ -161,8 +165,8 @@ def _sum_up(report: IngestReport) -> str:
             f"{report.unchanged} unchanged, {report.removed} removed, {len(report.skipped)} skipped"
         ),
         (
-            f"{_count(report.written, 'chunk')} written, {_count(report.embedded, 'text')} embedded, "
-            f"{_count(report.reused, 'vector')} reused"
+            f"{_count(report.written, 'chunk')} written, {_count(report.embedded, 'text')}"
+            f" embedded, {_count(report.reused, 'vector')} reused"
         ),
     ]
     if report.contexts or report.contexts_failed:

@@ -52,7 +52,8 @@ def read_source(
 ) -> FunctionSource | None:
     """Return the function that the options name, ``None`` without one.
 
-    Raises `ConfigError` for options that belong to a function if there is none, and what `find_function` raises.
+    Raises `ConfigError` for options that belong to a function if there is none, and what
+    `find_function` raises.
     """
     if function is None:
         given = {"--arg": arguments, "--embed": embed, "--top-k": top_k}
@@ -84,8 +85,8 @@ def _find(target: str) -> Any:
 def confirm_searches(forecast: Forecast, name: str, *, yes: bool, fewer: str) -> None:
     """Say what *forecast* says, and ask for leave beyond `MOST_UNASKED` searches.
 
-    Raises `ConfigError` if nobody is there to be asked, with *fewer*, how to make fewer of them, and `typer.Exit` if
-    the answer is no.
+    Raises `ConfigError` if nobody is there to be asked, with *fewer*, how to make fewer of them,
+    and `typer.Exit` if the answer is no.
     """
     cost = "" if forecast.usd is None else f" The cost is at most ${forecast.usd:,.2f}."
     note(f"{name} is called at most {forecast.searches:,} times.{cost}")

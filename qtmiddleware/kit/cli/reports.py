@@ -30,15 +30,18 @@ def check_places(folder: Path, names: Sequence[str], option: str) -> None:
         with name_option_in_errors(folder / name, option):
             refuse_link(folder / name)
         if (folder / name).exists() and not (folder / name).is_file():
-            message = f"{folder / name} cannot be written, because it is not a file; name another place with {option}"
+            message = (
+                f"{folder / name} cannot be written, because it is not a file; name another place"
+                f" with {option}"
+            )
             raise ConfigError(message, path=option, value=str(folder / name))
 
 
 def write_report(folder: Path, texts: Mapping[str, str]) -> None:
     """Write *texts* by name into *folder*, each whole, and say so.
 
-    A report is made to be shown around, so its files are as readable as other files of their maker. It quotes questions
-    of the data set.
+    A report is made to be shown around, so its files are as readable as other files of their maker.
+    It quotes questions of the data set.
     """
     for name, text in texts.items():
         with name_option_in_errors(folder / name, "--report"):

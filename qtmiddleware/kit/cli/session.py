@@ -45,9 +45,10 @@ _PROMPT: Final = "> "
 class Session:
     """Takes lines, questions and commands alike, one after the other.
 
-    *ask* asks a question (see `asking.ask`). *chat* asks each with the conversation so far. *choose* asks for a
-    transformation type, given the current one, if somebody is there to be asked (see `choose_kind`). *fixed* says why
-    the type cannot be changed, if so. *streams* writes answers while they come, *names* the question above each, and
+    *ask* asks a question (see `asking.ask`). *chat* asks each with the conversation so far.
+    *choose* asks for a transformation type, given the current one, if somebody is there to be asked
+    (see `choose_kind`). *fixed* says why the type cannot be changed, if so. *streams* writes
+    answers while they come, *names* the question above each, and
     *as_json* writes a JSON object a question; all else goes to stderr then.
     """
 
@@ -159,7 +160,8 @@ class Session:
                     note(self._fixed)
                 elif kind is None:
                     note(
-                        f"Write :type and one of: {', '.join((*KINDS, *self.own_kinds))}. The type is {self.kind} now."
+                        f"Write :type and one of: {', '.join((*KINDS, *self.own_kinds))}. The type"
+                        f" is {self.kind} now."
                     )
                 else:
                     self._set_kind(kind)
@@ -207,8 +209,8 @@ def choose_kind(
 ) -> tuple[TransformationType, str]:
     """Return the transformation type that is typed, and an empty line.
 
-    A question or command comes back as the line it is, with the *default*. A number or word that is no type, but may
-    have been meant for one, asks again.
+    A question or command comes back as the line it is, with the *default*. A number or word that is
+    no type, but may have been meant for one, asks again.
     """
     show_kinds(own)
     note("\nPress Enter to keep the type in brackets, or type your question.")
@@ -305,7 +307,8 @@ def open_keyboard(*, keep: bool) -> Keyboard:
 def make_history_file() -> Path | None:
     """The file that keeps the questions, ``qtmiddleware/history`` in the user's state folder (XDG).
 
-    It is made for its owner alone where there is none. Returns ``None``, with a note, where that cannot be.
+    It is made for its owner alone where there is none. Returns ``None``, with a note, where that
+    cannot be.
     """
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
     try:

@@ -74,7 +74,8 @@ def report_command(
     found = read_shadow_log(log)
     if not found.questions:
         raise ConfigError(
-            f'{log} has no records of shadow mode; set "shadow" to a share of the calls, such as 0.05',
+            f'{log} has no records of shadow mode; set "shadow" to a share of the calls, such as'
+            " 0.05",
             path=str(log),
         )
     if judge is not None:
@@ -144,7 +145,8 @@ def _show(found: ShadowReport, examples: list[ShadowQuestion]) -> None:
     say()
     say(f"  searches      {figures['searches']:.2f} per question")
     say(
-        f"  model calls   {figures['llmCalls']:.2f} per question, {figures['tokens']:,.0f} tokens; {price}"
+        f"  model calls   {figures['llmCalls']:.2f} per question, {figures['tokens']:,.0f} tokens;"
+        f" {price}"
     )
     say(f"  time          {ours['median']:,.0f} ms instead of {plain['median']:,.0f} ms for half of the questions "
         f"(for 95%: {ours['p95']:,.0f} instead of {plain['p95']:,.0f})")  # fmt: skip
@@ -172,7 +174,8 @@ def _show_verdict(found: ShadowReport) -> None:
     cost = "" if found.judge_cost_usd is None else f", ${found.judge_cost_usd:.4f}"
     say()
     say(
-        f"{found.judge} compared {judged:,} pairs in both orders{cost}: ours is better in {votes.get('ours', 0):,},"
-        f" plain in {votes.get('plain', 0):,}, neither in {votes.get('neither', 0):,}"
+        f"{found.judge} compared {judged:,} pairs in both orders{cost}: ours is better in"
+        f" {votes.get('ours', 0):,}, plain in {votes.get('plain', 0):,}, neither in"
+        f" {votes.get('neither', 0):,}"
         + (f", {votes['failed']:,} failed." if votes.get("failed") else ".")
     )

@@ -55,7 +55,8 @@ def show_pieces() -> Iterator[Callable[[str], None]]:
 def present(outcome: Outcome) -> None:
     """Show what came of a question; what went wrong goes to stderr.
 
-    Of an answer that was streamed only what stands below it is shown, and passages where there is no answer.
+    Of an answer that was streamed only what stands below it is shown, and passages where there is
+    no answer.
     """
     answer, retrieval = outcome.answer, outcome.retrieval
     if outcome.error is not None:
@@ -92,7 +93,10 @@ def explain(outcome: Outcome, settings: Settings) -> Iterator[str]:
         yield from _explain_search(ranking)
     for variant in found.variants:
         if all(variant.text != ranking.variant.text for ranking in found.rankings):
-            yield f"  {LABELS.get(variant.kind, variant.kind)}: not used in the fusion: {shorten(variant.text, 100)}"
+            yield (
+                f"  {LABELS.get(variant.kind, variant.kind)}: not used in the fusion:"
+                f" {shorten(variant.text, 100)}"
+            )
     yield f"Fusion     {settings.fusion.method}: {_list_ids(found.fused)}"
     yield f"Keywords   {_explain_evidence(found, settings)}"
     yield f"Rerank     {_explain_rerank(found, settings)}"
@@ -102,7 +106,10 @@ def explain(outcome: Outcome, settings: Settings) -> Iterator[str]:
     for subject, what in found.trace.notes:
         yield f"Note       {subject}: {what}"
     for answer in outcome.answer.sub_answers if outcome.answer is not None else ():
-        yield f"Sub-answer {shorten(answer.question, 80)}: {answer.reason or shorten(answer.text, 160)}"
+        yield (
+            f"Sub-answer {shorten(answer.question, 80)}:"
+            f" {answer.reason or shorten(answer.text, 160)}"
+        )
     yield "Stages"
     for stage in sorted(found.trace.stages, key=lambda stage: stage.started_ms):
         how = " ".join(filter(None, ("" if stage.status == "ok" else stage.status, stage.detail)))
@@ -203,7 +210,10 @@ def _explain_gate(decision: Decision | None) -> str:
 
 def _explain_search(ranking: Ranking) -> Iterator[str]:
     variant = ranking.variant
-    yield f"  {LABELS.get(variant.kind, variant.kind)}, weight {variant.weight:.2f}: {shorten(variant.text, 160)}"
+    yield (
+        f"  {LABELS.get(variant.kind, variant.kind)}, weight {variant.weight:.2f}:"
+        f" {shorten(variant.text, 160)}"
+    )
     pairs = zip(ranking.keys[:EXPLAINED], ranking.scores, strict=False)
     listed = ", ".join(f"{_format_id(key)} {_format_score(score)}" for key, score in pairs)
     yield f"    found {len(ranking.keys)}: {listed or 'nothing'}"

@@ -20,9 +20,12 @@ WORSE: Final = 3
 INTERRUPTED: Final = 130
 """Exit code: Ctrl-C."""
 
-# Control characters of both sets, escape among them, marks that turn the reading direction or end lines, and letters
-# that nobody sees.
-_OBEYED: Final = "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
+# Control characters of both sets, escape among them, marks that turn the reading direction or end
+# lines, and letters that nobody sees.
+_OBEYED: Final = (
+    "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e"
+    "\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
+)
 _BREAKS: Final = "\n\r\t\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 _CONTROLS: Final = re.compile(f"[{_OBEYED}]")
 # Halves of characters too: no stream can hold them, and JSON has a form for them.
@@ -52,9 +55,9 @@ def escape_json(written: str) -> str:
 class LineWrapper:
     """Breaks text between its words where a line of the terminal behind *stream* ends; elsewhere it stays as it is.
 
-    Texts come in pieces, and are written as they come: only near the end of a line a word is held back until it is
-    known whether it fits. A line goes on under its own first word, and a word longer than a line is left to the
-    terminal.
+    Texts come in pieces, and are written as they come: only near the end of a line a word is held
+    back until it is known whether it fits. A line goes on under its own first word, and a word
+    longer than a line is left to the terminal.
     """
 
     def __init__(self, stream: TextIO) -> None:

@@ -85,7 +85,10 @@ def transform_command(
         str | None,
         typer.Option(
             "--out",
-            help="JSON-lines file to append to, one line per question of --file; questions already there are skipped.",
+            help=(
+                "JSON-lines file to append to, one line per question of --file; questions already"
+                " there are skipped."
+            ),
         ),
     ] = None,
     concurrency: Annotated[

@@ -104,10 +104,13 @@ def sum_up(report: BulkReport) -> str:
     parts += [f"{report.failed.total():,} failed"] if report.failed else []
     parts += [f"{report.broken_lines:,} not read"] if report.broken_lines else []
     parts += [f"{report.before:,} done before"] if report.before else []
-    tokens = f"{_count(report.calls, 'call')}, {report.input_tokens:,} tokens read, {report.output_tokens:,} written"
+    tokens = (
+        f"{_count(report.calls, 'call')}, {report.input_tokens:,} tokens read,"
+        f" {report.output_tokens:,} written"
+    )
     return (
-        f"{_count(report.done)}: {', '.join(parts)}\n{tokens}, {_describe_cost(report)}; {report.seconds:.1f} s"
-        f" ({_rate(report):.1f} per second)"
+        f"{_count(report.done)}: {', '.join(parts)}\n{tokens}, {_describe_cost(report)};"
+        f" {report.seconds:.1f} s ({_rate(report):.1f} per second)"
     )
 
 
@@ -184,22 +187,32 @@ def _describe_trouble(report: BulkReport, file: str) -> Iterator[str]:
         named = "; ".join(f"line {number}: {why}" for number, why in report.broken)
         more = "; ..." if report.broken_lines > len(report.broken) else ""
         name = "standard input" if file == STDIN else file
-        yield f"{report.broken_lines:,} of {_count(report.done)} of {name} could not be read: {named}{more}"
+        yield (
+            f"{report.broken_lines:,} of {_count(report.done)} of {name} could not be read:"
+            f" {named}{more}"
+        )
     if report.failed:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in report.failed.most_common())
-        yield f"{report.failed.total():,} questions failed ({reasons}); run the same command to retry them"
+        yield (
+            f"{report.failed.total():,} questions failed ({reasons}); run the same command to retry"
+            " them"
+        )
 
 
 def _note_how_to_go_on(file: str, output: str) -> None:
     again = "the same questions and the same command" if file == STDIN else "the same command"
-    # Counted in the file: an interrupt may come between the writing of a line and its being counted.
+    # Counted in the file: an interrupt may come between the writing of a line and its being
+    # counted.
     lines = count_lines(Path(output))
     note(escape_line(f"{_count(lines)} in {output}; run {again} to continue"))
 
 
 def _advise(error: ModelError) -> str:
     if error.reason == "over_budget":
-        return f"{error}, and the budget is spent; raise the limit and run the same command to continue"
+        return (
+            f"{error}, and the budget is spent; raise the limit and run the same command to"
+            " continue"
+        )
     return f"the run was stopped: {error}"
 
 

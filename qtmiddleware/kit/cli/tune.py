@@ -266,8 +266,8 @@ def _choose_tiers(opened: OpenedBench) -> Sequence[str]:
 def _build_config(tuned: Tuned, used: Config) -> dict[str, Any]:
     """What stands in the file: what was chosen, and the models of *used* that it was chosen with.
 
-    The transformation always stands there, so that the file says what it is, and the model where one is asked. Every
-    other setting that has its default is left out.
+    The transformation always stands there, so that the file says what it is, and the model where
+    one is asked. Every other setting that has its default is left out.
     """
     kind = tuned.config.get("transformationType", "none")
     asks = kind != "none"
@@ -284,7 +284,8 @@ def _build_config(tuned: Tuned, used: Config) -> dict[str, Any]:
 def write_config(path: Path, config: dict[str, Any]) -> None:
     """All of it or nothing: who is interrupted keeps the file that was there.
 
-    It holds no secret and is meant to be shared, so a new one is as readable as other files of its maker.
+    It holds no secret and is meant to be shared, so a new one is as readable as other files of its
+    maker.
     """
     if (path.parent / _SCHEMA).is_file():
         config = {"$schema": f"./{_SCHEMA}", **config}

@@ -44,14 +44,15 @@ def read_document(
 ) -> Iterator[Piece]:
     r"""The text of the document at *path*, piece by piece, of which no more is held than a few.
 
-    *reader* is asked first. ``.pdf`` is read page by page. *converter*, or one of this file alone, reads the
-    endings of `READERS` and those that installed packages read. Everything else is read as text in
-    UTF-8, or in UTF-16 with a byte order mark. Byte order marks are dropped and every kind of line end
-    becomes ``\n``; Markdown stays as it is written, with its front matter, as does reStructuredText.
+    *reader* is asked first. ``.pdf`` is read page by page. *converter*, or one of this file alone,
+    reads the endings of `READERS` and those that installed packages read. Everything else is read
+    as text in UTF-8, or in UTF-16 with a byte order mark. Byte order marks are dropped and every
+    kind of line end becomes ``\n``; Markdown stays as it is written, with its front matter, as does
+    reStructuredText.
     *bound* is shared by the documents of one run; what *reader* gives is not bounded.
 
-    Raises `UnreadableDocument`, at the first piece or at any later one, whatever a reader raises, and `MissingExtra`
-    for a file whose packages are not installed.
+    Raises `UnreadableDocument`, at the first piece or at any later one, whatever a reader raises,
+    and `MissingExtra` for a file whose packages are not installed.
     """
     own = None if reader is None else ask_reader(reader, path)
     if own is not None:
@@ -96,8 +97,9 @@ def cut_document(
 ) -> Iterator[DocumentChunk]:
     """The chunks of the document at *path*, while it is read; see `cut_into_chunks` and `read_document` for how.
 
-    A chunk of nothing but white space, which long runs of it make, has no place.
-    Raises `ConfigError` at once, and `UnreadableDocument` or `MissingExtra` while reading, also behind the last chunk.
+    A chunk of nothing but white space, which long runs of it make, has no place. Raises
+    `ConfigError` at once, and `UnreadableDocument` or `MissingExtra` while reading, also behind the
+    last chunk.
     """
     pieces = read_document(
         path, follow_link=follow_link, reader=reader, converter=converter, bound=bound

@@ -1,6 +1,7 @@
 """How much text documents may hold and how long they may take: more than honest ones need, so that each has an end.
 
-A few kilobytes can name one page, slide or text millions of times, and a folder can hold many such files.
+A few kilobytes can name one page, slide or text millions of times, and a folder can hold many such
+files.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from qtmiddleware.kit.documents.text import Piece
 CHARS_PER_BYTE: Final = 100
 """Characters of text and places that each byte of a document may give.
 
-Text files give 1, Office files and books some 10, and 50 a CSV of digits whose long column names stand at each of them.
+Text files give 1, Office files and books some 10, and 50 a CSV of digits whose long column names
+stand at each of them.
 """
 SPARE_CHARS: Final = 1 << 26
 """Characters beyond that, for all documents of one run together."""
@@ -40,7 +42,8 @@ class TextBound:
             chars = count_chars(piece)
             left, count = left - chars, count + chars
             if left < 0:
-                # What a document used beyond its size stays used, or a hundred such files would each have all of it.
+                # What a document used beyond its size stays used, or a hundred such files would
+                # each have all of it.
                 left, self._spare = 0, max(0, self._spare + left)
                 if not self._spare:
                     raise UnreadableDocument(path, "too large", self._describe_excess(size, count))
@@ -48,8 +51,9 @@ class TextBound:
 
     def _describe_excess(self, size: int, count: int) -> str:
         return (
-            f"{size:,} bytes give more than {count:,} characters of text; the limit is {CHARS_PER_BYTE} per byte and "
-            f"{self._most:,} more for all documents of a run; save the file as CSV or plain text"
+            f"{size:,} bytes give more than {count:,} characters of text; the limit is"
+            f" {CHARS_PER_BYTE} per byte and {self._most:,} more for all documents of a run; save"
+            " the file as CSV or plain text"
         )
 
 
@@ -61,8 +65,9 @@ def count_chars(piece: Piece) -> int:
 def limit_time(path: Path, pieces: Iterable[Piece], size: int) -> Iterator[Piece]:
     """Yield *pieces*, those of the document at *path*, which has *size* bytes.
 
-    Raises `UnreadableDocument` when making them takes more of the processor's time than `find_seconds`. The time that
-    the reader of the pieces takes does not count, nor that of other programs.
+    Raises `UnreadableDocument` when making them takes more of the processor's time than
+    `find_seconds`. The time that the reader of the pieces takes does not count, nor that of other
+    programs.
     """
     rest, used, most = iter(pieces), 0.0, find_seconds(size)
     while True:
@@ -83,5 +88,8 @@ def find_seconds(size: int) -> float:
 
 def build_late_error(path: Path, seconds: float) -> UnreadableDocument:
     """Return the error for the document at *path*, which took more than *seconds*."""
-    detail = f"reading it takes more than {seconds:,.0f} seconds of processor time; save the file in smaller parts"
+    detail = (
+        f"reading it takes more than {seconds:,.0f} seconds of processor time; save the file in"
+        " smaller parts"
+    )
     return UnreadableDocument(path, "too large", detail)

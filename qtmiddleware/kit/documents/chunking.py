@@ -58,19 +58,22 @@ def cut_into_chunks(
 ) -> Iterator[Chunk]:
     """Cut the document that *pieces* make up into chunks of *size* characters at most, while it is read.
 
-    The first begins at 0, the last ends at the document's end, each begins within or right behind the one before it
-    and shares at most *overlap* characters with it, so that they rejoin to the document exactly. How the document was
-    cut into pieces makes no difference; no more of it is held than a piece and a few chunks, and the white space
-    before its first word. A document of nothing but white space has no chunks.
+    The first begins at 0, the last ends at the document's end, each begins within or right behind
+    the one before it and shares at most *overlap* characters with it, so that they rejoin to the
+    document exactly. How the document was cut into pieces makes no difference; no more of it is
+    held than a piece and a few chunks, and the white space before its first word. A document of
+    nothing but white space has no chunks.
 
-    ``"sentence"``: a chunk ends in the last third of *size*, at the last paragraph that ends with a sentence, else
-    at the last sentence, else the last paragraph (or heading), line, clause or word, else at *size*, between two
-    grapheme clusters where that can be. The next one begins with the first sentence or paragraph in the earlier half of
-    the overlap, else with a word. White space behind a boundary stays with the chunk before it; a chunk of nothing but
-    white space comes only of white space longer than fits there, which is cut like text.
+    ``"sentence"``: a chunk ends in the last third of *size*, at the last paragraph that ends with a
+    sentence, else at the last sentence, else the last paragraph (or heading), line, clause or word,
+    else at *size*, between two grapheme clusters where that can be. The next one begins with the
+    first sentence or paragraph in the earlier half of the overlap, else with a word. White space
+    behind a boundary stays with the chunk before it; a chunk of nothing but white space comes only
+    of white space longer than fits there, which is cut like text.
 
-    ``"character"``: exactly the windows ``document[i : i + size]`` for each *i* of ``range(0, len(document), size -
-    overlap)``. The last one may lie wholly within the one before it; it is kept, as is one of white space.
+    ``"character"``: exactly the windows ``document[i : i + size]`` for each *i* of ``range(0,
+    len(document), size - overlap)``. The last one may lie wholly within the one before it; it is
+    kept, as is one of white space.
 
     Raises `ConfigError` when *overlap* is not less than *size*, or either is impossible.
     """
@@ -139,7 +142,8 @@ def _cut_windows(text: _Text, size: int, overlap: int) -> Iterator[Chunk]:
 
 def _cut_at_boundaries(text: _Text, size: int, overlap: int) -> Iterator[Chunk]:
     index = start = shared = 0
-    # Each chunk brings at least half of what it could, or tiny sentences would make a chunk for every few characters.
+    # Each chunk brings at least half of what it could, or tiny sentences would make a chunk for
+    # every few characters.
     fresh = max(1, (size - overlap) // 2)
     while len(window := text.window(start, size + _LOOK_AHEAD)) > size:
         cut = _find_chunk_end(window, size, shared + fresh - 1)
@@ -161,7 +165,10 @@ def _compile_pattern(kind: str) -> Any:
         "ABBREVIATIONS", "|".join(abbreviations)
     )
     patterns = {
-        "prose": rf"(?:{_PARAGRAPH})(?<=[\p{{Sentence_Terminal}}…:]{_CLOSERS}{{0,2}}[ \t]{{0,2}}(?:{_PARAGRAPH}))",
+        "prose": (
+            rf"(?:{_PARAGRAPH})(?<=[\p{{Sentence_Terminal}}…:]{_CLOSERS}{{0,2}}["
+            rf" \t]{{0,2}}(?:{_PARAGRAPH}))"
+        ),
         "paragraph": _PARAGRAPH,
         "sentence": sentence,
         "line": _NEW_LINE,
@@ -178,8 +185,8 @@ def _compile_pattern(kind: str) -> Any:
 def _find_chunk_end(window: str, size: int, shortest: int) -> int:
     """Where the chunk that begins *window* ends: behind *shortest* characters, and at *size* at the latest.
 
-    *window* holds more than *size* characters: the text to `_LOOK_AHEAD` behind them, or to its end. White space behind
-    a boundary belongs to the chunk before it as far as it fits.
+    *window* holds more than *size* characters: the text to `_LOOK_AHEAD` behind them, or to its
+    end. White space behind a boundary belongs to the chunk before it as far as it fits.
     """
     longest = _find_limit(window, size, shortest)
     lowest = max(shortest, longest * 2 // 3)
@@ -199,7 +206,8 @@ def _find_chunk_end(window: str, size: int, shortest: int) -> int:
 def _find_next_start(window: str, cut: int, overlap: int) -> int:
     """Where the chunk after the one that ends at *cut* begins: *overlap* characters before it at most, 1 at least.
 
-    At the first sentence that begins in the earlier half of the overlap, else at the first word there.
+    At the first sentence that begins in the earlier half of the overlap, else at the first word
+    there.
     """
     first = max(cut - overlap, 1)
     last = cut - (cut - first) // 2

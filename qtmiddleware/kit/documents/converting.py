@@ -61,7 +61,8 @@ _TOO_MUCH: Final = "reading it takes too much memory"
 _BATCH_CHARS: Final = 1 << 16
 _BATCH_PIECES: Final = 1 << 10
 
-# The folder one is in must not decide what is imported, so modules are looked for where this process found its own.
+# The folder one is in must not decide what is imported, so modules are looked for where this
+# process found its own.
 _START: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.stdin.readline()); "
     "from qtmiddleware.kit.documents.converting import serve; serve()"
@@ -73,7 +74,8 @@ class Converter:
 
     It takes each ending of `READERS` and those that installed packages read.
 
-    A context manager; the process ends with it, and with this process, however that ends. Not for several threads.
+    A context manager; the process ends with it, and with this process, however that ends. Not for
+    several threads.
     """
 
     def __init__(self, seconds: float = SECONDS, memory: int = MEMORY) -> None:
@@ -95,8 +97,8 @@ class Converter:
     def read(self, path: Path, *, follow_link: bool) -> Iterator[Piece]:
         """The pieces of the document at *path*, a few of which are held at a time.
 
-        Raises `UnreadableDocument`, also where its reader takes too long or dies, `MissingExtra`, and `OSError` where
-        no process can be started.
+        Raises `UnreadableDocument`, also where its reader takes too long or dies, `MissingExtra`,
+        and `OSError` where no process can be started.
         """
         if self._is_reading:
             # What is left of a document that nobody reads on would be taken for this one.
@@ -143,7 +145,8 @@ class Converter:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            # openpyxl loads numpy where it finds it, which would take addresses for each core of the machine.
+            # openpyxl loads numpy where it finds it, which would take addresses for each core of
+            # the machine.
             env={**copy_environment(), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
             creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
         )
@@ -294,9 +297,13 @@ def _check_zip(path: Path, file: BinaryIO) -> int:
             if it.filename.endswith(_HELD) and not it.filename.startswith(_STREAMED)
         ]
         if sum(it.file_size for it in parts) > MOST_INFLATED or max(held, default=0) > MOST_PART:
-            most = f"more than {MOST_INFLATED >> 20} MB, or {MOST_PART >> 20} MB in one part, when it is unpacked"
+            most = (
+                f"more than {MOST_INFLATED >> 20} MB, or {MOST_PART >> 20} MB in one part, when it"
+                " is unpacked"
+            )
             raise UnreadableDocument(path, "too large", most)
-        # The sizes are what the file says of itself: read so far and no further, a part that lies fails its checksum.
+        # The sizes are what the file says of itself: read so far and no further, a part that lies
+        # fails its checksum.
         for part in parts:
             with packed.open(part) as stream:
                 while stream.read(1 << 20):

@@ -25,11 +25,15 @@ _ALLOWED: Final = (
 def find_documents(data_path: str | Path, *, every: bool = False) -> list[Path]:
     """The documents *data_path* means, in order: a file, the files below a folder, or those a pattern matches.
 
-    Of folders and patterns, files of `EXTENSIONS` and those that an installed package reads are taken, or
-    *every* file, and hidden ones left out, as are hidden folders; links to folders are not followed, unless
-    *data_path* names them. A single file is taken whatever its name, and a name that exists is never a pattern.
+    Of folders and patterns, files of `EXTENSIONS` and those that an installed package reads are
+    taken, or
+    *every* file, and hidden ones left out, as are hidden folders; links to folders are not
+    followed, unless
+    *data_path* names them. A single file is taken whatever its name, and a name that exists is
+    never a pattern.
 
-    Raises `ConfigError` where there are none, and where a folder cannot be looked into: its documents would seem gone.
+    Raises `ConfigError` where there are none, and where a folder cannot be looked into: its
+    documents would seem gone.
     """
     if not str(data_path).strip():
         raise _build_error(data_path, "dataPath must not be empty")
@@ -41,7 +45,10 @@ def find_documents(data_path: str | Path, *, every: bool = False) -> list[Path]:
         found = sorted(set(_find(path, every)))
     except (OSError, ValueError, NotImplementedError) as error:
         where, why = getattr(error, "filename", None), getattr(error, "strerror", None) or error
-        message = f"dataPath is {str(data_path)!r}, but {repr(where) if where else 'it'} cannot be read: {why}"
+        message = (
+            f"dataPath is {str(data_path)!r}, but {repr(where) if where else 'it'} cannot be read:"
+            f" {why}"
+        )
         raise _build_error(data_path, message) from error
     if not found:
         others = describe_left_out(count_left_out(path))
@@ -53,8 +60,8 @@ def find_documents(data_path: str | Path, *, every: bool = False) -> list[Path]:
 def count_left_out(data_path: str | Path) -> dict[str, int]:
     """How many files below a folder, or of those a pattern matches, are no documents, by the ending of their names.
 
-    The most frequent ending comes first; ``""`` stands for those without one, hidden files do not count. Empty for a
-    single file.
+    The most frequent ending comes first; ``""`` stands for those without one, hidden files do not
+    count. Empty for a single file.
     """
     path = Path(data_path)
     with suppress(RuntimeError):

@@ -79,8 +79,8 @@ _MARKS: Final = {
 
 
 _ENDS: Final = (">", "-->", "]]>")
-# Possessive throughout. An opening quotation mark that nothing closes can only be the last one of a page, so its end is
-# searched for once.
+# Possessive throughout. An opening quotation mark that nothing closes can only be the last one of a
+# page, so its end is searched for once.
 _TAG: Final = re.compile(
     r"""<(?P<closes>/?)(?P<name>[a-zA-Z][^\t\n\f\r />]*+)
     (?: [^>=]++ | = [\t\n\f\r ]*+ (?: "[^"]*+" | '[^']*+' | (?P<bare>[^\t\n\f\r >]*+) ) )*+ >?""",
@@ -150,8 +150,8 @@ class _Page:
 def _parse(text: str, page: _Page) -> None:
     """Give *page* the tags and the text of *text*, as browsers tell them apart, in time linear in its length.
 
-    `html.parser` takes the square of the length for tags and comments that nothing closes. Nothing here is read twice:
-    a mark is only searched for up to the last one of its kind.
+    `html.parser` takes the square of the length for tags and comments that nothing closes. Nothing
+    here is read twice: a mark is only searched for up to the last one of its kind.
     """
     at, lasts = 0, {mark: text.rfind(mark) for mark in _ENDS}
     # Behind the last ">" there can be no tag.
@@ -193,8 +193,8 @@ def _find_comment_end(text: str, begin: int, lasts: Mapping[str, int]) -> int:
 def read_html(path: Path, file: BinaryIO) -> Iterator[Piece]:
     """The paragraphs of a page, without what is navigation, script or style; its title and headings are the place.
 
-    The encoding is that of a byte order mark, else what the page says, else UTF-8, else that of Windows, as browsers
-    have it.
+    The encoding is that of a byte order mark, else what the page says, else UTF-8, else that of
+    Windows, as browsers have it.
     """
     content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:

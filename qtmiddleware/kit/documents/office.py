@@ -40,7 +40,8 @@ def read_docx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
             breaks.get(it.tag) or it.text or "" for it in element.iter(text, *breaks)
         ).strip()
 
-    # What is inside of content controls, insertions and text boxes counts as well, which `paragraphs` leaves out.
+    # What is inside of content controls, insertions and text boxes counts as well, which
+    # `paragraphs` leaves out.
     inner = (
         it
         for it in document.element.body.iter(paragraph, row)
@@ -111,15 +112,16 @@ def _read_cell(cell: Any) -> str:
 def read_xlsx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
     """A line for each row, with the names of its columns, its sheet and its number, from 1; one row is held at a time.
 
-    Of a formula the value is read that was there when the file was saved; without one the cell is empty.
+    Of a formula the value is read that was there when the file was saved; without one the cell is
+    empty.
     """
     try:
         import openpyxl
     except ImportError:
         raise MissingExtra("openpyxl", "documents") from None
     with suppress(ImportError):
-        # Where a sheet does not say its size openpyxl reads all of it to find out, a minute for a million rows. Nobody
-        # else reads workbooks in this process.
+        # Where a sheet does not say its size openpyxl reads all of it to find out, a minute for a
+        # million rows. Nobody else reads workbooks in this process.
         sheets: Any = import_module("openpyxl.worksheet._read_only")
         sheets.ReadOnlyWorksheet._get_size = lambda _: None
     book = openpyxl.load_workbook(file, read_only=True, data_only=True)

@@ -26,7 +26,8 @@ SLOW_PAGES: Final = 3
 _LIGATURES: Final = {
     0xFB00 + at: text for at, text in enumerate(("ff", "fi", "fl", "ffi", "ffl", "st", "st"))
 }
-# A soft hyphen is no letter: at a line's end it joins two halves of a word, elsewhere it is not seen.
+# A soft hyphen is no letter: at a line's end it joins two halves of a word, elsewhere it is not
+# seen.
 _SOFT_HYPHEN: Final = re.compile(r"\xad(?:[ \t]*\n)?")
 _LINE_END: Final = re.compile(r"(?<![ \t])[ \t]++(?=\n)")
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
@@ -40,9 +41,10 @@ class _TooSlow(Exception):
 def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
     """The text of each page of *file*, which is the one at *path*; every page ends its line, empty ones are left out.
 
-    Lines stay as they are on the page, and so do hyphens at their end, most of which belong to the word. Ligatures are
-    spelled out; soft hyphens and spaces at line ends are dropped. A page that cannot be read is left out and logged;
-    the document counts as damaged when no page could be read, or after three that took too long.
+    Lines stay as they are on the page, and so do hyphens at their end, most of which belong to the
+    word. Ligatures are spelled out; soft hyphens and spaces at line ends are dropped. A page that
+    cannot be read is left out and logged; the document counts as damaged when no page could be
+    read, or after three that took too long.
     """
     most = find_seconds(os.fstat(file.fileno()).st_size)
     try:
@@ -117,7 +119,8 @@ def _open_reader(path: Path, file: BinaryIO) -> Any:
 def _drop_repeated_pages(reader: Any) -> int:
     """Leave each page, and each branch of the tree of pages, of *reader* where it stands first. Returns what went.
 
-    A tree whose branches are named ten times each has a billion pages after nine steps, in a file of 1 KB.
+    A tree whose branches are named ten times each has a billion pages after nine steps, in a file
+    of 1 KB.
     """
     from pypdf.generic import ArrayObject, DictionaryObject, IndirectObject, NameObject
 
@@ -161,7 +164,8 @@ def _extract_text(page: Any) -> str:
     late = False
 
     def watch(*_: Any) -> None:
-        # Called before each operation of the page, also of the forms it draws, which may draw each other many times.
+        # Called before each operation of the page, also of the forms it draws, which may draw each
+        # other many times.
         nonlocal late
         if deadline.passed:
             late = True

@@ -41,8 +41,8 @@ class _Number(str):
 def describe_rows(rows: Iterable[tuple[int, Sequence[str]]], **place: str | int) -> Iterator[Piece]:
     """A line for each of *rows*, which have a number and cells: ``Item: Pump | Price: 7``.
 
-    The first row of two cells or more names the columns, unless one of its cells is a number or a date. Empty cells and
-    rows are left out.
+    The first row of two cells or more names the columns, unless one of its cells is a number or a
+    date. Empty cells and rows are left out.
     """
     names: Sequence[str] | None = None
     for number, cells in rows:
@@ -69,7 +69,8 @@ def describe_rows(rows: Iterable[tuple[int, Sequence[str]]], **place: str | int)
 def read_csv(path: Path, file: BinaryIO) -> Iterator[Piece]:
     """A line for each row of *file*, with the names of its columns and its number, from 1.
 
-    Cells are parted by what parts the first line into most of ``, ; tab |``. Encodings are those of a text.
+    Cells are parted by what parts the first line into most of ``, ; tab |``. Encodings are those of
+    a text.
     """
     lines = _split_lines(path, read_text(path, file))
     first, rows = next(lines), None
@@ -116,8 +117,8 @@ def _split_lines(path: Path, pieces: Iterable[Piece]) -> Iterator[str]:
 def read_json(path: Path, file: BinaryIO) -> Iterator[Piece]:
     """A line for each value in *file* (``address.city: Oslo``), and a blank one behind each record.
 
-    Records are the items of a list, or the values that follow one another, as in JSON lines; they are numbered from 1.
-    Numbers stay as they are written. One record is held at a time.
+    Records are the items of a list, or the values that follow one another, as in JSON lines; they
+    are numbered from 1. Numbers stay as they are written. One record is held at a time.
     """
     for number, record in enumerate(_decode_records(path, read_text(path, file)), 1):
         yield from _describe_record(record, number)
@@ -159,8 +160,9 @@ def read_parquet(path: Path, file: BinaryIO) -> Iterator[Piece]:
 def _read_record(record: Any, number: int) -> Iterator[Piece]:
     """The text of *record*, its title and a line break before it, alone in its chunks.
 
-    Its place is its number, its id as ``record_id``, its title, and those of its other values, and of an object
-    ``metadata``, that are a text, a number, a date, true or false. One without a text is described.
+    Its place is its number, its id as ``record_id``, its title, and those of its other values, and
+    of an object ``metadata``, that are a text, a number, a date, true or false. One without a text
+    is described.
     """
     fields = record if isinstance(record, Mapping) else {}
     text = next((it for it in map(fields.get, TEXTS) if isinstance(it, str) and it.strip()), "")

@@ -32,7 +32,8 @@ PLACE_CHARS: Final = 200
 _BLOCK: Final = 1 << 16
 """Bytes that are read at once."""
 _UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-# Tab, the line ends, the form feed, the end of file of DOS and the escape of coloured output are found in texts.
+# Tab, the line ends, the form feed, the end of file of DOS and the escape of coloured output are
+# found in texts.
 _CONTROLS: Final = re.compile(r"[\x01-\x08\x0e-\x19\x1c-\x1f\x7f]")
 _STRAY: Final = 100
 """One control character among so many is dirt in a text; more of them make a binary file."""

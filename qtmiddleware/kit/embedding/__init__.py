@@ -18,9 +18,10 @@ _OPENAI: Final = "openai/"
 def embedder_named(name: str, *, dimensions: int | None = None) -> Embedder:
     """The embedder for a model's *name*; nothing is loaded before its first use.
 
-    ``all-MiniLM-L6-v2`` is run by numpy; ``text-embedding-...`` and ``openai/...`` are asked of OpenAI or the server at
-    ``OPENAI_BASE_URL``; any other name is a folder or a model of the hub, run by sentence-transformers. *dimensions*
-    shortens the vectors, of models that can. Raises `ConfigError` for a blank name and impossible dimensions.
+    ``all-MiniLM-L6-v2`` is run by numpy; ``text-embedding-...`` and ``openai/...`` are asked of
+    OpenAI or the server at ``OPENAI_BASE_URL``; any other name is a folder or a model of the hub,
+    run by sentence-transformers. *dimensions* shortens the vectors, of models that can. Raises
+    `ConfigError` for a blank name and impossible dimensions.
     """
     if not name.strip():
         raise ConfigError(

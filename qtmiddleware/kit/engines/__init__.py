@@ -17,8 +17,9 @@ class Engine(Protocol):
     def map(self, build: Callable[[], Callable[[B], R]], batches: Iterable[B]) -> Iterator[R]:
         """What the function that *build* makes returns for each of *batches*, as they are done, in any order.
 
-        *build* is picklable and called once a worker; results carry their own keys. At most a few batches a worker are
-        taken from *batches* ahead of what is done. What the function raises is raised here, and ends the run.
+        *build* is picklable and called once a worker; results carry their own keys. At most a few
+        batches a worker are taken from *batches* ahead of what is done. What the function raises is
+        raised here, and ends the run.
         """
 
     def close(self) -> None:

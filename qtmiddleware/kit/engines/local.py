@@ -1,12 +1,14 @@
 """Batches of work on this machine: in this process, or in several.
 
-Workers are Python processes that are started anew and told by pipes what to do. Nothing runs the user's script in them,
-so one without ``if __name__ == "__main__"`` does no harm, and a notebook does as well as a script:
+Workers are Python processes that are started anew and told by pipes what to do. Nothing runs the
+user's script in them, so one without ``if __name__ == "__main__"`` does no harm, and a notebook
+does as well as a script:
 
     todo -> a thread for each worker -> (pipe) worker (pipe) -> the same thread -> done
 
-Not `concurrent.futures.ProcessPoolExecutor`: it runs the script again, has no way to end a worker that is busy before
-Python 3.14, and may hang where one dies while a large batch is sent to it (before Python 3.11.5).
+Not `concurrent.futures.ProcessPoolExecutor`: it runs the script again, has no way to end a worker
+that is busy before Python 3.14, and may hang where one dies while a large batch is sent to it
+(before Python 3.11.5).
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ _ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 """Each worker has a core, so what it computes with is held to one; read when numpy is loaded."""
 _ENDING_SECONDS: Final = 10.0
 """How long a worker that has closed its pipes may take to end."""
-# The folder one is in must not decide what is imported, so modules are looked for where this process found its own.
+# The folder one is in must not decide what is imported, so modules are looked for where this
+# process found its own.
 _START: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); "
     "from qtmiddleware.kit.engines.local import serve; serve()"
@@ -49,9 +52,9 @@ _START: Final = (
 class LocalEngine:
     """Does the work in this process, or in *workers* processes of this machine with one thread of arithmetic each.
 
-    0 is one worker for each processor that this process may use. A container's quota of processor time
-    (``docker run --cpus``) is not seen in that: give a number there. Each worker holds what it works with, such as the
-    weights of a model, in memory of its own.
+    0 is one worker for each processor that this process may use. A container's quota of processor
+    time (``docker run --cpus``) is not seen in that: give a number there. Each worker holds what it
+    works with, such as the weights of a model, in memory of its own.
 
     Raises `ConfigError` for less than 0.
     """
@@ -68,9 +71,10 @@ class LocalEngine:
     def map(self, build: Callable[[], Callable[[B], R]], batches: Iterable[B]) -> Iterator[R]:
         """What the function that *build* makes returns for each of *batches*, as they are done, in any order.
 
-        With several workers at most `AHEAD` batches a worker are taken ahead of what is done, and *build*, batches and
-        results are pickled. Where something fails, what was done until then comes first. Raises what the function
-        raises, and `EngineError` where a worker dies, or what is to be sent cannot be pickled.
+        With several workers at most `AHEAD` batches a worker are taken ahead of what is done, and
+        *build*, batches and results are pickled. Where something fails, what was done until then
+        comes first. Raises what the function raises, and `EngineError` where a worker dies, or what
+        is to be sent cannot be pickled.
         """
         if self.workers == 1:
             return map(build(), batches)
@@ -190,7 +194,8 @@ class _Crew:
                 if payload is not self._build:
                     self._done.put(pickle.load(process.stdout))  # type: ignore[arg-type]
             except Exception:
-                # Who waits for the batch must hear of it, whatever it was. A worker that ends by itself says how.
+                # Who waits for the batch must hear of it, whatever it was. A worker that ends by
+                # itself says how.
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(_ENDING_SECONDS)
                 process.kill()
@@ -203,7 +208,10 @@ class _Crew:
             return EngineError("the engine was closed while the work was running")
         how = f"ended with code {code}; its output is on standard error"
         if code < 0:
-            how = f"was ended by signal {-code}, which happens if memory runs out: use fewer workers or more memory"
+            how = (
+                f"was ended by signal {-code}, which happens if memory runs out: use fewer workers"
+                " or more memory"
+            )
         return EngineError(
             f"one of {self._size} workers {how}. Finished work is kept; run the same command again"
         )
@@ -224,8 +232,8 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, it: Any) -> Any:
         if isinstance(it, type | FunctionType) and it.__module__ == "__main__":
             raise EngineError(
-                f"{it.__qualname__} cannot be sent to a worker: it is defined in the script or notebook itself; move"
-                " it to a module and import it, or use one worker"
+                f"{it.__qualname__} cannot be sent to a worker: it is defined in the script or"
+                " notebook itself; move it to a module and import it, or use one worker"
             )
         return NotImplemented
 

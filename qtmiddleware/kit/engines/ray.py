@@ -1,12 +1,13 @@
 """Batches of work on a Ray cluster: one of this machine, or the one at ``RAY_ADDRESS``.
 
-One dataset of Ray Data lasts for a whole run, so its actors are made once. Its source waits for what the driver puts
+One dataset of Ray Data lasts for a whole run, so its actors are made once. Its source waits for
+what the driver puts
 into a feed, an actor that holds the few batches that are given and not done:
 
     driver -> feed -> source (a task) -> map_batches (a pool of actors) -> driver
 
-An actor that dies is made anew by Ray and its batch done again; a source that dies begins at the first batch and finds
-those that are done marked so. A result that comes twice is taken once.
+An actor that dies is made anew by Ray and its batch done again; a source that dies begins at the
+first batch and finds those that are done marked so. A result that comes twice is taken once.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ AHEAD: Final = 3
 """Batches for each worker that are taken and not done: one it is at, one that waits beside it, one on the way."""
 RETRIES: Final = 3
 """How often a batch whose worker died is done again."""
-_ADVICE: Final = "check the memory, and that this package is on every machine. Finished work is kept; run the same command again"
+_ADVICE: Final = (
+    "check the memory, and that this package is on every machine. Finished work is kept; run the"
+    " same command again"
+)
 _STORE_BYTES: Final = 256 << 20
 """What a cluster of our own shares among its processes; only the batches on the way lie there."""
 _QUIET: Final = {
@@ -50,18 +54,21 @@ _QUIET: Final = {
 class RayEngine:
     """Does the work by ``map_batches`` of Ray Data, in *workers* actors of one processor each.
 
-    *address* is that of a cluster, else ``RAY_ADDRESS``; without either a cluster on this machine is started, and
-    ended by `close`. One that this process is connected to already is used and stays. Without *workers* there is one
-    for each processor of the cluster.
+    *address* is that of a cluster, else ``RAY_ADDRESS``; without either a cluster on this machine
+    is started, and ended by `close`. One that this process is connected to already is used and
+    stays. Without *workers* there is one for each processor of the cluster.
 
-    On a cluster of several machines this package must be installed on each, in the same version, and the keys that
-    the work needs must stand in the environment there; nothing of this process's environment is sent.
+    On a cluster of several machines this package must be installed on each, in the same version,
+    and the keys that the work needs must stand in the environment there; nothing of this process's
+    environment is sent.
 
-    A cluster that is started here keeps its files and sockets in a folder of its own, which only this account can
-    enter. Its ports listen on all interfaces and ask for the token in ``~/.ray/auth_token``.
+    A cluster that is started here keeps its files and sockets in a folder of its own, which only
+    this account can enter. Its ports listen on all interfaces and ask for the token in
+    ``~/.ray/auth_token``.
 
-    Raises on use `MissingExtra` without the extra ``ray`` and `EngineError` where Ray cannot be started or reached, or
-    ``RAY_AUTH_MODE`` turns the token off for a cluster that would be started here.
+    Raises on use `MissingExtra` without the extra ``ray`` and `EngineError` where Ray cannot be
+    started or reached, or ``RAY_AUTH_MODE`` turns the token off for a cluster that would be started
+    here.
     """
 
     def __init__(self, *, workers: int | None = None, address: str | None = None) -> None:
@@ -73,9 +80,9 @@ class RayEngine:
     def map(self, build: Callable[[], Callable[[B], R]], batches: Iterable[B]) -> Iterator[R]:
         """What the function that *build* makes returns for each of *batches*, as they are done, in any order.
 
-        At most `AHEAD` batches a worker are taken ahead of what is done. Batches and results are pickled. What the
-        function raises is raised here. A batch whose worker dies is done again, up to `RETRIES` times; then
-        `EngineError` is raised.
+        At most `AHEAD` batches a worker are taken ahead of what is done. Batches and results are
+        pickled. What the function raises is raised here. A batch whose worker dies is done again,
+        up to `RETRIES` times; then `EngineError` is raised.
         """
         ray = self._connect()
         workers = self._workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
@@ -98,7 +105,8 @@ class RayEngine:
             self._folder = None
 
     def _connect(self) -> Any:
-        # Read when Ray is imported and by the processes it starts; who has set one of them means it.
+        # Read when Ray is imported and by the processes it starts; who has set one of them means
+        # it.
         for name, value in _QUIET.items():
             os.environ.setdefault(name, value)
         try:
@@ -110,7 +118,8 @@ class RayEngine:
             address = self._address or os.environ.get("RAY_ADDRESS") or "local"
             options = self._prepare_cluster() if address == "local" else {}
             try:
-                # What is forked here is another program at once, so what LanceDB warns of cannot come about.
+                # What is forked here is another program at once, so what LanceDB warns of cannot
+                # come about.
                 with warnings.catch_warnings():
                     warnings.filterwarnings("ignore", "lancedb fork", RuntimeWarning)
                     ray.init(
@@ -128,12 +137,14 @@ class RayEngine:
         """Return the options of a cluster on this machine, which no other account can get into."""
         if (mode := os.environ.get("RAY_AUTH_MODE", "token")).lower() != "token":
             raise EngineError(
-                f"RAY_AUTH_MODE must be token, not {mode}, for a cluster that is started here: it listens on all"
-                " interfaces and runs what it is sent. Unset it, or start Ray yourself and set RAY_ADDRESS"
+                f"RAY_AUTH_MODE must be token, not {mode}, for a cluster that is started here: it"
+                " listens on all interfaces and runs what it is sent. Unset it, or start Ray"
+                " yourself and set RAY_ADDRESS"
             )
         with suppress(OSError):
             _protect_token()
-        # Ray lets everybody write to its folder, and its sockets lie in that. Their paths may have 107 characters.
+        # Ray lets everybody write to its folder, and its sockets lie in that. Their paths may have
+        # 107 characters.
         base = Path("/tmp")
         self._folder = TemporaryDirectory(
             prefix="qtm-", dir=base if base.is_dir() else None, ignore_cleanup_errors=True
@@ -143,7 +154,8 @@ class RayEngine:
             "include_dashboard": False,
             "object_store_memory": _STORE_BYTES,
             "_temp_dir": str(Path(self._folder.name, "ray")),
-            # The folder one is in must not decide what is imported there: modules are found where this process does.
+            # The folder one is in must not decide what is imported there: modules are found where
+            # this process does.
             "runtime_env": {"env_vars": {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}},
         }
 

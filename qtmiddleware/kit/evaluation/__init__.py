@@ -4,8 +4,8 @@ import qtmiddleware as qtm
 found = qtm.evaluation.compare(retrieve, {"q1": "Where is it?"}, {"q1": {"passage-7": 1}})
 found["rules"].difference.gain, found["rules"].hurt_rate
 
-`ask_systems` puts a question to several systems side by side, and needs no judgements; `explain_movement` says of every
-passage where it stood at each stage, and why it moved.
+`ask_systems` puts a question to several systems side by side, and needs no judgements;
+`explain_movement` says of every passage where it stood at each stage, and why it moved.
 """
 
 from __future__ import annotations

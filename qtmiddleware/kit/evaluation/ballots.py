@@ -83,8 +83,8 @@ class Opinion:
 class Ballot:
     """One question with the texts that are *shown* to the judge in each of *orders*.
 
-    An order is a permutation of places in *shown*. Without orders the judge is not asked. *opinions*
-    has one opinion for each order; *error* says why there is none.
+    An order is a permutation of places in *shown*. Without orders the judge is not asked.
+    *opinions* has one opinion for each order; *error* says why there is none.
     """
 
     question: Question
@@ -168,11 +168,12 @@ class Judge:
     ) -> list[Ballot]:
         """Return the ballot that *fill* makes for each question, with the judge's opinions or its error.
 
-        *fill* is called in the caller's thread, one question after the other. A ballot that comes with
-        an error counts as a failure. *progress* receives how many questions are done of how many.
+        *fill* is called in the caller's thread, one question after the other. A ballot that comes
+        with an error counts as a failure. *progress* receives how many questions are done of how
+        many.
 
-        Raises `ModelError` after `MOST_FAILURES` failures in a row, or for a refused key, if the judge
-        has compared nothing yet. Otherwise the questions that are left fail as ``cancelled``.
+        Raises `ModelError` after `MOST_FAILURES` failures in a row, or for a refused key, if the
+        judge has compared nothing yet. Otherwise the questions that are left fail as ``cancelled``.
         """
         ballots: list[Ballot] = []
         failures = 0
@@ -182,7 +183,8 @@ class Judge:
             for ballot in batch:
                 ballots.append(ballot)
                 if ballot.error is None:
-                    # A question that was not asked, as its answers are equal, says nothing of the judge.
+                    # A question that was not asked, as its answers are equal, says nothing of the
+                    # judge.
                     failures = 0 if ballot.opinions else failures
                     continue
                 failures += 1
@@ -228,7 +230,8 @@ def parse_opinion(
 ) -> Opinion:
     """Return what *reply* says of each text, which the judge saw in *order*.
 
-    Raises `ModelError` (``unparsable``) if a part is missing or impossible, or *reply* itself if it is one.
+    Raises `ModelError` (``unparsable``) if a part is missing or impossible, or *reply* itself if it
+    is one.
     """
     if isinstance(reply, ModelError):
         raise reply

@@ -63,19 +63,22 @@ def compare(
 ) -> Comparison:
     """Measure the retrieval function *fn* as it is and under each of the *systems*, on judged questions.
 
-    *fn* is a plain function as it would be wrapped, with `WrapOptions` for *options*, or one that is wrapped already:
-    then every system's settings are laid over its own, and ``yours`` is what it does by itself. It is called with the
-    question first, *top_k* where its signature has a parameter for that, and *arguments*. *queries* are texts by id, or
-    `Question`s, which may have a history; *qrels* the grades of passages, by question and passage. *systems* are
-    settings by name, or names out of `SYSTEMS`; by default those that need no model and, with a *client* or a wrapped
-    *fn*, the others too. ``raw`` is always among them, and all are measured against it. With *deep* every system is
-    asked once more, for a hundred passages, which R@100 is measured by.
+    *fn* is a plain function as it would be wrapped, with `WrapOptions` for *options*, or one that
+    is wrapped already: then every system's settings are laid over its own, and ``yours`` is what it
+    does by itself. It is called with the question first, *top_k* where its signature has a
+    parameter for that, and *arguments*. *queries* are texts by id, or `Question`s, which may have a
+    history; *qrels* the grades of passages, by question and passage. *systems* are settings by
+    name, or names out of `SYSTEMS`; by default those that need no model and, with a *client* or a
+    wrapped
+    *fn*, the others too. ``raw`` is always among them, and all are measured against it. With *deep*
+    every system is asked once more, for a hundred passages, which R@100 is measured by.
 
-    A question that *fn* fails on is left out of all figures, and the notes say why; what *fn* raises passes through
-    only if it fails on each of the first five, or on twenty one after the other. Raises `ConfigError` for unknown
-    systems, impossible settings, questions or judgements that do not fit, results without ids, or ids that no judgement
-    knows; `WrapError` for a function that cannot be wrapped, or an asynchronous one where an event loop runs already;
-    `MissingExtra` without ir-measures or scipy.
+    A question that *fn* fails on is left out of all figures, and the notes say why; what *fn*
+    raises passes through only if it fails on each of the first five, or on twenty one after the
+    other. Raises `ConfigError` for unknown systems, impossible settings, questions or judgements
+    that do not fit, results without ids, or ids that no judgement knows; `WrapError` for a function
+    that cannot be wrapped, or an asynchronous one where an event loop runs already; `MissingExtra`
+    without ir-measures or scipy.
     """
     data = _build_dataset(name, queries, qrels)
     check_options(compare, options, WrapOptions.__optional_keys__)
@@ -119,10 +122,13 @@ def measure_systems(
         {name: bench.system(settings) for name, settings in systems.items()},
         data,
         baseline=BASELINE,
-        # These are systems of their own, so a gate learns nothing here that changes the measured ones.
-        deep={name: bench.system(settings, DEPTH) for name, settings in systems.items()}
-        if deep
-        else None,
+        # These are systems of their own, so a gate learns nothing here that changes the measured
+        # ones.
+        deep=(
+            {name: bench.system(settings, DEPTH) for name, settings in systems.items()}
+            if deep
+            else None
+        ),
         notes=notes,
         seed=seed,
         progress=progress,
@@ -144,14 +150,16 @@ def measure(
 ) -> Comparison:
     """Run every system on every question of *dataset* and measure them against the one called *baseline*.
 
-    One question at a time, so that times mean something. *deep* holds the same systems once more, asked for a hundred
-    passages: R@100 is measured by them, and nothing else. *notes* are the comparison's, before those on what was found.
-    A question whose run has an ``error`` is counted, noted and left out of every system's figures; the error is raised
-    if a system fails on each of its first `MOST_FAILED` questions, or on `MOST_IN_A_ROW` one after the other. What a
-    system raises passes through with a note of which it was and on which question: a system that fails has no score.
+    One question at a time, so that times mean something. *deep* holds the same systems once more,
+    asked for a hundred
+    passages: R@100 is measured by them, and nothing else. *notes* are the comparison's, before
+    those on what was found. A question whose run has an ``error`` is counted, noted and left out of
+    every system's figures; the error is raised if a system fails on each of its first `MOST_FAILED`
+    questions, or on `MOST_IN_A_ROW` one after the other. What a system raises passes through with a
+    note of which it was and on which question: a system that fails has no score.
 
-    Raises `ConfigError` if no system is called *baseline*, or there are no questions, a blank one or no relevant
-    passage; `MissingExtra` without ir-measures or scipy.
+    Raises `ConfigError` if no system is called *baseline*, or there are no questions, a blank one
+    or no relevant passage; `MissingExtra` without ir-measures or scipy.
     """
     if baseline not in systems:
         raise ConfigError(
@@ -236,7 +244,7 @@ def require_extras() -> None:
     difference(())
 
 
-# --- a live function ----------------------------------------------------------------------------------------------
+# --- a live function ------------------------------------------------------------------------------
 
 
 def choose_systems(
@@ -284,7 +292,8 @@ def _build_dataset(
         raise ConfigError("two of the queries have the same id", path="queries")
     if unknown := [id_ for id_ in qrels if id_ not in known]:
         raise ConfigError(
-            f"{len(unknown)} judged questions are not among the queries, the first is {unknown[0]!r}",
+            f"{len(unknown)} judged questions are not among the queries, the first is"
+            f" {unknown[0]!r}",
             path="qrels",
         )
     judged = tuple(question for question in questions if question.id in qrels)
@@ -299,14 +308,15 @@ def _check_grades(question: str, grades: Any) -> dict[str, int]:
         for id_, grade in grades.items()
     ):
         raise ConfigError(
-            f"the judgements of {question!r} must be a mapping of passage ids to whole numbers of at most "
-            f"{HIGHEST_GRADE:,}, not {type(grades).__name__}; for example {{'passage-1': 1}}",
+            f"the judgements of {question!r} must be a mapping of passage ids to whole numbers of"
+            f" at most {HIGHEST_GRADE:,}, not {type(grades).__name__}; for example"
+            " {'passage-1': 1}",
             path="qrels",
         )
     return dict(grades)
 
 
-# --- figures ------------------------------------------------------------------------------------------------------
+# --- figures --------------------------------------------------------------------------------------
 
 
 def _run(
@@ -410,9 +420,11 @@ def _score(
         input_tokens=sum(run.input_tokens for run in runs.values()),
         output_tokens=sum(run.output_tokens for run in runs.values()),
         # What a model would have cost that never replied is not known.
-        cost_usd=None
-        if None in costs or degraded == len(runs)
-        else sum(cost for cost in costs if cost is not None),
+        cost_usd=(
+            None
+            if None in costs or degraded == len(runs)
+            else sum(cost for cost in costs if cost is not None)
+        ),
         degraded=degraded,
         gains=gains,
         per_query=found,
@@ -441,12 +453,16 @@ def _find_doubts(dataset: Dataset, runs: Mapping[str, Mapping[str, Run]]) -> Ite
         for found in runs.values()
         for asked, run in found.items()
     ):
-        yield "No passage that a system found is judged; check that the judgements use the ids that the search returns."
+        yield (
+            "No passage that a system found is judged; check that the judgements use the ids that"
+            " the search returns."
+        )
     for name, found in runs.items():
         if degraded := sum(run.degraded for run in found.values()):
             yield (
-                f"{name}: {degraded} of {count} answers are degraded, mostly as the model did not reply. They count "
-                "with what was found without it, and their time and price are too low."
+                f"{name}: {degraded} of {count} answers are degraded, mostly as the model did not"
+                " reply. They count with what was found without it, and their time and price are"
+                " too low."
             )
 
 

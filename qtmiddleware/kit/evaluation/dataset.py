@@ -59,8 +59,8 @@ class Question:
 class Dataset:
     """Passages, the questions that are judged, and the judgements (*qrels*).
 
-    A passage's text is what is indexed: its title, a line break and its text, or its text alone where it has no title.
-    The title stands in its metadata too.
+    A passage's text is what is indexed: its title, a line break and its text, or its text alone
+    where it has no title. The title stands in its metadata too.
     """
 
     name: str
@@ -72,17 +72,19 @@ class Dataset:
     def load(cls, folder: str | Path, *, split: str = "") -> Dataset:
         """Load the data set in *folder*: ``corpus.jsonl``, ``queries.jsonl`` and the ``.tsv`` files in ``qrels/``.
 
-        *split* names one of those files (``test``); by default all are read. The files' own header lines are optional.
-        Questions without a judgement are left out. Raises `ConfigError` naming file and line if something is missing,
-        unreadable, there twice, judged but not there or judged in two ways.
+        *split* names one of those files (``test``); by default all are read. The files' own header
+        lines are optional. Questions without a judgement are left out. Raises `ConfigError` naming
+        file and line if something is missing, unreadable, there twice, judged but not there or
+        judged in two ways.
         """
         root = Path(folder).expanduser()
         if root.is_file():
             raise ConfigError(
-                f"{root} is a file, and a data set is a folder with corpus.jsonl, queries.jsonl and qrels/*.tsv: "
-                "retrieval is measured by judgements of which passage answers which question. To measure a function of "
-                "yours, a file with questions and ids is enough: add --function module:name. Questions with ideal "
-                f"answers need no ids: qtm compare --data {root} lets a model rank the answers from your index",
+                f"{root} is a file, and a data set is a folder with corpus.jsonl, queries.jsonl and"
+                " qrels/*.tsv: retrieval is measured by judgements of which passage answers which"
+                " question. To measure a function of yours, a file with questions and ids is"
+                " enough: add --function module:name. Questions with ideal answers need no ids:"
+                f" qtm compare --data {root} lets a model rank the answers from your index",
                 path=str(root),
             )
         passages = _read_records(root / "corpus.jsonl", _build_passage)
@@ -144,9 +146,11 @@ class Dataset:
         return {
             "questions": replace(self, passages=(), questions=questions, qrels={}).data_hash,
             "judgements": replace(self, passages=(), questions=()).data_hash,
-            "passages": replace(self, passages=passages, questions=(), qrels={}).data_hash
-            if passages
-            else "",
+            "passages": (
+                replace(self, passages=passages, questions=(), qrels={}).data_hash
+                if passages
+                else ""
+            ),
         }
 
 
@@ -157,10 +161,11 @@ _ADVICE: Final = "; a data set is a folder with corpus.jsonl, queries.jsonl and 
 def load_questions(path: str | Path) -> tuple[Question, ...]:
     """Load questions, with their ideal answers where they have some, for answers to be judged by.
 
-    *path* is a JSON file with a list of objects (``{"question": ..., "ideal_answer": ...}``), one with such an object a
-    line, a table (``.csv``, ``.tsv``) with such columns, or a data set's folder, whose ``queries.jsonl`` is read
-    (``text``, and ``answer`` in the metadata). Without an ``_id`` or ``id`` of its own a question is called by its
-    number. Raises `ConfigError` naming what is wrong where.
+    *path* is a JSON file with a list of objects (``{"question": ..., "ideal_answer": ...}``), one
+    with such an object a line, a table (``.csv``, ``.tsv``) with such columns, or a data set's
+    folder, whose ``queries.jsonl`` is read (``text``, and ``answer`` in the metadata). Without an
+    ``_id`` or ``id`` of its own a question is called by its number. Raises `ConfigError` naming
+    what is wrong where.
     """
     root = Path(path).expanduser()
     file = root / "queries.jsonl" if root.is_dir() else root
@@ -181,8 +186,8 @@ def load_questions(path: str | Path) -> tuple[Question, ...]:
 def read_records(file: Path, needs: Collection[str] = ()) -> Iterator[tuple[str, Any]]:
     """Yield the records of *file*, each with its place in words.
 
-    They are the rows of a table (see `read_table`, also for *needs*), the objects on the lines of a JSON file, or those
-    in its list.
+    They are the rows of a table (see `read_table`, also for *needs*), the objects on the lines of a
+    JSON file, or those in its list.
     """
     if file.suffix.lower() in TABLES:
         yield from read_table(file, needs)
@@ -330,7 +335,8 @@ def _parse_judgement(columns: Sequence[str]) -> tuple[str, str, int]:
     is_whole = len(columns) in (3, 4) and _GRADE.fullmatch(columns[-1])
     if not is_whole or int(columns[-1]) > HIGHEST_GRADE:
         raise ValueError(
-            f"is not a question's id, a passage's id and a whole number of at most {HIGHEST_GRADE:,}, separated by tabs"
+            "is not a question's id, a passage's id and a whole number of at most"
+            f" {HIGHEST_GRADE:,}, separated by tabs"
         )
     # Four columns are the older layout of TREC, whose second says nothing.
     return columns[0], columns[-2], int(columns[-1])

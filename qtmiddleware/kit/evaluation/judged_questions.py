@@ -28,11 +28,12 @@ _BETWEEN_IDS: Final = str.maketrans(dict.fromkeys(";|\n\r", ","))
 def load_judged(path: str | Path, *, split: str = "") -> Dataset:
     """Load judged questions: a table (``.csv`` or ``.tsv``), JSON or JSON lines, or a data set's folder.
 
-    A table has a line of column names: ``question`` (or ``query``, ``text``) and ``id``, the id of a passage that
-    answers it, or ``ids`` (or ``relevant``), several with commas between them or as a JSON list. Commas, semicolons and
-    tabs may separate its columns. Rows of the same question are one question. JSON objects have the same keys. An
-    ``id`` beside ``ids`` is the question's own. Without one a question is called by its number. Every passage has grade
-    1; a folder has grades of its own, and *split* names the one file of them to use. Its passages are not read.
+    A table has a line of column names: ``question`` (or ``query``, ``text``) and ``id``, the id of
+    a passage that answers it, or ``ids`` (or ``relevant``), several with commas between them or as
+    a JSON list. Commas, semicolons and tabs may separate its columns. Rows of the same question are
+    one question. JSON objects have the same keys. An ``id`` beside ``ids`` is the question's own.
+    Without one a question is called by its number. Every passage has grade 1; a folder has grades
+    of its own, and *split* names the one file of them to use. Its passages are not read.
 
     Raises `ConfigError` naming file and line for what cannot be read, has no question or no id.
     """

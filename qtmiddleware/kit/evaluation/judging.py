@@ -1,6 +1,7 @@
 """Answers judged by a language model against a reference answer: two systems compared, here, or several ranked.
 
-A pair is a ranking of two: each is judged in both orders, and an answer wins only if it is better in both.
+A pair is a ranking of two: each is judged in both orders, and an answer wins only if it is better
+in both.
 """
 
 from __future__ import annotations
@@ -45,9 +46,10 @@ _OUTCOMES: Final[dict[int | None, Outcome]] = {_BASELINE: "loss", _CHALLENGER: "
 class Verdict:
     """The judge's verdict on one question.
 
-    *is_flip* says that the judge preferred the other answer, or none, as soon as they changed places. *reason* says in
-    one word why a verdict ``failed``, and ``equal`` where both answers were the same. The scores are from 1 to 10, one
-    for each of `CRITERIA`, the mean of both orders; empty where the judge gave none.
+    *is_flip* says that the judge preferred the other answer, or none, as soon as they changed
+    places. *reason* says in one word why a verdict ``failed``, and ``equal`` where both answers
+    were the same. The scores are from 1 to 10, one for each of `CRITERIA`, the mean of both orders;
+    empty where the judge gave none.
     """
 
     question: str
@@ -77,8 +79,8 @@ class Verdict:
 class Judged:
     """How often the *challenger*'s answer was better than the *baseline*'s, in the eyes of the model *judge*.
 
-    *skipped* questions had no reference answer. *cost_usd* is what the judge's replies cost, ``None`` where its price
-    is not known.
+    *skipped* questions had no reference answer. *cost_usd* is what the judge's replies cost,
+    ``None`` where its price is not known.
     """
 
     baseline: str
@@ -154,15 +156,16 @@ class Judged:
         judged = self.wins + self.losses + self.ties
         if not judged:
             return (
-                f"{self.judge} judged none of the {self.failed + self.skipped} questions: {self.failed} failed, "
-                f"{self.skipped} without a reference answer."
+                f"{self.judge} judged none of the {self.failed + self.skipped} questions:"
+                f" {self.failed} failed, {self.skipped} without a reference answer."
             )
         verdict = "no significant difference"
         if self.is_significant:
             verdict = f"{self.challenger} is {'better' if self.wins > self.losses else 'worse'}"
         text = (
-            f"Judged by {self.judge} on {judged} questions, {self.challenger} wins {self.wins}, loses {self.losses} "
-            f"and ties {self.ties} against {self.baseline}: {verdict} (p = {self.p:.2g}, sign test)."
+            f"Judged by {self.judge} on {judged} questions, {self.challenger} wins {self.wins},"
+            f" loses {self.losses} and ties {self.ties} against {self.baseline}: {verdict} (p ="
+            f" {self.p:.2g}, sign test)."
         )
         aside = (
             ("The verdict changed when the answers were swapped", self.flips),
@@ -207,18 +210,20 @@ def judge(
 ) -> Judged:
     """Let *model* judge the answers of *baseline* and *challenger* against each question's reference answer.
 
-    A question's reference is the ``answer`` in its metadata; those without are skipped. *model* sees the answers as A
-    and B, without the systems' names, twice: once in each order, of which *seed* draws the first to be asked. A system
-    wins where it is better in both, everything else is a tie. Equal answers tie unseen.
+    A question's reference is the ``answer`` in its metadata; those without are skipped. *model*
+    sees the answers as A and B, without the systems' names, twice: once in each order, of which
+    *seed* draws the first to be asked. A system wins where it is better in both, everything else is
+    a tie. Equal answers tie unseen.
 
-    The answers are made one question after the other in the caller's thread, as a system may learn from one for the
-    next; *concurrency* judgements run at a time, each within *timeout* seconds. A `ModelError` of a system, and a reply
-    of the judge that is missing or no verdict, fail the question. *progress* receives how many questions are done of
-    how many.
+    The answers are made one question after the other in the caller's thread, as a system may learn
+    from one for the next; *concurrency* judgements run at a time, each within *timeout* seconds. A
+    `ModelError` of a system, and a reply of the judge that is missing or no verdict, fail the
+    question. *progress* receives how many questions are done of how many.
 
-    Raises `ModelError` after `MOST_FAILURES` failures in a row, or for a refused key, before the judge has compared
-    anything; after that all that is left counts as failed, and is logged. Raises `ConfigError` for names that are the
-    same and numbers that are impossible, `MissingExtra` without scipy, and what else the systems raise.
+    Raises `ModelError` after `MOST_FAILURES` failures in a row, or for a refused key, before the
+    judge has compared anything; after that all that is left counts as failed, and is logged. Raises
+    `ConfigError` for names that are the same and numbers that are impossible, `MissingExtra`
+    without scipy, and what else the systems raise.
     """
     if baseline_name == challenger_name:
         raise ConfigError(

@@ -19,7 +19,8 @@ MOST_BYTES: Final = 1 << 24
 def read_lines(path: Path, advice: str = "") -> Iterator[tuple[int, str]]:
     """Yield the lines of the file at *path* that hold something, numbered from 1.
 
-    Raises `ConfigError` that names the file, or the line. *advice* is added if the file cannot be read.
+    Raises `ConfigError` that names the file, or the line. *advice* is added if the file cannot be
+    read.
     """
     try:
         with open_document(path, follow_link=True) as file:

@@ -1,6 +1,7 @@
 """The field's measures as trec_eval computes them, whether a difference is more than chance, and how systems compare.
 
-Sources: Smucker, Allan and Carterette 2007 (randomisation test and bootstrap in retrieval), Holm 1979.
+Sources: Smucker, Allan and Carterette 2007 (randomisation test and bootstrap in retrieval), Holm
+1979.
 """
 
 from __future__ import annotations
@@ -57,9 +58,10 @@ def evaluate(
 ) -> PerQuery:
     """Measure *run*, the ids each question found, best first, against the judgements.
 
-    A judged question that found nothing, or is not in *run*, counts 0; an unjudged one is not counted. An id that comes
-    twice counts where it first stands. Measures: nDCG@10 (gain = grade, Järvelin and Kekäläinen 2002), R@10, MRR@10,
-    P@5, AP (its mean over the questions is MAP) and R@100. Raises `MissingExtra` without ir-measures.
+    A judged question that found nothing, or is not in *run*, counts 0; an unjudged one is not
+    counted. An id that comes twice counts where it first stands. Measures: nDCG@10 (gain = grade,
+    Järvelin and Kekäläinen 2002), R@10, MRR@10, P@5, AP (its mean over the questions is MAP) and
+    R@100. Raises `MissingExtra` without ir-measures.
     """
     try:
         import ir_measures
@@ -121,8 +123,8 @@ class Difference:
 def difference(gains: Sequence[float], *, seed: int = 0) -> Difference:
     """Return the mean of *gains*, one a question, with a paired bootstrap interval and a two-sided randomisation test.
 
-    Both resample `RESAMPLES` times with *seed*. Without gains, or where none differs from 0, it is no difference.
-    Raises `MissingExtra` without scipy.
+    Both resample `RESAMPLES` times with *seed*. Without gains, or where none differs from 0, it is
+    no difference. Raises `MissingExtra` without scipy.
     """
     try:
         import numpy as np
@@ -171,7 +173,8 @@ def sign_test(better: int, worse: int) -> float:
 def holm(probabilities: Mapping[str, float]) -> dict[str, float]:
     """Return each of the *probabilities* corrected for being one of many.
 
-    The k-th smallest of n is multiplied by (n - k + 1), at most to 1, and never less than a smaller one.
+    The k-th smallest of n is multiplied by (n - k + 1), at most to 1, and never less than a smaller
+    one.
     """
     corrected: dict[str, float] = {}
     least = 0.0
@@ -205,12 +208,13 @@ class Percentiles:
 class SystemScore:
     """How one system did on all questions.
 
-    *difference* is its nDCG@10 less the baseline's; *hurt_rate* and *helped_rate* are the shares of questions with a
-    lower or higher one. *gains* holds it for every single question, *runs* and *per_query* what was found and measured
-    there. *added_ms* is what the system reported of itself or, where it reported nothing, its time beyond the
-    baseline's on the same question; *stages_ms* the milliseconds of each stage, over the questions that went through
-    it. *cost_usd* is that of the model for all questions, ``None`` where a price is not known or every answer was
-    degraded. *failed* counts the questions it failed on, which no figure is about.
+    *difference* is its nDCG@10 less the baseline's; *hurt_rate* and *helped_rate* are the shares of
+    questions with a lower or higher one. *gains* holds it for every single question, *runs* and
+    *per_query* what was found and measured there. *added_ms* is what the system reported of itself
+    or, where it reported nothing, its time beyond the baseline's on the same question; *stages_ms*
+    the milliseconds of each stage, over the questions that went through it. *cost_usd* is that of
+    the model for all questions, ``None`` where a price is not known or every answer was degraded.
+    *failed* counts the questions it failed on, which no figure is about.
     """
 
     name: str
@@ -310,12 +314,14 @@ class SystemScore:
 class Comparison:
     """How all systems did on one data set, in the order they were given.
 
-    *passages* is ``None`` where it is not known, as behind a function of one's own. *notes* are sentences a reader must
-    know to judge the figures: that the questions are synthetic, replies recorded, or tokens estimated. *seed* is that
-    of every resampling, *data_hash* the sha256 of the passages, questions and judgements they were measured on.
-    *fingerprints* are the same apart, by ``questions``, ``judgements`` and ``passages``, in whichever order they came;
-    *settings* is the sha256 of each system's settings. *counts_model_time* is false where replies were replayed without
-    the time they took.
+    *passages* is ``None`` where it is not known, as behind a function of one's own. *notes* are
+    sentences a reader must know to judge the figures: that the questions are synthetic, replies
+    recorded, or tokens estimated. *seed* is that of every resampling, *data_hash* the sha256 of the
+    passages, questions and judgements they were measured on.
+    *fingerprints* are the same apart, by ``questions``, ``judgements`` and ``passages``, in
+    whichever order they came;
+    *settings* is the sha256 of each system's settings. *counts_model_time* is false where replies
+    were replayed without the time they took.
     """
 
     dataset: str

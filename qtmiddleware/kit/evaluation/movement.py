@@ -1,6 +1,7 @@
 """Where each passage of a retrieval stood at every stage, and why: from the plain search to the list the caller gets.
 
-Nothing is reckoned again here: places, gains and shares are those that the retrieval wrote down while it ran.
+Nothing is reckoned again here: places, gains and shares are those that the retrieval wrote down
+while it ran.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ _MOST_SAID: Final = 4
 class Hit:
     """One search that found a passage.
 
-    *search* is which of `Retrieval.rankings` it is, from 0; *kind* and *weight* are its variant's. *place*, from 1, and
-    *score*, the backend's own, are the passage's in that list. *added* is what that place added to the fused score,
-    ``None`` where the fusion adds nothing up.
+    *search* is which of `Retrieval.rankings` it is, from 0; *kind* and *weight* are its variant's.
+    *place*, from 1, and
+    *score*, the backend's own, are the passage's in that list. *added* is what that place added to
+    the fused score, ``None`` where the fusion adds nothing up.
     """
 
     search: int
@@ -61,12 +63,16 @@ class Hit:
 class Movement:
     """The way of one passage. Places count from 1; ``None`` where it stood in no such list, or there was none.
 
-    *place* is that in the final list, ``None`` for one that dropped out of it, and *score* what it is sorted by there.
-    *before* is its place in the plain list, *hits* are the searches that found it, in their order. *fused_place* and
-    *fused_score* are those after the fusion; *weighed_place* and *weighed_score* those after keyword evidence, of which
-    *evidence* is the part that the keywords added and *keywords* are the words that stand in its text, the question's
-    first; *reranked_place* and *rerank_score* are the reranker's. *passed_by* are the places of the passages that are
-    before it now and were not. *why* says all of it in a sentence.
+    *place* is that in the final list, ``None`` for one that dropped out of it, and *score* what it
+    is sorted by there.
+    *before* is its place in the plain list, *hits* are the searches that found it, in their order.
+    *fused_place* and
+    *fused_score* are those after the fusion; *weighed_place* and *weighed_score* those after
+    keyword evidence, of which
+    *evidence* is the part that the keywords added and *keywords* are the words that stand in its
+    text, the question's first; *reranked_place* and *rerank_score* are the reranker's. *passed_by*
+    are the places of the passages that are before it now and were not. *why* says all of it in a
+    sentence.
     """
 
     match: Match
@@ -117,8 +123,10 @@ class Movement:
 class Movements:
     """How a retrieval's list came about beside the plain one, which has *depth* passages.
 
-    *passages* are those of the final list, in its order; *dropped* those of the plain list that are not in it.
-    *evidence_weight* is what keywords counted beside the scores, ``None`` where they were not weighed.
+    *passages* are those of the final list, in its order; *dropped* those of the plain list that are
+    not in it.
+    *evidence_weight* is what keywords counted beside the scores, ``None`` where they were not
+    weighed.
     """
 
     passages: tuple[Movement, ...]
@@ -139,8 +147,9 @@ class Movements:
 def explain_movement(found: Retrieval, before: Sequence[Match] | None = None) -> Movements:
     """Say where each passage of *found* stood at every stage, and why it moved from its place in the list *before*.
 
-    *before* is what the plain function gives, such as the `Retrieval.matches` of the system ``raw``. Without it the
-    question's own list within *found* stands in, as far as the plain call would have shown it.
+    *before* is what the plain function gives, such as the `Retrieval.matches` of the system
+    ``raw``. Without it the question's own list within *found* stands in, as far as the plain call
+    would have shown it.
     """
     return _Account(found, _find_plain_list(found) if before is None else before).explain()
 
@@ -229,11 +238,13 @@ class _Account:
         moved = Movement(
             match=match,
             place=place,
-            score=None
-            if place is None
-            else match.score
-            if match.fused_score is None
-            else match.fused_score,
+            score=(
+                None
+                if place is None
+                else match.score
+                if match.fused_score is None
+                else match.fused_score
+            ),
             before=self._plain.get(key),
             hits=tuple(self._list_hits(key)),
             fused_place=fused,
@@ -276,14 +287,18 @@ class _Account:
             if (place is None or now < place) and self._plain.get(other, before + 1) > before:
                 yield now
 
-    # --- in words -----------------------------------------------------------------------------------------------------
+    # --- in words
+    # -----------------------------------------------------------------------------------------------------
 
     def _say_where(self, moved: Movement) -> str:
         before, place = moved.before, moved.place
         if place is None:
             last = moved.reranked_place or moved.weighed_place or moved.fused_place
             now = "no search found it" if last is None else f"now {format_place(last)}"
-            return f"was {format_place(before or 0)}, {now} and out of the {len(self._found.matches)} shown"
+            return (
+                f"was {format_place(before or 0)}, {now} and out of the {len(self._found.matches)}"
+                " shown"
+            )
         now = format_place(place)
         if before is not None:
             return f"stays {now}" if before == place else f"from {format_place(before)} to {now}"

@@ -64,10 +64,11 @@ class IdCheck:
         if self._is_over or self._example is None:
             return
         raise ConfigError(
-            "the judgements must name passages by the ids that the function returns. They name "
-            f"{next(iter(self.judged))!r}, for example; the function returned {self._example!r}, and in "
-            f"{self._asked:,} {'answer' if self._asked == 1 else 'answers'} no id that is judged. Write the function's "
-            "ids into the judgements, or name the field of its results that holds theirs (keywordEvidence.idField)",
+            "the judgements must name passages by the ids that the function returns. They name"
+            f" {next(iter(self.judged))!r}, for example; the function returned {self._example!r},"
+            f" and in {self._asked:,} {'answer' if self._asked == 1 else 'answers'} no id that is"
+            " judged. Write the function's ids into the judgements, or name the field of its"
+            " results that holds theirs (keywordEvidence.idField)",
             path="qrels",
         )
 
@@ -79,7 +80,8 @@ class OwnFunction:
     Attributes:
         base: The function, wrapped; every system's settings are laid over its own.
         arguments: What it is called with beside the question.
-        top_k: How many passages it is asked for where no other number is, ``None`` for its own number.
+        top_k: How many passages it is asked for where no other number is, ``None`` for its own
+        number.
         runner: What runs it if it is asynchronous.
         ids: What looks at the ids it returns.
         memory: What remembers finished runs, if they are kept.
@@ -101,8 +103,8 @@ class OwnFunction:
     def system(self, settings: Mapping[str, Any], top_k: int | None = None) -> System:
         """Return the system of *settings*, to be measured one question at a time.
 
-        If the function raises for a question, that is the run's ``error``. A remembered run is not made again;
-        those of a gate are always made, as it learns from every question.
+        If the function raises for a question, that is the run's ``error``. A remembered run is not
+        made again; those of a gate are always made, as it learns from every question.
         """
         function = self.wrap(settings)
         given = dict(self.arguments)
@@ -181,6 +183,6 @@ def refuse_running_loop(name: str) -> None:
     except RuntimeError:
         return
     raise WrapError(
-        "an event loop runs here already (as in a notebook), so nothing asynchronous can be waited for; "
-        f"use `await asyncio.to_thread({name}, ...)`"
+        "an event loop runs here already (as in a notebook), so nothing asynchronous can be waited"
+        f" for; use `await asyncio.to_thread({name}, ...)`"
     )

@@ -1,8 +1,8 @@
 """Any number of answers to each question, ranked by a language model against a reference answer.
 
-An answer's place is the mean of its places in all orders. As judges prefer longer answers too, among them
-stands a control, one of them said twice: where the judge places it before what it repeats, whichever stands first, the
-question is set aside.
+An answer's place is the mean of its places in all orders. As judges prefer longer answers too,
+among them stands a control, one of them said twice: where the judge places it before what it
+repeats, whichever stands first, the question is set aside.
 """
 
 from __future__ import annotations
@@ -35,11 +35,13 @@ _RESAMPLES: Final = 1_000
 class Standing:
     """How one system's answer did on one question, or all of its answers.
 
-    *rank* counts from 1, the best; equals share one. *place* is the mean of the places the judge gave, *scores* its
-    scores from 1 to 10 for each of `CRITERIA`, the means of all orders. *strengths* and *weaknesses* are its words, one
-    for each order. *firsts* says how often the system was best, alone or with others, of *questions*. *interval* is the
-    95 % bootstrap interval of *place* over the questions. *lead* is how many places it stands before ``raw`` on the
-    questions that both answered, and *lead_interval* that one's; ``None`` for ``raw`` itself, or without it.
+    *rank* counts from 1, the best; equals share one. *place* is the mean of the places the judge
+    gave, *scores* its scores from 1 to 10 for each of `CRITERIA`, the means of all orders.
+    *strengths* and *weaknesses* are its words, one for each order. *firsts* says how often the
+    system was best, alone or with others, of *questions*. *interval* is the 95 % bootstrap interval
+    of *place* over the questions. *lead* is how many places it stands before ``raw`` on the
+    questions that both answered, and *lead_interval* that one's; ``None`` for ``raw`` itself, or
+    without it.
     """
 
     system: str
@@ -90,10 +92,12 @@ class Standing:
 class RankedAnswers:
     """The judge's ranking of the answers to one *question*, by its id, the best first.
 
-    Empty where it could not be ranked; *error* says in one word why. It is ``equal`` where all answers were the same,
-    and ``length`` where the question is set aside, as the judge preferred an answer as soon as it was said twice.
-    *is_flip* says that another answer was best as soon as they changed places. *agreement* is the share of pairs of
-    answers of which two orders said the same, ``None`` where there was nothing to rank.
+    Empty where it could not be ranked; *error* says in one word why. It is ``equal`` where all
+    answers were the same, and ``length`` where the question is set aside, as the judge preferred an
+    answer as soon as it was said twice.
+    *is_flip* says that another answer was best as soon as they changed places. *agreement* is the
+    share of pairs of answers of which two orders said the same, ``None`` where there was nothing to
+    rank.
     """
 
     question: str
@@ -119,8 +123,8 @@ class RankedAnswers:
 class RankedSystems:
     """What the model *judge* made of all questions. *skipped* ones had no reference, or fewer than two answers.
 
-    *cost_usd* is what its replies cost, ``None`` where its price is not known. *repeats* is how often each question was
-    judged, and *seed* drew the orders and what is resampled.
+    *cost_usd* is what its replies cost, ``None`` where its price is not known. *repeats* is how
+    often each question was judged, and *seed* drew the orders and what is resampled.
     """
 
     judge: str
@@ -187,7 +191,10 @@ class RankedSystems:
         said = "; ".join(f"{what}: {count}" for what, count in aside if count)
         said = f" {said[:1].upper()}{said[1:]}." if said else ""
         if not standings:
-            return f"{self.judge} ranked none of the {len(self.questions) + self.skipped} questions.{said}"
+            return (
+                f"{self.judge} ranked none of the {len(self.questions) + self.skipped}"
+                f" questions.{said}"
+            )
         listed = standings[0].system
         for before, one in pairwise(standings):
             listed += f" {'=' if before.rank == one.rank else '>'} {one.system}"
@@ -228,21 +235,27 @@ def rank(
 ) -> RankedSystems:
     """Let *model* rank the *answers*, by system and question's id, against each question's reference answer.
 
-    A question's reference is the ``answer`` in its metadata. Those without one, or with fewer than two answers, are
-    skipped; a system without an answer takes no part in that question. Answers that are the same are shown once and
-    share a place; where all are, nothing is asked. Each question is judged *repeats* times, half of them in orders that
-    *seed* draws and half in their reverse. *concurrency* judgements run at a time, each within *timeout* seconds.
+    A question's reference is the ``answer`` in its metadata. Those without one, or with fewer than
+    two answers, are skipped; a system without an answer takes no part in that question. Answers
+    that are the same are shown once and share a place; where all are, nothing is asked. Each
+    question is judged *repeats* times, half of them in orders that
+    *seed* draws and half in their reverse. *concurrency* judgements run at a time, each within
+    *timeout* seconds.
     *progress* receives how many questions are done of how many.
 
-    A reply that is missing or no ranking fails its question. Raises `ModelError` where that is so of every question
-    that was asked about, or as `Judge.ask` does, and `ConfigError` for more than twelve systems, or impossible numbers.
+    A reply that is missing or no ranking fails its question. Raises `ModelError` where that is so
+    of every question that was asked about, or as `Judge.ask` does, and `ConfigError` for more than
+    twelve systems, or impossible numbers.
     """
     if len(answers) > MOST_SYSTEMS:
         raise ConfigError(
             f"at most {MOST_SYSTEMS} systems can be ranked, not {len(answers)}", path="answers"
         )
     if repeats < 2 or repeats % 2:
-        message = f"repeats must be an even number, because each order is also shown in reverse, not {repeats}"
+        message = (
+            "repeats must be an even number, because each order is also shown in reverse, not"
+            f" {repeats}"
+        )
         raise ConfigError(message, path="repeats", value=repeats)
     judge = Judge(
         ANSWERS, model, repeats=repeats, seed=seed, timeout=timeout, concurrency=concurrency

@@ -39,8 +39,9 @@ class Shown:
 class ShadowQuestion:
     """One question that was retrieved in the shadow, with the list its caller got and ours.
 
-    *kept* passages are in both lists. Times are in milliseconds, *cost_usd* is model and reads together, ``None`` where
-    a price is not known. *dropped* others were left out since the one before.
+    *kept* passages are in both lists. Times are in milliseconds, *cost_usd* is model and reads
+    together, ``None`` where a price is not known. *dropped* others were left out since the one
+    before.
     """
 
     query: str = field(repr=False)
@@ -137,8 +138,8 @@ def _describe_times(times: Sequence[float]) -> dict[str, float]:
 def read_shadow_log(path: str | Path) -> ShadowReport:
     """What shadow mode wrote to the query log at *path*.
 
-    Other records of the log are passed over; lines that are damaged are, too, and counted. Raises `ConfigError` where
-    the file cannot be read.
+    Other records of the log are passed over; lines that are damaged are, too, and counted. Raises
+    `ConfigError` where the file cannot be read.
     """
     unreadable = 0
     questions: list[ShadowQuestion] = []
@@ -204,9 +205,10 @@ def judge_lists(
 ) -> ShadowReport:  # fmt: skip
     """*report* with the verdicts of *model* on which list answers better, for *count* questions drawn by *seed*.
 
-    Questions of which both lists are the same are not asked about. The model sees each pair twice, once in each order,
-    without being told whose list is whose; a list is better where it is in both orders. Raises `ConfigError` where the
-    log holds no texts of questions and passages, and the `ModelError` of the first reply where there is no other.
+    Questions of which both lists are the same are not asked about. The model sees each pair twice,
+    once in each order, without being told whose list is whose; a list is better where it is in both
+    orders. Raises `ConfigError` where the log holds no texts of questions and passages, and the
+    `ModelError` of the first reply where there is no other.
     """
     places = [at for at, it in enumerate(report.questions) if it.change != "same"]
     judged = Random(seed).sample(places, min(count, len(places)))
@@ -216,7 +218,8 @@ def judge_lists(
         for shown in (*report.questions[at].plain, *report.questions[at].ours)
     ):
         raise ConfigError(
-            "the log must hold the texts of passages; set log.passageText, keep log.queryText on, and log again",
+            "the log must hold the texts of passages; set log.passageText, keep log.queryText on,"
+            " and log again",
             path="log.passageText",
         )
     panel = Judge(LISTS, model, seed=seed, timeout=timeout, concurrency=concurrency)

@@ -1,6 +1,7 @@
 """Questions put to several systems, side by side: what each finds and answers, how long it takes, what it costs.
 
-It needs no judgements. Where the ideal answer is known, a language model ranks the answers against it.
+It needs no judgements. Where the ideal answer is known, a language model ranks the answers against
+it.
 """
 
 from __future__ import annotations
@@ -47,8 +48,9 @@ _JUDGING: Final[Mapping[str, Any]] = {**MEASURED, "answer": {"maxTokens": 4_000}
 class SystemAnswer:
     """What one *system* made of a question.
 
-    *retrieval* is the answer's where there is one. *answer* is ``None`` where none was asked for, or *error*, the
-    model's or the function's own, says why there is none. *seconds* is the whole time of the call.
+    *retrieval* is the answer's where there is one. *answer* is ``None`` where none was asked for,
+    or *error*, the model's or the function's own, says why there is none. *seconds* is the whole
+    time of the call.
     """
 
     system: str
@@ -111,20 +113,23 @@ def ask_systems(
 ) -> SideBySide:
     """Put *questions* to the retrieval function *fn* as it is and under each of the *systems*.
 
-    *fn*, *client*, *arguments* and *options* are those of `compare`. *systems* are settings by name, or names out of
-    `SYSTEMS` (``yours`` is what a wrapped *fn* does by itself); by default ``raw``, ``rules`` and, with a *client* or a
-    wrapped *fn*, each transformation and ``combined``. ``raw`` is always among them. *top_k* is passed on where *fn*
-    has a parameter for it. One call at a time, after a plain one that is not counted, so that times mean something.
+    *fn*, *client*, *arguments* and *options* are those of `compare`. *systems* are settings by
+    name, or names out of `SYSTEMS` (``yours`` is what a wrapped *fn* does by itself); by default
+    ``raw``, ``rules`` and, with a *client* or a wrapped *fn*, each transformation and ``combined``.
+    ``raw`` is always among them. *top_k* is passed on where *fn* has a parameter for it. One call
+    at a time, after a plain one that is not counted, so that times mean something.
 
-    With *answers* the model answers from what each system found. Where a question has an ideal answer, its
-    `Question.reference` or, of a single text, *reference*, the answers are asked for and ranked against it by *judge*,
-    by default the model that answers, *repeats* times; *seed* draws in which orders it sees them. A model, or a *fn*,
-    that fails leaves the ``error`` of that system, and a judge that fails that of the ranking. *progress* receives the
-    system's name and how many of the questions are done.
+    With *answers* the model answers from what each system found. Where a question has an ideal
+    answer, its `Question.reference` or, of a single text, *reference*, the answers are asked for
+    and ranked against it by *judge*, by default the model that answers, *repeats* times; *seed*
+    draws in which orders it sees them. A model, or a *fn*, that fails leaves the ``error`` of that
+    system, and a judge that fails that of the ranking. *progress* receives the system's name and
+    how many of the questions are done.
 
-    Raises `ConfigError` for unknown systems, impossible settings or questions, `InvalidQuery` for a question that
-    cannot be answered, `WrapError` for a function that cannot be wrapped, or an asynchronous one where an event loop
-    runs already, and whatever *fn* raises at that first plain call.
+    Raises `ConfigError` for unknown systems, impossible settings or questions, `InvalidQuery` for a
+    question that cannot be answered, `WrapError` for a function that cannot be wrapped, or an
+    asynchronous one where an event loop runs already, and whatever *fn* raises at that first plain
+    call.
     """
     check_options(ask_systems, options, WrapOptions.__optional_keys__)
     is_wrapped = isinstance(fn, Wrapped | Bound)

@@ -130,12 +130,13 @@ def chosen(names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
 class Run:
     """What a system found for one question: *ids*, best first, and what that took.
 
-    *seconds_added* is the time beyond that of a plain search, where the system knows it; the time of model replies that
-    were replayed is part of it as far as it is known. *cost_usd* is what the model cost, ``None`` where a price is not
-    known. *stages* holds milliseconds by the name of a stage; ``model, replayed`` is what replayed replies took when
-    they were first had. *variants* is what was searched. *searches* is how many searches were made, and *read_cost_usd*
-    what they cost; ``None`` where that is not known. *error* is what a function of the user's own raised instead: the
-    question is then left out of every system's figures.
+    *seconds_added* is the time beyond that of a plain search, where the system knows it; the time
+    of model replies that were replayed is part of it as far as it is known. *cost_usd* is what the
+    model cost, ``None`` where a price is not known. *stages* holds milliseconds by the name of a
+    stage; ``model, replayed`` is what replayed replies took when they were first had. *variants* is
+    what was searched. *searches* is how many searches were made, and *read_cost_usd* what they
+    cost; ``None`` where that is not known. *error* is what a function of the user's own raised
+    instead: the question is then left out of every system's figures.
     """
 
     ids: tuple[str, ...]
@@ -163,15 +164,16 @@ def run_of(found: Retrieval) -> Run:
         None,
     ):
         raise ConfigError(
-            f"the function's results cannot be read as passages ({unread.detail}); return a list of passages, "
-            'each with an "id" that the judgements use',
+            f"the function's results cannot be read as passages ({unread.detail}); return a list"
+            ' of passages, each with an "id" that the judgements use',
             path="fn",
         )
     ids = tuple(match.id for match in found.matches if match.id)
     if len(ids) < len(found.matches):
         raise ConfigError(
-            "the function's results have no ids, so they cannot be compared with the judgements; return "
-            'passages with an "id" that the judgements use, or set keywordEvidence.idField to their field',
+            "the function's results have no ids, so they cannot be compared with the judgements;"
+            ' return passages with an "id" that the judgements use, or set keywordEvidence.idField'
+            " to their field",
             path="fn",
         )
     trace = found.trace

@@ -23,9 +23,10 @@ _SEPARATORS: Final = {",": "a comma", ";": "a semicolon", "\t": "a tab"}
 def read_table(file: Path, needs: Collection[str] = ()) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield each row of the table *file* as its cells by column, with its place in words.
 
-    Names of columns are folded to lower case. Commas, semicolons or tabs separate the cells, whichever make the first
-    line name a question. The text is UTF-8, or the UTF-16 that spreadsheets write. *needs* are names of columns of
-    which one must be there. Raises `ConfigError` that names the line.
+    Names of columns are folded to lower case. Commas, semicolons or tabs separate the cells,
+    whichever make the first line name a question. The text is UTF-8, or the UTF-16 that
+    spreadsheets write. *needs* are names of columns of which one must be there. Raises
+    `ConfigError` that names the line.
     """
     text = _decode(file)
     names, separator = _read_header(file, text, needs)
@@ -40,8 +41,8 @@ def read_table(file: Path, needs: Collection[str] = ()) -> Iterator[tuple[str, d
             return
         except csv.Error as error:
             raise ConfigError(
-                f"{place}: cannot be read as CSV ({error}). Put a cell that begins with a quote into quotes, and "
-                "double the quotes in it",
+                f"{place}: cannot be read as CSV ({error}). Put a cell that begins with a quote"
+                " into quotes, and double the quotes in it",
                 path=str(file),
             ) from None
         if not any(cell.strip() for cell in cells):
@@ -58,8 +59,8 @@ def _name_cells(
     """Return the *cells* by column; a row that is too long or too short is refused, as its cells may be shifted."""
     if len(cells) > len(names) and any(cell.strip() for cell in cells[len(names) :]):
         raise ConfigError(
-            f"{place}: has {len(cells)} cells, but the first line names {len(names)} columns. Put a cell that holds "
-            f"{_SEPARATORS[separator]} in quotes",
+            f"{place}: has {len(cells)} cells, but the first line names {len(names)} columns. Put a"
+            f" cell that holds {_SEPARATORS[separator]} in quotes",
             path=str(file),
         )
     named = dict(zip(names, cells, strict=False))
@@ -109,6 +110,7 @@ def _decode(file: Path) -> str:
     except UnicodeDecodeError as error:
         number = content[: error.start].count(b"\n") + 1
         raise ConfigError(
-            f'{file}, line {number}: not valid UTF-8. Save the table as UTF-8 (in Excel, choose "CSV UTF-8")',
+            f"{file}, line {number}: not valid UTF-8. Save the table as UTF-8 (in Excel, choose"
+            ' "CSV UTF-8")',
             path=str(file),
         ) from None

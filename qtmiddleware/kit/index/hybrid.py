@@ -1,10 +1,11 @@
 """Searching by vectors and by words at the same time, and one list of both.
 
-The vector search gets the question as it is, the word search the keywords the rules make of it: stripping a question of
-its question words costs the former quality and gains the latter some.
+The vector search gets the question as it is, the word search the keywords the rules make of it:
+stripping a question of its question words costs the former quality and gains the latter some.
 
 ``weighted``  Sum of both scores times their weights, the scores of each list brought to 0 to 1 first (min-max; a list
-              of equal scores is 1 throughout). A passage missing from a list takes 0, the list's lowest.
+              of equal scores is 1 throughout). A passage missing from a list takes 0, the list's
+              lowest.
 ``rrf``       Sum of weight / (k + rank), ranks from 1 (Cormack, Clarke and Büttcher, 2009).
 """
 
@@ -78,22 +79,25 @@ def _read_results(query: str, weight: float, response: Any) -> _Results:
 class Hybrid:
     """Two searches of one's own, by vectors and by words, as one: ``search(query, top_k, filter=None)``.
 
-    *vector_search* and *keyword_search* take ``(query, top_k)``, and ``filter=`` too where a call gives one. Both
-    return matches in any shape the middleware reads, such as those of two Pinecone indexes, dense and sparse. They
-    run at the same time, the word search in a daemon thread with a copy of the caller's context, each for
-    ``max(options.fusion_top_k, top_k)`` candidates; *top_k* is *options.search_top_k* by default.
+    *vector_search* and *keyword_search* take ``(query, top_k)``, and ``filter=`` too where a call
+    gives one. Both return matches in any shape the middleware reads, such as those of two Pinecone
+    indexes, dense and sparse. They run at the same time, the word search in a daemon thread with a
+    copy of the caller's context, each for ``max(options.fusion_top_k, top_k)`` candidates; *top_k*
+    is *options.search_top_k* by default.
 
-    A call returns records ``{"id", "score", "text", "metadata"}`` (and ``"namespace"`` where there is one), best first,
-    equal ones by id. The score is 0 to 1 by the method ``weighted`` and 0 to 1 / (rrf_k + 1) by ``rrf``, with weights
-    taken as shares of their sum; beside it stand ``"vector_score"`` and ``"bm25_score"``, the searches' own, ``None``
-    where that search did not find the passage. Where scores are missing or do not follow the order, ranks count.
+    A call returns records ``{"id", "score", "text", "metadata"}`` (and ``"namespace"`` where there
+    is one), best first, equal ones by id. The score is 0 to 1 by the method ``weighted`` and 0 to 1
+    / (rrf_k + 1) by ``rrf``, with weights taken as shares of their sum; beside it stand
+    ``"vector_score"`` and ``"bm25_score"``, the searches' own, ``None`` where that search did not
+    find the passage. Where scores are missing or do not follow the order, ranks count.
 
-    Within a search that a middleware makes beside its original, the word search's thread is one of that middleware's
-    ``limits.maxThreads``; elsewhere at most 256 word searches run at a time.
+    Within a search that a middleware makes beside its original, the word search's thread is one of
+    that middleware's ``limits.maxThreads``; elsewhere at most 256 word searches run at a time.
 
-    A search of weight 0 is not run. What the vector search raises passes through; where the word search fails, or is
-    not there *patience* seconds after the vector search, the result is that of the vector search alone, and the first
-    time is logged as a warning. Raises `ConfigError` where both weights are 0 and `WrapError` for async functions.
+    A search of weight 0 is not run. What the vector search raises passes through; where the word
+    search fails, or is not there *patience* seconds after the vector search, the result is that of
+    the vector search alone, and the first time is logged as a warning. Raises `ConfigError` where
+    both weights are 0 and `WrapError` for async functions.
     """
 
     def __init__(
@@ -249,8 +253,9 @@ def _build_record(key: Key, searches: Sequence[_Results]) -> Record:
 class HybridSearch(Hybrid):
     """A store searched by vectors and by words at the same time; all else is as `Hybrid` says.
 
-    *embedder* makes the question's vector; a store that embeds gets the text itself and needs none. Raises `StoreError`
-    where the store has no word search, `ConfigError` where it takes vectors and there is no embedder.
+    *embedder* makes the question's vector; a store that embeds gets the text itself and needs none.
+    Raises `StoreError` where the store has no word search, `ConfigError` where it takes vectors and
+    there is no embedder.
     """
 
     def __init__(
@@ -264,8 +269,9 @@ class HybridSearch(Hybrid):
         options = options or HybridSettings()
         if options.bm25_weight and not isinstance(store, KeywordStore):
             raise StoreError(
-                f"{type(store).__name__} has no keyword search, which hybrid.enabled needs; use sqlite, lancedb or "
-                "pinecone with store.sparseIndex, or set hybrid.bm25Weight to 0"
+                f"{type(store).__name__} has no keyword search, which hybrid.enabled needs; use"
+                " sqlite, lancedb or pinecone with store.sparseIndex, or set hybrid.bm25Weight"
+                " to 0"
             )
         if options.vector_weight and not store.embeds and embedder is None:
             raise ConfigError(

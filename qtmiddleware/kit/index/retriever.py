@@ -25,7 +25,8 @@ logger: Final = get_logger("qtmiddleware")
 class StoreRetriever:
     """An open *store* with what embeds for it (``None`` where it does so itself) and the *search* over both.
 
-    *search* takes ``(query, top_k, filter)``. Its query is a vector where there is a *query_embedder*, else a text.
+    *search* takes ``(query, top_k, filter)``. Its query is a vector where there is a
+    *query_embedder*, else a text.
     """
 
     store: Store
@@ -57,8 +58,9 @@ def open_retriever(
 ) -> StoreRetriever:
     """The retriever *settings* ask for; *store* and *embedder*, whatever embeds, stand in for those they name.
 
-    With *must_exist* a store that keeps files is not made where there is none. Raises `StoreError` where the store
-    cannot be opened or holds vectors of another model, `ConfigError` for impossible settings, `MissingExtra`.
+    With *must_exist* a store that keeps files is not made where there is none. Raises `StoreError`
+    where the store cannot be opened or holds vectors of another model, `ConfigError` for impossible
+    settings, `MissingExtra`.
     """
     embeds_itself = (
         store.embeds

@@ -22,7 +22,8 @@ _FOLLOW_UP: Final = "then"
 class Knob:
     """One setting that the page offers: its config *key*, what people call it, what it means, and its limits.
 
-    *usual* is what it is where nobody turns it. One with *choices* takes one of these, any other a number.
+    *usual* is what it is where nobody turns it. One with *choices* takes one of these, any other a
+    number.
     """
 
     key: str

@@ -33,7 +33,9 @@ SAME: Final = "The same list"
 _TITLE: Final = 90
 _REASONS: Final = {
     "empty": "the model's reply was not usable",
-    "unreadable": "the function's result has no list of passages; run qtm check to see how to fix that",
+    "unreadable": (
+        "the function's result has no list of passages; run qtm check to see how to fix that"
+    ),
 }
 
 
@@ -71,9 +73,12 @@ class Search:
 class Card:
     """What one tier found, ready to be shown.
 
-    *answers* counts the passages that are judged to answer the question, ``None`` for a question that nobody judged.
-    *answer* is the best place of them among the *rows*, *lost* the one behind these that the best of them fell to.
-    *took*, *calls* and *cost* are what the verdict says of it. *is_unsure*: the search probably found no answer.
+    *answers* counts the passages that are judged to answer the question, ``None`` for a question
+    that nobody judged.
+    *answer* is the best place of them among the *rows*, *lost* the one behind these that the best
+    of them fell to.
+    *took*, *calls* and *cost* are what the verdict says of it. *is_unsure*: the search probably
+    found no answer.
     """
 
     tier: Tier
@@ -115,7 +120,8 @@ def describe(
 ) -> Card:
     """Return what *answer* has to show beside the plain list of *baseline*.
 
-    *answers* are the passages that answer the question, ``None`` if nobody judged; *config* is the tier's.
+    *answers* are the passages that answer the question, ``None`` if nobody judged; *config* is the
+    tier's.
     """
     found = answer.retrieval
     if found is None:
@@ -133,9 +139,11 @@ def describe(
         lost=_find_first(
             drawing.find_place(moved) for moved in moves.dropped if moved.match.id in judged
         ),
-        took=figures.format_duration(answer.seconds * 1e3)
-        if is_baseline
-        else f"+{figures.format_duration(trace.added_ms)}",
+        took=(
+            figures.format_duration(answer.seconds * 1e3)
+            if is_baseline
+            else f"+{figures.format_duration(trace.added_ms)}"
+        ),
         calls="0, remembered" if trace.cache_hits and not trace.llm_calls else str(trace.llm_calls),
         cost=_format_cost(found),
         headline=count_things(len(found.matches), "passage") if is_baseline else _sum_up(moves),
@@ -203,9 +211,11 @@ class _RowWriter:
             way="same" if is_baseline else way,
             badge="" if is_baseline else badge,
             spoken="" if is_baseline else spoken,
-            why=""
-            if is_baseline
-            else reasons.explain_move(moved, self._found, has_words=bool(words)),
+            why=(
+                ""
+                if is_baseline
+                else reasons.explain_move(moved, self._found, has_words=bool(words))
+            ),
             words=words,
             snippet=self._mark(snippet),
             text=self._mark(hide_unseen(shown)),

@@ -43,7 +43,8 @@ class Page:
         qrels: Grades of passages by the ids of questions and passages, as those of a `Dataset`.
         judged: The questions that *qrels* are for. Default: the *examples*.
         kinds: What kind of example a question is, by its id.
-        collections: What else can be asked, as pairs of a name and a link; an empty link is this page.
+        collections: What else can be asked, as pairs of a name and a link; an empty link is this
+        page.
         folded: Why no model answers, where tiers are folded because of that.
     """
 

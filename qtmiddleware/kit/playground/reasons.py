@@ -18,7 +18,8 @@ MOST_WORDS: Final = 4
 def explain_move(moved: Movement, found: Retrieval, *, has_words: bool) -> str:
     """Return what moved a passage, as a sentence; empty for one that keeps its place.
 
-    *has_words* says that there are words to name; words that raised it and say nothing are function words.
+    *has_words* says that there are words to name; words that raised it and say nothing are function
+    words.
     """
     if moved.place is None:
         last = moved.reranked_place or moved.weighed_place or moved.fused_place
@@ -38,9 +39,15 @@ def explain_move(moved: Movement, found: Retrieval, *, has_words: bool) -> str:
     if others and (_find_start(moved) is None or _is_up(_find_start(moved), moved.fused_place)):
         best = min(others, key=lambda hit: hit.place)
         more = "" if len(others) == 1 else f", and found by {len(others) - 1} more"
-        return f"{format_place(best.place)} in the search with {_name_search(best.search, found)}{more}."
+        return (
+            f"{format_place(best.place)} in the search with"
+            f" {_name_search(best.search, found)}{more}."
+        )
     if is_raised_by_words(moved, found):
-        return f"It holds more of {_name_words(found)}{'' if has_words else ', none of which says much'}."
+        return (
+            "It holds more of"
+            f" {_name_words(found)}{'' if has_words else ', none of which says much'}."
+        )
     return "Passages above it fell."
 
 

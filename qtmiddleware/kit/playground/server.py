@@ -39,8 +39,8 @@ RUNS: Final = 4
 MOST_ADDRESS_BYTES: Final = 1 << 20
 """A request's head: 8,000 characters of any script, and as much of a conversation."""
 _POLICY: Final = (
-    "default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; img-src data:; form-action 'self'; "
-    "base-uri 'none'; frame-ancestors 'none'"
+    "default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; img-src data:;"
+    " form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 _HEADERS: Final = (
     (b"referrer-policy", b"no-referrer"),
@@ -80,8 +80,9 @@ def make_token() -> str:
 class Guard:
     """Lets a request through to *app* that comes from this machine's own page, and refuses every other.
 
-    The host must be the one served (a name that was made to point here is none), the page that asks must be our own or
-    none at all, and the address must begin with the *token*, which is compared in constant time.
+    The host must be the one served (a name that was made to point here is none), the page that asks
+    must be our own or none at all, and the address must begin with the *token*, which is compared
+    in constant time.
     """
 
     def __init__(self, app: ASGIApp, *, token: str, port: int) -> None:
@@ -119,13 +120,16 @@ class Guard:
             )
             and not _only_opens(scope)
         ):
-            return "Another site requested this page, so it is not shown. Copy the address to the address bar."
+            return (
+                "Another site requested this page, so it is not shown. Copy the address to the"
+                " address bar."
+            )
         # What is asked of the server as a whole, as by OPTIONS *, has no path.
         given = "".join(scope["path"].split("/", 2)[1:2]).encode("utf-8", "surrogateescape")
         if not hmac.compare_digest(given, self._token):
             return (
-                "This address is not the one that `qtm playground` printed. The address changes at each start: "
-                "use the newest one, and append the part of this one after the ?."
+                "This address is not the one that `qtm playground` printed. The address changes at"
+                " each start: use the newest one, and append the part of this one after the ?."
             )
         return ""
 
@@ -152,7 +156,8 @@ async def _refuse(why: str, send: Callable[[Any], Awaitable[None]]) -> None:
 class Server:
     """The application that serves *page* at ``/<token>/``; *closing* is awaited when it ends.
 
-    *others* are further pages, each served below that under its name. Raises `MissingExtra` without starlette.
+    *others* are further pages, each served below that under its name. Raises `MissingExtra` without
+    starlette.
     """
 
     def __init__(

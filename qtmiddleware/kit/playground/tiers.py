@@ -81,15 +81,17 @@ class TierAnswer:
 class Tiers:
     """Every tier over one wrapped function *base*.
 
-    Every question starts from what the function has shown by the end of `warm_up`, so it gets the same answer whatever
-    was asked before it.
+    Every question starts from what the function has shown by the end of `warm_up`, so it gets the
+    same answer whatever was asked before it.
 
     Args:
         has_own: Whether the tier of the user's own config is worth a place of its own.
-        remembers: Whether transformations are kept, so that a change of weights asks no model again.
+        remembers: Whether transformations are kept, so that a change of weights asks no model
+        again.
         given: Arguments of the function beside the question.
         seconds: How long a tier is waited for.
-        is_covered: Whether a model's reply can be had for a question and the messages before it. Default: for all.
+        is_covered: Whether a model's reply can be had for a question and the messages before it.
+        Default: for all.
 
     Raises `ConfigError` for a function whose settings cannot be laid over.
     """
@@ -183,8 +185,8 @@ class Tiers:
     async def ask(self, asked: Asked) -> AsyncGenerator[TierAnswer, None]:
         """Put what is *asked* to its tiers: the plain one first and alone, then the free ones, then the others.
 
-        Where the plain function fails, or nobody can read what it returns, no other is asked: each begins with that
-        very search. Raises `ConfigError` for impossible settings.
+        Where the plain function fails, or nobody can read what it returns, no other is asked: each
+        begins with that very search. Raises `ConfigError` for impossible settings.
         """
         flat = {key: value for key, value in asked.settings.items() if key != TOP_K}
         laid = nested(flat)

@@ -18,7 +18,8 @@ _BEYOND: Final = 1_000_000
 class TierVerdict:
     """What one tier comes to: *outcome* says where the answer stands, or how many passages moved.
 
-    *way* is better, worse, same or none (nothing to compare), *sign* its sign and *change* what that means in words.
+    *way* is better, worse, same or none (nothing to compare), *sign* its sign and *change* what
+    that means in words.
     """
 
     name: str
@@ -79,7 +80,10 @@ def _describe_places(plain: Card, moved: Sequence[Card]) -> str:
         ways.setdefault(verdict.way, []).append(f"{verdict.name} ({verdict.outcome})")
     if [*ways] == ["same"]:
         where = "none of the lists" if plain.answer is None else "every list"
-        return f"{what} is {'' if plain.answer is None else f'{format_place(plain.answer)} '}in {where}."
+        return (
+            f"{what} is {'' if plain.answer is None else f'{format_place(plain.answer)} '}in"
+            f" {where}."
+        )
     # A loss is said before a gain: it is what a reader must not miss.
     changes = [f"{way} with {_join(ways[way])}" for way in ("worse", "better") if way in ways]
     place = (
@@ -105,7 +109,9 @@ def _describe_changes(moved: Sequence[Card]) -> Iterator[str]:
     )
     yield f"{'; '.join(said)}."
     if any(card.is_unsure for card in moved):
-        yield "The passages probably do not hold the answer: the best one fits far worse than usual."
+        yield (
+            "The passages probably do not hold the answer: the best one fits far worse than usual."
+        )
     else:
         yield "Nobody judged which passage answers."
 

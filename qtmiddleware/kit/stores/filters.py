@@ -27,14 +27,15 @@ _JUNCTIONS: Final = ("$and", "$or")
 def build_matcher(filter: Mapping[str, Any]) -> Matcher:  # noqa: A002
     """Return a function that says whether metadata meets *filter*; it raises for no metadata whatever.
 
-    ``{"field": value}`` means ``{"field": {"$eq": value}}``; several keys of one mapping must all be met. ``$eq`` and
-    ``$ne`` take a text, a number or a boolean, ``$gt $gte $lt $lte`` a number, ``$in`` and ``$nin`` a list of what
-    ``$eq`` takes, ``$exists`` a boolean, ``$and`` and ``$or`` a list of conditions, which may be nested 16 deep.
-    A list in the metadata meets a condition if any of its elements does. ``$ne`` and ``$nin`` are met by whatever does
-    not meet ``$eq`` and ``$in``, a missing field too. A boolean is no number, and ``null`` is as good as missing.
+    ``{"field": value}`` means ``{"field": {"$eq": value}}``; several keys of one mapping must all
+    be met. ``$eq`` and ``$ne`` take a text, a number or a boolean, ``$gt $gte $lt $lte`` a number,
+    ``$in`` and ``$nin`` a list of what ``$eq`` takes, ``$exists`` a boolean, ``$and`` and ``$or`` a
+    list of conditions, which may be nested 16 deep. A list in the metadata meets a condition if any
+    of its elements does. ``$ne`` and ``$nin`` are met by whatever does not meet ``$eq`` and
+    ``$in``, a missing field too. A boolean is no number, and ``null`` is as good as missing.
 
-    An impossible filter raises `InvalidQuery` that names the operator and what it takes, never the value.
-    (https://docs.pinecone.io/guides/search/filter-by-metadata)
+    An impossible filter raises `InvalidQuery` that names the operator and what it takes, never the
+    value. (https://docs.pinecone.io/guides/search/filter-by-metadata)
     """
     return _conditions(filter, 1)
 

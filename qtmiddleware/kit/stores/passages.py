@@ -79,9 +79,9 @@ def check_model(
     """Raise `StoreError` unless the store at *path*, of vectors of *length* numbers of *model*, was made with these."""
     if (model, length) != (embedding_model, dimension):
         raise StoreError(
-            f"{path} was made with the embedding model {model!r} ({length} numbers a vector) and cannot be used with "
-            f"{embedding_model!r} ({dimension}): their vectors mean different things. Use {model!r}, or ingest again "
-            "into another path"
+            f"{path} was made with the embedding model {model!r} ({length} numbers a vector) and"
+            f" cannot be used with {embedding_model!r} ({dimension}): their vectors mean different"
+            f" things. Use {model!r}, or ingest again into another path"
         )
 
 
@@ -104,7 +104,8 @@ def pair_vectors(
     """Each of *passages* with its vector; raises `StoreError` unless there are as many of both."""
     if len(passages) != len(vectors):
         raise StoreError(
-            f"{len(passages)} passages came with {len(vectors)} vectors; each passage needs one vector"
+            f"{len(passages)} passages came with {len(vectors)} vectors; each passage needs one"
+            " vector"
         )
     return zip(passages, vectors, strict=True)
 
@@ -124,7 +125,8 @@ def check_row(passage: Passage) -> Row:
         metadata = json.dumps(dict(passage.metadata))
     except (TypeError, ValueError) as error:
         raise StoreError(
-            f"the metadata of the passage {passage.id!r} must be JSON ({error}); nothing was written"
+            f"the metadata of the passage {passage.id!r} must be JSON ({error}); nothing was"
+            " written"
         ) from error
     return passage.id, replace_surrogates(passage.text), metadata
 
@@ -162,7 +164,8 @@ def check_vectors(
         with np.errstate(over="ignore"):
             array = np.asarray(vectors, dtype=np.float32)
     except (TypeError, ValueError) as error:
-        # What stands there in place of numbers may be the very text that was to be embedded, and numpy quotes it.
+        # What stands there in place of numbers may be the very text that was to be embedded, and
+        # numpy quotes it.
         raise StoreError(
             f"vectors must all be {dimension} numbers ({type(error).__name__})"
         ) from None
@@ -203,8 +206,8 @@ _UNSPACED: Final = (
 def index_text(text: str, metadata: str) -> str:
     """The words of a passage with spaces between them: those of *text*, and of ``context`` in its *metadata* (JSON).
 
-    Of scripts without spaces each character is a word, and so is each pair of neighbours. Case is folded, with ß for ss
-    and one sigma for all; accents are left to the index.
+    Of scripts without spaces each character is a word, and so is each pair of neighbours. Case is
+    folded, with ß for ss and one sigma for all; accents are left to the index.
     """
     if '"context"' in metadata:
         context = json.loads(metadata).get("context")

@@ -1,9 +1,10 @@
 """Embeds with whatever makes vectors of texts: a function, a client's method, an object of another library.
 
-Such a function takes one text and returns its vector, or takes a list of texts and returns a list of vectors. Where
-neither its type nor its signature says which, the first real call finds out. Being taken proves nothing: a function of
-one text often takes a list too and returns the vector of the first text, and one of a list takes a text and returns the
-vectors of its letters. What counts are the vectors: as many as there are texts, and different ones.
+Such a function takes one text and returns its vector, or takes a list of texts and returns a list
+of vectors. Where neither its type nor its signature says which, the first real call finds out.
+Being taken proves nothing: a function of one text often takes a list too and returns the vector of
+the first text, and one of a list takes a text and returns the vectors of its letters. What counts
+are the vectors: as many as there are texts, and different ones.
 """
 
 from __future__ import annotations
@@ -85,21 +86,23 @@ _Embedding = Generator[_Calls, Any, _Vectors]
 class CallableEmbedder:
     """Makes an embedder of *given*: a function, or an object of another library.
 
-    A function (method, partial, callable object; synchronous or not) takes one text and returns its vector, or takes a
-    list of texts and returns a vector each. Vectors are lists, tuples, arrays or tensors; a whole response of OpenAI's
-    ``embeddings.create`` or Pinecone's ``inference.embed`` will do too. Of an object the method is called that embeds
-    passages or, *for_queries*, questions: of LangChain's ``Embeddings``, a LlamaIndex embedding, a model of
+    A function (method, partial, callable object; synchronous or not) takes one text and returns its
+    vector, or takes a list of texts and returns a vector each. Vectors are lists, tuples, arrays or
+    tensors; a whole response of OpenAI's ``embeddings.create`` or Pinecone's ``inference.embed``
+    will do too. Of an object the method is called that embeds passages or, *for_queries*,
+    questions: of LangChain's ``Embeddings``, a LlamaIndex embedding, a model of
     sentence-transformers or an `Embedder`.
 
-    Which of the two contracts a function has is told by the annotation of its parameter (``str``, ``list[str]``,
-    ``Sequence[str]``), else learned from the first texts: a function of lists gets a constant text beside the caller's
-    own where that is alone, one of single texts is called three times more. It is remembered then, and so is the length
-    of the vectors. *name* stands beside an index made with it; by default that of the function or model. *dimension*
-    is learned from the first vectors where it is not given.
+    Which of the two contracts a function has is told by the annotation of its parameter (``str``,
+    ``list[str]``, ``Sequence[str]``), else learned from the first texts: a function of lists gets a
+    constant text beside the caller's own where that is alone, one of single texts is called three
+    times more. It is remembered then, and so is the length of the vectors. *name* stands beside an
+    index made with it; by default that of the function or model. *dimension* is learned from the
+    first vectors where it is not given.
 
-    Thread-safe as far as *given* is. Raises `WrapError` where *given* cannot embed. On use, what the function raises
-    passes through unchanged; what fits neither contract, vectors of unequal length and numbers that are not finite
-    raise `EmbeddingError`.
+    Thread-safe as far as *given* is. Raises `WrapError` where *given* cannot embed. On use, what
+    the function raises passes through unchanged; what fits neither contract, vectors of unequal
+    length and numbers that are not finite raise `EmbeddingError`.
     """
 
     def __init__(
@@ -149,7 +152,8 @@ class CallableEmbedder:
     def embed(self, texts: Sequence[str], limit: int = CONCURRENCY) -> list[list[float]]:
         """One vector a text, in the texts' order.
 
-        An asynchronous function runs in the background loop. One that takes one text a call is called for at most
+        An asynchronous function runs in the background loop. One that takes one text a call is
+        called for at most
         *limit* texts at a time, in threads where it is synchronous.
         """
         if not texts:
@@ -226,8 +230,8 @@ class CallableEmbedder:
     def _learn(self, texts: list[str]) -> _Embedding:
         """The vectors of *texts*, and on the way the function's contract.
 
-        Two texts may well have one vector (to some models "Fees" and "fees" are the same), so equal vectors of a list
-        decide nothing yet.
+        Two texts may well have one vector (to some models "Fees" and "fees" are the same), so equal
+        vectors of a list decide nothing yet.
         """
         asked = (
             texts if len(set(texts)) > 1 else [*texts, next(it for it in _PROBES if it != texts[0])]
@@ -426,7 +430,8 @@ def _are_alike(vectors: _Vectors) -> bool:
 def _own_error(*errors: Exception | None) -> Exception | None:
     """The error to be raised as it is, of those of a call with a text and one with a list.
 
-    A service's outage or, where both failed, its refusal; not what a function says about the type of what it was given.
+    A service's outage or, where both failed, its refusal; not what a function says about the type
+    of what it was given.
     """
     raised = [error for error in errors if error is not None]
     own = (

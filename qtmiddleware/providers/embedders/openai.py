@@ -1,9 +1,10 @@
 """Embeds with OpenAI and every service that speaks its embeddings.
 
-The service takes at most 2,048 texts and 300,000 tokens a request and 8,191 tokens a text. Tokens are not counted here,
-for that takes a table of the vendor's that is fetched from the net. A token is at least one byte of UTF-8, so a request
-of 300,000 bytes is never too large; and it is three bytes or more in the languages of Europe, so a text of 24,573 bytes
-nearly always fits. Where the service still says that something is too long, the request is halved, in the end the text
+The service takes at most 2,048 texts and 300,000 tokens a request and 8,191 tokens a text. Tokens
+are not counted here, for that takes a table of the vendor's that is fetched from the net. A token
+is at least one byte of UTF-8, so a request of 300,000 bytes is never too large; and it is three
+bytes or more in the languages of Europe, so a text of 24,573 bytes nearly always fits. Where the
+service still says that something is too long, the request is halved, in the end the text
 itself: what is kept of a text depends on that text alone.
 """
 
@@ -63,7 +64,8 @@ LONGEST_PAUSE: Final = 8.0
 _RESOURCE: Final = "embeddings"
 # Most services give no code with this one, only a sentence.
 _TOO_LONG: Final = re.compile(
-    r"context.?length|maximum input length|max_tokens_per_request|tokens per request|must have less than"
+    r"context.?length|maximum input length|max_tokens_per_request|tokens per request|must have less"
+    r" than"
     r"|too (?:long|large|many tokens)|maximum allowed batch",
     re.IGNORECASE,
 )
@@ -73,20 +75,23 @@ _CONNECTIONS: Final = frozenset({"APIConnectionError", "TransportError", "OSErro
 class OpenAIEmbedder:
     """Embeds texts through the ``openai`` client, in batches within the service's limits.
 
-    *client* is an ``openai.OpenAI``, used as it is and never closed, or ``None``: then one is made on first use, the
-    key from ``OPENAI_API_KEY``, the address from *base_url*, else from ``OPENAI_BASE_URL``, else the SDK's default. A
-    server of one's own needs no key.
+    *client* is an ``openai.OpenAI``, used as it is and never closed, or ``None``: then one is made
+    on first use, the key from ``OPENAI_API_KEY``, the address from *base_url*, else from
+    ``OPENAI_BASE_URL``, else the SDK's default. A server of one's own needs no key.
 
-    *dimensions* asks for shorter vectors, of the models that can shorten them; it is sent only when given. The length
-    of other models' vectors is learned from the first that come. *batch_size* is the most texts of one request, at most
-    2,048. *timeout* is the seconds one request may take in all, its retries and their pauses included; many texts are
-    many requests, one after the other. There are as many retries as the client is set to (the SDK's default is two),
-    with the pause the service asks for; they are made here, because the SDK's own know of no deadline.
+    *dimensions* asks for shorter vectors, of the models that can shorten them; it is sent only when
+    given. The length of other models' vectors is learned from the first that come. *batch_size* is
+    the most texts of one request, at most 2,048. *timeout* is the seconds one request may take in
+    all, its retries and their pauses included; many texts are many requests, one after the other.
+    There are as many retries as the client is set to (the SDK's default is two), with the pause the
+    service asks for; they are made here, because the SDK's own know of no deadline.
 
-    An empty text is sent as one space, since the service refuses it. Of a text of more than 24,573 bytes (about 8,191
-    tokens) the beginning is sent, and half of that while the service says it is too long.
+    An empty text is sent as one space, since the service refuses it. Of a text of more than 24,573
+    bytes (about 8,191 tokens) the beginning is sent, and half of that while the service says it is
+    too long.
 
-    Safe to share among threads. Raises `ConfigError` for impossible *dimensions* and `EmbeddingError` on use.
+    Safe to share among threads. Raises `ConfigError` for impossible *dimensions* and
+    `EmbeddingError` on use.
     """
 
     def __init__(
@@ -180,8 +185,8 @@ class OpenAIEmbedder:
         address = self._address()
         if not address and not read_key():
             raise EmbeddingError(
-                f"the key for the embedding model is missing: set {KEY_VARIABLE}, or {SDK_ADDRESS_VARIABLE} (base_url)"
-                " for a server that needs none"
+                f"the key for the embedding model is missing: set {KEY_VARIABLE}, or"
+                f" {SDK_ADDRESS_VARIABLE} (base_url) for a server that needs none"
             )
         with explained(EmbeddingError):
             return make_client(address=address)
@@ -231,12 +236,14 @@ class OpenAIEmbedder:
             return client.embeddings.create(**request)
         body, most = bytearray(), MOST_ANSWER_BYTES * (1 + len(texts))
         with client.embeddings.with_streaming_response.create(**request) as response:
-            # Piece by piece: the timeout of a request is that of each read, and a body may take many.
+            # Piece by piece: the timeout of a request is that of each read, and a body may take
+            # many.
             for chunk in response.iter_bytes():
                 body += chunk
                 if len(body) > most:
                     raise EmbeddingError(
-                        f"{self._model} sent more than {most:,} bytes, the limit; the rest was not read"
+                        f"{self._model} sent more than {most:,} bytes, the limit; the rest was not"
+                        " read"
                     )
                 if deadline.passed:
                     raise TimeoutError

@@ -15,16 +15,17 @@ from qtmiddleware.runtime.forking import ForkLock
 class SentenceTransformersEmbedder:
     """Embeds texts with a model of sentence-transformers, by its name on the model hub or by its folder.
 
-    *device* is torch's (``cpu``, ``cuda``, ...), by default the best there is. *batch_size* texts are embedded at a
-    time. *trust_remote_code* lets code that comes with a model run, which some models need. *dimensions* keeps the
-    first numbers of each vector, for models that were trained for that (Kusupati et al. 2022, Matryoshka).
+    *device* is torch's (``cpu``, ``cuda``, ...), by default the best there is. *batch_size* texts
+    are embedded at a time. *trust_remote_code* lets code that comes with a model run, which some
+    models need. *dimensions* keeps the first numbers of each vector, for models that were trained
+    for that (Kusupati et al. 2022, Matryoshka).
 
-    Vectors have length 1. Queries and passages are embedded alike, with the model's default prompt where it has one.
-    Texts longer than the model reads are cut by it.
+    Vectors have length 1. Queries and passages are embedded alike, with the model's default prompt
+    where it has one. Texts longer than the model reads are cut by it.
 
-    Nothing is imported, read or downloaded before the first use. Safe to share among threads; they take turns, as the
-    tokenizers cannot be shared. Raises on use: `MissingExtra` without the extra ``models``, `EmbeddingError` if the
-    model cannot be had or fails.
+    Nothing is imported, read or downloaded before the first use. Safe to share among threads; they
+    take turns, as the tokenizers cannot be shared. Raises on use: `MissingExtra` without the extra
+    ``models``, `EmbeddingError` if the model cannot be had or fails.
     """
 
     def __init__(

@@ -39,7 +39,8 @@ def check_vectors(made: Any, count: int, *, dimension: int | None, name: str) ->
     try:
         vectors = [_numbers(vector) for vector in made]
     except (TypeError, ValueError, OverflowError) as error:
-        # What stands there in place of numbers may be the very text that was to be embedded, and Python quotes it.
+        # What stands there in place of numbers may be the very text that was to be embedded, and
+        # Python quotes it.
         kind = type(error).__name__
         raise EmbeddingError(
             f"{name} returned something other than lists of numbers ({kind})"

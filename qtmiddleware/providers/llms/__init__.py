@@ -1,7 +1,8 @@
 """Language models behind one port, `qtmiddleware.protocols.LanguageModel`.
 
-`openai` speaks to OpenAI and everything compatible with it, `callable` makes a model of any function, chat model or
-chain, and `recorded` replays and writes recordings. Every model serves blocking calls; beside the port each here has
+`openai` speaks to OpenAI and everything compatible with it, `callable` makes a model of any
+function, chat model or chain, and `recorded` replays and writes recordings. Every model serves
+blocking calls; beside the port each here has
 *can_async*: whether `acomplete` can be awaited, too. Importing this package loads none of them.
 """
 
@@ -28,9 +29,10 @@ _ALLOWED = ", ".join(
 def as_language_model(client_or_model: Any, settings: Settings) -> LanguageModel:
     """*client_or_model* as a language model, with the model's name and options out of *settings*.
 
-    ``None`` is a client of our own, an object with ``name``, ``complete`` and ``acomplete`` is a model already, an
-    ``openai`` client (or a sync and an async one as a pair) is asked for ``transformationModel``, and chat models and
-    functions are called as `CallableModel` says. Raises `ConfigError` for all else.
+    ``None`` is a client of our own, an object with ``name``, ``complete`` and ``acomplete`` is a
+    model already, an ``openai`` client (or a sync and an async one as a pair) is asked for
+    ``transformationModel``, and chat models and functions are called as `CallableModel` says.
+    Raises `ConfigError` for all else.
     """
     given = client_or_model
     if isinstance(given, LanguageModel) and not isinstance(given, type):

@@ -20,7 +20,8 @@ from qtmiddleware.providers.llms.vendors import (
 )
 from qtmiddleware.runtime.fields import read_field
 
-# Up to Claude 4.6 a model thinks only if it is told to, and takes a temperature; later ones refuse that.
+# Up to Claude 4.6 a model thinks only if it is told to, and takes a temperature; later ones refuse
+# that.
 _OLDER: Final = re.compile(
     r"claude-(?:v?[1-3]\b|instant|[a-z]+-4(?:-[0-6])?(?:-\d{8}|-v\d|[@:]|$))"
 )

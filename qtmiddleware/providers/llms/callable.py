@@ -46,18 +46,20 @@ _LISTS: Final = ("list", "List", "Sequence", "Iterable", "Message", "dict")
 class CallableModel:
     """Asks *fn*: a function, a LangChain chat model or chain, or a LlamaIndex LLM.
 
-    A function is called with ``[{"role", "content"}, ...]``: as its argument ``messages`` where it has one, else as its
-    first. One that takes a text (``prompt``, or a first parameter annotated ``str``) gets the instructions and the
-    question as one. A required argument ``model`` is given *model*. What it returns, or what that gives when it is
-    awaited, is read by `read_returned`; prices are US dollars for a million tokens.
+    A function is called with ``[{"role", "content"}, ...]``: as its argument ``messages`` where it
+    has one, else as its first. One that takes a text (``prompt``, or a first parameter annotated
+    ``str``) gets the instructions and the question as one. A required argument ``model`` is given
+    *model*. What it returns, or what that gives when it is awaited, is read by `read_returned`;
+    prices are US dollars for a million tokens.
 
-    Async functions are awaited in the loop of the caller, and in the private one where the caller blocks; they are
-    cancelled at the deadline. Plain ones run in the caller's thread, or in one of ours where the caller awaits; they
-    cannot be stopped, the caller only ceases to wait for them.
+    Async functions are awaited in the loop of the caller, and in the private one where the caller
+    blocks; they are cancelled at the deadline. Plain ones run in the caller's thread, or in one of
+    ours where the caller awaits; they cannot be stopped, the caller only ceases to wait for them.
 
-    *name* is part of every cache key; without one it is that of the model that is asked where it is known, else the
-    function's own. A defect of *fn* is a `ModelError` ("failed") and logged once; whatever else it raises becomes one
-    too, with the reason its HTTP status stands for or "unavailable"; of a `ModelError` the reason is kept.
+    *name* is part of every cache key; without one it is that of the model that is asked where it is
+    known, else the function's own. A defect of *fn* is a `ModelError` ("failed") and logged once;
+    whatever else it raises becomes one too, with the reason its HTTP status stands for or
+    "unavailable"; of a `ModelError` the reason is kept.
     """
 
     can_async = True
@@ -75,7 +77,8 @@ class CallableModel:
         self._label = name_of(fn)
         self._plain: Any
         self._plain, awaited, takes_model = _find_calls(fn, model)
-        # What a plain function returns may still have to be awaited, and that is for the loop of the caller.
+        # What a plain function returns may still have to be awaited, and that is for the loop of
+        # the caller.
         self._awaited = awaited or (lambda prompt: in_thread(partial(self._plain, prompt)))
         self._name = name or (model if takes_model else _model_of(fn)) or self._label
         self._prices = partial(Prices, input=input_price, output=output_price)
@@ -236,9 +239,9 @@ _TEXTS: Final = ("output_text", "text", "content", "output", "response", "answer
 _ENDS: Final = ("finish_reason", "stop_reason", "stopReason", "done_reason", "reason")
 
 ACCEPTED: Final = (
-    "text, a chat completion (an object or a dict, of OpenAI, LiteLLM or alike), a message of LangChain, Anthropic or"
-    " LlamaIndex, a response of the Responses API, or a dict with its text under one of: "
-    + ", ".join(_TEXTS)
+    "text, a chat completion (an object or a dict, of OpenAI, LiteLLM or alike), a message of"
+    " LangChain, Anthropic or LlamaIndex, a response of the Responses API, or a dict with its text"
+    " under one of: " + ", ".join(_TEXTS)
 )
 
 
@@ -247,8 +250,9 @@ def read_returned(
 ) -> Reply:
     """The reply that *answer* of the function *label* holds, with tokens, cost and truncation where it tells them.
 
-    It may be what `ACCEPTED` says, or a dict that has the fields *prompt* asks for themselves. *prices* are those of a
-    model by its name. Raises `ModelError` as `read_reply` does, ``unparsable`` for anything else.
+    It may be what `ACCEPTED` says, or a dict that has the fields *prompt* asks for themselves.
+    *prices* are those of a model by its name. Raises `ModelError` as `read_reply` does,
+    ``unparsable`` for anything else.
     """
     if isinstance(answer, str):
         reply = make_reply(answer, None)

@@ -18,8 +18,8 @@ def time_left(
 ) -> float:
     """The seconds until *deadline*, infinite where there is none.
 
-    Raises `ModelError` with the message *otherwise* where none are left: ``cancelled`` where nobody waits any more,
-    else ``timeout``.
+    Raises `ModelError` with the message *otherwise* where none are left: ``cancelled`` where nobody
+    waits any more, else ``timeout``.
     """
     left = deadline.remaining()
     if left <= 0:
@@ -39,7 +39,8 @@ def make_timeout(left: float) -> Any:
     """The timeouts of a request that may take *left* seconds."""
     import openai
 
-    # Connecting ends a little sooner: a TLS handshake that times out is cleaned up after, one that is cancelled is not.
+    # Connecting ends a little sooner: a TLS handshake that times out is cleaned up after, one that
+    # is cancelled is not.
     return openai.Timeout(left, connect=min(0.9 * left, LONGEST_CONNECT))
 
 
@@ -48,7 +49,8 @@ def request_timeout(deadline: Deadline) -> float:
     return min(time_left(deadline), LONGEST_WAIT)
 
 
-# So much later than the deadline, in seconds, a loop that is held up is given up; otherwise the coroutine ends itself.
+# So much later than the deadline, in seconds, a loop that is held up is given up; otherwise the
+# coroutine ends itself.
 _GRACE: Final = 0.25
 
 

@@ -59,9 +59,10 @@ _reported: dict[tuple[object, str], object] = {}
 def find_defect(error: BaseException, label: str, fn: Any) -> ModelError | None:
     """The `ModelError` ("failed") for *error* of *fn*, which goes by *label*, where it is a defect in its code.
 
-    It is one where Python itself raised it (`TypeError`, `KeyError`, ...) and not for a connection. The first of each
-    type of each function is logged at ERROR with its stack, without local variables and without its message, which may
-    quote the question. Every error, a defect or not, is logged at DEBUG with its message.
+    It is one where Python itself raised it (`TypeError`, `KeyError`, ...) and not for a connection.
+    The first of each type of each function is logged at ERROR with its stack, without local
+    variables and without its message, which may quote the question. Every error, a defect or not,
+    is logged at DEBUG with its message.
     """
     kind, this_call = type(error).__name__, object()
     if _log.isEnabledFor(logging.DEBUG):
@@ -101,7 +102,8 @@ def find_defect(error: BaseException, label: str, fn: Any) -> ModelError | None:
 
 
 def _is_defect(error: BaseException) -> bool:
-    # Subclasses of others (a client's own errors, a JSON decoder's) say that something came back, and what.
+    # Subclasses of others (a client's own errors, a JSON decoder's) say that something came back,
+    # and what.
     if (
         type(error).__module__ != "builtins"
         or isinstance(error, _OUTSIDE)
@@ -133,7 +135,9 @@ def _format_stack(frames: Sequence[FrameSummary], kind: str, fn: Any) -> str:
     code = getattr(fn, "__code__", None)
     if not shown and code is not None:
         # It could not be called with what it is given.
-        shown = [
-            f'  File "{code.co_filename}", line {code.co_firstlineno}, called with one argument, the messages\n'
-        ]
-    return f"Traceback (most recent call last):\n{''.join(shown)}{kind} (its message is logged at DEBUG)"
+        place = f'File "{code.co_filename}", line {code.co_firstlineno}'
+        shown = [f"  {place}, called with one argument, the messages\n"]
+    return (
+        f"Traceback (most recent call last):\n{''.join(shown)}{kind} (its message is logged at"
+        " DEBUG)"
+    )

@@ -48,8 +48,8 @@ class _Google(Vendor):
         return client.aio.models if is_async else client.models
 
     def find_http(self, client: Any, *, is_async: bool) -> Any:
-        # Asynchronous connections are kept by event loop there, below what could be copied, and Vertex' credentials
-        # are fetched once a client.
+        # Asynchronous connections are kept by event loop there, below what could be copied, and
+        # Vertex' credentials are fetched once a client.
         return None if is_async or client._api_client.vertexai else client._api_client._httpx_client
 
     def copy_resource(self, client: Any, http: Any, *, is_async: bool) -> Any:  # noqa: ARG002

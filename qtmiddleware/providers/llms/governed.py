@@ -38,10 +38,11 @@ def is_ours(model: object) -> bool:
 class GovernedModel:
     """*inner* behind a circuit breaker and a budget.
 
-    Raises `ModelError` ``circuit_open`` while it is left alone and ``over_budget`` where a budget has no room, without
-    asking. Refusals count as answers, cancelled calls and bugs in the user's own code as neither; everything else that
-    fails or is late is a failure, late only where it had half of the time that *settings* grant. A service that says
-    when to come back (429 with Retry-After) is not asked until then. Raises `ConfigError` where money is limited and
+    Raises `ModelError` ``circuit_open`` while it is left alone and ``over_budget`` where a budget
+    has no room, without asking. Refusals count as answers, cancelled calls and bugs in the user's
+    own code as neither; everything else that fails or is late is a failure, late only where it had
+    half of the time that *settings* grant. A service that says when to come back (429 with
+    Retry-After) is not asked until then. Raises `ConfigError` where money is limited and
     *inner* has no known price.
     """
 
@@ -63,8 +64,8 @@ class GovernedModel:
         )
         if self._budget.max_usd is not None and self.prices.cost(1, 1) is None:
             raise ConfigError(
-                f"budget.maxUsd needs the price of {inner.name}, which is not known; set llm.inputPrice and"
-                " llm.outputPrice (US dollars per million tokens)",
+                f"budget.maxUsd needs the price of {inner.name}, which is not known; set"
+                " llm.inputPrice and llm.outputPrice (US dollars per million tokens)",
                 path="budget.maxUsd",
                 value=self._budget.max_usd,
             )
@@ -150,7 +151,8 @@ class GovernedModel:
                 "circuit_open", f"{self.name} failed and is being tested with one call"
             )
         try:
-            # A token is about four characters of English and one of Chinese, which takes three bytes.
+            # A token is about four characters of English and one of Chinese, which takes three
+            # bytes.
             asked = len((prompt.system + prompt.user).encode("utf-8", "replace")) // 3
             most = min(prompt.max_tokens, self._most or prompt.max_tokens)
             usd = self.prices.cost(asked, most) or 0.0
@@ -184,7 +186,8 @@ class _Call:
                 "unparsable", f"{self._model.name} must return a Reply, not {type(reply).__name__}"
             )
         self._has_output = True
-        # What it still takes to end says nothing of the model: some services never close what they have sent.
+        # What it still takes to end says nothing of the model: some services never close what they
+        # have sent.
         self._attempt.succeed()
         usd, tokens = reply.cost_usd, reply.input_tokens + reply.output_tokens
         if usd is None:

@@ -1,9 +1,10 @@
 """Recorded replies: a model that replays them and a wrapper that writes them.
 
-A recording is JSON lines, one object a query: ``_id``, ``standalone`` (only where there is history), ``rewrite``,
-``step_back``, ``sub_queries``, ``hyde``, ``paraphrases``, ``keywords``, each of them optional. ``query`` and
-``history`` may stand in the line; where they do not, the query set the recording belongs to has to be given. ``mode``
-names the prompt a line answers; without it the line answers every prompt.
+A recording is JSON lines, one object a query: ``_id``, ``standalone`` (only where there is
+history), ``rewrite``, ``step_back``, ``sub_queries``, ``hyde``, ``paraphrases``, ``keywords``, each
+of them optional. ``query`` and ``history`` may stand in the line; where they do not, the query set
+the recording belongs to has to be given. ``mode`` names the prompt a line answers; without it the
+line answers every prompt.
 """
 
 from __future__ import annotations
@@ -36,14 +37,16 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
             for number, line in enumerate(iter(partial(lines.readline, MOST_CHARS + 1), ""), 1):
                 if len(line) > MOST_CHARS:
                     raise ConfigError(
-                        f"{path}, line {number} is longer than {MOST_CHARS:,} characters, the limit; delete that line",
+                        f"{path}, line {number} is longer than {MOST_CHARS:,} characters, the"
+                        " limit; delete that line",
                         path="recording",
                     )
                 if line.strip():
                     yield _read_record(line, f"{path}, line {number}")
     except UnicodeDecodeError:
         raise ConfigError(
-            f"the recording {path} cannot be read: it is not UTF-8; save it as UTF-8, or record it again",
+            f"the recording {path} cannot be read: it is not UTF-8; save it as UTF-8, or record it"
+            " again",
             path="recording",
         ) from None
     except OSError as error:
@@ -89,7 +92,8 @@ def normalise(text: Any) -> str:
 def read_contents(history: Iterable[Any], query: str = "") -> tuple[str, ...]:
     """What the messages of a conversation say, white space aside.
 
-    Left out are blank messages, those of the system, and a last one that is *query* itself, as prompts leave them out.
+    Left out are blank messages, those of the system, and a last one that is *query* itself, as
+    prompts leave them out.
     """
     turns = ((_part(message, "role"), normalise(_part(message, "content"))) for message in history)
     said = [text for role, text in turns if text and role != "system"]
@@ -124,14 +128,14 @@ class _Entry:
 class RecordedModel:
     """Answers from a recording, at once, without tokens and for nothing.
 
-    A question is looked up by its text, white space aside, and by its history: follow-ups such as "Why?" occur in
-    several conversations, so among records of equal text the one whose history ends like the prompt's is taken. Where
-    the histories are not known and several fit, there is no answer. A recorded standalone form is found as well. The
-    reply is the JSON of the fields the prompt asks for, as far as they were recorded; ``standalone`` only where the
-    prompt has history.
+    A question is looked up by its text, white space aside, and by its history: follow-ups such as
+    "Why?" occur in several conversations, so among records of equal text the one whose history ends
+    like the prompt's is taken. Where the histories are not known and several fit, there is no
+    answer. A recorded standalone form is found as well. The reply is the JSON of the fields the
+    prompt asks for, as far as they were recorded; ``standalone`` only where the prompt has history.
 
-    *queries* is the query set: ``{"_id", "text", "metadata": {"history"}}``. Raises `ConfigError` where no record could
-    ever be found.
+    *queries* is the query set: ``{"_id", "text", "metadata": {"history"}}``. Raises `ConfigError`
+    where no record could ever be found.
     """
 
     can_async = True
@@ -263,10 +267,11 @@ _log = get_logger("qtmiddleware.llms")
 class RecordingModel:
     """Passes every prompt on to *inner* and appends what it answered to the recording at *path*.
 
-    One line a query and mode, whole or not at all, from any number of threads; what is in the file already is not
-    written again. A reply that is no JSON object is passed on and not recorded, and so is every reply where the file
-    cannot be written (both are logged, without any text). The file holds the queries and replies: that is its purpose;
-    it is made for its owner alone, and one that is there keeps its permissions.
+    One line a query and mode, whole or not at all, from any number of threads; what is in the file
+    already is not written again. A reply that is no JSON object is passed on and not recorded, and
+    so is every reply where the file cannot be written (both are logged, without any text). The file
+    holds the queries and replies: that is its purpose; it is made for its owner alone, and one that
+    is there keeps its permissions.
     """
 
     def __init__(self, inner: LanguageModel, path: str | Path) -> None:

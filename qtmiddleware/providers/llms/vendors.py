@@ -1,8 +1,9 @@
 """Models of other vendors, asked through the vendors' own clients.
 
-A vendor's file translates alone: a request, which has the form of a chat completion, into the vendor's call, and what
-comes back into completions or chunks of one. All else, from the stepping down to the reading of streams, is what
-`OpenAIModel` does. No vendor's package is loaded here that is not loaded already.
+A vendor's file translates alone: a request, which has the form of a chat completion, into the
+vendor's call, and what comes back into completions or chunks of one. All else, from the stepping
+down to the reading of streams, is what `OpenAIModel` does. No vendor's package is loaded here that
+is not loaded already.
 """
 
 from __future__ import annotations
@@ -167,10 +168,10 @@ class _Held:
 class VendorClients(Clients):
     """The resources of the clients a user gave, which are neither closed nor changed.
 
-    As `Clients` says, they are copied: blocking ones for each call, sharing their connections, with an end to the
-    bodies of errors; with connections of their own in a forked process and, asynchronous ones, in each event loop.
-    Clients whose connections cannot be told from the outside, or whose calls somebody has replaced, are used as they
-    are.
+    As `Clients` says, they are copied: blocking ones for each call, sharing their connections, with
+    an end to the bodies of errors; with connections of their own in a forked process and,
+    asynchronous ones, in each event loop. Clients whose connections cannot be told from the
+    outside, or whose calls somebody has replaced, are used as they are.
     """
 
     def __init__(self, given: Any, vendor: Vendor) -> None:
@@ -241,8 +242,9 @@ class VendorClients(Clients):
 class VendorModel(OpenAIModel):
     """Asks *model* of *vendor* through the *client* of its package; *options* are those of `OpenAIModel`.
 
-    Requests, deadlines, the stepping down and what is counted are as there. The reader of a whole answer is the
-    vendor's: a server that trickles one is left to a thread of ours, which nobody waits for after the deadline.
+    Requests, deadlines, the stepping down and what is counted are as there. The reader of a whole
+    answer is the vendor's: a server that trickles one is left to a thread of ours, which nobody
+    waits for after the deadline.
     """
 
     def __init__(self, vendor: Vendor, model: str, *, client: Any, **options: Any) -> None:
@@ -320,15 +322,15 @@ async def _yield_once(answer: Any) -> AsyncIterator[Any]:
 def make_vendor_model(vendor: Vendor, client: Any, settings: Settings) -> VendorModel:
     """The model that *settings* name, asked through *client*.
 
-    OpenAI's default is not sent to another vendor: where one of ``transformationModel`` and ``chatModel`` is left at
-    it, the other one serves for both. Raises `ConfigError` where both are.
+    OpenAI's default is not sent to another vendor: where one of ``transformationModel`` and
+    ``chatModel`` is left at it, the other one serves for both. Raises `ConfigError` where both are.
     """
     named = (settings.transformation_model, settings.chat_model)
     model = next((it for it in named if it not in DEFAULT_MODELS), None)
     if model is None:
         raise ConfigError(
-            f"{named[0]} is not a model of {vendor.name}; with a {vendor.name} client, set transformationModel"
-            " (and chatModel, if another model answers)",
+            f"{named[0]} is not a model of {vendor.name}; with a {vendor.name} client, set"
+            " transformationModel (and chatModel, if another model answers)",
             path="transformationModel",
             value=named[0],
             allowed=f"the name of a model of {vendor.name}",
@@ -341,7 +343,7 @@ def provide(vendor: Vendor) -> tuple[Callable[[Any], bool], Callable[[Any, Setti
     return vendor.accepts, partial(make_vendor_model, vendor)
 
 
-# --- errors -----------------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 class ServiceError(Exception):

@@ -1,7 +1,7 @@
 """Rerankers: what judges how well passages answer a question; a function of the user's is one by `CallableReranker`.
 
-`cross_encoder` runs models by sentence-transformers, and `pinecone` asks those that Pinecone hosts. Importing this
-package loads none of them.
+`cross_encoder` runs models by sentence-transformers, and `pinecone` asks those that Pinecone hosts.
+Importing this package loads none of them.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _ALLOWED: Final = (
 def as_reranker(given: Any, settings: Settings) -> Reranker:
     """*given* as a reranker; ``None`` is the model that ``rerank.model`` names, which is not loaded before its use.
 
-    An object with ``name`` and ``rerank`` is a reranker already, one with ``predict`` is taken for a cross-encoder of
-    sentence-transformers, and any other callable for a function from the question and the texts to scores. Raises
-    `ConfigError` for all else, async functions among it.
+    An object with ``name`` and ``rerank`` is a reranker already, one with ``predict`` is taken for
+    a cross-encoder of sentence-transformers, and any other callable for a function from the
+    question and the texts to scores. Raises `ConfigError` for all else, async functions among it.
     """
     if given is None:
         return _find_reranker(
@@ -75,12 +75,13 @@ def _find_reranker(model: str, *, trust_remote_code: bool) -> Reranker:
 class CallableReranker:
     """Turns a function from a question and texts to scores into a reranker.
 
-    *fn* takes the question and a list of strings. It returns one score a text in the texts' order (a list, tuple or
-    array; greater is better), or ``(index, score)`` pairs in any order, one for every text. *name* is by default the
-    function's own. It is called in a thread, so an async function is refused with `ConfigError`.
+    *fn* takes the question and a list of strings. It returns one score a text in the texts' order
+    (a list, tuple or array; greater is better), or ``(index, score)`` pairs in any order, one for
+    every text. *name* is by default the function's own. It is called in a thread, so an async
+    function is refused with `ConfigError`.
 
-    What *fn* raises passes through unchanged. Anything else than one finite number a text raises `ModelError`
-    ``unparsable``.
+    What *fn* raises passes through unchanged. Anything else than one finite number a text raises
+    `ModelError` ``unparsable``.
     """
 
     def __init__(self, fn: Callable[[str, list[str]], Any], *, name: str = "") -> None:
@@ -89,7 +90,8 @@ class CallableReranker:
         """The model's name, where one was given."""
         if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__):
             raise ConfigError(
-                f"{self._name} must be a plain function, not async, because a reranker is called in a thread",
+                f"{self._name} must be a plain function, not async, because a reranker is called in"
+                " a thread",
                 path="reranker",
             )
         self._fn = fn

@@ -16,7 +16,9 @@ DEFAULT_MODEL: Final = "cross-encoder/ms-marco-MiniLM-L6-v2"
 WITH_CODE: Final = frozenset({"jinaai/jina-reranker-v2-base-multilingual"})
 """Models known to be run by code that comes with them."""
 LICENCES: Final = {
-    "jinaai/jina-reranker-v2-base-multilingual": "CC BY-NC 4.0, which does not allow commercial use",
+    "jinaai/jina-reranker-v2-base-multilingual": (
+        "CC BY-NC 4.0, which does not allow commercial use"
+    ),
 }
 """Models known to have a licence that forbids what many would do with them."""
 AGAIN_SECONDS: Final = 60.0
@@ -29,20 +31,24 @@ _warned: Final[set[str]] = set()
 class CrossEncoderReranker:
     """Judges passages with a cross-encoder of sentence-transformers (Nogueira and Cho 2019).
 
-    *model* is a name on the model hub, a folder, or a ``sentence_transformers.CrossEncoder``. The default is English,
-    under the Apache License 2.0, with 23 million parameters (91 MB); its scores are logits, of any sign. For other
-    languages ``jinaai/jina-reranker-v2-base-multilingual`` (278 million parameters) works by its name. It is licensed
-    under CC BY-NC 4.0, not for commercial use, which a warning points out once; and it is run by code that comes with
-    it, so it needs *trust_remote_code* (``rerank.trustRemoteCode``).
+    *model* is a name on the model hub, a folder, or a ``sentence_transformers.CrossEncoder``. The
+    default is English, under the Apache License 2.0, with 23 million parameters (91 MB); its scores
+    are logits, of any sign. For other languages ``jinaai/jina-reranker-v2-base-multilingual`` (278
+    million parameters) works by its name. It is licensed under CC BY-NC 4.0, not for commercial
+    use, which a warning points out once; and it is run by code that comes with it, so it needs
+    *trust_remote_code* (``rerank.trustRemoteCode``).
 
-    *device* is torch's (``cpu``, ``cuda``, ...), by default the best there is. *batch_size* pairs are judged at a time.
-    *max_length* is the most tokens of a pair, by default what the model reads; longer texts are cut by it.
+    *device* is torch's (``cpu``, ``cuda``, ...), by default the best there is. *batch_size* pairs
+    are judged at a time.
+    *max_length* is the most tokens of a pair, by default what the model reads; longer texts are cut
+    by it.
 
-    Nothing is imported, read or downloaded before the first use or `load`. Safe to share among threads; they take
-    turns, as the tokenizers cannot be shared. Raises `ConfigError` here where a model is known to need
-    *trust_remote_code*. Raises on use: `MissingExtra` without the extra ``models``; `ModelError` ``unavailable`` if the
-    model cannot be had, which is tried again after a minute, or fails, ``unparsable`` if it does not give one finite
-    number a passage.
+    Nothing is imported, read or downloaded before the first use or `load`. Safe to share among
+    threads; they take turns, as the tokenizers cannot be shared. Raises `ConfigError` here where a
+    model is known to need
+    *trust_remote_code*. Raises on use: `MissingExtra` without the extra ``models``; `ModelError`
+    ``unavailable`` if the model cannot be had, which is tried again after a minute, or fails,
+    ``unparsable`` if it does not give one finite number a passage.
     """
 
     def __init__(

@@ -22,13 +22,15 @@ _WITHOUT_TRUNCATE: Final = ("cohere-",)
 class PineconeReranker:
     """Judges passages by a model hosted by Pinecone, such as ``bge-reranker-v2-m3``.
 
-    *model* may also be written as ``pinecone/bge-reranker-v2-m3``. *client* is a ``pinecone.Pinecone``; without one it
-    is made on first use, with the key of the environment's ``PINECONE_API_KEY``.
+    *model* may also be written as ``pinecone/bge-reranker-v2-m3``. *client* is a
+    ``pinecone.Pinecone``; without one it is made on first use, with the key of the environment's
+    ``PINECONE_API_KEY``.
 
-    Scores are 0 to 1. More texts than the model takes at once, 100 or 200, go in several requests: each is judged
-    beside the query alone. What is longer than the model reads is cut off at the end. A blank text is not sent and
-    scores 0. Raises `ModelError` where there is no key and where the answer has not one finite score a text; what the
-    client raises passes through. The client retries by itself: give the wait an end (``rerank.timeoutMs`` does).
+    Scores are 0 to 1. More texts than the model takes at once, 100 or 200, go in several requests:
+    each is judged beside the query alone. What is longer than the model reads is cut off at the
+    end. A blank text is not sent and scores 0. Raises `ModelError` where there is no key and where
+    the answer has not one finite score a text; what the client raises passes through. The client
+    retries by itself: give the wait an end (``rerank.timeoutMs`` does).
     """
 
     def __init__(self, model: str, *, client: Any = None) -> None:

@@ -1,7 +1,8 @@
 """Matches out of whatever a wrapped function returns, and back into the very same shape.
 
-Nothing here knows a vendor by name. A response is an envelope, a path of fields that ends in a list, around items, or
-keeps them in columns. Envelopes are told apart by the fields they have, items by what kind of thing they are.
+Nothing here knows a vendor by name. A response is an envelope, a path of fields that ends in a
+list, around items, or keeps them in columns. Envelopes are told apart by the fields they have,
+items by what kind of thing they are.
 """
 
 from __future__ import annotations
@@ -132,10 +133,12 @@ _USUAL: Final = KeywordEvidenceSettings()
 class Shape:
     """How to read one kind of response and write it back; a caller may give the shape only they know.
 
-    *items* returns the items of a response in the backend's order, the very objects, each of a kind that is known in
-    lists: a mapping, an ``(id, score)`` pair, a document, an object with an id, a string. *rebuild* returns a response
-    like the given one, which stays as it is, with other items: any number of them in any order, those of other
-    responses of the same function and rescored ones among them. *name* says for people what kind of response it is.
+    *items* returns the items of a response in the backend's order, the very objects, each of a kind
+    that is known in
+    lists: a mapping, an ``(id, score)`` pair, a document, an object with an id, a string. *rebuild*
+    returns a response like the given one, which stays as it is, with other items: any number of
+    them in any order, those of other responses of the same function and rescored ones among them.
+    *name* says for people what kind of response it is.
     """
 
     items: Callable[[Any], Sequence[Any]]
@@ -162,7 +165,8 @@ def read_response(
 ) -> SearchResult:
     """Read *response*, by the *custom* shape if there is one; raises `ResponseShapeError` for an unknown shape.
 
-    *options* name the fields of ids, texts and scores. *initial* are the lists that the search merged.
+    *options* name the fields of ids, texts and scores. *initial* are the lists that the search
+    merged.
     """
     shape = custom or find_shape(response, options)
     items = shape.items(response)
@@ -178,9 +182,9 @@ def read_keys_and_scores(
 ) -> tuple[list[Key], list[float | None]]:
     """Returns what makes each item a passage of its own, ``(namespace, id)``, and its score.
 
-    An item's own namespace goes before the response's. Where there is no id, NUL and the text stand in. An id that only
-    names the document is followed by NUL and the text, so that two chunks of one document stay two. Raises
-    `ResponseShapeError` for an item that is no passage.
+    An item's own namespace goes before the response's. Where there is no id, NUL and the text stand
+    in. An id that only names the document is followed by NUL and the text, so that two chunks of
+    one document stay two. Raises `ResponseShapeError` for an item that is no passage.
     """
     outer = (
         DEFAULT_NAMESPACE
@@ -242,8 +246,8 @@ def find_shape(response: Any, options: KeywordEvidenceSettings = _USUAL) -> Shap
 def _find_envelope(response: Any, options: KeywordEvidenceSettings) -> tuple[str, ...] | None:
     """Returns the path of the list of passages in *response*, ``None`` if no name leads to one.
 
-    The first name counts whose list holds passages or nothing at all. A list of other things counts only under a known
-    name, and only if there is no better one; so does ``None``.
+    The first name counts whose list holds passages or nothing at all. A list of other things counts
+    only under a known name, and only if there is no better one; so does ``None``.
     """
     others: list[tuple[str, ...]] = []
     for name in _KNOWN_ENVELOPES:
@@ -322,7 +326,7 @@ def _find_list_shape(response: Sequence[Any]) -> Shape:
     return _build_envelope_shape(())
 
 
-# --- the items in one list --------------------------------------------------------------------------------------------
+# --- the items in one list ------------------------------------------------------------------------
 
 
 @cache
@@ -339,7 +343,7 @@ def _build_envelope_shape(path: tuple[str, ...]) -> Shape:
     return Shape(read, lambda response, items: replace_items(response, path, items), name)
 
 
-# --- a list of passages and a list of their scores; an item is the pair of both ---------------------------------------
+# --- a list of passages and a list of their scores; an item is the pair of both -------------------
 
 
 def _find_parallel_shape(response: Any, name: str | int) -> Shape | None:
@@ -377,7 +381,8 @@ def _write_pairs(name: str | int, scores: str | int, response: Any, items: Seque
     return replace_items(response, (scores,), [score for _, score in items])
 
 
-# --- a mapping of columns, each a list or, as for a query of several texts, a list with one list in it ----------------
+# --- a mapping of columns, each a list or, as for a query of several texts, a list with one list in
+# it ----------------
 
 
 def _has_columns(response: Any) -> bool:
@@ -426,7 +431,7 @@ def _split_columns(response: Any) -> tuple[dict[str, Any], bool]:
     return columns, is_nested
 
 
-# --- a pandas data frame ----------------------------------------------------------------------------------------------
+# --- a pandas data frame --------------------------------------------------------------------------
 
 
 class _Row(dict[Any, Any]):
@@ -532,7 +537,7 @@ def read_usage(response: Any) -> float | None:
     )
 
 
-# --- results that are still to come -----------------------------------------------------------------------------------
+# --- results that are still to come ---------------------------------------------------------------
 
 
 def wait_for_response(response: Any) -> Any:

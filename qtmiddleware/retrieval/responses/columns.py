@@ -1,6 +1,7 @@
 """The fields of a whole list of items: names are looked up once, in the first item, for all that are like it.
 
-Whatever is unlike the first item is read by itself. Either way a list gives what its items give one by one.
+Whatever is unlike the first item is read by itself. Either way a list gives what its items give one
+by one.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ def _describe_objects(kind: type, own: tuple[str, ...]) -> _Likeness | None:
     def pick(names: Names) -> Sequence[str]:
         return names.pick(kind, own)
 
-    # An object without a score of its own may have one in its metadata, and a wrapper has an item inside.
+    # An object without a score of its own may have one in its metadata, and a wrapper has an item
+    # inside.
     is_usual = pick(SCORES) and pick(NAMES) and not pick(_NODE) and not issubclass(kind, str | int)
     return _describe(kind, own, get_attribute, pick) if is_usual else None
 
@@ -109,7 +111,8 @@ def read_columns(
 ) -> tuple[list[str | None], list[str], list[float | None]]:
     """Returns the ids, namespaces and scores of *items*, each as `read_own_id`, `read_namespace` and `read_score` do.
 
-    *namespace* is that of items without one. Raises `ResponseShapeError` for an item that is no passage.
+    *namespace* is that of items without one. Raises `ResponseShapeError` for an item that is no
+    passage.
     """
     likeness = (
         _find_likeness(items) if options.id_field is None and options.score_field is None else None

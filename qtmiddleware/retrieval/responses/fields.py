@@ -1,8 +1,8 @@
 """One field of anything: read it, or make a copy in which only that field differs.
 
-Mappings, lists, tuples, dataclasses, named tuples, pydantic models, msgspec structs, rows of databases, the OpenAPI
-models of older SDKs and plain objects, told apart by what they have and never by where they come from. A field of a
-list or tuple is named by its position.
+Mappings, lists, tuples, dataclasses, named tuples, pydantic models, msgspec structs, rows of
+databases, the OpenAPI models of older SDKs and plain objects, told apart by what they have and
+never by where they come from. A field of a list or tuple is named by its position.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Names(tuple[str, ...]):  # noqa: SLOT001 - a tuple takes none
 def pick_fields(holder: Any, names: Names) -> Sequence[str]:
     """Returns those of *names* that *holder*, which is no mapping, declares as attributes or columns, in their order.
 
-    Never asks the object itself: OpenAPI models answer ``None`` to any name, and documents answer with the user's own
-    fields.
+    Never asks the object itself: OpenAPI models answer ``None`` to any name, and documents answer
+    with the user's own fields.
     """
     return names.pick(type(holder), list_own(holder))
 
@@ -300,7 +300,8 @@ def _copy_object(holder: Any, name: str, value: Any) -> Any:
         return holder._replace(**{name: value})  # type: ignore[attr-defined]
     store = getattr(holder, "__dict__", {}).get("_data_store")
     if isinstance(store, dict):
-        # OpenAPI models cannot be copied by the copy module, and their constructors check every item's type again.
+        # OpenAPI models cannot be copied by the copy module, and their constructors check every
+        # item's type again.
         copied = object.__new__(kind)
         copied.__dict__.update(holder.__dict__, _data_store={**store, name: value})
         return copied

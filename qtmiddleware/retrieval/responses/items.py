@@ -212,8 +212,9 @@ def read_metadata(item: Any) -> Mapping[str, Any]:
 def read_text(item: Any, text_field: str | None) -> str | None:
     """Returns the item's passage, ``None`` where there is none.
 
-    *text_field* names the one field to look at, in the metadata first and then in the item itself; dots reach into
-    nested fields. Without it the usual names are tried, in the item first, and LlamaIndex's ``_node_content`` last.
+    *text_field* names the one field to look at, in the metadata first and then in the item itself;
+    dots reach into nested fields. Without it the usual names are tried, in the item first, and
+    LlamaIndex's ``_node_content`` last.
     """
     if text_field is not None:
         return next(
@@ -299,8 +300,12 @@ def describe_missing_text(items: Sequence[Any], text_field: str | None) -> tuple
         setting = f'config={{"keywordEvidence": {{"textField": "{name}"}}}}'
         return f"the passages have no text under {where}, but {name!r} holds text", f"set {setting}"
     if not any(read_metadata(item) for item in items):
-        return "the passages have neither a text nor metadata", (
-            "request them: in Pinecone with include_metadata=True, or with include_fields=[...] in a document search"
+        return (
+            "the passages have neither a text nor metadata",
+            (
+                "request them: in Pinecone with include_metadata=True, or with include_fields=[...]"
+                " in a document search"
+            ),
         )
     advice = "store the text in the metadata, or name its field in keywordEvidence.textField"
     return f"the passages have no text under {where}", advice
@@ -330,7 +335,8 @@ def suggest_score_field(items: Sequence[Any]) -> str | None:
 def rescore(item: Any, score: float, score_field: str | None = None) -> Any:
     """Returns a copy of *item*, of its own type, whose score is *score*; *item* stays as it is.
 
-    The very same item where it has no number to replace or cannot be copied, as a row of a database cannot.
+    The very same item where it has no number to replace or cannot be copied, as a row of a database
+    cannot.
     """
     if read_score(item, score_field) == score or find_kind(type(item)) is ROW:
         return item
@@ -405,7 +411,8 @@ def _find_score_paths(item: Any) -> Iterator[Path]:
         # A distance beside a document is often computed and has a name of the database's making.
         names = [name for name, value in list_fields(item).items() if is_number(value)]
     if not names and has_field(item, "metadata") and not isinstance(item.metadata, Mapping):
-        # Weaviate keeps the numbers in the metadata, which is an object there, and the user's fields beside it.
+        # Weaviate keeps the numbers in the metadata, which is an object there, and the user's
+        # fields beside it.
         return (("metadata", name) for name in SCORES)
     return ((name,) for name in names)
 

@@ -1,6 +1,7 @@
 """Plain tuples as databases return them, such as ``(id, text, score)``: which place holds what.
 
-A tuple says nothing of its places, so the types in the whole list decide. `PlainRow` is such a tuple with names.
+A tuple says nothing of its places, so the types in the whole list decide. `PlainRow` is such a
+tuple with names.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ _READS_LIKE_A_TEXT: Final = re.compile(r"[\s。、，！？]")  # some scripts p
 class PlainRow(dict[str, Any]):
     """One row of a list of plain tuples, its values by name, and beside them the caller's own *row*.
 
-    The names are ``id``, ``text``, ``score`` and ``metadata``; any other value stands under its place in the row. *key*
-    tells rows apart. It does not depend on the names, which another list of the same function may show differently.
+    The names are ``id``, ``text``, ``score`` and ``metadata``; any other value stands under its
+    place in the row. *key* tells rows apart. It does not depend on the names, which another list of
+    the same function may show differently.
     """
 
     __slots__ = ("key", "names", "row")
@@ -108,7 +110,8 @@ def may_be_scores(column: Sequence[Any]) -> bool:
 def _choose_names(columns: Sequence[Sequence[Any]], *, needs_number: bool) -> list[str]:
     """The name of each of the *columns*.
 
-    Lists in a list may as well be columns, ``[texts, sources]``, so of these one value must be a number.
+    Lists in a list may as well be columns, ``[texts, sources]``, so of these one value must be a
+    number.
     """
     names = list(map(str, range(len(columns))))
     if needs_number and not any(is_number(value) for column in columns for value in column):

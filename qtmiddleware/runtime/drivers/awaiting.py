@@ -1,7 +1,7 @@
 """The driver that awaits.
 
-Asynchronous functions run as tasks of the running loop; synchronous ones in daemon threads of ours, of which the steps
-beside the original's own search take as many as the middleware's bulkhead has.
+Asynchronous functions run as tasks of the running loop; synchronous ones in daemon threads of ours,
+of which the steps beside the original's own search take as many as the middleware's bulkhead has.
 """
 
 from __future__ import annotations
@@ -97,8 +97,9 @@ def _is_cancelled() -> bool:
 class _Batch:
     """Steps performed by tasks of their own; *tell* is called once, with what came of each.
 
-    The task that brings the last outcome calls *tell* itself, so nobody is woken in between. At the deadline what is
-    under way is cancelled, and told of as late once it has cleaned up or `DRAIN_SECONDS` are over.
+    The task that brings the last outcome calls *tell* itself, so nobody is woken in between. At the
+    deadline what is under way is cancelled, and told of as late once it has cleaned up or
+    `DRAIN_SECONDS` are over.
     """
 
     __slots__ = (
@@ -135,8 +136,8 @@ class _Batch:
             self._end()
         while count and self._next < len(self._steps) and self._tell is not None:
             count, position, self._next = count - 1, self._next, self._next + 1
-            # Each task copies the context it is made in. Not handed over as an argument, which older factories do not
-            # take.
+            # Each task copies the context it is made in. Not handed over as an argument, which
+            # older factories do not take.
             task = self._context.run(self._loop.create_task, self._perform(position))
             # A factory of eager tasks has performed it by now.
             if self._outcomes and self._outcomes[position] is None:
@@ -156,7 +157,8 @@ class _Batch:
             # What is told here need not be told by the loop, in another turn of it.
             task.remove_done_callback(self._read_task)
         self._land(position, outcome)
-        # An error's traceback holds this frame in Python 3.12 and 3.13, which must not hold the error.
+        # An error's traceback holds this frame in Python 3.12 and 3.13, which must not hold the
+        # error.
         del outcome
 
     def _read_task(self, task: asyncio.Task[None]) -> None:
@@ -220,7 +222,8 @@ class _Batch:
         self._tell = None
         self._end()
         tasks = self._cancel("cancelled")
-        # A coroutine that is thrown away, as if its loop was closed in the middle, can wait for nothing.
+        # A coroutine that is thrown away, as if its loop was closed in the middle, can wait for
+        # nothing.
         if tasks and not isinstance(sys.exception(), GeneratorExit):
             await asyncio.wait(tasks, timeout=DRAIN_SECONDS)
 

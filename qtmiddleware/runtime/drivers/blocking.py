@@ -1,7 +1,7 @@
 """The driver that blocks.
 
-The original's own search is performed in the caller's thread, everything beside it in daemon threads of the
-middleware's bulkhead.
+The original's own search is performed in the caller's thread, everything beside it in daemon
+threads of the middleware's bulkhead.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ def _attempt(step: Leaf, performer: Performer, caught: type[BaseException] = Exc
 class _Batch:
     """Steps performed by threads for one waiting caller.
 
-    The thread that brings the last outcome calls *go_on*, if there is one, and works at the batch that it returns.
+    The thread that brings the last outcome calls *go_on*, if there is one, and works at the batch
+    that it returns.
     """
 
     def __init__(
@@ -116,7 +117,8 @@ class _Batch:
             (position, Outcome(result.result(), seconds=perf_counter() - began, began=began))
         )
         if self._go_on is not None and self.is_complete:
-            # This is the thread of another question's leader, which must not do this question's work.
+            # This is the thread of another question's leader, which must not do this question's
+            # work.
             with suppress(ModelError):
                 self._performer.bulkhead.start(self._work)
 
@@ -149,8 +151,8 @@ class _Batch:
                 position = self._waiting.popleft()
             except IndexError:
                 return
-            # Each step sees what the caller has set, and nothing of what another step sets. In a thread of ours nobody
-            # else would hear of an interrupt or exit.
+            # Each step sees what the caller has set, and nothing of what another step sets. In a
+            # thread of ours nobody else would hear of an interrupt or exit.
             self._running[position] = perf_counter()
             outcome = self._context.copy().run(
                 _attempt, self.steps[position], self._performer, BaseException
@@ -202,8 +204,9 @@ def _perform_together(together: Together, performer: Performer, context: Context
 class _Branch:
     """A flow that goes on beside the caller's own search.
 
-    While the caller is inside that search, the thread that brings the last outcome of a batch takes the flow on to its
-    next batch. Once the caller is back, the caller does. So no thread only waits for others.
+    While the caller is inside that search, the thread that brings the last outcome of a batch takes
+    the flow on to its next batch. Once the caller is back, the caller does. So no thread only waits
+    for others.
     """
 
     def __init__(self, beside: Beside, performer: Performer, context: Context) -> None:
@@ -212,7 +215,8 @@ class _Branch:
         self._context = context
         # The caller's search has one of the places.
         self._places = beside.limit - 1
-        # Re-entrant: in a process that is ending, a step is performed where its thread should have begun.
+        # Re-entrant: in a process that is ending, a step is performed where its thread should have
+        # begun.
         self._lock = threading.RLock()
         self._step: Step | None = None
         self._batch: _Batch | None = None

@@ -1,7 +1,7 @@
 """A model's reply, piece by piece, from a thread or a task of its own.
 
-The reader never waits beyond the deadline, whatever the model does, and may read as slowly as it likes: the model's
-time is not spent with waiting for it.
+The reader never waits beyond the deadline, whatever the model does, and may read as slowly as it
+likes: the model's time is not spent with waiting for it.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def stream(
 ) -> Generator[Piece, None, None]:
     """The pieces of *model*'s reply, read in a thread of *bulkhead*, and, last, the whole; raises `ModelError`.
 
-    Where *model* gives the whole twice the later one counts, which is not waited for long. Closing this lets the model
-    stop with its next piece. *observation* is the operation of the call.
+    Where *model* gives the whole twice the later one counts, which is not waited for long. Closing
+    this lets the model stop with its next piece. *observation* is the operation of the call.
     """
     items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
     context = _enter(observation, bulkhead)
@@ -124,7 +124,8 @@ def _seconds_left(deadline: Deadline, last: Piece | None) -> float:
 def _enter(observation: Observation, bulkhead: Bulkhead) -> Context:
     """Begin *observation* in the context in which the model is read, which is returned.
 
-    What an observer sets there, as a current span, is not the reader's: who may close this elsewhere, late or never.
+    What an observer sets there, as a current span, is not the reader's: who may close this
+    elsewhere, late or never.
     """
     context = context_within(bulkhead)
     context.run(observation.__enter__)

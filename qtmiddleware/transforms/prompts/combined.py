@@ -11,50 +11,59 @@ from qtmiddleware.transforms.prompt import Transform
 from qtmiddleware.transforms.prompts.decompose import name_style
 from qtmiddleware.transforms.prompts.hyde import ASSUMED, UNKNOWN
 
-INSTRUCTION: Final = "You prepare a user's query for a semantic search in documents by writing several texts to be searched beside it."
+INSTRUCTION: Final = (
+    "You prepare a user's query for a semantic search in documents by writing several texts to be"
+    " searched beside it."
+)
 
 RULES: Final = (
     "Write in the language of the query.",
     (
-        "Keep every name, number, date, identifier, quoted phrase and negation of the query; only mend plain typos. "
-        "step_back alone may leave details out."
+        "Keep every name, number, date, identifier, quoted phrase and negation of the query; only"
+        " mend plain typos. step_back alone may leave details out."
     ),
-    'Outside of hyde add no facts, names, numbers or possible answers of your own (no "such as ...").',
+    (
+        'Outside of hyde add no facts, names, numbers or possible answers of your own (no "such as'
+        ' ...").'
+    ),
 )
 
 REWRITE: Final = ReplyField(
     "rewrite",
     "line",
-    "the query as one specific, self-contained sentence (a statement stays one), with two or three synonyms or "
-    "technical terms that the documents would use, and the full form of an abbreviation that has one meaning here",
+    "the query as one specific, self-contained sentence (a statement stays one), with two or three"
+    " synonyms or technical terms that the documents would use, and the full form of an"
+    " abbreviation that has one meaning here",
 )
 STEP_BACK: Final = ReplyField(
     "step_back",
     "line",
-    'one broader question, one level up: without the special case ("Why did the Brio 3 stop in May?": "What makes a '
-    'Brio 3 stop?"), never the query in other words',
+    'one broader question, one level up: without the special case ("Why did the Brio 3 stop in'
+    ' May?": "What makes a Brio 3 stop?"), never the query in other words',
 )
 HYDE: Final = ReplyField(
     "hyde",
     "passage",
-    "60 to 100 words from the middle of a document that answers the query: plain statements in its tone and terms, no "
+    "60 to 100 words from the middle of a document that answers the query: plain statements in its"
+    " tone and terms, no "
     f'hedging, no "This document". {UNKNOWN} {ASSUMED}',
 )
 SUB_QUERIES: Final = (
-    "an empty list, unless the query compares things, asks for several or builds on a fact that has to be found first; "
-    'then a full question for each: names, never "it" or "that person"; what has no name yet is described ("the author '
-    'of ...")'
+    "an empty list, unless the query compares things, asks for several or builds on a fact that has"
+    ' to be found first; then a full question for each: names, never "it" or "that person"; what'
+    ' has no name yet is described ("the author of ...")'
 )
 RESEARCH: Final = (
-    "full questions on its subject, in this order: 1. definition and background, 2. methods and approaches, "
-    "3. results and findings, 4. comparison with alternatives and limitations, 5. applications and implications"
+    "full questions on its subject, in this order: 1. definition and background, 2. methods and"
+    " approaches, 3. results and findings, 4. comparison with alternatives and limitations, 5."
+    " applications and implications"
 )
 
 ASPECTS: Final = (
-    "simpler questions that together answer it, each on another aspect: where it asks for breadth (impacts, causes, "
-    "kinds, an overview, the main topics), those an expert would tell apart, named in words it need not have; where it "
-    'has several parts, those parts; each makes sense on its own (names instead of "it"); an empty list where it asks '
-    "for one plain fact"
+    "simpler questions that together answer it, each on another aspect: where it asks for breadth"
+    " (impacts, causes, kinds, an overview, the main topics), those an expert would tell apart,"
+    " named in words it need not have; where it has several parts, those parts; each makes sense on"
+    ' its own (names instead of "it"); an empty list where it asks for one plain fact'
 )
 
 

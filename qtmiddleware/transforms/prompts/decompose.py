@@ -9,24 +9,27 @@ from qtmiddleware.protocols import ReplyField
 from qtmiddleware.transforms.prompt import FAITHFUL, Transform
 
 INSTRUCTION: Final = (
-    "You split a user's query into the sub-queries that have to be looked up to answer it: one for each thing it "
-    "compares, each part it asks for, or each fact it builds on. All are searched at the same time, so none may wait "
-    "for the answer to another: where a name is not known yet, describe it in full in each. A query that asks for one "
-    "thing is not split: give an empty list."
+    "You split a user's query into the sub-queries that have to be looked up to answer it: one for"
+    " each thing it compares, each part it asks for, or each fact it builds on. All are searched at"
+    " the same time, so none may wait for the answer to another: where a name is not known yet,"
+    " describe it in full in each. A query that asks for one thing is not split: give an empty"
+    " list."
 )
 
 RESEARCH_INSTRUCTION: Final = (
-    "You split a research question into exactly five sub-queries for a search in papers and reports, in this order: "
-    "1. definition and background, 2. methods and approaches, 3. results and findings, 4. comparison with "
-    "alternatives, trade-offs and limitations, 5. applications and implications."
+    "You split a research question into exactly five sub-queries for a search in papers and"
+    " reports, in this order: 1. definition and background, 2. methods and approaches, 3. results"
+    " and findings, 4. comparison with alternatives, trade-offs and limitations, 5. applications"
+    " and implications."
 )
 
 ASPECTS_INSTRUCTION: Final = (
-    "You split a user's query into simpler sub-queries that, answered together, answer it. Each takes up another "
-    "aspect of the query. Where it asks for breadth (impacts, causes, kinds, an overview, the main topics), the "
-    "aspects are the fields, groups, places or periods that an expert would tell apart, named in words the query need "
-    "not have; where it has several parts, they are those parts. All are searched at the same time, so none may wait "
-    "for the answer to another. Only a query for one plain fact has no aspects: give none for that."
+    "You split a user's query into simpler sub-queries that, answered together, answer it. Each"
+    " takes up another aspect of the query. Where it asks for breadth (impacts, causes, kinds, an"
+    " overview, the main topics), the aspects are the fields, groups, places or periods that an"
+    " expert would tell apart, named in words the query need not have; where it has several parts,"
+    " they are those parts. All are searched at the same time, so none may wait for the answer to"
+    " another. Only a query for one plain fact has no aspects: give none for that."
 )
 
 RULES: Final = (

@@ -10,20 +10,24 @@ from typing import Final
 from qtmiddleware.protocols import ReplyField
 from qtmiddleware.transforms.prompt import Transform
 
-UNKNOWN: Final = "Leave out figures, dates and names you do not know; say what else such documents say on the subject."
+UNKNOWN: Final = (
+    "Leave out figures, dates and names you do not know; say what else such documents say on the"
+    " subject."
+)
 ASSUMED: Final = (
-    "What the query claims or assumes holds in the passage too, unless you are sure that it is false: then state what "
-    "is right."
+    "What the query claims or assumes holds in the passage too, unless you are sure that it is"
+    " false: then state what is right."
 )
 
 TRANSFORM: Final = Transform(
     mode="hyde",
     version="hyde/2",
     instruction=(
-        "You write the passage of a document in which the answer to a user's query would be found. It is only used to "
-        "search for real passages like it, so it has to sound like them: statements in the tone and with the terms of "
-        "such a document (manual, article, report, policy), the subject called by its name, straight to the point. "
-        "Do not mention the query or the document, do not hedge, do not say what you do not know."
+        "You write the passage of a document in which the answer to a user's query would be found."
+        " It is only used to search for real passages like it, so it has to sound like them:"
+        " statements in the tone and with the terms of such a document (manual, article, report,"
+        " policy), the subject called by its name, straight to the point. Do not mention the query"
+        " or the document, do not hedge, do not say what you do not know."
     ),
     fields=(ReplyField("hyde", "passage", "the passage, 60 to 100 words in one paragraph"),),
     rules=(

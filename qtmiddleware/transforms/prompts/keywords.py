@@ -11,10 +11,10 @@ TRANSFORM: Final = Transform(
     mode="keywords",
     version="keywords/2",
     instruction=(
-        "You list the key terms for a keyword search on a user's query: first the terms of the query that matter most, "
-        "then the synonyms, technical terms, abbreviations and full forms that documents on it would use instead. "
-        "Single words or phrases of up to three words, as documents write them; no question words, no filler, no "
-        "guessed answers."
+        "You list the key terms for a keyword search on a user's query: first the terms of the"
+        " query that matter most, then the synonyms, technical terms, abbreviations and full forms"
+        " that documents on it would use instead. Single words or phrases of up to three words, as"
+        " documents write them; no question words, no filler, no guessed answers."
     ),
     fields=(
         ReplyField(
@@ -22,7 +22,10 @@ TRANSFORM: Final = Transform(
         ),
     ),
     rules=(
-        "Write in the language of the query; terms that documents in it use in another language stay as they are.",
+        (
+            "Write in the language of the query; terms that documents in it use in another language"
+            " stay as they are."
+        ),
         "Copy names, numbers and identifiers as they are written.",
     ),
     example=(

@@ -10,8 +10,9 @@ TRANSFORM: Final = Transform(
     mode="standalone",
     version="standalone/2",
     instruction=(
-        "You make the last question of a conversation understandable for a search engine that has not read the "
-        "conversation. Take names and subjects from the history where the query points to them; add nothing else."
+        "You make the last question of a conversation understandable for a search engine that has"
+        " not read the conversation. Take names and subjects from the history where the query"
+        " points to them; add nothing else."
     ),
     fields=(STANDALONE,),
     rules=FAITHFUL,

@@ -14,15 +14,18 @@ TRANSFORM: Final = Transform(
     mode="stepback",
     version="stepback/2",
     instruction=(
-        "You take one step back from a user's query: write the broader question whose answer gives the background "
-        "needed to understand it. Go from the special case (this error, date, product, person, event) up to the "
-        "subject it belongs to, exactly one level: clearly more general than the query, still about its subject, which "
-        "you name."
+        "You take one step back from a user's query: write the broader question whose answer gives"
+        " the background needed to understand it. Go from the special case (this error, date,"
+        " product, person, event) up to the subject it belongs to, exactly one level: clearly more"
+        " general than the query, still about its subject, which you name."
     ),
     fields=(ReplyField("step_back", "line", "the broader question, one short sentence"),),
     rules=(
         "Write in the language of the query.",
-        "Leave special details out rather than changing them; spell the names you keep as the query does.",
+        (
+            "Leave special details out rather than changing them; spell the names you keep as the"
+            " query does."
+        ),
         "Do not answer the query.",
     ),
     example=(

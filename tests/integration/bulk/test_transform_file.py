@@ -289,7 +289,8 @@ def test_a_full_disk_ends_the_run_and_costs_nothing_that_is_done(
     transform: Run, service: RewritingService, tmp_path: Path
 ) -> None:
     write_questions(tmp_path / "queries.jsonl", make_questions(300))
-    # The system refuses what goes beyond so many kilobytes a file, as it does beyond the end of a disk.
+    # The system refuses what goes beyond so many kilobytes a file, as it does beyond the end of a
+    # disk.
     limited = ["bash", "-c", 'ulimit -f 64; exec "$@"', "-", *build_command()]
     ended = subprocess.run(
         limited,

@@ -254,7 +254,8 @@ def test_awaited_questions_share_too_without_blocking_the_loop(server: RedisServ
         seen = [await first.aretrieve(QUERY)]
         server.signal(signal.SIGSTOP)
         asking = asyncio.ensure_future(second.aretrieve(QUERY))
-        # Only a loop that goes on while Redis is silent comes to let it speak again before its time is over.
+        # Only a loop that goes on while Redis is silent comes to let it speak again before its time
+        # is over.
         for _ in range(1_000):
             await asyncio.sleep(0)
         server.signal(signal.SIGCONT)
@@ -284,7 +285,7 @@ def test_a_question_takes_two_trips_to_redis(server: RedisServer) -> None:
     }
 
 
-# --- health and reload ------------------------------------------------------------------------------------------------
+# --- health and reload ----------------------------------------------------------------------------
 
 
 def test_health_tells_what_was_last_seen_of_redis_and_asks_it_nothing(

@@ -44,7 +44,7 @@ def test_warnings_are_noted_once_on_one_line_without_the_degradations_a_command_
     ]
 
 
-# --- on a terminal ------------------------------------------------------------------------------------------------
+# --- on a terminal --------------------------------------------------------------------------------
 
 
 def on_terminal(width: int = 80) -> tuple[PlainConsole, io.StringIO]:

@@ -12,7 +12,8 @@ import pytest
 
 DATA: Final = files("qtmiddleware") / "kit" / "demo" / "data"
 NUMBER_WORDS: Final = "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
-# What no rewrite may lose: tokens with a digit, quoted phrases, the names of models and plans, spelled-out numbers.
+# What no rewrite may lose: tokens with a digit, quoted phrases, the names of models and plans,
+# spelled-out numbers.
 IDENTIFIER: Final = re.compile(r"\w[\w.\-]*\w|\w")
 QUOTED: Final = re.compile(r'"[^"]+"')
 NAME: Final = re.compile(

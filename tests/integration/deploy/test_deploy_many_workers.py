@@ -166,7 +166,8 @@ def test_the_budgets_of_all_workers_together_are_the_total(
     budgets = [worker.health()["budget"]["usd"] for worker in workers]
     assert sum(it["limit"] for it in budgets) == pytest.approx(total)
     assert sum(it["spent"] for it in budgets) == pytest.approx(len(model.bodies) * usd_a_call)
-    # A call is counted with the most it may cost before it is made, so that no worker goes beyond its part.
+    # A call is counted with the most it may cost before it is made, so that no worker goes beyond
+    # its part.
     assert len(model.bodies) * usd_a_call <= total
 
 

@@ -50,7 +50,7 @@ async def lengths_async(texts: list[str]) -> list[list[float]]:
     return lengths(texts)
 
 
-# --- the two contracts, in the shapes people write them -----------------------------------------------------------
+# --- the two contracts, in the shapes people write them -------------------------------------------
 
 Vector = Callable[[str], list[float]]
 
@@ -141,7 +141,8 @@ KINDS = {
     "asynchronous": asynchronous,
     "a coroutine in disguise": disguised,
 }
-# Letters that are exact in 32 bits whatever their number is, and few, so that equal and short texts are frequent.
+# Letters that are exact in 32 bits whatever their number is, and few, so that equal and short texts
+# are frequent.
 texts_lists = st.lists(
     st.text(max_size=3) | st.text() | st.sampled_from(["A", "How", "Fees", "fees"]), max_size=4
 )
@@ -214,7 +215,7 @@ def test_an_error_names_the_types_that_came(embed: Embed) -> None:
         )
 
 
-# --- how the contract is found ------------------------------------------------------------------------------------
+# --- how the contract is found --------------------------------------------------------------------
 
 
 class Seen:
@@ -324,7 +325,7 @@ def test_the_contract_is_found_by_many_threads_at_once() -> None:
         assert found == {f"text {n}": [true(f"text {n}"), true(f"text {n}!")] for n in range(8)}
 
 
-# --- services that are down ---------------------------------------------------------------------------------------
+# --- services that are down -----------------------------------------------------------------------
 
 
 class ServiceError(Exception):
@@ -416,7 +417,7 @@ def test_a_service_that_refuses_lists_with_an_error_is_asked_for_single_texts(em
     assert calls == ["second"]
 
 
-# --- many calls of a function of one text -------------------------------------------------------------------------
+# --- many calls of a function of one text ---------------------------------------------------------
 
 
 @both_ways
@@ -521,7 +522,7 @@ def test_two_vectors_for_one_text_and_none_for_the_next_are_not_two_vectors() ->
         CallableEmbedder(fn).embed(["ab", ""])
 
 
-# --- objects of other libraries -----------------------------------------------------------------------------------
+# --- objects of other libraries -------------------------------------------------------------------
 
 
 class LangChain:
@@ -649,7 +650,7 @@ def test_what_cannot_embed_is_refused_at_once(given_object: Any) -> None:
         CallableEmbedder(given_object)
 
 
-# --- the real OpenAI client ---------------------------------------------------------------------------------------
+# --- the real OpenAI client -----------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -742,7 +743,7 @@ def test_what_pinecones_own_models_answer_will_do(embed: Embed) -> None:
             assert embed(CallableEmbedder(fn), texts) == expected
 
 
-# --- real models of sentence-transformers -------------------------------------------------------------------------
+# --- real models of sentence-transformers ---------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -789,7 +790,7 @@ def test_lambdas_around_a_model_of_sentence_transformers(
             assert found == [pytest.approx(model.encode(text).tolist(), abs=1e-6) for text in texts]
 
 
-# --- as an embedder of an index -----------------------------------------------------------------------------------
+# --- as an embedder of an index -------------------------------------------------------------------
 
 
 def test_a_function_becomes_an_embedder() -> None:

@@ -131,7 +131,8 @@ def test_a_driver_that_is_killed_is_taken_up_by_the_same_command(
     )
     assert ended.code == 0, ended.err
     report = json.loads(ended.out)
-    # A batch was in the ledger, and is not embedded again; the last one is smaller, and may be done first.
+    # A batch was in the ledger, and is not embedded again; the last one is smaller, and may be done
+    # first.
     assert report["embedded"] < len(local)
     assert report["written"] == len(local)
     assert read_index(index) == local

@@ -99,7 +99,8 @@ def shut_down(loop: asyncio.AbstractEventLoop) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-# A loop of uvloop that was used and is not closed stays for good, with whatever refers to it and without.
+# A loop of uvloop that was used and is not closed stays for good, with whatever refers to it and
+# without.
 @pytest.mark.parametrize(
     ("new_loop", "leave"),
     [

@@ -118,7 +118,8 @@ def test_a_refusing_status_has_its_reason(
         ask(OpenAIModel("m", base_url=model_server.url), prompt)
     assert caught.value.reason == reason
     assert len(model_server.bodies) == 1
-    # The vendor likes to quote, and some tools show the locals of whatever an error hangs together with.
+    # The vendor likes to quote, and some tools show the locals of whatever an error hangs together
+    # with.
     assert caught.value.__context__ is None
     shown = "".join(traceback.format_exception(caught.value))
     assert SECRET not in shown

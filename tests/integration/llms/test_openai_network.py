@@ -87,7 +87,8 @@ def test_a_body_shorter_than_promised_is_unavailable(ask, prompt, wire) -> None:
     assert caught.value.reason == "unavailable"
 
 
-# A client that is cancelled in the middle of a TLS handshake leaves its socket to the garbage collector.
+# A client that is cancelled in the middle of a TLS handshake leaves its socket to the garbage
+# collector.
 left_in_a_handshake = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 

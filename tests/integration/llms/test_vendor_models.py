@@ -80,7 +80,7 @@ def fail(
     return caught.value
 
 
-# --- what is asked and answered ---------------------------------------------------------------------------------------
+# --- what is asked and answered -------------------------------------------------------------------
 
 
 def test_a_reply_comes_with_its_text_tokens_and_cost(service, way, prompt) -> None:
@@ -224,7 +224,7 @@ def test_another_model_answers_where_that_is_named(service) -> None:
         assert (qm.health().model.name, qm.health().chat_model.name) == (service.model, "another")
 
 
-# --- bad days ---------------------------------------------------------------------------------------------------------
+# --- bad days -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("streams", [False, True])
@@ -394,7 +394,7 @@ def test_nobody_there_is_unavailable(service, way, prompt) -> None:
     assert "the client's address" in str(caught)
 
 
-# --- what a model does not take ---------------------------------------------------------------------------------------
+# --- what a model does not take -------------------------------------------------------------------
 
 SCHEMAS = {"anthropic": "output_config", "mistral": "json_schema", "google": "responseJsonSchema"}
 
@@ -478,7 +478,7 @@ def test_google_is_not_told_of_a_deadline_that_it_refuses(
     assert google.headers[0]["X-Server-Timeout"] == "10"
 
 
-# --- clients that were given ------------------------------------------------------------------------------------------
+# --- clients that were given ----------------------------------------------------------------------
 
 
 def test_a_given_client_is_neither_closed_nor_changed(service, way, prompt) -> None:
@@ -612,7 +612,7 @@ def test_of_the_body_of_an_error_little_is_kept(service, prompt) -> None:
     assert 0 < kept[0] <= MOST_ERROR_BYTES
 
 
-# --- privacy ----------------------------------------------------------------------------------------------------------
+# --- privacy --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", [200, 400, 401, 422, 429, 500])

@@ -1,6 +1,7 @@
 """Runs one version of the Pinecone client against the server at argv[1] and reports as JSON what its answers became.
 
-Run in a process of its own, with nothing to import but the standard library, that client and the package.
+Run in a process of its own, with nothing to import but the standard library, that client and the
+package.
 """
 
 from __future__ import annotations

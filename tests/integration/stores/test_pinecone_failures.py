@@ -233,7 +233,8 @@ def test_a_question_on_a_bad_day_is_searched_once(
     world: PineconeWorld, store: PineconeStore, day: str
 ) -> None:
     if day == "hangs":
-        # With the store that is open already, what it looks up first would be late too on a busy machine.
+        # With the store that is open already, what it looks up first would be late too on a busy
+        # machine.
         store._calls._seconds = 0.5
     qm = qtm.QueryMiddleware(store=store, embedder=lambda texts: [X for _ in texts])
     if day == "hangs":

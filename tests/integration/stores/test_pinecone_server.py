@@ -93,7 +93,8 @@ NUMBERS = {
     "maxItems": 2,
     "items": {"type": "number", "minimum": 1, "maximum": 9},
 }
-# Requests that can be served as things stand: what the description allows is mostly refused for what it holds.
+# Requests that can be served as things stand: what the description allows is mostly refused for
+# what it holds.
 SERVABLE: dict[str, dict[str, Any]] = {
     "QueryRequest": {
         "namespace": {"enum": ["", "__default__", "n"]},
@@ -232,7 +233,8 @@ def operation(description: dict[str, Any], index: str, method: str, path: str) -
             start_response("200 OK", [("Content-Type", "application/json")])
             return [json.dumps({**description, "servers": [], "security": []}).encode()]
         prefix = f"/i/{index}" if index else ""
-        # The gateway's plain answer to a missing key is not in the description, so that none is ever missing here.
+        # The gateway's plain answer to a missing key is not in the description, so that none is
+        # ever missing here.
         keyed = {**environ, "PATH_INFO": prefix + environ["PATH_INFO"], "HTTP_API_KEY": API_KEY}
         return app(keyed, start_response)
 

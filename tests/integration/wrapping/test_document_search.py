@@ -78,7 +78,8 @@ def test_a_variant_stands_where_the_question_stood(
     assert type(retrieval.response) is SearchDocumentsResponse
     assert clauses == before, "the caller's clauses stay as they are"
     asked = world.sent("/search")
-    # A question mark is a wildcard in a query string, so what is written there has none; the caller's own stays.
+    # A question mark is a wildcard in a query string, so what is written there has none; the
+    # caller's own stays.
     plain = REWRITE.removesuffix("?")
     variant = {"query_string": [plain], "text and query_string": [REWRITE, plain]}.get(
         kind, [REWRITE]

@@ -56,7 +56,7 @@ def decorated(query: str, top_k: int = 4) -> Any:
     return rows()
 
 
-# --- by plain pickle ----------------------------------------------------------------------------------------------
+# --- by plain pickle ------------------------------------------------------------------------------
 
 
 def again(it: Any) -> Any:
@@ -154,7 +154,7 @@ def test_a_process_pool_takes_it(start: str) -> None:
         assert ids(pool.apply(search, (QUERY,))) == ["near", "far"]
 
 
-# --- what cannot be pickled ---------------------------------------------------------------------------------------
+# --- what cannot be pickled -----------------------------------------------------------------------
 
 
 class Finder:
@@ -228,7 +228,7 @@ def test_no_key_of_the_environment_is_in_a_pickle(monkeypatch: pytest.MonkeyPatc
         assert SECRET.encode() not in dumps(search)
 
 
-# --- into a fresh process, from a script --------------------------------------------------------------------------
+# --- into a fresh process, from a script ----------------------------------------------------------
 
 SCRIPT: Final = """
 import sys, pickle, cloudpickle

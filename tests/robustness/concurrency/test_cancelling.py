@@ -232,6 +232,7 @@ def test_a_call_whose_loop_was_closed_in_the_middle_is_thrown_away_in_silence(
     loop.close()
     del task
     gc.collect()
-    # asyncio itself tells that tasks were pending; anything that is raised on the way fails this test.
+    # asyncio itself tells that tasks were pending; anything that is raised on the way fails this
+    # test.
     assert {record.name for record in caplog.records} == {"asyncio"}
     assert counted.begun == counted.ended

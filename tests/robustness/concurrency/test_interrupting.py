@@ -8,8 +8,8 @@ from tests.support.concurrency_world import python
 
 pytestmark = pytest.mark.thorough
 
-# Where the signal comes; each names what happens in the process that is to be interrupted. What hangs there hangs for
-# longer than the process may take.
+# Where the signal comes; each names what happens in the process that is to be interrupted. What
+# hangs there hangs for longer than the process may take.
 PLACES = {
     "the original's own search": """
         def behaving(query, top_k=3):

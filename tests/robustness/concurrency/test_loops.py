@@ -238,7 +238,8 @@ def test_one_async_client_serves_its_owner_and_a_blocking_function_in_threads_an
     middleware.close()
     assert [searched(it) for it in ours] == [[QUERY, REWRITE]] * 140
     assert [json.loads(it) for it in theirs] == [{"rewrite": REWRITE}] * 60
-    # Five at a time in each of three pools, some anew where they were idle for long, and one for each loop that ends.
+    # Five at a time in each of three pools, some anew where they were idle for long, and one for
+    # each loop that ends.
     assert steady <= 30
     assert KeptAlive.opened - steady == 10
     gc.collect()

@@ -14,7 +14,7 @@ from tests.support.model_server import ModelServer
 
 pytestmark = pytest.mark.thorough
 
-# --- forked -----------------------------------------------------------------------------------------------------------
+# --- forked ---------------------------------------------------------------------------------------
 
 FORKING = """
 import types
@@ -120,7 +120,7 @@ print(len(known) > 5, together or [name for name, _ in known], work())
     assert printed == "True True True\n"
 
 
-# --- started anew -----------------------------------------------------------------------------------------------------
+# --- started anew ---------------------------------------------------------------------------------
 
 
 def plain(query: str, top_k: int = 3) -> Any:
@@ -167,7 +167,7 @@ def test_processes_of_a_pool_retrieve_for_themselves(method: str) -> None:
     assert made == [(number, "full", [QUERY, *SUBS]) for number in range(4)]
 
 
-# --- at the end -------------------------------------------------------------------------------------------------------
+# --- at the end -----------------------------------------------------------------------------------
 
 WRAPPED = """
 middleware = qtm.QueryMiddleware(CONFIG, client=model())

@@ -77,7 +77,7 @@ class Alone:
         self._lock.release()
 
 
-# --- single flight ----------------------------------------------------------------------------------------------------
+# --- single flight --------------------------------------------------------------------------------
 
 
 def test_of_those_who_want_the_same_one_leads_and_all_get_its_result() -> None:
@@ -150,7 +150,7 @@ def test_a_question_that_many_ask_at_once_costs_one_model_call() -> None:
     assert sum(it.trace.llm_calls for it in results) == len(questions)
 
 
-# --- budget -----------------------------------------------------------------------------------------------------------
+# --- budget ---------------------------------------------------------------------------------------
 
 
 def test_a_budget_is_never_overspent_and_every_token_is_counted() -> None:
@@ -199,7 +199,7 @@ def test_no_more_calls_are_let_through_than_a_minute_has() -> None:
     assert sum(run_storm(call)) == meter.sum_spending(1.0)[0] == 777
 
 
-# --- circuit breaker --------------------------------------------------------------------------------------------------
+# --- circuit breaker ------------------------------------------------------------------------------
 
 
 def test_every_failure_counts_once() -> None:
@@ -254,7 +254,7 @@ def test_one_call_at_a_time_tries_a_service_that_failed() -> None:
     assert breaker.look()[:2] == (BreakerState.HALF_OPEN, 1)
 
 
-# --- what a function has shown ----------------------------------------------------------------------------------------
+# --- what a function has shown --------------------------------------------------------------------
 
 
 def test_what_the_gate_decides_is_what_it_decides_for_the_same_lists_in_a_row() -> None:
@@ -316,7 +316,7 @@ def test_a_problem_that_all_threads_found_is_one_that_a_thread_found() -> None:
     assert {it.problem for it in memories} <= {f"problem {thread}" for thread in range(THREADS)}
 
 
-# --- cache ------------------------------------------------------------------------------------------------------------
+# --- cache ----------------------------------------------------------------------------------------
 
 
 def test_a_cache_counts_every_look_and_holds_no_more_than_it_may() -> None:

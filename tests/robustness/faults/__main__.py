@@ -2,8 +2,9 @@
 
     python -m tests.robustness.faults [--only PATTERN] [--seed N]
 
-A case is named MODEL+SEARCH+WAY+KIND; PATTERN is one such name, or with * and ? many (`'slow+*+async+*'`). A whole run
-is written to `benchmarks/results/faults.md`. The program ends with 1 where a law is broken.
+A case is named MODEL+SEARCH+WAY+KIND; PATTERN is one such name, or with * and ? many
+(`'slow+*+async+*'`). A whole run is written to `benchmarks/results/faults.md`. The program ends
+with 1 where a law is broken.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The matrix: every case as the product of four dimensions, and the small part of it that holds every pair.
 
-What a case leaves open (whose client, which kind of search, which form of a fault) is drawn from the seed and its name,
-so that a name and a seed are one case for ever.
+What a case leaves open (whose client, which kind of search, which form of a fault) is drawn from
+the seed and its name, so that a name and a seed are one case for ever.
 """
 
 from __future__ import annotations
@@ -97,8 +97,9 @@ def matrix(pattern: str = "*") -> list[Case]:
 def covering() -> list[Case]:
     """As few cases as can hold every pair of values of any two dimensions: as many as the two longest have pairs.
 
-    Along each row and each column of model x search the sum of both places takes at least nine values in a row, which
-    hold all five kinds, both ways, and (over all of them) each kind with each way.
+    Along each row and each column of model x search the sum of both places takes at least nine
+    values in a row, which hold all five kinds, both ways, and (over all of them) each kind with
+    each way.
     """
     return [
         Case(

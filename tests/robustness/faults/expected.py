@@ -1,7 +1,8 @@
 """What must come of each case, written down from the design alone.
 
-`REASONS` is the table of `qtmiddleware.errors.ModelError`; the rest is what DESIGN says of bad days: one prompt that
-failed is one degradation, one variant whose search failed is one, and below ``minSuccesses`` the original stands alone.
+`REASONS` is the table of `qtmiddleware.errors.ModelError`; the rest is what DESIGN says of bad
+days: one prompt that failed is one degradation, one variant whose search failed is one, and below
+``minSuccesses`` the original stands alone.
 """
 
 from __future__ import annotations
@@ -114,7 +115,8 @@ def expected(case: Case, draw: Draw) -> Expected:
         # The first prompt that is told when to come back opens the breaker for those not sent yet.
         excused.add("circuit_open")
     if model == "trickled-500":
-        # Its status came; whether its body's end or the deadline comes first is a matter of milliseconds.
+        # Its status came; whether its body's end or the deadline comes first is a matter of
+        # milliseconds.
         excused.add("unavailable")
     own = REASONS.get(model, "")
     return Expected(

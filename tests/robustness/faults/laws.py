@@ -20,8 +20,9 @@ LATE: Final = "late"
 class Verdict(list[tuple[str, str]]):
     """The laws that were broken, each with what was seen; *overrun* in seconds, negative where time was left.
 
-    *excused* says that the breaker had opened, which was told in place of the provider's own word. *unclosed* says that
-    asyncio left a socket to the garbage collector, cancelled in a TLS handshake.
+    *excused* says that the breaker had opened, which was told in place of the provider's own word.
+    *unclosed* says that asyncio left a socket to the garbage collector, cancelled in a TLS
+    handshake.
     """
 
     overrun = 0.0
@@ -46,7 +47,8 @@ def judged(
         f"{verdict.overrun * 1e3:.0f} ms beyond what it may take",
     )
     for complaint in dict.fromkeys(played.watch.complaints):
-        # The SDK alone leaves the same where it is cancelled then, as the end of the original's search does here.
+        # The SDK alone leaves the same where it is cancelled then, as the end of the original's
+        # search does here.
         is_foreign = (
             "unclosed" in complaint and wanted.raises and (case.model, case.way) == ("tls", "async")
         )
@@ -120,7 +122,8 @@ def _judge_rows(verdict: Verdict, played: Played, case: Case, draw: Draw, *, alo
     verdict.check("plain's scores", not changed, changed)
     lists = [rows(case.search, draw.form, number, 1_000) for number in range(len(TEXTS))]
     known = {repr(row) for found in lists for row in found}
-    # What only a variant found has no score for the question, and carries one that ends the question's own list.
+    # What only a variant found has no score for the question, and carries one that ends the
+    # question's own list.
     passages = {(name, text) for found in lists for name, _, text in found}
     ends = {repr(score) for _, score, _ in lists[0]}
     made_up = [

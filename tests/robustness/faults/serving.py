@@ -2,8 +2,9 @@
 
     python -m tests.robustness.faults.serving
 
-It prints its two ports and serves until its standard input ends. Which fault is played is told by the path:
-``/model/FAULT/...`` and ``/index/SEARCH/FORM/BROKEN/...``, BROKEN being the numbers of the texts that fail.
+It prints its two ports and serves until its standard input ends. Which fault is played is told by
+the path: ``/model/FAULT/...`` and ``/index/SEARCH/FORM/BROKEN/...``, BROKEN being the numbers of
+the texts that fail.
 """
 
 from __future__ import annotations
@@ -153,7 +154,8 @@ class Connection:
         else:
             self.writer.write(b'{"choices": [')
             await self.writer.drain()
-            # What was sent must have been read: a reset throws away what lies in the other side's buffers.
+            # What was sent must have been read: a reset throws away what lies in the other side's
+            # buffers.
             await asyncio.sleep(0.005)
             self.writer.get_extra_info("socket").setsockopt(
                 socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)

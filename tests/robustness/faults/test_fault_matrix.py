@@ -37,7 +37,8 @@ PATIENT = Limits(20_000, 25_000)
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[Servers]:
-    # Every case looks for what is left by collecting garbage; what the other tests hold is none of it.
+    # Every case looks for what is left by collecting garbage; what the other tests hold is none of
+    # it.
     gc.collect()
     gc.freeze()
     with served() as found:

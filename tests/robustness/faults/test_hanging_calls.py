@@ -120,7 +120,8 @@ async def test_what_hangs_takes_no_more_threads_than_it_may_and_every_call_gets_
     healthy = qtm.QueryMiddleware().wrap(plain)
     bulkhead = qm._components.bulkhead
     seen: list[qtm.Retrieval] = []
-    # On a busy machine a call may be out of time before it asks for a thread, and is then not refused one.
+    # On a busy machine a call may be out of time before it asks for a thread, and is then not
+    # refused one.
     while len(seen) < CALLS or (not any(map(refused, seen)) and len(seen) < 20 * CALLS):
         found = await asyncio.wait_for(
             asyncio.gather(*(search.aretrieve(QUERY) for _ in range(10))), PATIENCE

@@ -129,7 +129,8 @@ def test_threads_are_counted_that_hang_and_that_were_refused() -> None:
     qm = qtm.QueryMiddleware(config, client=hangs)
     wrapped = qm.wrap(search)
     try:
-        # On a busy machine a question may be late before it asks for a thread, and is not counted then.
+        # On a busy machine a question may be late before it asks for a thread, and is not counted
+        # then.
         numbers = count()
 
         def ask() -> ThreadsHealth:
@@ -220,7 +221,7 @@ def test_it_raises_nothing_and_is_whole_while_others_ask_and_reload(service: Mod
     assert failed == []
 
 
-# --- ready ------------------------------------------------------------------------------------------------------------
+# --- ready ----------------------------------------------------------------------------------------
 
 
 def test_ready_is_true_and_says_why_where_it_is_not() -> None:

@@ -89,7 +89,8 @@ def test_without_rules_that_work_either_the_plain_result_comes(
 
 
 def assert_left_alone_after_timeouts(seen: list[list[tuple[str, str]]]) -> None:
-    # On a busy machine a question may be late before its call has begun, which says nothing about the model.
+    # On a busy machine a question may be late before its call has begun, which says nothing about
+    # the model.
     late = seen.index([("transform", "circuit_open")])
     assert late >= 2
     assert seen == [[("transform.rewrite", "timeout")]] * late + [

@@ -64,7 +64,7 @@ def client_of(qm: qtm.QueryMiddleware) -> Any:
     return inner.inner._clients.sync()
 
 
-# --- what follows -----------------------------------------------------------------------------------------------------
+# --- what follows ---------------------------------------------------------------------------------
 
 
 async def asearch(query: str, top_k: int = 3) -> Any:
@@ -179,7 +179,7 @@ def test_what_changed_is_logged_by_name_alone(caplog: pytest.LogCaptureFixture) 
     ]
 
 
-# --- what is kept -----------------------------------------------------------------------------------------------------
+# --- what is kept ---------------------------------------------------------------------------------
 
 
 def test_a_reload_of_the_same_does_nothing(services: TwoServices) -> None:
@@ -303,7 +303,7 @@ def test_a_new_key_is_read_though_the_config_is_the_same(
         assert services.a.keys == [f"Bearer {SECRET}", f"Bearer {SECRET}-new"]
 
 
-# --- what is closed ---------------------------------------------------------------------------------------------------
+# --- what is closed -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["blocking", "awaiting", "streamed"])
@@ -388,7 +388,7 @@ def test_a_closed_middleware_that_is_reloaded_leaves_nothing_open(services: TwoS
     assert not qm.ready()
 
 
-# --- the own store ----------------------------------------------------------------------------------------------------
+# --- the own store --------------------------------------------------------------------------------
 
 
 def letters(texts: Sequence[str]) -> list[list[float]]:
@@ -435,7 +435,7 @@ def test_another_store_is_opened_by_the_next_question_and_the_one_before_freed_w
         assert count_new(is_store, before) == 1
 
 
-# --- many at once -----------------------------------------------------------------------------------------------------
+# --- many at once ---------------------------------------------------------------------------------
 
 
 def is_open_client(it: Any) -> bool:

@@ -3,9 +3,9 @@
     python -m tests.robustness.fuzz [--seconds 120] [--target NAME]     coverage-guided, each target for so long
     python -m tests.robustness.fuzz --regex [--lengths 65536,262144,1048576]
 
-The first needs the extra ``fuzz`` (atheris). Inputs that led somewhere new are kept in ``.tmp/fuzz`` and used again the
-next time; an input that breaks a promise lies there too and is named. Both leave with 1 where something was found, and
-write ``benchmarks/results/fuzz.md``.
+The first needs the extra ``fuzz`` (atheris). Inputs that led somewhere new are kept in
+``.tmp/fuzz`` and used again the next time; an input that breaks a promise lies there too and is
+named. Both leave with 1 where something was found, and write ``benchmarks/results/fuzz.md``.
 """
 
 from __future__ import annotations

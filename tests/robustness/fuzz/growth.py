@@ -87,7 +87,8 @@ def _used(it: Used) -> Timed:
     return run
 
 
-# Patterns that are given the end or the beginning of a text alone, with how many characters that is.
+# Patterns that are given the end or the beginning of a text alone, with how many characters that
+# is.
 _GIVEN: Final = {
     "evaluation.testsets.passages._ENTRY": 20,
     "transforms.reply_rules._ASIDE": 200,

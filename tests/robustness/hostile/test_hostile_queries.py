@@ -13,7 +13,8 @@ from tests.support.hostile_corpus import LONG, SHORT
 
 pytestmark = pytest.mark.thorough
 
-# Separators that Python takes for white space, beside what the short ways through the rules look at.
+# Separators that Python takes for white space, beside what the short ways through the rules look
+# at.
 ODD = st.text(
     st.sampled_from("as' \x1c\x1d\x1e\x1f\t\n\x0b\x0c\r\x85\u2028.,?()-'A0s"), max_size=14
 )

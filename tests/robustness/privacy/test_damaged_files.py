@@ -264,7 +264,7 @@ def test_a_damaged_folder_of_lancedb_is_named(tmp_path: Path, part: str) -> None
     assert content_of(path) == before
 
 
-# --- the bench's cache --------------------------------------------------------------------------------------------
+# --- the bench's cache ----------------------------------------------------------------------------
 
 
 def kept_in(path: Path) -> int:
@@ -303,7 +303,7 @@ def test_a_cache_that_is_damaged_or_something_else_is_named_and_left_as_it_is(
     assert content_of(tmp_path) == before
 
 
-# --- recordings and logs ------------------------------------------------------------------------------------------
+# --- recordings and logs --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -353,7 +353,7 @@ def test_what_is_recorded_after_a_line_that_was_cut_off_is_whole(tmp_path: Path)
     ]
 
 
-# --- configs ------------------------------------------------------------------------------------------------------
+# --- configs --------------------------------------------------------------------------------------
 
 CONFIGS: Final = {
     "broken": (b'{"topK": 4', "is not JSON.*line 1"),
@@ -389,7 +389,7 @@ def test_a_config_that_has_no_end_is_refused() -> None:
         qtm.Config.from_file("/dev/zero")
 
 
-# --- the command line ---------------------------------------------------------------------------------------------
+# --- the command line -----------------------------------------------------------------------------
 
 RUNS: Final = (
     ("ask", QUERY, "-c", "c.json"),

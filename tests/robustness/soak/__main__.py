@@ -2,9 +2,9 @@
 
     python -m tests.robustness.soak [--seconds N] [--seed N] [--breaker off|on|both] [--result FILE]
 
-500 coroutines and 64 threads ask one question after the other in one process; the model and part of the searches are
-over HTTP in another, and fail as `server` says. The time is shared by a run without a circuit breaker and one with it.
-Ends with 1 where a law was broken.
+500 coroutines and 64 threads ask one question after the other in one process; the model and part of
+the searches are over HTTP in another, and fail as `server` says. The time is shared by a run
+without a circuit breaker and one with it. Ends with 1 where a law was broken.
 """
 
 from __future__ import annotations

@@ -71,7 +71,8 @@ class Load:
         self._address = f"http://127.0.0.1:{port}"
         self._until = float("inf")
         most = httpx.Limits(max_connections=4_000, max_keepalive_connections=4_000)
-        # An http client of their own makes them no others: real clients, whose calls are counted on their way out.
+        # An http client of their own makes them no others: real clients, whose calls are counted on
+        # their way out.
         self._threaded = httpx.Client(transport=MeteredTransport(self.meters, limits=most))
         self._awaited = httpx.AsyncClient(transport=AsyncMeteredTransport(self.meters, limits=most))
         self._search = httpx.Client(timeout=30, limits=most)

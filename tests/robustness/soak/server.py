@@ -2,8 +2,9 @@
 
     python -m tests.robustness.soak.server SEED PACE
 
-Prints its port, serves until its standard input ends. What befalls a call is drawn from the seed, the question's token,
-the kind of prompt and the number of the retry, so that it does not depend on the order in which calls arrive.
+Prints its port, serves until its standard input ends. What befalls a call is drawn from the seed,
+the question's token, the kind of prompt and the number of the retry, so that it does not depend on
+the order in which calls arrive.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ FAULTS: Final[Mapping[str, float]] = {
     "hang": 0.005,
     "garbage": 0.03,
 }
-# So many calls of each thousand, one after the other, are answered with 503: what a circuit breaker is there for.
+# So many calls of each thousand, one after the other, are answered with 503: what a circuit breaker
+# is there for.
 OUTAGE: Final = 40
 _GARBAGE: Final = (
     "",

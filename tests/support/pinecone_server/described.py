@@ -98,7 +98,8 @@ def complaint(exchange: Exchange) -> str:
         return f"the request is not as described: {_said(error)}"
     status = exchange.response.status_code
     if exchange.canned or status == 401:
-        # The gateway's own answers are plain text, which the description of 2026-07 says and that of 2026-04 does not.
+        # The gateway's own answers are plain text, which the description of 2026-07 says and that
+        # of 2026-04 does not.
         return ""
     response = MockResponse(
         exchange.response.get_data(),
@@ -160,7 +161,8 @@ def _without_embed(exchange: Exchange) -> bytes:
 
 def _cut(node: Any) -> Any:
     if isinstance(node, dict):
-        # The official client sends an empty list of dense values beside sparse ones, which the description forbids.
+        # The official client sends an empty list of dense values beside sparse ones, which the
+        # description forbids.
         left_out = {"values"} if node.get("values") == [] and node.get("sparseValues") else set()
         return {key: _cut(value) for key, value in node.items() if key not in left_out}
     if isinstance(node, list):

@@ -1,7 +1,7 @@
 """Document indexes: a schema of fields, and documents that are searched by vectors, by BM25 or by a query string.
 
-BM25 is that of SQLite's FTS5. A query string is read as far as tests need it: words, ``field:word``, ``field:(words)``,
-``word^2`` and quotes.
+BM25 is that of SQLite's FTS5. A query string is read as far as tests need it: words,
+``field:word``, ``field:(words)``, ``word^2`` and quotes.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ def upsert(index: Index, body: dict[str, Any]) -> dict[str, Any]:
         rules.only_keys(vector, "id values sparseValues metadata", "a vector")
         id_ = rules.id_(vector.get("id"))
         given, sparse = vector.get("values"), vector.get("sparseValues")
-        # The client sends an empty list where there are no dense values, as 2026-07 allows beside sparse ones.
+        # The client sends an empty list where there are no dense values, as 2026-07 allows beside
+        # sparse ones.
         values = (
             ()
             if given is None or (given == [] and sparse is not None)

@@ -107,7 +107,7 @@ class Failing:
         raise ZeroDivisionError("theirs")
 
 
-# --- what is found ----------------------------------------------------------------------------------------------------
+# --- what is found --------------------------------------------------------------------------------
 
 
 def test_the_passage_that_answers_comes_first_where_the_plain_retriever_has_it_third() -> None:
@@ -213,7 +213,7 @@ def test_a_match_has_all_its_scores_and_the_document_it_is() -> None:
     assert match.fused_score is not None
 
 
-# --- how many, and what goes to the retriever -------------------------------------------------------------------------
+# --- how many, and what goes to the retriever -----------------------------------------------------
 
 
 def test_the_callers_number_goes_before_ours_and_that_before_the_retrievers() -> None:
@@ -291,7 +291,7 @@ def test_a_whole_pipeline_is_a_retriever_as_a_super_component() -> None:
     assert ids(QueryTransformRetriever(hybrid, top_k=4).run(QUESTION))[0] == "health"
 
 
-# --- the model and the conversation -----------------------------------------------------------------------------------
+# --- the model and the conversation ---------------------------------------------------------------
 
 CONVERSATION = [
     ChatMessage.from_system("You are kind."),
@@ -369,7 +369,7 @@ def test_a_component_that_does_not_chat_is_no_client() -> None:
         QueryTransformRetriever(by_words(), client=WordEmbedder())
 
 
-# --- in a pipeline ----------------------------------------------------------------------------------------------------
+# --- in a pipeline --------------------------------------------------------------------------------
 
 
 def test_it_stands_in_a_pipeline_where_the_retriever_stood() -> None:
@@ -443,7 +443,7 @@ async def test_closing_closes_what_is_inside_and_the_next_call_opens_it_again() 
     assert ids(ours.run(QUESTION))[0]
 
 
-# --- saved and loaded -------------------------------------------------------------------------------------------------
+# --- saved and loaded -----------------------------------------------------------------------------
 
 
 def reload(retriever: Any) -> Any:
@@ -653,7 +653,7 @@ def test_loading_leaves_what_was_loaded_as_it_is() -> None:
     assert data == before
 
 
-# --- what is told -----------------------------------------------------------------------------------------------------
+# --- what is told ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -712,7 +712,7 @@ def test_a_hook_gets_every_retrieval_and_checking_is_at_hand() -> None:
     assert retriever.search.check(QUESTION).helps
 
 
-# --- odd things -------------------------------------------------------------------------------------------------------
+# --- odd things -----------------------------------------------------------------------------------
 
 
 @component

@@ -73,7 +73,7 @@ class Numbered(Plain):
         return self.documents[: more.get("top_k", self.top_k)]
 
 
-# --- what is found ----------------------------------------------------------------------------------------------------
+# --- what is found --------------------------------------------------------------------------------
 
 
 def test_the_passage_that_answers_comes_first_where_the_plain_retriever_has_it_third() -> None:
@@ -114,7 +114,7 @@ def test_whatever_is_asked_as_many_documents_come_as_without_us(query: str, k: i
     assert {id(it) for it in found} <= {id(it) for it in DOCUMENTS}
 
 
-# --- how many ---------------------------------------------------------------------------------------------------------
+# --- how many -------------------------------------------------------------------------------------
 
 
 def test_the_callers_number_goes_before_the_retrievers_and_that_before_the_inner_ones() -> None:
@@ -195,7 +195,7 @@ def test_further_arguments_go_to_the_inner_retriever() -> None:
     ]
 
 
-# --- the conversation -------------------------------------------------------------------------------------------------
+# --- the conversation -----------------------------------------------------------------------------
 
 CONVERSATION = [
     SystemMessage("You are kind."),
@@ -235,7 +235,7 @@ def test_a_conversation_that_cannot_be_read_is_told_and_costs_nothing() -> None:
     assert len(found.matches) == 4
 
 
-# --- what is told -----------------------------------------------------------------------------------------------------
+# --- what is told ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -338,7 +338,7 @@ def test_a_trace_names_our_retriever_and_the_inner_ones_store() -> None:
     )
 
 
-# --- in LangChain -----------------------------------------------------------------------------------------------------
+# --- in LangChain ---------------------------------------------------------------------------------
 
 
 async def test_it_stands_wherever_a_retriever_does() -> None:
@@ -380,7 +380,7 @@ async def test_it_works_as_a_tool() -> None:
     assert await tool.ainvoke({"query": QUESTION}) == TEXTS["health"]
 
 
-# --- odd things -------------------------------------------------------------------------------------------------------
+# --- odd things -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ async def found_by(retriever: BaseRetriever, query: Any, is_async: bool) -> list
 both_ways = pytest.mark.parametrize("is_async", [False, True], ids=["retrieve", "aretrieve"])
 
 
-# --- what is found ----------------------------------------------------------------------------------------------------
+# --- what is found --------------------------------------------------------------------------------
 
 
 @both_ways
@@ -194,7 +194,7 @@ def test_whatever_is_asked_as_many_nodes_come_as_without_us(query: str, count: i
     assert {id(it) for it in found} <= {id(it) for it in NODES}
 
 
-# --- how many ---------------------------------------------------------------------------------------------------------
+# --- how many -------------------------------------------------------------------------------------
 
 
 def test_the_calls_number_goes_before_the_retrievers_and_that_before_the_inner_ones() -> None:
@@ -285,7 +285,7 @@ def test_what_takes_no_number_is_cut_to_it(inner: Any) -> None:
     assert ids(retriever.retrieve(QUESTION))[0] == "health"
 
 
-# --- a bundle that brings its own vectors -----------------------------------------------------------------------------
+# --- a bundle that brings its own vectors ---------------------------------------------------------
 
 
 @both_ways
@@ -336,7 +336,7 @@ def test_behind_a_query_transform_its_texts_are_what_is_embedded() -> None:
     assert store.vectors == [embed("dogs bark")]
 
 
-# --- the conversation -------------------------------------------------------------------------------------------------
+# --- the conversation -----------------------------------------------------------------------------
 
 CONVERSATION = [
     ChatMessage("You are kind.", role=MessageRole.SYSTEM),
@@ -403,7 +403,7 @@ def test_each_session_has_a_conversation_of_its_own_and_shares_the_rest() -> Non
     assert retriever.history is None
 
 
-# --- what is told -----------------------------------------------------------------------------------------------------
+# --- what is told ---------------------------------------------------------------------------------
 
 
 @both_ways
@@ -476,7 +476,7 @@ def test_prompts_of_the_inner_retriever_stay_within_reach() -> None:
     assert "retriever:query_gen_prompt" in QueryTransformRetriever(inner).get_prompts()
 
 
-# --- in LlamaIndex ----------------------------------------------------------------------------------------------------
+# --- in LlamaIndex --------------------------------------------------------------------------------
 
 
 async def test_it_works_in_a_query_engine() -> None:
@@ -556,7 +556,7 @@ def test_many_threads_search_with_one() -> None:
     assert [len(it.matches) for it in found] == list(range(1, 9))
 
 
-# --- odd things -------------------------------------------------------------------------------------------------------
+# --- odd things -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("inner", [42, "a text", None, object(), Plain, [Plain()]], ids=name_type)
@@ -715,7 +715,7 @@ def test_it_is_pickled_and_copied_deeply_as_what_it_is_made_of() -> None:
         assert again.search is not retriever.search
 
 
-# --- the postprocessor ------------------------------------------------------------------------------------------------
+# --- the postprocessor ----------------------------------------------------------------------------
 
 
 def test_nodes_that_hold_the_keywords_come_first_as_the_objects_they_are() -> None:

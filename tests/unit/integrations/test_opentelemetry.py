@@ -75,7 +75,7 @@ def telemetry() -> Telemetry:
     return Telemetry()
 
 
-# --- spans ------------------------------------------------------------------------------------------------------------
+# --- spans ----------------------------------------------------------------------------------------
 
 
 async def test_a_retrieval_is_a_span_with_a_child_for_everything_done_in_it() -> None:
@@ -544,7 +544,7 @@ async def test_what_the_function_raises_is_an_error_of_the_search_and_the_retrie
         assert is_nothing_current()
 
 
-# --- whose child a span is --------------------------------------------------------------------------------------------
+# --- whose child a span is ------------------------------------------------------------------------
 
 
 class House:
@@ -790,7 +790,7 @@ def test_the_model_of_a_stream_has_its_spans_below_ours(telemetry: Telemetry) ->
     assert parent.startswith("chat")
 
 
-# --- metrics ----------------------------------------------------------------------------------------------------------
+# --- metrics --------------------------------------------------------------------------------------
 
 
 def test_metrics_count_requests_stages_calls_tokens_searches_reads_and_cost() -> None:
@@ -908,7 +908,7 @@ def test_no_text_makes_a_label_of_its_own(reason: str, stage: str, kind: str) ->
     assert len(labels["error.type"]) <= 120
 
 
-# --- content ----------------------------------------------------------------------------------------------------------
+# --- content --------------------------------------------------------------------------------------
 
 SAID = (QUERY, "Jaco", "vet", "medical", CITED)
 
@@ -987,7 +987,7 @@ def test_any_text_can_be_captured_and_encoded(text: str) -> None:
         value.encode("utf-8")
 
 
-# --- bad days ---------------------------------------------------------------------------------------------------------
+# --- bad days -------------------------------------------------------------------------------------
 
 
 def test_an_exporter_that_hangs_holds_up_nobody_and_what_it_cannot_take_is_dropped_and_told_once(

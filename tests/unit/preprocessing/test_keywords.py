@@ -189,7 +189,7 @@ def test_full_width_letters_are_letters() -> None:
 
 anything = st.text(st.characters(), max_size=60)
 
-# --- how words are counted -------------------------------------------------------------------------------------------
+# --- how words are counted ------------------------------------------------------------------------
 
 MARKS = "".join(
     sign for sign in map(chr, range(0x300, 0x1A00)) if unicodedata.category(sign)[0] == "M"
@@ -314,7 +314,7 @@ def test_more_of_the_keyword_in_a_text_of_the_same_length_scores_no_less(
     assert scores[1] >= scores[0]
 
 
-# --- several queries' keywords ---------------------------------------------------------------------------------------
+# --- several queries' keywords --------------------------------------------------------------------
 
 
 def find_pairs(words: str) -> set[tuple[str, str]]:
@@ -412,7 +412,7 @@ def test_a_query_without_a_word_in_any_text_says_nothing() -> None:
     )
 
 
-# --- words side by side ---------------------------------------------------------------------------------------------
+# --- words side by side ---------------------------------------------------------------------------
 
 
 def test_two_keywords_side_by_side_are_more_evidence_than_the_two_apart() -> None:
@@ -458,7 +458,7 @@ def test_of_a_long_text_pairs_are_looked_for_in_the_first_8000_characters(
     assert set(counted.pairs) == ({("blue", "moon")} if is_found else set())
 
 
-# --- what evidence weighs -------------------------------------------------------------------------------------------
+# --- what evidence weighs -------------------------------------------------------------------------
 
 
 def fuse_ranks(k: int, *lists: list[int]) -> list[float]:

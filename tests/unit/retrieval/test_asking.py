@@ -49,7 +49,7 @@ def understood(question: Question, query: str = QUERY) -> Transformation:
     return question.guard_replies(query, protected_spans(query, language="en"), "en")
 
 
-# --- what is asked ------------------------------------------------------------------------------------------------
+# --- what is asked --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_every_question_has_a_deadline_of_its_own() -> None:
     assert [ask.deadline.passed for ask in asks] == [True, False, False]
 
 
-# --- what is remembered -------------------------------------------------------------------------------------------
+# --- what is remembered ---------------------------------------------------------------------------
 
 
 def key(question: str = QUERY, history: tuple[Message, ...] = (), **more: Any) -> Any:
@@ -147,7 +147,7 @@ def test_different_questions_have_different_keys(other: dict[str, Any]) -> None:
     assert key() != key(**other)
 
 
-# --- what is made of the replies ----------------------------------------------------------------------------------
+# --- what is made of the replies ------------------------------------------------------------------
 
 
 def test_the_parts_of_several_replies_become_one() -> None:

@@ -154,7 +154,7 @@ def test_the_confidence_is_in_the_record_of_the_query_log(tmp_path: Any) -> None
     assert len(record["confidence_reasons"]) == 3
 
 
-# --- the percentiles ----------------------------------------------------------------------------------------------
+# --- the percentiles ------------------------------------------------------------------------------
 
 
 @given(st.lists(signals, max_size=60), signals)
@@ -238,7 +238,7 @@ def test_threads_that_ask_at_the_same_time_lose_no_question() -> None:
     assert standings.judge({"best_score": 1e9}, passages=1).seen == 400
 
 
-# --- answers --------------------------------------------------------------------------------------------------------
+# --- answers --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("if_unsure", "calls"), [("answer", 1), ("decline", 0)])

@@ -57,7 +57,7 @@ def scores_of(fused: Fused) -> dict[str, float]:
     return dict(zip(names(fused), fused.scores, strict=True))
 
 
-# --- what takes part ----------------------------------------------------------------------------------------------
+# --- what takes part ------------------------------------------------------------------------------
 
 
 @given(weight=st.floats(0.01, 10.0), others=st.lists(st.floats(0.01, 10.0), max_size=3))
@@ -71,7 +71,7 @@ def test_a_question_that_weighs_nothing_counts_as_one_list_where_the_others_foun
     assert scores_of(fuse([*found, ranked()], "weighted_rrf")) == {"a": 1 / 61, "b": 1 / 62}
 
 
-# --- reciprocal rank fusion ---------------------------------------------------------------------------------------
+# --- reciprocal rank fusion -----------------------------------------------------------------------
 
 
 def test_rrf_adds_one_over_sixty_plus_the_rank_and_nothing_for_an_absent_passage() -> None:
@@ -136,14 +136,15 @@ def test_rrf_ties_hold_whatever_order_the_lists_come_in(data: st.DataObject) -> 
 def test_rrf_ties_between_passages_with_the_same_ranks_in_other_lists_go_to_the_smaller_key() -> (
     None
 ):
-    # Every passage has the ranks 1, 2, ..., n, each in another list: all are tied, with the same best rank.
+    # Every passage has the ranks 1, 2, ..., n, each in another list: all are tied, with the same
+    # best rank.
     letters = "abcdefg"
     turned = ["".join(letters[(i + shift) % 7] for i in range(7)) for shift in range(7)]
     rankings = [ranked(*((name, None) for name in order)) for order in turned]
     assert names(fuse(rankings, "rrf")) == list(letters)
 
 
-# --- anchored -----------------------------------------------------------------------------------------------------
+# --- anchored -------------------------------------------------------------------------------------
 
 
 def test_anchored_is_the_weighted_mean_where_an_absent_passage_takes_the_lists_lowest_score() -> (
@@ -285,7 +286,7 @@ def test_higher_is_better_where_the_order_does_not_tell(rankings: list[Ranking])
     assert find_direction(rankings) <= 0
 
 
-# --- max and concat, as the seeds do them -------------------------------------------------------------------------
+# --- max and concat, as the seeds do them ---------------------------------------------------------
 
 
 def test_max_keeps_each_passages_best_score_with_the_item_it_came_from() -> None:
@@ -331,7 +332,7 @@ def test_fused_scores_are_higher_is_better_also_for_distances(method: FusionMeth
     assert score["c"] > score["d"]
 
 
-# --- keys ---------------------------------------------------------------------------------------------------------
+# --- keys -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", MERGING)
@@ -344,7 +345,7 @@ def test_the_same_id_in_two_namespaces_is_two_passages(method: FusionMethod) -> 
     assert {it.key: it.sources for it in fused.items} == {("x", "1"): 0b01, ("y", "1"): 0b11}
 
 
-# --- scores that are missing --------------------------------------------------------------------------------------
+# --- scores that are missing ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", ["anchored", "max"])
@@ -365,7 +366,7 @@ def test_ints_and_floats_mix() -> None:
     ]
 
 
-# --- nothing at all -----------------------------------------------------------------------------------------------
+# --- nothing at all -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -383,7 +384,7 @@ def test_items_are_not_printed(method: FusionMethod) -> None:
     assert "secret" not in repr(fuse([ranking, ranking], method))
 
 
-# --- weighted sums ------------------------------------------------------------------------------------------------
+# --- weighted sums --------------------------------------------------------------------------------
 
 
 def test_a_weighted_sum_adds_scores_from_0_to_1_and_nothing_for_an_absent_passage() -> None:
@@ -416,7 +417,7 @@ def test_a_weighted_sum_counts_ranks_where_scores_cannot_be_used(scores: tuple[A
     assert sum_weighted(lists) == sum_weighted(lists, "rrf")
 
 
-# --- laws ---------------------------------------------------------------------------------------------------------
+# --- laws -----------------------------------------------------------------------------------------
 
 numbers = st.integers(-64, 64)
 weights = st.sampled_from([0.25, 0.5, 1.0, 2.0])

@@ -41,7 +41,7 @@ def passages(seed: int, count: int) -> Iterator[tuple[list[float], list[str]]]:
         )
 
 
-# --- what is decided ----------------------------------------------------------------------------------------------
+# --- what is decided ------------------------------------------------------------------------------
 
 
 def test_an_unsure_result_asks_and_a_clear_one_does_not_before_anything_is_known() -> None:
@@ -115,7 +115,7 @@ def test_the_words_of_a_result_tell_what_its_scores_do_not() -> None:
     assert sum(asked) / len(asked) < sum(left) / len(left) - 1
 
 
-# --- calibration --------------------------------------------------------------------------------------------------
+# --- calibration ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("target", [0.1, 0.35, 0.5, 0.8])
@@ -164,7 +164,8 @@ def test_the_gate_follows_an_index_that_changes() -> None:
     gate = Gate()
     for scores in results(3, MAX_OBSERVED):
         gate.decide(scores, target_call_rate=0.35)
-    # From now on all leads are a hundred times longer; after as many again only they are remembered.
+    # From now on all leads are a hundred times longer; after as many again only they are
+    # remembered.
     wider = [[score * 100 for score in scores] for scores in results(4, 2 * MAX_OBSERVED)]
     decisions = [gate.decide(scores, target_call_rate=0.35) for scores in wider][MAX_OBSERVED:]
     leads: dict[bool, list[float]] = {True: [], False: []}

@@ -13,7 +13,7 @@ from qtmiddleware.retrieval.gate import LOOKED_AT, NEAR, measure_signals
 FALLING = [0.9, 0.8, 0.7, 0.6]
 
 
-# --- scores -------------------------------------------------------------------------------------------------------
+# --- scores ---------------------------------------------------------------------------------------
 
 
 def test_the_lead_is_how_far_the_first_stands_above_the_tenth() -> None:
@@ -46,7 +46,7 @@ def test_what_stands_below_what_is_looked_at_does_not_matter() -> None:
     assert (near["lead"], near["coverage"]) == (found["lead"], found["coverage"])
 
 
-# --- words --------------------------------------------------------------------------------------------------------
+# --- words ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

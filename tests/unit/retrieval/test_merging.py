@@ -190,7 +190,8 @@ def test_evidence_moves_the_passage_that_holds_the_keywords() -> None:
     weight = 0.35
     config = {"keywordEvidence": {"weight": weight}}
     found = Way("sync").wrap(lambda query, top_k: rows, config=config).retrieve(QUERY)
-    # (1 - weight) x score over the lowest + weight x evidence: one of three matches, in five times the mean
+    # (1 - weight) x score over the lowest + weight x evidence: one of three matches, in five times
+    # the mean
     assert [match.id for match in found.matches] == ["b", "a", "c"]
     expected = [(1 - weight) * (0.79 / 0.8) + weight / (5 / 3), 1 - weight, 0.0]
     assert [match.fused_score for match in found.matches] == pytest.approx(expected)

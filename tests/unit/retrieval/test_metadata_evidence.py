@@ -194,9 +194,10 @@ def test_of_huge_metadata_the_beginning_is_read() -> None:
     assert shares("amount 7", "amount", 10**5_000, 7, 7) == [0, 1, 1]
 
 
-# --- through a wrapped function -------------------------------------------------------------------------------------
+# --- through a wrapped function -------------------------------------------------------------------
 
-# An invented leave policy: the answer of each question stands in a passage whose text names neither year nor country.
+# An invented leave policy: the answer of each question stands in a passage whose text names neither
+# year nor country.
 RULES = {
     (2024, "Norway"): "Employees have 25 days of paid leave, and may carry over five of them.",
     (2025, "Norway"): "Staff may take 26 days of leave with pay; four days may be carried over.",

@@ -36,7 +36,7 @@ REWRITE = REPLIES["rewrite"]["rewrite"]
 SUBS = REPLIES["decompose"]["sub_queries"]
 
 
-# --- what happens at the same time --------------------------------------------------------------------------------
+# --- what happens at the same time ----------------------------------------------------------------
 
 
 class Meeting:
@@ -277,7 +277,7 @@ def test_no_more_than_the_limit_is_done_at_once(way: str) -> None:
     assert most[0] <= 2
 
 
-# --- conversations ------------------------------------------------------------------------------------------------
+# --- conversations --------------------------------------------------------------------------------
 
 
 @every_way
@@ -393,7 +393,7 @@ def test_without_a_history_no_standalone_form_is_asked_for(history: Any) -> None
     assert [wanted.name for wanted in searched.model.prompts[0].fields] == ["rewrite"]
 
 
-# --- what is searched ---------------------------------------------------------------------------------------------
+# --- what is searched -----------------------------------------------------------------------------
 
 
 @every_way

@@ -106,7 +106,7 @@ def test_no_face_of_a_question_is_ever_blank(text: str) -> None:
         assert query.text.strip()
 
 
-# --- how many passages are asked for ------------------------------------------------------------------------------
+# --- how many passages are asked for --------------------------------------------------------------
 
 
 class Unreadable:

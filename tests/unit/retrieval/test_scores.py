@@ -38,7 +38,8 @@ def test_a_score_is_the_backends_own_for_the_users_question(way: Way) -> None:
     own = {it["id"]: it["score"] for it in OWN}
     assert {"a", "e"} <= set(ids(retrieval))
     for shown, match in zip(retrieval.response, retrieval.matches, strict=True):
-        # What only the variant found has a number for another text: it is not known, and shown as the question's worst.
+        # What only the variant found has a number for another text: it is not known, and shown as
+        # the question's worst.
         assert match.score == own.get(shown["id"])
         assert shown["score"] == own.get(shown["id"], 0.6)
         assert match.raw in (*OWN, *OTHER)

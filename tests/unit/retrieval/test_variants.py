@@ -94,7 +94,8 @@ def test_a_text_that_says_the_same_as_another_or_the_question_is_dropped() -> No
 def test_those_that_are_searched_share_the_whole_weight_of_their_kind(
     made: Transformation, kind: str, whole: float
 ) -> None:
-    # The setting says "all sub-queries together": one that is dropped as a repetition leaves its share to the others.
+    # The setting says "all sub-queries together": one that is dropped as a repetition leaves its
+    # share to the others.
     variants = shown(made)
     assert [it[0] for it in variants] == [kind, kind]
     assert sum(weight for _, _, weight in variants) == pytest.approx(whole)
@@ -152,7 +153,7 @@ def test_what_is_not_searched_is_noted_with_what_it_repeats() -> None:
     )
 
 
-# --- a budget of searches -----------------------------------------------------------------------------------------
+# --- a budget of searches -------------------------------------------------------------------------
 
 FORMS = Transformation(
     rewrite="medical history of the animal",
@@ -227,7 +228,7 @@ def test_no_budget_is_exceeded(count: int, parts: list[str], rewrite: str, hyde:
     assert len(choose(made, count)) <= count
 
 
-# --- what is not about the question -------------------------------------------------------------------------------
+# --- what is not about the question ---------------------------------------------------------------
 
 
 def weigh(made: Transformation) -> dict[str, float]:
@@ -273,7 +274,7 @@ def test_a_variant_of_no_weight_is_no_part_of_a_joined_text() -> None:
     assert joined.text == f"{QUESTION} An old dog. health of a dog"
 
 
-# --- who leads a follow-up ----------------------------------------------------------------------------------------
+# --- who leads a follow-up ------------------------------------------------------------------------
 
 
 def lead(hyde: str | None, standalone: str | None = ALONE) -> list[tuple[str, float]]:

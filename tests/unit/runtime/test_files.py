@@ -31,7 +31,7 @@ def umask(request: pytest.FixtureRequest) -> Iterator[int]:
     os.umask(before)
 
 
-# --- private ------------------------------------------------------------------------------------------------------
+# --- private --------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("umask")
@@ -106,7 +106,7 @@ def test_a_file_that_is_opened_to_be_made_is_its_owners_alone(tmp_path: Path) ->
     assert mode(tmp_path / "new") == 0o600
 
 
-# --- written whole ------------------------------------------------------------------------------------------------
+# --- written whole --------------------------------------------------------------------------------
 
 
 def test_what_is_to_be_shared_is_as_readable_as_other_files(tmp_path: Path, umask: int) -> None:

@@ -153,7 +153,7 @@ def test_what_the_function_itself_raises_is_no_retrieval() -> None:
     assert heard == []
 
 
-# --- a hook that fails --------------------------------------------------------------------------------------------
+# --- a hook that fails ----------------------------------------------------------------------------
 
 
 @given(st.text(min_size=1).filter(lambda it: not it.isspace()), st.sampled_from(["sync", "async"]))
@@ -221,7 +221,7 @@ def test_what_is_no_hook_is_refused() -> None:
             make()
 
 
-# --- time ---------------------------------------------------------------------------------------------------------
+# --- time -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -329,7 +329,7 @@ def test_an_async_hook_of_an_awaiting_caller_runs_in_the_callers_loop() -> None:
     assert asyncio.run(ask())
 
 
-# --- interrupted, nested, elsewhere ---------------------------------------------------------------------------------
+# --- interrupted, nested, elsewhere ---------------------------------------------------------------
 
 
 def test_a_retrieval_can_be_cancelled_while_its_hook_runs() -> None:

@@ -67,7 +67,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-# --- a kind of degradation ----------------------------------------------------------------------------------------
+# --- a kind of degradation ------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("clock")
@@ -275,7 +275,7 @@ def test_threads_lose_no_count() -> None:
     assert sink.told == 2_000
 
 
-# --- the circuit breaker ------------------------------------------------------------------------------------------
+# --- the circuit breaker --------------------------------------------------------------------------
 
 
 def try_once(breaker: Breaker, *, works: bool) -> bool:
@@ -367,7 +367,7 @@ def test_an_outage_begins_anew_in_a_forked_process() -> None:
     )
 
 
-# --- handlers and filters that raise ------------------------------------------------------------------------------
+# --- handlers and filters that raise --------------------------------------------------------------
 
 
 class raising:  # noqa: N801
@@ -476,7 +476,7 @@ def test_an_interrupt_in_a_handler_still_interrupts() -> None:
         get_logger("qtmiddleware").warning("anything")
 
 
-# --- what a record says for programs --------------------------------------------------------------------------------
+# --- what a record says for programs --------------------------------------------------------------
 
 
 def about(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:

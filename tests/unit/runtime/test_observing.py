@@ -167,7 +167,7 @@ def test_transformations_alone_are_told() -> None:
     assert len({it.id for it in observer.ended}) == 6
 
 
-# --- what does not go well ----------------------------------------------------------------------------------------
+# --- what does not go well ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -273,7 +273,7 @@ def test_an_interrupt_in_the_original_search_ends_all() -> None:
     assert {it.kind for it in observer.ended} == {"retrieval", "search", "model"}
 
 
-# --- answers --------------------------------------------------------------------------------------------------------
+# --- answers --------------------------------------------------------------------------------------
 
 ANSWER = {"answer": {"timeoutMs": 60_000}}
 CITED = "Jaco is healthy [1]."
@@ -408,12 +408,13 @@ def test_sub_answers_are_part_of_the_answer() -> None:
     ]
     retrievals = {it.id for it in below if it.kind == "retrieval"}
     searches = [it for it in observer.ended if it.kind == "search"]
-    # The whole retrieval searches for the question and both parts, whose own retrievals begin with what it found.
+    # The whole retrieval searches for the question and both parts, whose own retrievals begin with
+    # what it found.
     assert len(searches) == 3
     assert {it.parent.id for it in searches if it.parent} == {min(retrievals)}
 
 
-# --- the observer itself ----------------------------------------------------------------------------------------------
+# --- the observer itself --------------------------------------------------------------------------
 
 
 class Broken:

@@ -13,7 +13,8 @@ from qtmiddleware.types import Transformation
 QUERY = "What is Nike's strategy?"
 NOTHING: dict[str, object] = {}
 
-# Transformation, reply, and what is searched because of it; one word where the reply is refused with that reason.
+# Transformation, reply, and what is searched because of it; one word where the reply is refused
+# with that reason.
 REPLIES: list[tuple[str, str, dict[str, object] | str]] = [
     ("rewrite", '{"rewrite": "a b c"}', {"rewrite": "a b c"}),
     ("rewrite", '```json\n{"rewrite": "a b c"}\n```', {"rewrite": "a b c"}),

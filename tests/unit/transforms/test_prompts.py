@@ -178,7 +178,8 @@ def test_a_prompt_prints_nothing_of_the_query() -> None:
     assert "secret" not in repr(prompt("rewrite", "secret", (Message("user", "secret"),)))
 
 
-# A changed instruction under an old version would be answered from caches that were filled with another.
+# A changed instruction under an old version would be answered from caches that were filled with
+# another.
 GOLDEN = {
     "standalone/2": "f69fdbe3ed88",
     "standalone/2 in conversation": "1d564cf5108e",

@@ -259,7 +259,7 @@ def test_a_function_of_vectors_without_an_embedding_is_refused() -> None:
         qtm.QueryMiddleware().wrap(Nearest().plain)
 
 
-# --- responses only the caller knows ------------------------------------------------------------------------------
+# --- responses only the caller knows --------------------------------------------------------------
 
 
 class Page:
@@ -313,7 +313,7 @@ def test_an_own_response_that_cannot_be_read_comes_back_as_it_is(way: Way) -> No
     assert reasons(retrieval) == [("response", "unreadable")]
 
 
-# --- a set-up that nothing can be improved with -------------------------------------------------------------------
+# --- a set-up that nothing can be improved with ---------------------------------------------------
 
 TEXTLESS: Final = {
     "ids": (["a-17", "b-18"], "ids without texts"),
@@ -416,7 +416,7 @@ def test_a_text_in_front_of_a_score_is_read_as_a_text() -> None:
     assert (best.id, best.text) == (None, "Jaco has no health concerns")
 
 
-# --- asking the model alone ---------------------------------------------------------------------------------------
+# --- asking the model alone -----------------------------------------------------------------------
 
 
 def test_a_world_of_the_model_alone_searches_and_embeds_nothing() -> None:

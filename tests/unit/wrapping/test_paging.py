@@ -68,7 +68,7 @@ class Calls:
         return self.search(query, limit, offset)
 
 
-# --- what is a page ------------------------------------------------------------------------------------------------
+# --- what is a page -------------------------------------------------------------------------------
 
 
 def make_function(name: str, annotation: Any = None, default: Any = None) -> Callable[..., Any]:
@@ -350,7 +350,7 @@ def test_an_argument_that_cannot_be_looked_at_costs_nothing() -> None:
     assert len(found.matches) == 4
 
 
-# --- what comes of it ----------------------------------------------------------------------------------------------
+# --- what comes of it -----------------------------------------------------------------------------
 
 
 def turn_pages(
@@ -489,7 +489,7 @@ def test_an_answer_has_no_pages() -> None:
     assert answer.status == "full"
 
 
-# --- what is said of it --------------------------------------------------------------------------------------------
+# --- what is said of it ---------------------------------------------------------------------------
 
 
 DETAIL: Final = (

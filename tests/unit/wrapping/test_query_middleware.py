@@ -34,7 +34,7 @@ def plain(query: str, top_k: int = 4) -> Any:
     return search(query, top_k)
 
 
-# --- configuration ------------------------------------------------------------------------------------------------
+# --- configuration --------------------------------------------------------------------------------
 
 
 def test_a_file_configures_a_middleware(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_an_override_of_the_transformation_holds_for_transform_and_preprocess() 
     assert qm.preprocess(QUERY) == qtm.preprocess(QUERY) == "jaco health concerns"
 
 
-# --- clients ------------------------------------------------------------------------------------------------------
+# --- clients --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ async def test_a_client_that_was_given_stays_open() -> None:
         assert not client.is_closed()
 
 
-# --- transform ----------------------------------------------------------------------------------------------------
+# --- transform ------------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=["transform", "atransform"])

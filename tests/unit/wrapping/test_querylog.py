@@ -97,7 +97,7 @@ def strings(value: Any) -> Iterator[str]:
             yield from strings(entry)
 
 
-# --- what a record holds ------------------------------------------------------------------------------------------
+# --- what a record holds --------------------------------------------------------------------------
 
 
 def test_a_record_links_the_query_with_every_step_of_its_retrieval() -> None:
@@ -221,14 +221,15 @@ def test_a_passage_without_id_or_score_is_recorded_without() -> None:
     assert entry["retrieval_steps"]["searches"][0]["found"] == [row]
 
 
-# --- what it does not hold ----------------------------------------------------------------------------------------
+# --- what it does not hold ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "stem", ["1", "doc-7\0secret passage", "\0secret passage"], ids=["id", "document_id", "no_id"]
 )
 def test_no_passage_text_is_ever_recorded(stem: str) -> None:
-    # A key holds the passage's text where there is no id, and after the id where that names a whole document.
+    # A key holds the passage's text where there is no id, and after the id where that names a whole
+    # document.
     entry = build_record(retrieval(text="secret passage", keys=(("ns", stem),), scores=(0.5,)))
     assert not any("secret passage" in it for it in strings(entry))
 
@@ -365,7 +366,7 @@ def test_a_log_is_printed_without_what_it_redacts_with(path: Path) -> None:
     assert repr(QueryLog(path, redact=secret_out)) == f"QueryLog({str(path)!r}, query_text=True)"
 
 
-# --- odd values ---------------------------------------------------------------------------------------------------
+# --- odd values -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -405,7 +406,7 @@ def test_a_lone_surrogate_is_no_reason_to_fail(query_text: bool, path: Path) -> 
     assert len(log_lines(path)) == 1
 
 
-# --- the file -----------------------------------------------------------------------------------------------------
+# --- the file -------------------------------------------------------------------------------------
 
 
 def test_the_file_is_its_owners_alone(path: Path) -> None:

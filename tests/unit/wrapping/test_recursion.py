@@ -137,7 +137,8 @@ def test_two_functions_that_search_through_each_other_come_to_an_end() -> None:
         return one(f"{query}+", top_k) if query.count("+") < DEPTH else rows()
 
     one(QUERY)
-    # Each is improved once on the way down: 2 searches of the one, in each 2 of the other, all else is plain.
+    # Each is improved once on the way down: 2 searches of the one, in each 2 of the other, all else
+    # is plain.
     assert len(asked) <= 2 + 2 * 2 * (DEPTH + 1)
 
 

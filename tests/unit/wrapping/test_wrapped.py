@@ -38,7 +38,7 @@ from tests.support.waiting import timeout_when
 visible: ContextVar[str] = ContextVar("visible", default="unset")
 
 
-# --- the fields of a retrieval ------------------------------------------------------------------------------------
+# --- the fields of a retrieval --------------------------------------------------------------------
 
 
 @every_way
@@ -171,7 +171,7 @@ def test_texts_are_logged_at_debug_alone(way: Way, caplog: pytest.LogCaptureFixt
     assert "Jaco" in caplog.text
 
 
-# --- nothing is changed -------------------------------------------------------------------------------------------
+# --- nothing is changed ---------------------------------------------------------------------------
 
 
 @every_way
@@ -236,7 +236,7 @@ def test_off_can_be_on_for_a_block() -> None:
     assert searched.calls == [(QUERY, WIDE), (QUERY, 4)]
 
 
-# --- history ------------------------------------------------------------------------------------------------------
+# --- history --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", [list, tuple, iter])
@@ -258,7 +258,7 @@ def test_a_function_with_a_history_of_its_own_gets_it_too(kind: Any) -> None:
     assert len(model.prompts[0].history) == 2
 
 
-# --- threads, tasks and loops -------------------------------------------------------------------------------------
+# --- threads, tasks and loops ---------------------------------------------------------------------
 
 
 def test_the_plain_call_works_inside_a_running_loop() -> None:
@@ -339,7 +339,7 @@ def test_context_variables_of_the_caller_are_seen_in_every_search(way: Way) -> N
     assert seen == ["request 7"] * 6
 
 
-# --- several queries ----------------------------------------------------------------------------------------------
+# --- several queries ------------------------------------------------------------------------------
 
 
 def retrieve_many(wrapped: Any, is_async: bool, *args: Any, **kwargs: Any) -> list[qtm.Retrieval]:

@@ -72,11 +72,18 @@ class Tariff:
         )
         lacking = ""
         if budget.max_tokens is not None and tokens > budget.max_tokens:
-            lacking = f"budget.maxTokens allows {budget.max_tokens:,} tokens; with the next batch the total may be {tokens:,}"
+            lacking = (
+                f"budget.maxTokens allows {budget.max_tokens:,} tokens; with the next batch the"
+                f" total may be {tokens:,}"
+            )
         elif budget.max_usd is not None and usd > budget.max_usd:
-            lacking = f"budget.maxUsd allows {budget.max_usd:g} US dollars; with the next batch the total may be {usd:.2f}"
+            lacking = (
+                f"budget.maxUsd allows {budget.max_usd:g} US dollars; with the next batch the total"
+                f" may be {usd:.2f}"
+            )
         if lacking:
             raise ModelError(
                 "over_budget",
-                f"{lacking}; raise the limit, or lower llm.maxTokens, the length assumed for each reply",
+                f"{lacking}; raise the limit, or lower llm.maxTokens, the length assumed for each"
+                " reply",
             )

@@ -36,9 +36,10 @@ class Refused(Exception):
 class BatchModel:
     """The model of *settings* at *address*, answered out of *state*. Raises `ModelError`.
 
-    Requests are built, stepped down and their replies read as `OpenAIModel` does it, which this only gives another
-    client. A prompt without a reply raises ``unrecorded``, and its request is noted for `take_requests`. It is to be
-    asked one question after the other, since what depends on a reply that is missing is not noted.
+    Requests are built, stepped down and their replies read as `OpenAIModel` does it, which this
+    only gives another client. A prompt without a reply raises ``unrecorded``, and its request is
+    noted for `take_requests`. It is to be asked one question after the other, since what depends on
+    a reply that is missing is not noted.
     """
 
     can_async = True
@@ -65,8 +66,8 @@ class BatchModel:
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """The reply to *prompt* that a batch brought; raises `ModelError`."""
         try:
-            # Each by its own: what one prompt teaches of the service must not change the requests of the others, which
-            # are found again by their bodies.
+            # Each by its own: what one prompt teaches of the service must not change the requests
+            # of the others, which are found again by their bodies.
             return self._make().complete(prompt, deadline)
         except Unsent as unsent:
             self._missing.append((prompt.mode, unsent.request))
@@ -79,7 +80,8 @@ class BatchModel:
     def take_requests(self) -> list[Mapping[str, Any]]:
         """The requests that the last question still lacks a reply to; empty where it was answered."""
         missing, self._missing = self._missing, []
-        # In a conversation all other prompts may be made of the standalone question, which is asked for first.
+        # In a conversation all other prompts may be made of the standalone question, which is asked
+        # for first.
         first = [request for mode, request in missing if mode == STANDALONE]
         return first or [request for _, request in missing]
 

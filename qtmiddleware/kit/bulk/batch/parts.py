@@ -16,7 +16,8 @@ MOST_BYTES: Final = 200_000_000
 """Largest file of a batch, from the same place: 200 MB."""
 
 
-# What is wrong with the request itself. All else, as a key or a model that is not allowed, somebody may mend.
+# What is wrong with the request itself. All else, as a key or a model that is not allowed, somebody
+# may mend.
 _REFUSED: Final = frozenset({400, 413, 415, 422})
 
 
@@ -104,7 +105,8 @@ def split(lines: Iterable[Line], limits: Limits) -> Iterator[tuple[int, Line]]:
         length = len(line[1])
         if length > limits.size:
             raise ConfigError(
-                f"a request must be at most {limits.size:,} bytes for a batch, not {length:,}; shorten the question"
+                f"a request must be at most {limits.size:,} bytes for a batch, not {length:,};"
+                " shorten the question"
             )
         if count == limits.requests or size + length > limits.size:
             number, count, size = number + 1, 0, 0

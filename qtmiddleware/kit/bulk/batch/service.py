@@ -42,8 +42,8 @@ _NO_API: Final = frozenset({404, 405, 501})
 class BatchService:
     """The files and batches at ``llm.baseUrl`` of *settings*, or those of a *client*, an ``openai.OpenAI``.
 
-    Calls that are safe to repeat are repeated where the service is busy or down. Raises `ModelError`, and `ConfigError`
-    for a *client* that has no batches.
+    Calls that are safe to repeat are repeated where the service is busy or down. Raises
+    `ModelError`, and `ConfigError` for a *client* that has no batches.
     """
 
     def __init__(self, settings: Settings, client: Any = None) -> None:
@@ -51,8 +51,8 @@ class BatchService:
             is_async_client(client) or not is_vendor_client(client, "chat.completions")
         ):
             raise ConfigError(
-                f"{type(client).__name__} cannot be used with --batch; use an openai.OpenAI client, or no client "
-                "and OPENAI_API_KEY",
+                f"{type(client).__name__} cannot be used with --batch; use an openai.OpenAI client,"
+                " or no client and OPENAI_API_KEY",
                 path="client",
             )
         self._clients = Clients(client, settings.llm.base_url)
@@ -133,7 +133,8 @@ class BatchService:
     def read_lines(self, file: str, *, lines: int, size: int) -> Iterator[bytes]:
         """The lines of *file*, as they come; raises where it breaks off, but for a last line without an end.
 
-        Raises `ModelError` (``too_long``) after so many *lines*, or *size* bytes: a file need not have an end.
+        Raises `ModelError` (``too_long``) after so many *lines*, or *size* bytes: a file need not
+        have an end.
         """
         with (
             self._explained("/files", of=file),

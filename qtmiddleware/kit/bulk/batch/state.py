@@ -25,8 +25,9 @@ from qtmiddleware.kit.stores.sqlite.files import (
 from qtmiddleware.providers.llms.openai.replies import count_tokens
 from qtmiddleware.runtime.budget import MOST_TOKENS
 
-# A request's "id" is a hash of its body. It is on its way while its part is not settled, and open where there is no
-# reply to it and it is not on its way. "batch" is what the service last said of a part, as JSON.
+# A request's "id" is a hash of its body. It is on its way while its part is not settled, and open
+# where there is no reply to it and it is not on its way. "batch" is what the service last said of a
+# part, as JSON.
 STATE_FILE: Final = FileKind(
     application_id=0x71746D70,  # "qtmp" in ASCII
     version=1,
@@ -40,8 +41,14 @@ STATE_FILE: Final = FileKind(
             batch TEXT,
             settled INTEGER NOT NULL DEFAULT 0
         )""",
-        "CREATE TABLE requests (id TEXT PRIMARY KEY, part INTEGER NOT NULL REFERENCES parts) WITHOUT ROWID",
-        "CREATE TABLE replies (id TEXT PRIMARY KEY, status INTEGER NOT NULL, body TEXT NOT NULL) WITHOUT ROWID",
+        (
+            "CREATE TABLE requests (id TEXT PRIMARY KEY, part INTEGER NOT NULL REFERENCES parts)"
+            " WITHOUT ROWID"
+        ),
+        (
+            "CREATE TABLE replies (id TEXT PRIMARY KEY, status INTEGER NOT NULL, body TEXT NOT"
+            " NULL) WITHOUT ROWID"
+        ),
     ),
     subject="{path}, the record of the batches,",
     busy="another command is working with these batches; wait until it ends",
@@ -64,8 +71,8 @@ ENDED: Final = frozenset({"completed", "failed", "expired", "cancelled"})
 class Part:
     """One batch: its *number*, how many requests and bytes it has, and what the service last said of it (*batch*).
 
-    *file* is the id of its uploaded file, ``None`` before that was seen to end; *batch* is empty before there was one.
-    A *settled* part has ended, and what it brought is here.
+    *file* is the id of its uploaded file, ``None`` before that was seen to end; *batch* is empty
+    before there was one. A *settled* part has ended, and what it brought is here.
     """
 
     number: int

@@ -39,7 +39,8 @@ from qtmiddleware.wrapping.transform_stream import Transformed
 T = TypeVar("T")
 
 _NO_HURRY_MS: Final = 600_000
-# What was answered is paid for: it is neither late nor beyond a budget, whatever a question that waits may be.
+# What was answered is paid for: it is neither late nor beyond a budget, whatever a question that
+# waits may be.
 REPLAYED: Final = {
     "limits": {"llmTimeoutMs": _NO_HURRY_MS, "deadlineMs": _NO_HURRY_MS},
     "budget": {"maxLlmCallsPerMinute": None, "maxTokens": None, "maxUsd": None},
@@ -60,8 +61,8 @@ class _NoPace(Pace):
 class FilePass:
     """Puts every question of *source* that *journal* lacks to a model, and writes what is made of those answered.
 
-    Replies are recorded in the file *recording*. *share* is what of the price one by one they cost, ``None`` where that
-    is not known. *report* counts what is done.
+    Replies are recorded in the file *recording*. *share* is what of the price one by one they cost,
+    ``None`` where that is not known. *report* counts what is done.
     """
 
     source: Path
@@ -125,10 +126,11 @@ def open_file_work(
 ) -> Iterator[tuple[BatchWork, BulkReport]]:
     """Yield the work of transforming *source* into *out* by batches, and the report of what it has done.
 
-    Beside *out* lie ``<out>.batch``, which keeps what was sent and came back, and ``<out>.recording.jsonl``, from which
-    everything that takes recordings replays the replies. Raises as `transform_file` does: a config, prompt or question
-    that has changed since the first submit is told, and so is another command at work; questions may be added at the
-    end of *source*. *client* is an ``openai.OpenAI``.
+    Beside *out* lie ``<out>.batch``, which keeps what was sent and came back, and
+    ``<out>.recording.jsonl``, from which everything that takes recordings replays the replies.
+    Raises as `transform_file` does: a config, prompt or question that has changed since the first
+    submit is told, and so is another command at work; questions may be added at the end of
+    *source*. *client* is an ``openai.OpenAI``.
     """
     if source == STDIN:
         raise ConfigError(
@@ -164,7 +166,10 @@ def _check_unchanged(
         if _digest(file, size) != kept:
             changes.append(f"the questions in {source}")
         if changes:
-            what = f"the batches of {state.path} were made with other inputs; changed: {', '.join(changes)}"
+            what = (
+                f"the batches of {state.path} were made with other inputs; changed:"
+                f" {', '.join(changes)}"
+            )
             advice = "undo the change, name another --out, or run --batch submit with --overwrite"
             raise ConfigError(f"{what}; {advice}", path="--out")
     else:

@@ -45,9 +45,10 @@ SPARE_BYTES: Final = 64 << 20
 class Tally:
     """What came with the files of batches, and what did not.
 
-    *failures* are requests by what became of them (``batch_expired``, ``HTTP 400``), *refused* how many of these would
-    be refused again. *broken* names lines that are none, *repeated* and *unknown* count replies that came twice or that
-    nobody asked for, and *short* names files with fewer lines than the service counts.
+    *failures* are requests by what became of them (``batch_expired``, ``HTTP 400``), *refused* how
+    many of these would be refused again. *broken* names lines that are none, *repeated* and
+    *unknown* count replies that came twice or that nobody asked for, and *short* names files with
+    fewer lines than the service counts.
     """
 
     replies: int = 0
@@ -75,9 +76,9 @@ class Tally:
 class BatchStatus:
     """Where the work stands: its *parts*, the questions *answered* this time and still *open*, and their requests.
 
-    *underway* requests are with the service, *missing* ones with nobody: they are sent by the next submit. *sent* are
-    the parts this command sent, and *tally* is what it fetched. *spent* is what the replies so far cost, *expected*
-    what those under way may cost at most.
+    *underway* requests are with the service, *missing* ones with nobody: they are sent by the next
+    submit. *sent* are the parts this command sent, and *tally* is what it fetched. *spent* is what
+    the replies so far cost, *expected* what those under way may cost at most.
     """
 
     parts: tuple[Part, ...]
@@ -105,8 +106,9 @@ class BatchStatus:
 class BatchWork:
     """What *ask* needs of the model of *settings*, asked by batches at *service* and kept in *state*.
 
-    Every step is written down before the next one, so that a killed command is taken up by the same one: what was
-    sent is found again, and nothing is sent twice. Raises `ModelError`, `StoreError`, `ConfigError` and `OSError`.
+    Every step is written down before the next one, so that a killed command is taken up by the same
+    one: what was sent is found again, and nothing is sent twice. Raises `ModelError`, `StoreError`,
+    `ConfigError` and `OSError`.
     """
 
     def __init__(
@@ -131,7 +133,8 @@ class BatchWork:
     def submit(self, most_tokens: int | None = None) -> BatchStatus:
         """Send what no batch has answered and none is about to; returns where the work stands then.
 
-        With *most_tokens* no more than about so many are queued at once; the rest is sent by a later submit.
+        With *most_tokens* no more than about so many are queued at once; the rest is sent by a
+        later submit.
         """
         begun = [part for part in self._state.parts() if not part.batch and not part.settled]
         sent = [part for part in map(self._resume, begun) if part is not None]
@@ -222,7 +225,8 @@ class BatchWork:
     def _sum_up(self, parts: Sequence[Part]) -> Cost:
         return self._tariff.sum_up(parts, self._state.sum_usage())
 
-    # --- from the questions to the service ----------------------------------------------------------------------------
+    # --- from the questions to the service
+    # ----------------------------------------------------------------------------
 
     def _requests(self) -> Iterator[Sequence[Mapping[str, Any]]]:
         """What each question that cannot be answered yet still lacks."""
@@ -289,7 +293,8 @@ class BatchWork:
     def _name(self, part: Part) -> str:
         return f"qtm-{self._state.run}-{part.number}.jsonl"
 
-    # --- from the service to the questions ----------------------------------------------------------------------------
+    # --- from the service to the questions
+    # ----------------------------------------------------------------------------
 
     def _fetch(self, part: Part, tally: Tally) -> None:
         """Keep what the files of *part* hold."""

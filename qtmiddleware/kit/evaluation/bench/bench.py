@@ -69,8 +69,8 @@ BATCH: Final = 64
 """Passages that are embedded and stored at a time."""
 _CACHE_FILE: Final = "cache.sqlite"
 _NO_MODEL_ASKED: Final = (
-    "No language model was called: there are no recorded replies, and neither OPENAI_API_KEY nor QTM_LLM_BASE_URL"
-    " is set."
+    "No language model was called: there are no recorded replies, and neither OPENAI_API_KEY nor"
+    " QTM_LLM_BASE_URL is set."
 )
 
 
@@ -98,7 +98,8 @@ class Bench:
     def system(self, settings: Mapping[str, Any], top_k: int = TOP_K) -> System:
         """Return the system of *settings*, to be measured one question at a time.
 
-        Vectors and replies that were kept take no time now; what they took at first is part of the time added.
+        Vectors and replies that were kept take no time now; what they took at first is part of the
+        time added.
         """
         wrapped = self.wrap(settings)
 
@@ -172,9 +173,10 @@ def open_index(
 ) -> SQLiteStore:
     """Open the index of *data* in *folder*, built where it is not there or was not finished.
 
-    Its file is named by a hash of the passages and the embedding model, and nothing else is ever written to it: with
-    as many passages as *data* has it is complete. Two processes may build it at once. *engine* embeds what is to be
-    embedded for a `CachedEmbedder`, where its model runs on these machines; this process does by default.
+    Its file is named by a hash of the passages and the embedding model, and nothing else is ever
+    written to it: with as many passages as *data* has it is complete. Two processes may build it at
+    once. *engine* embeds what is to be embedded for a `CachedEmbedder`, where its model runs on
+    these machines; this process does by default.
     """
     passages = replace(data, questions=(), qrels={}).data_hash
     name = hashlib.sha256(
@@ -199,10 +201,11 @@ def open_index(
 class OpenedBench:
     """A bench, the *data* it is to be measured on, and sentences (*notes*) that a reader of the figures must know.
 
-    *bench* is an index and what embeds for it, or a function of the user's own. *has_model* says whether a model can be
-    asked, or its recorded replies can be replayed. *recorded* are the names of the fields a recording holds, ``None``
-    where there is none. *model* is the bench's, without what records its replies; ``None`` for a function that asks its
-    own. *counts_model_time* is false where replies are replayed as if they had taken no time.
+    *bench* is an index and what embeds for it, or a function of the user's own. *has_model* says
+    whether a model can be asked, or its recorded replies can be replayed. *recorded* are the names
+    of the fields a recording holds, ``None`` where there is none. *model* is the bench's, without
+    what records its replies; ``None`` for a function that asks its own. *counts_model_time* is
+    false where replies are replayed as if they had taken no time.
     """
 
     bench: Bench | OwnFunction
@@ -240,9 +243,10 @@ class OpenedBench:
     ) -> Comparison:
         """Measure every one of the *systems* against the raw query, on all questions.
 
-        A live model is asked ahead, several questions at once, so that a question that is measured waits for no reply;
-        the time its reply took counts. Raises what `measure` raises, `ModelError` for a model that does not answer, and
-        `ConfigError` for a function of the user's own that never returned an id that is judged.
+        A live model is asked ahead, several questions at once, so that a question that is measured
+        waits for no reply; the time its reply took counts. Raises what `measure` raises,
+        `ModelError` for a model that does not answer, and `ConfigError` for a function of the
+        user's own that never returned an id that is judged.
         """
         if self.has_model and self.recorded is None and self.bench.model is not None:
             ask_ahead(
@@ -346,8 +350,9 @@ class _Replies:
 def open_bench(folder: str | Path | Dataset, options: BenchOptions) -> Iterator[OpenedBench]:
     """Yield the data set in *folder*, or one already loaded, with its index and a model, to be closed afterwards.
 
-    With a function of the user's own *folder* may be anything that `load_judged` reads. Raises `ConfigError` for a data
-    set or recording that cannot be read, `StoreError`, `EmbeddingError`, `EngineError` and `MissingExtra`.
+    With a function of the user's own *folder* may be anything that `load_judged` reads. Raises
+    `ConfigError` for a data set or recording that cannot be read, `StoreError`, `EmbeddingError`,
+    `EngineError` and `MissingExtra`.
     """
     with ExitStack() as stack:
         replies = _open_replies(_open_data(folder, options), options, stack)
@@ -419,7 +424,8 @@ def _draw_questions(data: Dataset, options: BenchOptions) -> tuple[Dataset, list
         data = data.sampled(count, seed=options.seed)
     if data.is_synthetic:
         notes.append(
-            "The questions are synthetic: a language model wrote them from the passages that answer them."
+            "The questions are synthetic: a language model wrote them from the passages that answer"
+            " them."
         )
     return data, notes
 
@@ -497,9 +503,10 @@ def ask_ahead(
 ) -> None:
     """Ask *model*, which keeps its replies, all that *systems* will ask it about *data*, *concurrency* at a time.
 
-    Left out are the questions of which a gate decides, since it decides by what was found before. Where this is
-    interrupted, every reply that had come is kept. Raises `ModelError` where none of the first questions is answered:
-    what would be measured then is the model's absence. Raises `WrapError` inside a running event loop.
+    Left out are the questions of which a gate decides, since it decides by what was found before.
+    Where this is interrupted, every reply that had come is kept. Raises `ModelError` where none of
+    the first questions is answered: what would be measured then is the model's absence. Raises
+    `WrapError` inside a running event loop.
     """
     with suppress(ImportError):
         # To load a client is no part of the time the first replies take.
@@ -541,8 +548,9 @@ async def _ask_all(
             if failures and all(failures):
                 raise ModelError(
                     failures[0],
-                    f"{model.name} replied to none of the first {len(failures)} questions ({failures[0]}); check the "
-                    "key, llm.baseUrl and the model's name, and see that the service is up",
+                    f"{model.name} replied to none of the first {len(failures)} questions"
+                    f" ({failures[0]}); check the key, llm.baseUrl and the model's name, and see"
+                    " that the service is up",
                 )
 
 
@@ -574,7 +582,10 @@ def _describe_recording(path: Path, model_ms: float, kept: int, whole: int) -> I
 def _describe_function(function: FunctionSource, own: OwnFunction) -> Iterator[str]:
     kept = own.memory
     if own.base.top_k_argument is None:
-        yield f"{function.name} has no parameter for the number of passages, so its own number is used."
+        yield (
+            f"{function.name} has no parameter for the number of passages, so its own number is"
+            " used."
+        )
     if isinstance(kept, KeptRuns) and len(kept):
         yield (
             f"Continuing an interrupted measurement: {len(kept):,} results are known. To start "
@@ -586,6 +597,6 @@ def _describe_model(model: LanguageModel, *, has_model: bool) -> str:
     if not has_model:
         return _NO_MODEL_ASKED
     return (
-        f"Replies of {model.name}. They are kept: one that is used again costs nothing more, and counts with the "
-        "tokens, money and time it took at first."
+        f"Replies of {model.name}. They are kept: one that is used again costs nothing more, and"
+        " counts with the tokens, money and time it took at first."
     )

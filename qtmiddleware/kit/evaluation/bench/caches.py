@@ -66,8 +66,9 @@ _log: Final = get_logger("qtmiddleware.bench")
 class CacheFile:
     """The SQLite file at *path*, made with its folders where there is none, readable by its owner alone.
 
-    Thread-safe; any number of processes may use it; open it after forking. Raises `StoreError`, which names the file,
-    where it cannot be used. A damaged file and the database of another program or version are left as they are.
+    Thread-safe; any number of processes may use it; open it after forking. Raises `StoreError`,
+    which names the file, where it cannot be used. A damaged file and the database of another
+    program or version are left as they are.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -134,8 +135,8 @@ class CacheFile:
     def _check(self) -> None:
         if read_mark(self._connection) != (APPLICATION_ID, VERSION):
             raise StoreError(
-                f"{self._path} is not a cache of this version of qtmiddleware; it was not changed: move it away, or "
-                "name another folder"
+                f"{self._path} is not a cache of this version of qtmiddleware; it was not changed:"
+                " move it away, or name another folder"
             )
         check_layout(self._connection, _SCHEMA)
 
@@ -143,8 +144,9 @@ class CacheFile:
 class CachedEmbedder:
     """Embeds with *inner*, and reads what it has embedded before from the file at *path*.
 
-    A vector is kept under the model's name, its dimension and the sha256 of the text, which itself is not kept.
-    Thread-safe, also between processes. Raises what *inner* raises, and `StoreError` where the file cannot be used.
+    A vector is kept under the model's name, its dimension and the sha256 of the text, which itself
+    is not kept. Thread-safe, also between processes. Raises what *inner* raises, and `StoreError`
+    where the file cannot be used.
     """
 
     def __init__(self, inner: Embedder, path: str | Path) -> None:
@@ -186,9 +188,11 @@ class CachedEmbedder:
     ) -> None:
         """Have *engine* embed what the file does not hold of the texts of *pages*, so that `embed` finds it there.
 
-        Each text once, with those of its page. What asks a service, or is the user's own, is left to `embed`.
-        *progress* gets how many of how many texts are kept. Raises `EmbeddingError` where the vectors are not what was
-        promised, `EngineError`, and `StoreError` where the file cannot be used.
+        Each text once, with those of its page. What asks a service, or is the user's own, is left
+        to `embed`.
+        *progress* gets how many of how many texts are kept. Raises `EmbeddingError` where the
+        vectors are not what was promised, `EngineError`, and `StoreError` where the file cannot be
+        used.
         """
         if not can_be_sent(self._inner):
             return
@@ -288,13 +292,14 @@ def _unpack(packed: object, dimension: int) -> list[float] | None:
 class CachedModel:
     """Asks *inner*, and answers what it has answered before from the file at *path*.
 
-    A reply is kept with its tokens, its cost and the seconds it took, and counts for as much when it is replayed, so
-    that a question costs what it would without the cache. It is kept under the sha256 of all that decides it: the
-    model's name, the prompt and *options*, which says how and where the model is asked. The prompt itself is not kept.
+    A reply is kept with its tokens, its cost and the seconds it took, and counts for as much when
+    it is replayed, so that a question costs what it would without the cache. It is kept under the
+    sha256 of all that decides it: the model's name, the prompt and *options*, which says how and
+    where the model is asked. The prompt itself is not kept.
 
-    Failures and truncated replies are never kept. Where the file cannot be read or written, which is logged, the model
-    is asked as if there were no cache. Thread-safe, also between event loops and processes. Raises `StoreError` for a
-    file that is no cache.
+    Failures and truncated replies are never kept. Where the file cannot be read or written, which
+    is logged, the model is asked as if there were no cache. Thread-safe, also between event loops
+    and processes. Raises `StoreError` for a file that is no cache.
     """
 
     def __init__(self, inner: LanguageModel, path: str | Path, *, options: str = "") -> None:

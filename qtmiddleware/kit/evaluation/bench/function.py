@@ -69,10 +69,10 @@ def open_function(
 ) -> Iterator[OwnFunction]:
     """Yield the function of *source*, to be measured on *data*, with the replies of *model*.
 
-    *settings* say how its results are read and what a search costs. Finished runs are kept in the folder *cache* until
-    the end of the block; if that is not reached, the next such measurement takes them up. Raises `WrapError` for a
-    function that cannot be wrapped, or an asynchronous one inside a running event loop, and `StoreError` if *cache*
-    cannot be used.
+    *settings* say how its results are read and what a search costs. Finished runs are kept in the
+    folder *cache* until the end of the block; if that is not reached, the next such measurement
+    takes them up. Raises `WrapError` for a function that cannot be wrapped, or an asynchronous one
+    inside a running event loop, and `StoreError` if *cache* cannot be used.
     """
     with ExitStack() as stack:
         base: Any = source.fn
@@ -89,7 +89,8 @@ def open_function(
         try:
             yield own
         except ConfigError:
-            # The settings or the judgements must change first, so no later run can use what was kept.
+            # The settings or the judgements must change first, so no later run can use what was
+            # kept.
             memory.finish()
             raise
         memory.finish()

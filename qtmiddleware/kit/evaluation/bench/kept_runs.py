@@ -1,7 +1,7 @@
 """What a measurement of one's own function has found so far, on disk until it is complete.
 
-An index may change between two measurements, so nothing is kept beyond the end of one. Only one that was interrupted
-leaves its file, and the same measurement takes it up.
+An index may change between two measurements, so nothing is kept beyond the end of one. Only one
+that was interrupted leaves its file, and the same measurement takes it up.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _PARTS: Final = ("ids", "variants")
 class KeptRuns:
     """The finished runs of one measurement, in a file of *folder* that is named by what *identity* says it measures.
 
-    The file is readable by its owner alone, as it holds what was searched. A damaged line is left out, so that its
-    question is asked again. Raises `StoreError` if the folder cannot be used.
+    The file is readable by its owner alone, as it holds what was searched. A damaged line is left
+    out, so that its question is asked again. Raises `StoreError` if the folder cannot be used.
     """
 
     def __init__(self, folder: Path, identity: Iterable[Any]) -> None:

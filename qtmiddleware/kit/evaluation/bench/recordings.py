@@ -30,12 +30,13 @@ def select_recorded(data: Dataset, path: Path) -> tuple[RecordedModel, Dataset, 
     Raises `ConfigError` where it cannot be read or is one of other questions.
     """
     foreign = ConfigError(
-        f"none of the {len(data.questions)} questions of {data.name} is in the recording {path}; name the recording "
-        "of this data set",
+        f"none of the {len(data.questions)} questions of {data.name} is in the recording {path};"
+        " name the recording of this data set",
         path="recordings",
     )
     lines = list(read_lines(path))
-    # Another question of equal text is not the one that was recorded, where the recording says which one was.
+    # Another question of equal text is not the one that was recorded, where the recording says
+    # which one was.
     named = {str(line.get("_id")) for line in lines} & {question.id for question in data.questions}
     data = data.only(named) if named else data
     try:
@@ -81,9 +82,9 @@ def _ask_everything(question: Question) -> Prompt:
 class EstimatedModel:
     """Passes on the replies of *inner*, as if the well-known model called *name* had given them.
 
-    What a reply does not say is estimated: its tokens by the length of the texts, its cost in US dollars by the prices
-    of *name* (``None`` where they are not known), and the *seconds* it took. A reply that counted its tokens keeps them
-    and its cost.
+    What a reply does not say is estimated: its tokens by the length of the texts, its cost in US
+    dollars by the prices of *name* (``None`` where they are not known), and the *seconds* it took.
+    A reply that counted its tokens keeps them and its cost.
     """
 
     def __init__(

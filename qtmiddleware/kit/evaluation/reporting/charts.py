@@ -98,8 +98,8 @@ def make_axis(
 ) -> Axis:
     """An axis from *start* to *end* that holds all *numbers* between round ones, about *count* of them.
 
-    With *zero* it holds 0 as well. Numbers that are equal get room on both sides, but none above *most*, which is a
-    round one; those not finite are left out.
+    With *zero* it holds 0 as well. Numbers that are equal get room on both sides, but none above
+    *most*, which is a round one; those not finite are left out.
     """
     finite = (min(max(number, -_LARGEST), _LARGEST) for number in numbers if isfinite(number))
     held = [number if abs(number) > _SMALLEST else 0.0 for number in finite] or [0.0]
@@ -230,7 +230,8 @@ class Mark:
 class Scatter:
     """The chart of quality against a cost, in pixels: *frontier* is the path of the best that a cost buys.
 
-    *name* and *unit* are the cost's; *unknown* are the names of the systems whose cost is not known.
+    *name* and *unit* are the cost's; *unknown* are the names of the systems whose cost is not
+    known.
     """
 
     name: str
@@ -344,7 +345,8 @@ def find_frontier(costs: Sequence[float], qualities: Sequence[float]) -> list[in
 def mark_points(points: Iterable[Point]) -> tuple[Mark, ...]:
     """The marks of all *points*, the best first: each with its name beside it, or with its number where none fits.
 
-    Names are placed greedily, those of the best systems first. Points that lie upon each other share a mark.
+    Names are placed greedily, those of the best systems first. Points that lie upon each other
+    share a mark.
     """
     dots = _join_marks([_make_mark([point], is_numbered=False) for point in points])
     numbered: list[Mark] = []

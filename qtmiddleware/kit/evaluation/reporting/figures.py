@@ -153,7 +153,8 @@ _DEEP: Final = DEEP[0]
 _READS: Final = "reads $/1k"
 GAIN: Final = Column(
     "gain [95%]",
-    f"{PRIMARY} in points (hundredths) above the baseline, with its 95% interval; {SIGNIFICANT} is more than chance",
+    f"{PRIMARY} in points (hundredths) above the baseline, with its 95% interval; {SIGNIFICANT} is"
+    " more than chance",
     lambda score: score.difference.gain,
     format_points,
 )
@@ -276,8 +277,9 @@ def headings(comparison: Comparison, *, wide: bool = False) -> list[str]:
 def rows(comparison: Comparison, *, wide: bool = False) -> list[list[str]]:
     """A row for each system, in the order they were compared: its name, its figures, dashes for what is not known.
 
-    A gain is in points of nDCG@10 with its 95% interval; ``*`` marks one that is more than chance after Holm's
-    correction. R@100 is there where it was measured, and what searches cost where ``store.readPrice`` is set. With
+    A gain is in points of nDCG@10 with its 95% interval; ``*`` marks one that is more than chance
+    after Holm's correction. R@100 is there where it was measured, and what searches cost where
+    ``store.readPrice`` is set. With
     *wide* come MRR@10, P@5, MAP, the questions that were helped and the price of +0.01 too.
     """
     columns = choose_columns(comparison, wide=wide)

@@ -22,7 +22,8 @@ from qtmiddleware.preprocessing.text import shorten
 _WORST: Final = 5
 """How many of the questions that the best system hurt are shown."""
 _NAME_LENGTH, _TEXT_LENGTH, _NOTE_LENGTH = figures.NAME_LENGTH, 240, 400
-# An underscore within a word is no emphasis, and reads better as it is. An address would become a link of its own.
+# An underscore within a word is no emphasis, and reads better as it is. An address would become a
+# link of its own.
 _MARKUP: Final = re.compile(r"[\\`*\[\]|~#$]|(?<!\w)@|(?<![^\W_])_|_(?![^\W_])")
 _BLOCK_START: Final = re.compile(r"^(?:([-+=])|(\d+)([.)]))")
 _ADDRESS: Final = re.compile(r"(?i)(https?|ftp|mailto)(:)|(www)(\.)")
@@ -33,9 +34,9 @@ def markdown(
 ) -> str:
     """The comparison as GitHub's Markdown: headline, verdict, notes, figures, times of stages, and the worst questions.
 
-    The worst questions are those of the system that did best, with what was searched; *data* gives their words where
-    the systems did not tell them. A *decision* takes the place of the verdict. Texts of others are escaped, so that
-    none of them is markup.
+    The worst questions are those of the system that did best, with what was searched; *data* gives
+    their words where the systems did not tell them. A *decision* takes the place of the verdict.
+    Texts of others are escaped, so that none of them is markup.
     """
     count = comparison.questions
     passages = "" if comparison.passages is None else f", {comparison.passages:,} passages"
@@ -43,7 +44,10 @@ def markdown(
     parts = [
         f"# {escape_text(headline, 10 * _NOTE_LENGTH)}",
         *_write_rest(beside, decision),
-        f"## {escape_text(comparison.dataset, _NAME_LENGTH)}: {count:,} question{'' if count == 1 else 's'}{passages}",
+        (
+            f"## {escape_text(comparison.dataset, _NAME_LENGTH)}: {count:,}"
+            f" question{'' if count == 1 else 's'}{passages}"
+        ),
         *(
             f"> **Note:** {escape_text(note, _NOTE_LENGTH)}"
             for note in collect_notes(comparison, data)
@@ -119,7 +123,10 @@ def _write_worst(comparison: Comparison, data: Dataset | None, decision: Decisio
     if not hurt:
         return ""
     entries = "\n".join(_write_question(number, one) for number, one in enumerate(hurt, 1))
-    return f"### Questions that get worse most with {escape_text(best.name, _NAME_LENGTH)}\n\n{entries}"
+    return (
+        "### Questions that get worse most with"
+        f" {escape_text(best.name, _NAME_LENGTH)}\n\n{entries}"
+    )
 
 
 def _write_question(number: int, hurt: HurtQuestion) -> str:
@@ -141,8 +148,8 @@ def _write_question(number: int, hurt: HurtQuestion) -> str:
 def _write_method(comparison: Comparison) -> str:
     count = len(comparison.challengers)
     return (
-        f"Compared with {escape_text(comparison.baseline, _NAME_LENGTH)}: paired bootstrap interval and two-sided "
-        f"paired randomisation test, seed {comparison.seed}, corrected for {count} "
-        f"comparison{'' if count == 1 else 's'} after Holm."
-        f"{f' Data: sha256 {comparison.data_hash}.' if comparison.data_hash else ''}"
+        f"Compared with {escape_text(comparison.baseline, _NAME_LENGTH)}: paired bootstrap interval"
+        f" and two-sided paired randomisation test, seed {comparison.seed}, corrected for {count}"
+        f" comparison{'' if count == 1 else 's'} after"
+        f" Holm.{f' Data: sha256 {comparison.data_hash}.' if comparison.data_hash else ''}"
     )

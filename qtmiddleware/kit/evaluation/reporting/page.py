@@ -49,10 +49,10 @@ def page(
 ) -> str:
     """The whole comparison as one HTML page with everything in it: verdict, charts, tables, worst questions, method.
 
-    It has no script, loads nothing and forbids itself to. *data* gives it the words of questions and passages and marks
-    the relevant ones; without it, a question's words are known where a system told what it searched. A *decision* takes
-    the place of the verdict, and *judged* adds what a judge said of answers.
-    Raises `MissingExtra` without jinja2.
+    It has no script, loads nothing and forbids itself to. *data* gives it the words of questions
+    and passages and marks the relevant ones; without it, a question's words are known where a
+    system told what it searched. A *decision* takes the place of the verdict, and *judged* adds
+    what a judge said of answers. Raises `MissingExtra` without jinja2.
     """
     best = verdicts.find_foremost(comparison) if decision is None else comparison[decision.system]
     finder = verdicts.HurtFinder(comparison, data)

@@ -53,8 +53,8 @@ class RankedQuestion:
 def ranking_page(found: SideBySide) -> str:
     """What a judge made of the answers of *found*, as one page with everything in it: standings, figures, reasons.
 
-    It has no script, loads nothing and forbids itself to. Raises `ConfigError` where nothing was ranked, and
-    `MissingExtra` without jinja2.
+    It has no script, loads nothing and forbids itself to. Raises `ConfigError` where nothing was
+    ranked, and `MissingExtra` without jinja2.
     """
     ranked = found.ranked
     if ranked is None:

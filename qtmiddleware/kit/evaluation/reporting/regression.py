@@ -135,8 +135,8 @@ def _list_worst(change: Change) -> str:
 def _describe_method(gate: Gate) -> str:
     if gate.rule.bound is None:
         rule = (
-            "A system is worse if its mean fell, or more of its questions got worse than better, by "
-            "more than chance (randomisation test and sign test at 5 %, corrected after Holm)."
+            "A system is worse if its mean fell, or more of its questions got worse than better, by"
+            " more than chance (randomisation test and sign test at 5 %, corrected after Holm)."
         )
     else:
         allowed = _format_size(gate.rule.bound)

@@ -53,9 +53,13 @@ def write_shadow_verdict(report: ShadowReport) -> tuple[str, str]:
     changes = f"{changes[:1].upper()}{changes[1:]}"
     took, before = (figures.format_duration(plain[times]["median"]) for times in ("ms", "plainMs"))
     searches, calls = (figures.format_rate(plain[name]) for name in ("searches", "llmCalls"))
-    return headline, (
-        f"{changes}. Half of the questions would take {took} or less, instead of {before}. "
-        f"A question would take {searches} searches and {calls} model calls, {_format_price(plain)}."
+    return (
+        headline,
+        (
+            f"{changes}. Half of the questions would take {took} or less, instead of {before}. A"
+            f" question would take {searches} searches and {calls} model calls,"
+            f" {_format_price(plain)}."
+        ),
     )
 
 
@@ -71,8 +75,8 @@ def list_shares(report: ShadowReport) -> list[Share]:
 def shadow_page(report: ShadowReport, examples: Sequence[ShadowQuestion] = ()) -> str:
     """Return the whole *report* as one HTML page with both lists of each of the *examples*.
 
-    It has no script, loads nothing and forbids itself to. Raises `ConfigError` if no question was logged, and
-    `MissingExtra` without jinja2.
+    It has no script, loads nothing and forbids itself to. Raises `ConfigError` if no question was
+    logged, and `MissingExtra` without jinja2.
     """
     _require_questions(report)
     headline, lede = write_shadow_verdict(report)

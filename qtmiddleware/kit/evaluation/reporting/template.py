@@ -19,14 +19,17 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 _MINUS: Final = re.compile(r"(?<![\w-])-(?=[\d$]|$)")
-_POLICY: Final = "default-src 'none'; style-src 'sha256-{style}'; img-src data:; base-uri 'none'; form-action 'none'"
+_POLICY: Final = (
+    "default-src 'none'; style-src 'sha256-{style}'; img-src data:; base-uri 'none'; form-action"
+    " 'none'"
+)
 
 
 def render(name: str, *, style: str = "", **values: Any) -> str:
     """Return the page that the template called *name* makes of *values*; *style* is what it alone needs.
 
-    The page may load nothing and run nothing: its policy allows the one style it holds. Raises `MissingExtra` without
-    jinja2.
+    The page may load nothing and run nothing: its policy allows the one style it holds. Raises
+    `MissingExtra` without jinja2.
     """
     template, raw = load_template(name)
     style = read_file("house.css") + read_file("page.css") + style

@@ -35,8 +35,8 @@ _TURNS: Final = 4
 def verdict(comparison: Comparison, decision: Decision | None = None) -> str:
     """Which system beats the baseline by more than chance and at what price, or that none does, in plain sentences.
 
-    The first sentence is for people: for how many questions the right passage comes first. A *decision* takes the place
-    of the price.
+    The first sentence is for people: for how many questions the right passage comes first. A
+    *decision* takes the place of the price.
     """
     return " ".join(filter(None, write_verdict(comparison, decision)))
 
@@ -52,7 +52,10 @@ def write_verdict(comparison: Comparison, decision: Decision | None = None) -> t
         gains = f"{_format_size(best.difference.gain)} points of {PRIMARY} over {base} ({interval})"
         rest = f"{_describe_price(comparison, best)}{_describe_rival(comparison, best)}"
         return _describe_first(comparison, best), f"{_quote_name(best.name)} gains {gains}. {rest}"
-    first = f"the right passage first for {_count_questions(comparison, comparison[comparison.baseline])}"
+    first = (
+        "the right passage first for"
+        f" {_count_questions(comparison, comparison[comparison.baseline])}"
+    )
     if not comparison.challengers:
         return (
             f"{base} has {first}.",
@@ -73,7 +76,8 @@ def write_verdict(comparison: Comparison, decision: Decision | None = None) -> t
 class Decision:
     """What was decided on the figures, in place of a verdict: a report then speaks of this and not of the largest gain.
 
-    *system* is what is recommended or, where *is_recommended* is false, what was refused. *sentences* say why, and
+    *system* is what is recommended or, where *is_recommended* is false, what was refused.
+    *sentences* say why, and
     *beyond* which systems are beyond the budget. *config* is what is written, as JSON.
     """
 
@@ -130,22 +134,32 @@ def _write_decision(comparison: Comparison, decision: Decision) -> tuple[str, st
 
 
 def _count_questions(comparison: Comparison, score: SystemScore) -> str:
-    return f"{figures.count_first(score):,} of {comparison.questions:,} question{'' if comparison.questions == 1 else 's'}"
+    return (
+        f"{figures.count_first(score):,} of {comparison.questions:,}"
+        f" question{'' if comparison.questions == 1 else 's'}"
+    )
 
 
 def _describe_first(comparison: Comparison, score: SystemScore) -> str:
     """For how many questions the right passage comes first, and how many get worse.
 
-    If no more of them have it first, what is gained lies further down: how many get better stands before.
+    If no more of them have it first, what is gained lies further down: how many get better stands
+    before.
     """
     before, after = figures.count_first(comparison[comparison.baseline]), figures.count_first(score)
     helped, _, hurt = count_outcomes(score)
     total = f"{comparison.questions:,}"
     if after > before:
         worse = f"{hurt:,} of {total} {_get(hurt)} worse" if hurt else "none gets worse"
-        return f"The right passage comes first for {_count_questions(comparison, score)} instead of {before:,}; {worse}."
+        return (
+            f"The right passage comes first for {_count_questions(comparison, score)} instead of"
+            f" {before:,}; {worse}."
+        )
     none_or_hurt = f"{hurt:,}" if hurt else "none"
-    better = f"{helped:,} of {total} questions {_get(helped)} better and {none_or_hurt} {_get(hurt or 1)} worse"
+    better = (
+        f"{helped:,} of {total} questions {_get(helped)} better and {none_or_hurt}"
+        f" {_get(hurt or 1)} worse"
+    )
     instead = "as before" if after == before else f"instead of {before:,}"
     beside = ", " if after == before else " "
     return f"{better}; the right passage comes first for {after:,}{beside}{instead}."
@@ -170,10 +184,16 @@ def _describe_price(comparison: Comparison, best: SystemScore) -> str:
         if cost is None
         else f"for {figures.format_dollars(cost)} per 1,000 questions"
     )
-    text = f"It adds {adds} (median{beside}){makes} and calls the model {_format_calls(best)} times per question, {price}."
+    text = (
+        f"It adds {adds} (median{beside}){makes} and calls the model {_format_calls(best)} times"
+        f" per question, {price}."
+    )
     free = [score for score in comparison.challengers if not score.llm_calls]
     if sure := _find_best([score for score in free if _is_better(score)]):
-        return f"{text} Without a model, {_quote_name(sure.name)} gains {_format_size(sure.difference.gain)}."
+        return (
+            f"{text} Without a model, {_quote_name(sure.name)} gains"
+            f" {_format_size(sure.difference.gain)}."
+        )
     if (unsure := _find_best(free)) and unsure.difference.gain > TOLERANCE:
         gains = f"{_quote_name(unsure.name)} gains {figures.format_gain(unsure.difference)}"
         return f"{text} Without a model, {gains}, which may be chance."
@@ -183,7 +203,8 @@ def _describe_price(comparison: Comparison, best: SystemScore) -> str:
 def _describe_rival(comparison: Comparison, best: SystemScore) -> str:
     """The best of those that may be as good as the best and cost less; empty where there is none.
 
-    At most half as much, if there is one, as that is worth a change; else any that costs less, else the second best.
+    At most half as much, if there is one, as that is worth a change; else any that costs less, else
+    the second best.
     """
     others = [score for score in comparison.challengers if _is_better(score) and score is not best]
     others.sort(key=lambda score: (-score.difference.gain, _rank_cost(score)))
@@ -287,8 +308,8 @@ class FoundPassage:
 class HurtQuestion:
     """A question that lost against the baseline: *gain* below 0, from *before* to *after*, and why that may be.
 
-    *missed* are relevant passages that are not among the first ten of the system. All texts are cleaned and cut to
-    what a reader looks at.
+    *missed* are relevant passages that are not among the first ten of the system. All texts are
+    cleaned and cut to what a reader looks at.
     """
 
     id: str
@@ -352,9 +373,11 @@ class HurtFinder:
             FoundPassage(
                 rank,
                 figures.shorten_start(it, ID_LENGTH),
-                shorten(_join_title(self._passages[it]), _PASSAGE_LENGTH)
-                if it in self._passages
-                else "",
+                (
+                    shorten(_join_title(self._passages[it]), _PASSAGE_LENGTH)
+                    if it in self._passages
+                    else ""
+                ),
                 None if grades is None else grades.get(it, 0),
             )
             for rank, it in enumerate(ids[:_FOUND], 1)

@@ -23,24 +23,29 @@ GRAM: Final = 4
 LEAST_QUOTED: Final = 3
 """A quote of fewer words proves nothing: they stand anywhere."""
 
-# How a question speaks of the text it was made of; "the author of Emma" and "article 5" are things in the world.
+# How a question speaks of the text it was made of; "the author of Emma" and "article 5" are things
+# in the world.
 _OF: Final = r"(?! (?:\d|of\b|for\b|des?\b|du\b|d'|del|di\b|da\b|do\b|von\b|der\b|zu|van\b))"
 _THINGS: Final = (
     r"(?:passages?|excerpts?|extracts?|texts?|documents?|paragraphs?|snippets?|articles?|authors?|chapters?|sections?"
     r"|context|tables?|figures?|chunks?)\b"
 )
 _REFERS: Final = re.compile(
-    rf"\b(?:(?:the|this|that|these|those) (?:(?:given|provided|above|following|present|whole) )?{_THINGS}{_OF}"
+    r"\b(?:(?:the|this|that|these|those) (?:(?:given|provided|above|following|present|whole)"
+    rf" )?{_THINGS}{_OF}"
     rf"|(?:given|provided|above|following) {_THINGS}"
-    r"|(?:mentioned|described|discussed|listed|stated|shown|given|provided|quoted) (?:above|below|here|earlier)\b"
+    r"|(?:mentioned|described|discussed|listed|stated|shown|given|provided|quoted)"
+    r" (?:above|below|here|earlier)\b"
     r"|(?:de[rmns]|die|das|dies\w{1,2}|laut|im|vom|obig\w{1,2}|vorliegend\w{1,2}) "
     rf"(?:text|textabschnitt|passage|abschnitt|auszug|dokument|autor)\w{{0,4}}\b{_OF}"
     r"|(?:l'|(?:le|la|du|ce|cet|cette|au) )"
     rf"(?:texte|passage|extrait|document|paragraphe|auteur|article)\b{_OF}"
-    rf"|(?:el|la|del|al|est[ea]|ese|en) (?:texto|pasaje|fragmento|documento|parrafo|autor|articulo)\b{_OF}"
+    r"|(?:el|la|del|al|est[ea]|ese|en)"
+    rf" (?:texto|pasaje|fragmento|documento|parrafo|autor|articulo)\b{_OF}"
     r"|(?:(?:d?el|n?el|da|a)?l'|dell'|nell'|dall'|(?:il|lo|la|nel|del|dal|al|quest[oa]) )"
     rf"(?:testo|brano|passo|passaggio|documento|paragrafo|autore|articolo)\b{_OF}"
-    rf"|(?:o|d?o|no|ao|n?est[ea]|n?ess[ea]) (?:texto|trecho|documento|paragrafo|autor|artigo)\b{_OF}"
+    r"|(?:o|d?o|no|ao|n?est[ea]|n?ess[ea])"
+    rf" (?:texto|trecho|documento|paragrafo|autor|artigo)\b{_OF}"
     rf"|(?:de|het|deze|dit) (?:tekst|passage|fragment|document|alinea|auteur|artikel)\b{_OF})"
 )
 _ASKS: Final = re.compile(r"[?？؟;՞፧]\s*[)\"'»”’」]*$")
@@ -97,10 +102,12 @@ def is_other_language(question: str, text: str) -> bool:
 def is_copied(question: str, text: str) -> bool:
     """Whether *question* says in the words of *text* what it could say in others.
 
-    A search would find the passage by these words alone, which it cannot do for those who have not read it.
+    A search would find the passage by these words alone, which it cannot do for those who have not
+    read it.
     """
     words, there = split_tokens(question), normalize(text)
-    # In scripts without spaces words are pairs of characters: two are about a word, three one with its particle.
+    # In scripts without spaces words are pairs of characters: two are about a word, three one with
+    # its particle.
     gram, run = (2 * GRAM, 3 * MOST_RUN) if is_unspaced(words) else (GRAM, MOST_RUN)
     grams = [f" {' '.join(words[at : at + gram])} " in there for at in range(len(words) - gram + 1)]
     if len(grams) > 1 and sum(grams) > MOST_SHARED * len(grams):

@@ -37,9 +37,10 @@ logger: Final = get_logger("qtmiddleware.testsets")
 class Generated:
     """A synthetic data set and how it came about.
 
-    *asked* passages were tried; each gave a question or is counted in *dropped* by the reason why not: that of a
-    `ModelError`, or ``unparsable``, ``refused``, ``nothing_to_ask``, ``too_long``, ``no_question``, ``refers_to_text``,
-    ``other_language``, ``copied``, ``unchecked`` (no verdict), ``unanswerable``, ``unquoted``, ``duplicate``.
+    *asked* passages were tried; each gave a question or is counted in *dropped* by the reason why
+    not: that of a `ModelError`, or ``unparsable``, ``refused``, ``nothing_to_ask``, ``too_long``,
+    ``no_question``, ``refers_to_text``, ``other_language``, ``copied``, ``unchecked`` (no verdict),
+    ``unanswerable``, ``unquoted``, ``duplicate``.
     *cost_usd* is what all replies cost, ``None`` where the model's price is not known.
     """
 
@@ -62,21 +63,24 @@ def generate(
 ) -> Generated:
     """Build a data set of *passages* and *count* questions that *model* writes about some of them, drawn by *seed*.
 
-    The draw is spread over the documents and leaves out what holds no whole phrases. A question is kept if a second
-    look of the model finds it answered by words that really stand in the passage, and if it is a question in the
-    passage's language, does not copy its words or speak of it as a text, and has other content words than those kept
-    before. For each that is not, another passage is drawn, at most `ATTEMPTS` for each question; so there may be fewer.
+    The draw is spread over the documents and leaves out what holds no whole phrases. A question is
+    kept if a second look of the model finds it answered by words that really stand in the passage,
+    and if it is a question in the passage's language, does not copy its words or speak of it as a
+    text, and has other content words than those kept before. For each that is not, another passage
+    is drawn, at most `ATTEMPTS` for each question; so there may be fewer.
 
-    A question's metadata says ``synthetic`` and holds the ``answer``, the ``passage`` it was made of and the ``model``.
-    Relevant, with grade 1, are that passage and all that hold the very words its answer was found in.
+    A question's metadata says ``synthetic`` and holds the ``answer``, the ``passage`` it was made
+    of and the ``model``. Relevant, with grade 1, are that passage and all that hold the very words
+    its answer was found in.
 
-    *concurrency* prompts are answered at a time, each within *timeout* seconds; *progress* receives how many questions
-    there are of how many. For a model that always replies the same to the same prompt the result depends on the
-    passages, *count* and *seed* alone.
+    *concurrency* prompts are answered at a time, each within *timeout* seconds; *progress* receives
+    how many questions there are of how many. For a model that always replies the same to the same
+    prompt the result depends on the passages, *count* and *seed* alone.
 
-    Raises `ModelError` where the model gives no reply for `MOST_FAILURES` passages in a row, or for all there are, or
-    refuses the key, before there is any question; after that it ends with those there are and logs why. Raises
-    `ConfigError` for numbers below 1, or passages that share an id or of which none can be asked about.
+    Raises `ModelError` where the model gives no reply for `MOST_FAILURES` passages in a row, or for
+    all there are, or refuses the key, before there is any question; after that it ends with those
+    there are and logs why. Raises `ConfigError` for numbers below 1, or passages that share an id
+    or of which none can be asked about.
     """
     if count < 1:
         raise ConfigError(
@@ -88,7 +92,8 @@ def generate(
     drawn = draw_passages(passages, seed)[: ATTEMPTS * count]
     if not drawn:
         raise ConfigError(
-            f"none of the {len(passages)} passages is long enough: each needs {MIN_WORDS} words in whole phrases",
+            f"none of the {len(passages)} passages is long enough: each needs {MIN_WORDS} words in"
+            " whole phrases",
             path="passages",
         )
     written = _Written(model.name, Relevance(passages))

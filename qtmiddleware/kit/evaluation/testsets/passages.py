@@ -48,10 +48,10 @@ logger: Final = get_logger("qtmiddleware.testsets")
 def passages_of(paths: Sequence[Path], settings: Settings) -> tuple[Passage, ...]:
     """Read the documents at *paths*, each a file, a folder or a glob, and cut them into passages as an ingest does.
 
-    Ids and metadata are those that ingesting the same paths in the same order into a new index gives. A document that
-    cannot be read is left out and logged; one that lies in two of the paths is there once. Raises `ConfigError` where a
-    path holds no documents or none of them can be read, and `MissingExtra` for a file that a path names and whose
-    packages are not installed.
+    Ids and metadata are those that ingesting the same paths in the same order into a new index
+    gives. A document that cannot be read is left out and logged; one that lies in two of the paths
+    is there once. Raises `ConfigError` where a path holds no documents or none of them can be read,
+    and `MissingExtra` for a file that a path names and whose packages are not installed.
     """
     with closing(Ledger(MEMORY)) as ledger, Converter() as converter:
         unread: list[Exception] = []
@@ -77,9 +77,9 @@ def passages_of(paths: Sequence[Path], settings: Settings) -> tuple[Passage, ...
 def draw_passages(passages: Sequence[Passage], seed: int) -> list[Passage]:
     """Return the *passages* that a question can be asked about, in an order that *seed* decides.
 
-    Of each document in turn there is one, so that every beginning of the order is spread over all of them; a
-    document is what ``source`` in the metadata names, else each passage its own. Of passages with the same words there
-    is one.
+    Of each document in turn there is one, so that every beginning of the order is spread over all
+    of them; a document is what ``source`` in the metadata names, else each passage its own. Of
+    passages with the same words there is one.
     """
     chance = Random(seed)
     seen: set[str] = set()

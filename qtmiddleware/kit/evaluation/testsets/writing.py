@@ -39,10 +39,11 @@ is the one it was made of and `answer` what it says there.
 def write(dataset: Dataset, folder: Path) -> None:
     """Write *dataset* to the new *folder*, from which `Dataset.load` reads it back; all of it or nothing.
 
-    Folder and files are their owner's alone, for they hold the documents; who shares them opens them.
+    Folder and files are their owner's alone, for they hold the documents; who shares them opens
+    them.
 
-    Raises `ConfigError` where something is there already (an empty folder aside), where it cannot be written, and for
-    ids and metadata that its files cannot hold.
+    Raises `ConfigError` where something is there already (an empty folder aside), where it cannot
+    be written, and for ids and metadata that its files cannot hold.
     """
     target = Path(os.path.realpath(folder.expanduser()))
     _check_ids(dataset)

@@ -44,7 +44,8 @@ PASSES: Final = 2
 """Each setting is looked at so often, the later time beside what the others have become."""
 DEFAULTS: Final = ("combined", "rules")
 """The library's own choices with a model and without."""
-# A gate is set to the library's own rate or the budget's, and to less where it asks more often than it was told.
+# A gate is set to the library's own rate or the budget's, and to less where it asks more often than
+# it was told.
 _RATE: Final = Settings().escalation.target_call_rate
 _SHARES: Final = (1.0, 0.85, 0.7, 0.5)
 
@@ -146,8 +147,8 @@ class Search:
     def _try_tier(self, tier: str) -> list[Trial]:
         """Run a tier as it is, within a budget of searches, and, where it costs too much so, gated to what is allowed.
 
-        A gate keeps its target over time and not to the question; where it asks about too many of these, it gets a
-        lower one.
+        A gate keeps its target over time and not to the question; where it asks about too many of
+        these, it gets a lower one.
         """
         settings = flat(SYSTEMS[tier])
         if self.budget.max_searches is not None and asks_a_model(tier):

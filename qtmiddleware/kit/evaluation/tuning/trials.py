@@ -49,13 +49,15 @@ _CHANCE: Final = 0.05
 class Budget:
     """The limits of a search; ``None`` is no limit.
 
-    *max_call_rate* is the share of the questions for which the model is asked. *max_added_ms* holds for 95 of 100
-    questions (p95, beyond a plain search, with the time of replayed replies): a median would say nothing about those
-    that wait for the model where only some do. *max_usd_per_thousand* is US dollars per 1,000 questions; a config
-    whose cost is not known is beyond any. *max_searches* is how many searches a question may make in the mean; what is
-    tried with a model makes no more than that (``limits.maxSearches``), but for one more in a conversation.
-    *max_hurt_rate* is the share of questions that may do worse than with the raw query. Raises `ConfigError` for
-    impossible limits.
+    *max_call_rate* is the share of the questions for which the model is asked. *max_added_ms* holds
+    for 95 of 100 questions (p95, beyond a plain search, with the time of replayed replies): a
+    median would say nothing about those that wait for the model where only some do.
+    *max_usd_per_thousand* is US dollars per 1,000 questions; a config whose cost is not known is
+    beyond any. *max_searches* is how many searches a question may make in the mean; what is tried
+    with a model makes no more than that (``limits.maxSearches``), but for one more in a
+    conversation.
+    *max_hurt_rate* is the share of questions that may do worse than with the raw query. Raises
+    `ConfigError` for impossible limits.
     """
 
     max_call_rate: float | None = None
@@ -84,8 +86,8 @@ class Budget:
     def broken_by(self, score: SystemScore, *, kept_rate: float | None = None) -> tuple[str, ...]:
         """Return every limit that *score* is beyond, each as a part of a sentence.
 
-        *kept_rate* is the call rate a gate keeps over time: where it is within the limit, a sample of questions may be
-        beyond it by what chance explains (exact binomial test, 5 %).
+        *kept_rate* is the call rate a gate keeps over time: where it is within the limit, a sample
+        of questions may be beyond it by what chance explains (exact binomial test, 5 %).
         """
         added_ms, usd, hurt_rate = score.added_ms.p95, score.usd_per_thousand, score.hurt_rate
         excesses = (
@@ -332,8 +334,8 @@ def build_warm_system(bench: Bench | OwnFunction, settings: Flat, data: Dataset)
 def keep_replies(bench: Bench | OwnFunction) -> Iterator[Bench | OwnFunction]:
     """Yield *bench* with all vectors and replies kept meanwhile, in a folder of its own, where it keeps none itself.
 
-    What is kept counts for the time and the money it took at first. A function of the user's own is opened with a model
-    that keeps its replies.
+    What is kept counts for the time and the money it took at first. A function of the user's own is
+    opened with a model that keeps its replies.
     """
     if isinstance(bench, OwnFunction):
         yield bench

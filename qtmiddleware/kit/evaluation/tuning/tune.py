@@ -65,18 +65,21 @@ def tune(
 ) -> Tuned:
     """Find the settings that serve *data* best within *budget*, on one part of its questions; judge them on the other.
 
-    The questions are divided by *seed*, the share *holdout* of them held out (`split`). The search sees the others
-    alone. It starts from the library's default and takes another tier of *tiers* (names of `evaluation.SYSTEMS`), then
-    another value of one setting after the other, only where that is clearly better (`Trial.is_clearly_better`);
-    candidates beyond the budget are out, and where two are equal the cheaper is taken. What it ends with must be better
-    than the default beyond the luck of many tries, or the default it is: that is decided by the training questions
-    alone. Every candidate is a real run. A gate, which learns from the questions it sees, is measured as it is once it
-    has seen those to train on.
+    The questions are divided by *seed*, the share *holdout* of them held out (`split`). The search
+    sees the others alone. It starts from the library's default and takes another tier of *tiers*
+    (names of `evaluation.SYSTEMS`), then another value of one setting after the other, only where
+    that is clearly better (`Trial.is_clearly_better`); candidates beyond the budget are out, and
+    where two are equal the cheaper is taken. What it ends with must be better than the default
+    beyond the luck of many tries, or the default it is: that is decided by the training questions
+    alone. Every candidate is a real run. A gate, which learns from the questions it sees, is
+    measured as it is once it has seen those to train on.
 
-    The decision is then verified on the held-out questions, once, beside the raw query and the defaults. It holds where
-    the config beats the raw query significantly, keeps the budget and is no worse than the default there; where it does
-    not and the default does, the default is recommended. *progress* receives what is run, how far it is and how far it
-    may go. Raises `ConfigError` for unknown tiers, a negative *seed* or too few questions, and what a search raises.
+    The decision is then verified on the held-out questions, once, beside the raw query and the
+    defaults. It holds where the config beats the raw query significantly, keeps the budget and is
+    no worse than the default there; where it does not and the default does, the default is
+    recommended. *progress* receives what is run, how far it is and how far it may go. Raises
+    `ConfigError` for unknown tiers, a negative *seed* or too few questions, and what a search
+    raises.
     """
     if seed < 0:
         raise ConfigError(
@@ -171,7 +174,10 @@ def _find_refusals(
 ) -> tuple[str, ...]:
     """Return why the config called *name* is not to be used, and what to do."""
     if name == BASELINE:
-        nothing = "no candidate within the budget did better than the raw query on the questions it was chosen by"
+        nothing = (
+            "no candidate within the budget did better than the raw query on the questions it was"
+            " chosen by"
+        )
         return (f"{nothing}. Keep the raw query, raise the budget or judge more questions.",)
     score, trial = comparison[name], compared[name]
     is_gated = trial.settings.get("escalation.mode") == "auto"
@@ -204,10 +210,11 @@ def _estimate_needed(score: SystemScore, trained_on: int) -> int:
 def split(data: Dataset, *, seed: int = 0, holdout: float = 0.5) -> tuple[Dataset, Dataset]:
     """Return the questions of *data* to train on and those to hold out, the share *holdout* of them.
 
-    Questions of one conversation (the same first message) and single questions of equal text, white space and case
-    aside, stay on one side. These groups are ordered by the SHA-256 of *seed* and their text and held out until the
-    share is reached, so that the same questions are split alike in any order and on any machine. Raises `ConfigError`
-    where a side would have fewer than `LEAST` questions.
+    Questions of one conversation (the same first message) and single questions of equal text, white
+    space and case aside, stay on one side. These groups are ordered by the SHA-256 of *seed* and
+    their text and held out until the share is reached, so that the same questions are split alike
+    in any order and on any machine. Raises `ConfigError` where a side would have fewer than `LEAST`
+    questions.
     """
     if not 0.0 < holdout < 1.0:
         raise ConfigError(
@@ -243,9 +250,13 @@ def _check_sizes(
     if total < needed:
         message = f"{total} judged questions are too few to tune on: {needed} are needed"
     else:
-        message = f"{total} judged questions are of too few conversations or texts ({groups}), kept on one side"
+        message = (
+            f"{total} judged questions are of too few conversations or texts ({groups}), kept on"
+            " one side"
+        )
     raise ConfigError(
-        f"{message}, so that at least {LEAST} are left to train on ({train} now) and {LEAST} to report on ({held} now)",
+        f"{message}, so that at least {LEAST} are left to train on ({train} now) and {LEAST} to"
+        f" report on ({held} now)",
         path="dataset",
         value=data.name,
     )
@@ -255,12 +266,15 @@ def _check_sizes(
 class Tuned:
     """The outcome of tuning.
 
-    *comparison* holds the raw query, the library's defaults and the tuned config, all on the held-out questions, their
-    probabilities corrected for one another (Holm). *tuned* is what the training questions decided for, which may be the
-    *default*. *chosen* is what is recommended: the tuned config or, where that did not hold on the held-out questions,
-    the default. *config* is the recommended config, without the keys that have their defaults. *refusals* say why
-    nothing can be recommended; without any it `is_better`. *trained* holds what the compared systems did on the
-    *trained_on* questions the search saw, by their names in *comparison*; *trials* every candidate it tried.
+    *comparison* holds the raw query, the library's defaults and the tuned config, all on the
+    held-out questions, their probabilities corrected for one another (Holm). *tuned* is what the
+    training questions decided for, which may be the
+    *default*. *chosen* is what is recommended: the tuned config or, where that did not hold on the
+    held-out questions, the default. *config* is the recommended config, without the keys that have
+    their defaults. *refusals* say why nothing can be recommended; without any it `is_better`.
+    *trained* holds what the compared systems did on the
+    *trained_on* questions the search saw, by their names in *comparison*; *trials* every candidate
+    it tried.
     """
 
     config: Mapping[str, Any]
@@ -322,7 +336,10 @@ class Tuned:
             gained = f"{_format_points(self.score.difference.gain)} of {PRIMARY}"
             return f"Recommended: “{self.chosen}”, {gained} over “{BASELINE}”{within}."
         if self.chosen == BASELINE:
-            return "Nothing is recommended: no candidate within the budget did better than the raw query."
+            return (
+                "Nothing is recommended: no candidate within the budget did better than the raw"
+                " query."
+            )
         return f"Nothing is recommended: “{self.chosen}” is refused."
 
     @property
@@ -333,7 +350,10 @@ class Tuned:
     def summary(self) -> str:
         """Return the outcome in plain sentences, a line each."""
         trained = self.trained[self.tuned]
-        tried = f"{len(self.trials)} candidates tried on {self.trained_on} questions in {self.seconds:.0f} s"
+        tried = (
+            f"{len(self.trials)} candidates tried on {self.trained_on} questions in"
+            f" {self.seconds:.0f} s"
+        )
         lines = [
             f"{tried}; what follows was measured on {self.comparison.questions} other questions."
         ]
@@ -341,14 +361,24 @@ class Tuned:
             lines.append(f"The budget: {limits}.")
         if self.tuned == BASELINE:
             lines.append(
-                "Decided by the former: the raw query; nothing within the budget was clearly better."
+                "Decided by the former: the raw query; nothing within the budget was clearly"
+                " better."
             )
         else:
-            gained = f"On the questions that decided it had gained {_format_points(trained.score.difference.gain)}"
+            gained = (
+                "On the questions that decided it had gained"
+                f" {_format_points(trained.score.difference.gain)}"
+            )
             lines += [
-                f"Decided by the former: {trained.name}{', the default' if self.tuned == self.default else ''}.",
+                (
+                    "Decided by the former:"
+                    f" {trained.name}{', the default' if self.tuned == self.default else ''}."
+                ),
                 self._describe_gain("It", self.tuned),
-                f"{gained}; the difference, {_format_points(self.overfit)}, is the part that does not carry over.",
+                (
+                    f"{gained}; the difference, {_format_points(self.overfit)}, is the part that"
+                    " does not carry over."
+                ),
             ]
         if self.default not in (self.tuned, BASELINE):
             lines.append(self._describe_gain(f"The default, {self.default},", self.default))
@@ -364,8 +394,9 @@ class Tuned:
             yield from (f"Refused: {why}" for why in self.refusals)
         elif self.chosen != self.tuned:
             yield (
-                f"Recommended: the default, {self.chosen}, because the held-out questions do not confirm the choice. "
-                "The default was chosen on these questions, so its figures may be a little too good."
+                f"Recommended: the default, {self.chosen}, because the held-out questions do not"
+                " confirm the choice. The default was chosen on these questions, so its figures"
+                " may be a little too good."
             )
         elif self.chosen == self.default:
             within = " within the budget" if self.budget.describe() else ""
@@ -383,10 +414,11 @@ class Tuned:
             else ", without the model's own time"
         )
         return (
-            f"{subject} gains {_format_points(found.gain)} of {PRIMARY} over the raw query on the held-out questions "
-            f"({interval}, p {found.p_holm:.4f} corrected), makes {score.hurt_rate:.0%} of them worse, "
-            f"calls the model for {score.call_rate:.0%}, adds {score.added_ms.p50:.0f} ms (p95 {score.added_ms.p95:.0f}"
-            f"{beside})" + (f" and costs ${cost:.2f} per 1,000 questions." if cost else ".")
+            f"{subject} gains {_format_points(found.gain)} of {PRIMARY} over the raw query on the"
+            f" held-out questions ({interval}, p {found.p_holm:.4f} corrected), makes"
+            f" {score.hurt_rate:.0%} of them worse, calls the model for {score.call_rate:.0%}, adds"
+            f" {score.added_ms.p50:.0f} ms (p95 {score.added_ms.p95:.0f}{beside})"
+            + (f" and costs ${cost:.2f} per 1,000 questions." if cost else ".")
         )
 
 

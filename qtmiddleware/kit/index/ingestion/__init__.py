@@ -2,11 +2,12 @@
 
     documents -> chunks -> [contexts] -> vectors -> one write to the store
 
-Everything on the way is kept in a ledger, the SQLite file ``<indexPath>.ingest`` beside the index, as soon as it is
-made; the store gets it all at the very end, in one write. So a run that was killed goes on where it was, no text is
-embedded twice, and an atomic store never shows half of a run. The ledger holds the texts of the documents and is
-readable by its owner alone. It can be deleted at any time: the next run makes it anew, at the price of embedding again,
-and does not know any more which passages of earlier runs have to leave the store.
+Everything on the way is kept in a ledger, the SQLite file ``<indexPath>.ingest`` beside the index,
+as soon as it is made; the store gets it all at the very end, in one write. So a run that was killed
+goes on where it was, no text is embedded twice, and an atomic store never shows half of a run. The
+ledger holds the texts of the documents and is readable by its owner alone. It can be deleted at any
+time: the next run makes it anew, at the price of embedding again, and does not know any more which
+passages of earlier runs have to leave the store.
 """
 
 from __future__ import annotations
@@ -69,11 +70,14 @@ class Skipped:
 class IngestReport:
     """What an ingest did.
 
-    *documents* and *chunks* are what the index holds of the data path now. *added*, *changed*, *unchanged*, *removed*
-    and *skipped* are documents; one that is skipped and was indexed before keeps its old chunks. *written* are the
-    passages the store was given, *embedded* the texts that were, *reused* the passages whose vector was known.
-    *contexts* came from the model in this run, *contexts_failed* are chunks that stand without one. Times are seconds.
-    *left_out* counts the files of the folder or pattern that are no documents, by the ending of their names.
+    *documents* and *chunks* are what the index holds of the data path now. *added*, *changed*,
+    *unchanged*, *removed* and *skipped* are documents; one that is skipped and was indexed before
+    keeps its old chunks. *written* are the passages the store was given, *embedded* the texts that
+    were, *reused* the passages whose vector was known.
+    *contexts* came from the model in this run, *contexts_failed* are chunks that stand without one.
+    Times are seconds.
+    *left_out* counts the files of the folder or pattern that are no documents, by the ending of
+    their names.
     """
 
     documents: int = 0
@@ -126,29 +130,34 @@ def ingest(
 ) -> IngestReport:
     """Bring the index up to date with the documents of *data_path*: a file, a folder or a glob (``dataPath``).
 
-    New and changed documents are read, cut, embedded and stored; unchanged ones are left alone; those that are gone
-    leave the index. One that cannot be read is reported and keeps what was indexed of it before. Other data paths in
-    the same index are not touched; a file that lies in two of them belongs to the one ingested last. A data path
-    without any document is an error and changes nothing.
+    New and changed documents are read, cut, embedded and stored; unchanged ones are left alone;
+    those that are gone leave the index. One that cannot be read is reported and keeps what was
+    indexed of it before. Other data paths in the same index are not touched; a file that lies in
+    two of them belongs to the one ingested last. A data path without any document is an error and
+    changes nothing.
 
-    *config* is what `QueryMiddleware` takes. *client* is the language model of contextual chunks, as there. *embedder*
-    and *store* stand in for those the configuration names; a given store is not closed. *progress* is told of every
-    step; what it raises ends the run.
+    *config* is what `QueryMiddleware` takes. *client* is the language model of contextual chunks,
+    as there. *embedder* and *store* stand in for those the configuration names; a given store is
+    not closed. *progress* is told of every step; what it raises ends the run.
 
-    *engine* does the embedding, by a model that runs on these machines: in this process by default, in several
-    (`LocalEngine`), or on a Ray cluster (`RayEngine`). Ids, chunks and vectors are the same. It is not closed.
+    *engine* does the embedding, by a model that runs on these machines: in this process by default,
+    in several (`LocalEngine`), or on a Ray cluster (`RayEngine`). Ids, chunks and vectors are the
+    same. It is not closed.
 
-    *reader* is a function of a path, asked first for each file that is new or changed, in folders whatever its ending.
-    It returns the text, or any iterable of texts or of pairs of a text and its place (``("...", {"page": 3})``), or
-    ``None`` for what shall be read as usual. What it raises skips that file. It runs in this process, without a limit
-    of time, and is known by its name: give one that reads otherwise than before another name.
+    *reader* is a function of a path, asked first for each file that is new or changed, in folders
+    whatever its ending. It returns the text, or any iterable of texts or of pairs of a text and its
+    place (``("...", {"page": 3})``), or ``None`` for what shall be read as usual. What it raises
+    skips that file. It runs in this process, without a limit of time, and is known by its name:
+    give one that reads otherwise than before another name.
 
-    Killed or interrupted at any point, the next run completes the work, without embedding or asking for anything twice.
-    Memory stays bounded however much there is to read. Log lines with counts go to ``qtmiddleware.ingest``.
+    Killed or interrupted at any point, the next run completes the work, without embedding or asking
+    for anything twice. Memory stays bounded however much there is to read. Log lines with counts go
+    to ``qtmiddleware.ingest``.
 
-    Raises `ConfigError` where there is no data path, or Ray is to fill an index in SQLite, `StoreError` where another
-    ingest into this index is running or the store fails, `EmbeddingError`, `MissingExtra`, and `EngineError` where the
-    workers of *engine* die again and again; not for the documents of a folder, which are skipped.
+    Raises `ConfigError` where there is no data path, or Ray is to fill an index in SQLite,
+    `StoreError` where another ingest into this index is running or the store fails,
+    `EmbeddingError`, `MissingExtra`, and `EngineError` where the workers of *engine* die again and
+    again; not for the documents of a folder, which are skipped.
     """
     settings = Config.load(config).settings
     path = os.fspath(data_path) if data_path is not None else settings.data_path
@@ -161,8 +170,8 @@ def ingest(
         )
     if isinstance(engine, RayEngine) and store is None and settings.store.kind == "sqlite":
         raise ConfigError(
-            "an index in SQLite is a file of one machine, searched from end to end: what takes a cluster to embed is "
-            "too much for it; set store.kind to lancedb or pinecone",
+            "an index in SQLite is a file of one machine, searched from end to end: what takes a"
+            " cluster to embed is too much for it; set store.kind to lancedb or pinecone",
             path="store.kind",
             value="sqlite",
             allowed="lancedb or pinecone",
@@ -200,7 +209,8 @@ def ingest(
 
 def _open_context_model(client: Any, settings: Settings) -> LanguageModel:
     model = as_language_model(client, settings)
-    # What fails again and again is given up here once and for all, so nothing is left alone for a while.
+    # What fails again and again is given up here once and for all, so nothing is left alone for a
+    # while.
     return GovernedModel(model, settings, Breaker(0, 1.0))
 
 

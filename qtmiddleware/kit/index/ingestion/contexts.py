@@ -87,8 +87,8 @@ class ContextWriter:
             self._reason = error.reason
             if self._failures == MOST_FAILURES:
                 logger.warning(
-                    "the model gave no context %d times in a row (%s: %s); chunks are indexed without, and asked for "
-                    "again by the next ingest",
+                    "the model gave no context %d times in a row (%s: %s); chunks are indexed"
+                    " without, and asked for again by the next ingest",
                     MOST_FAILURES,
                     error.reason,
                     error,

@@ -61,8 +61,9 @@ def embed_missing(
 ) -> int:
     """Embed the texts that are to be published and were never embedded, each once. Returns how many there were.
 
-    *engine* does it where the embedder computes; what asks a service, or is the user's own, is called in this process.
-    Raises `EmbeddingError` where the vectors are not what was promised, and whatever the embedder raises.
+    *engine* does it where the embedder computes; what asks a service, or is the user's own, is
+    called in this process. Raises `EmbeddingError` where the vectors are not what was promised, and
+    whatever the embedder raises.
     """
     embedding = identify_embedding(embedder)
     total = ledger.fill_todo(_MISSING, [embedding])
@@ -87,12 +88,14 @@ def embed_missing(
 def build_embed_batch(embedder: Embedder, embedding: str) -> Callable[[Texts], Vectors]:
     """A function that embeds batches of texts, for an `Engine` to make in each of its workers.
 
-    Raises `EmbeddingError` where *embedder*, there, is not of the kind *embedding*: the files of its model are others.
+    Raises `EmbeddingError` where *embedder*, there, is not of the kind *embedding*: the files of
+    its model are others.
     """
     found = identify_embedding(embedder)
     if found != embedding:
         raise EmbeddingError(
-            f"all workers must have the same model files; one worker embeds with {found}, not {embedding}"
+            f"all workers must have the same model files; one worker embeds with {found}, not"
+            f" {embedding}"
         )
 
     def embed_batch(texts: Texts) -> Vectors:

@@ -24,9 +24,10 @@ from qtmiddleware.kit.stores.sqlite.files import (
 )
 from qtmiddleware.protocols import Store
 
-# A row of "documents" is one version of one file. "stored" is 0 for one that no store was given, 1 for one that may be
-# in the store or not, as a write of it began and was not seen to end, and 2 for one that is there. "hash" is that of
-# the text that is embedded: the context, if there is one, and the chunk.
+# A row of "documents" is one version of one file. "stored" is 0 for one that no store was given, 1
+# for one that may be in the store or not, as a write of it began and was not seen to end, and 2 for
+# one that is there. "hash" is that of the text that is embedded: the context, if there is one, and
+# the chunk.
 LEDGER_FILE: Final = FileKind(
     application_id=0x71746D69,  # "qtmi" in ASCII
     version=1,
@@ -88,8 +89,8 @@ Values = Sequence[Any] | Mapping[str, Any]
 class Ledger:
     """The database at *path*, for one run at a time. Raises `StoreError` for whatever goes wrong with it.
 
-    Nobody else can open it meanwhile: the lock is one of the operating system's, which ends with the process however
-    that ends.
+    Nobody else can open it meanwhile: the lock is one of the operating system's, which ends with
+    the process however that ends.
     """
 
     def __init__(self, path: str) -> None:
@@ -133,7 +134,8 @@ class Ledger:
     def pages(self, statement: str, size: int) -> Iterator[list[tuple[Any, ...]]]:
         """What *statement* answers, *size* rows at a time; in between the ledger may be written to at length.
 
-        The statement takes the number behind which to go on and how many rows, and answers that number first.
+        The statement takes the number behind which to go on and how many rows, and answers that
+        number first.
         """
         last = 0
         while page := self.rows(statement, [last, size]):
@@ -206,8 +208,8 @@ class Ledger:
     def build_damage_error(self, why: str) -> StoreError:
         """The error for something in the file that cannot be what was written there."""
         return StoreError(
-            f"{self.path}, the ledger beside the index, is damaged ({why}); move it away, and everything is "
-            "embedded again"
+            f"{self.path}, the ledger beside the index, is damaged ({why}); move it away, and"
+            " everything is embedded again"
         )
 
 

@@ -23,7 +23,8 @@ SELECT id, file FROM documents WHERE root <> ? AND complete AND stored ORDER BY 
 _ALL: Final = (
     "INSERT INTO publishing SELECT c.id FROM target t JOIN chunks c ON c.document = t.document"
 )
-# A chunk that is in the store as it is, from an earlier version of its document, need not be written.
+# A chunk that is in the store as it is, from an earlier version of its document, need not be
+# written.
 _NEW: Final = """
 INSERT INTO publishing
 SELECT c.id FROM target t JOIN documents d ON d.id = t.document AND d.stored < 2 JOIN chunks c ON c.document = d.id
@@ -47,7 +48,10 @@ UPDATE documents SET stored = 1 WHERE (stored = 2 OR id IN (SELECT document FROM
     SELECT file FROM documents WHERE root = :root AND stored AND id NOT IN (SELECT document FROM target)
 )
 """
-_GONE: Final = "DELETE FROM documents WHERE (root = :root OR (:all AND stored)) AND id NOT IN (SELECT document FROM target)"
+_GONE: Final = (
+    "DELETE FROM documents WHERE (root = :root OR (:all AND stored)) AND id NOT IN (SELECT document"
+    " FROM target)"
+)
 _PASSAGES: Final = """
 SELECT d.name || '#' || c.ordinal, c.text, c.metadata, x.text, v.vector
 FROM publishing p JOIN chunks c ON c.id = p.chunk JOIN documents d ON d.id = c.document
@@ -85,9 +89,9 @@ class Publication:
             is_new = place is None and not ledger.value("SELECT 1 FROM documents WHERE stored")
             if is_new and (strange := self._store.count()):
                 logger.warning(
-                    "the index holds %d passages that %s, which ingest keeps beside it, does not know of; those of "
-                    "documents that are gone, or were cut in another way, stay in it: for a clean index, ingest into a "
-                    "new one",
+                    "the index holds %d passages that %s, which ingest keeps beside it, does not"
+                    " know of; those of documents that are gone, or were cut in another way, stay"
+                    " in it: for a clean index, ingest into a new one",
                     strange,
                     ledger.path,
                     event="index_unknown_passages",
@@ -111,7 +115,8 @@ class Publication:
     def publish(self, progress: Callable[[int, int], None]) -> int:
         """Give the store everything that is new, in one write; returns how many documents left it.
 
-        Where this is broken off it is done again by the next run, whatever the store has seen of it.
+        Where this is broken off it is done again by the next run, whatever the store has seen of
+        it.
         """
         ledger, scope = self._ledger, self._scope
         stale = [id_ for (id_,) in ledger.rows(_STALE, scope)]
@@ -147,7 +152,8 @@ class Publication:
             removed: int = ledger.value(_REMOVED, scope)
             ledger.rows(_GONE, scope)
             ledger.rows(
-                "UPDATE documents SET stored = 2 WHERE stored < 2 AND id IN (SELECT document FROM target)"
+                "UPDATE documents SET stored = 2 WHERE stored < 2 AND id IN (SELECT document FROM"
+                " target)"
             )
             ledger.rows("INSERT OR REPLACE INTO meta VALUES ('place', ?)", [self._place])
             # Contexts stay: they are small, and each was paid for.

@@ -34,7 +34,8 @@ _WILD: Final = "*?["
 class Root:
     """A data path: *key* tells it from all others, and documents are named by where they lie below *base*.
 
-    *is_file* where the data path names one document itself, and does not have it found in a folder or by a pattern.
+    *is_file* where the data path names one document itself, and does not have it found in a folder
+    or by a pattern.
     """
 
     key: str
@@ -91,12 +92,16 @@ _NO_PROSE: Final = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 
-# One that is in the store without some of its contexts is read again: a version that is there is never changed.
+# One that is in the store without some of its contexts is read again: a version that is there is
+# never changed.
 _KNOWN: Final = """
 SELECT id FROM documents d WHERE file = ? AND fingerprint = ? AND complete AND NOT (stored AND contextual
 AND EXISTS (SELECT 1 FROM chunks c WHERE c.document = d.id AND c.context IS NULL)) ORDER BY id DESC LIMIT 1
 """
-_KEPT: Final = "SELECT id FROM documents WHERE file = ? AND complete AND stored ORDER BY stored DESC, id DESC LIMIT 1"
+_KEPT: Final = (
+    "SELECT id FROM documents WHERE file = ? AND complete AND stored ORDER BY stored DESC, id DESC"
+    " LIMIT 1"
+)
 _CHUNK: Final = """
 INSERT INTO chunks (document, ordinal, start, stop, text, metadata, hash) VALUES (?, ?, ?, ?, ?, ?, ?)
 """
@@ -105,8 +110,9 @@ INSERT INTO chunks (document, ordinal, start, stop, text, metadata, hash) VALUES
 class Reader:
     """Reads the documents of one data path into the ledger.
 
-    *context_version* names how contexts are written for the chunks; empty where none are. *converter* reads what is no
-    text, and *own* is the user's reader, which is known by its name alone.
+    *context_version* names how contexts are written for the chunks; empty where none are.
+    *converter* reads what is no text, and *own* is the user's reader, which is known by its name
+    alone.
     """
 
     def __init__(
@@ -139,15 +145,17 @@ class Reader:
     def take(self, path: Path) -> str:
         """Make the document at *path* part of this run. Returns ``added``, ``changed`` or ``unchanged``.
 
-        What is known of it already is not read again. Raises `UnreadableDocument`, also for a link, unless the data
-        path names that itself: whoever filled the folder must not choose what else of this machine is read.
+        What is known of it already is not read again. Raises `UnreadableDocument`, also for a link,
+        unless the data path names that itself: whoever filled the folder must not choose what else
+        of this machine is read.
         """
         if path.is_symlink() and not self._root.is_file:
             raise UnreadableDocument(
                 path, "cannot be opened", "it is a link; name the file it leads to"
             )
         file = encode_path(str(make_absolute(path)))
-        # Before it is read: what is changed in the meantime has another fingerprint in the next run.
+        # Before it is read: what is changed in the meantime has another fingerprint in the next
+        # run.
         fingerprint = self._hash_file(path)
         self._claim(file)
         versions = self._ledger.rows(
@@ -195,7 +203,8 @@ class Reader:
         source = replace_surrogates(self._root.source(path))
         name = self._choose_name(file, self._root.source(path))
         document = ledger.insert(
-            "INSERT INTO documents (root, file, name, source, fingerprint, contextual) VALUES (?, ?, ?, ?, ?, ?)",
+            "INSERT INTO documents (root, file, name, source, fingerprint, contextual) VALUES (?,"
+            " ?, ?, ?, ?, ?)",
             [self._root.key, file, name, source, fingerprint, bool(self._context_version)],
         )
         found = cut_document(

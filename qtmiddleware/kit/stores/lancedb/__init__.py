@@ -45,15 +45,15 @@ _KEPT: Final = timedelta(hours=1)
 class LanceDBStore(LocalStore):
     """Keeps passages in a folder, on disk, and finds them by vector or by word; for what is too much for `SQLiteStore`.
 
-    *path* is a folder, made if it is not there and open to its owner alone. *embedding_model* and *dimension* are kept
-    in it; opening it with others raises `StoreError`.
+    *path* is a folder, made if it is not there and open to its owner alone. *embedding_model* and
+    *dimension* are kept in it; opening it with others raises `StoreError`.
 
-    Every search looks at every vector, by cosine: exact, and as long as there are vectors. What another process has
-    written is seen by the next search. Safe to share among threads, not across a fork. A write is kept whole or not at
-    all, also when the process is killed.
+    Every search looks at every vector, by cosine: exact, and as long as there are vectors. What
+    another process has written is seen by the next search. Safe to share among threads, not across
+    a fork. A write is kept whole or not at all, also when the process is killed.
 
-    Raises `StoreError` whenever the folder cannot be opened, read or written, `InvalidQuery` for an impossible filter
-    and `MissingExtra` without LanceDB.
+    Raises `StoreError` whenever the folder cannot be opened, read or written, `InvalidQuery` for an
+    impossible filter and `MissingExtra` without LanceDB.
     """
 
     def __init__(self, path: str | Path, *, embedding_model: str, dimension: int) -> None:
@@ -75,8 +75,9 @@ class LanceDBStore(LocalStore):
     ) -> None:
         """Write *passages*, replacing those of the same id, and remove those of the ids *delete*, as one change.
 
-        *passages* are taken as they come, into a temporary file beside the table, and then written; what they raise
-        passes through and nothing is written. Of several with one id the last stays; an id in both is written.
+        *passages* are taken as they come, into a temporary file beside the table, and then written;
+        what they raise passes through and nothing is written. Of several with one id the last
+        stays; an id in both is written.
         """
         with self._use_table("written to") as table:
             schema = table.schema
@@ -107,9 +108,9 @@ class LanceDBStore(LocalStore):
     ) -> list[Record]:
         """The nearest passages that meet *filter*, best first, as ``{"id", "score", "text", "metadata"}``.
 
-        The score is the cosine, -1 to 1, to six decimals; passages of equal score come by id. *query* is a vector; a
-        text raises `StoreError`. A filter that few of the nearest meet has all metadata read, once until
-        the next write.
+        The score is the cosine, -1 to 1, to six decimals; passages of equal score come by id.
+        *query* is a vector; a text raises `StoreError`. A filter that few of the nearest meet has
+        all metadata read, once until the next write.
         """
         vector = normalise(check_query(query, self._dimension)[None].copy())[0]
 
@@ -131,9 +132,10 @@ class LanceDBStore(LocalStore):
     ) -> list[Record]:
         """The passages that share the weightiest words with *text* and meet *filter*, in the shape of `search`.
 
-        The words of a text in the metadata's ``context`` count as the passage's own. The score is BM25 (k1 1.2, b 0.75;
-        Robertson and Zaragoza 2009), greater is better, and passages of equal score come by id. Nothing in *text* is
-        read as query syntax; of scripts without spaces every pair of neighbouring characters is a word.
+        The words of a text in the metadata's ``context`` count as the passage's own. The score is
+        BM25 (k1 1.2, b 0.75; Robertson and Zaragoza 2009), greater is better, and passages of equal
+        score come by id. Nothing in *text* is read as query syntax; of scripts without spaces every
+        pair of neighbouring characters is a word.
         """
         words = " ".join(query_words(text))
 
@@ -156,9 +158,10 @@ class LanceDBStore(LocalStore):
     ) -> list[Record]:
         """Return the *top_k* of what *ask* makes a query of, by the *score* of their *measure*, equal ones by id.
 
-        Exactly: neither a filter nor chance among equals keeps a better one out. The table cannot read metadata itself,
-        so what it finds is held against the filter here; where too few of the best meet that, all metadata is read
-        once, and those passages, if they are few, are asked for by id.
+        Exactly: neither a filter nor chance among equals keeps a better one out. The table cannot
+        read metadata itself, so what it finds is held against the filter here; where too few of the
+        best meet that, all metadata is read once, and those passages, if they are few, are asked
+        for by id.
         """
         meets = build_matcher(filter) if filter else None
         if top_k < 1:
@@ -177,7 +180,8 @@ class LanceDBStore(LocalStore):
                     best = _sort(_read_records(asked, measure, score), meets)
                     if table.version == version:
                         break
-                    # Ids of before a write say nothing of what came by it; the search below is of one state.
+                    # Ids of before a write say nothing of what came by it; the search below is of
+                    # one state.
                 seen = _read_records(ask(table).limit(limit), measure, score)
                 best = _sort(seen, meets)[:top_k]
                 if len(seen) < limit or (
@@ -246,10 +250,12 @@ class LanceDBStore(LocalStore):
         except QtMiddlewareError:
             raise
         except Exception as error:
-            # Its words may quote what was asked or found; where it stumbles over damage it raises a class of its own.
+            # Its words may quote what was asked or found; where it stumbles over damage it raises a
+            # class of its own.
             raise StoreError(
-                f"the store {self._path} could not be {doing} ({type(error).__name__}); the cause of this "
-                "error has details. If the disk is not full, the folder is damaged: move it away and ingest again"
+                f"the store {self._path} could not be {doing} ({type(error).__name__}); the cause"
+                " of this error has details. If the disk is not full, the folder is damaged: move"
+                " it away and ingest again"
             ) from error
 
 

@@ -28,7 +28,8 @@ _MARK: Final = b"qtmiddleware"
 def open_table(path: Path, *, embedding_model: str, dimension: int) -> tuple[Any, str]:
     """The table in the folder *path* and its identity, made where there is none.
 
-    A folder that holds something else, or was made with another embedding model, is left as it is. Raises `StoreError`.
+    A folder that holds something else, or was made with another embedding model, is left as it is.
+    Raises `StoreError`.
     """
     try:
         import lancedb
@@ -38,8 +39,8 @@ def open_table(path: Path, *, embedding_model: str, dimension: int) -> tuple[Any
         check_link(path)
         if path.exists() and not path.is_dir():
             raise StoreError(
-                f"the store {path} cannot be opened: it is not a folder, as a store of the kind lancedb is; "
-                "name another path, or the kind it was made with (store.kind)"
+                f"the store {path} cannot be opened: it is not a folder, as a store of the kind"
+                " lancedb is; name another path, or the kind it was made with (store.kind)"
             )
         make_private_folders(path)
         held = [it.name for it in path.iterdir() if not it.name.startswith(_MAKING)]
@@ -52,7 +53,8 @@ def open_table(path: Path, *, embedding_model: str, dimension: int) -> tuple[Any
     except StoreError:
         raise
     except Exception as error:
-        # Where it stumbles over damage LanceDB raises a class of its own, and tells where in its sources.
+        # Where it stumbles over damage LanceDB raises a class of its own, and tells where in its
+        # sources.
         why = getattr(error, "strerror", None) or type(error).__name__
         raise StoreError(
             f"the store {path} cannot be opened or is damaged ({why}); "
@@ -97,7 +99,8 @@ def _make(path: Path, embedding_model: str, dimension: int) -> None:
                 max_token_length=None,
             ),
         )
-        # LanceDB makes its files as the umask has it; they hold the passages, and *path* may be open to others.
+        # LanceDB makes its files as the umask has it; they hold the passages, and *path* may be
+        # open to others.
         (Path(folder) / _FOLDER).chmod(PRIVATE_FOLDER)
         try:
             (Path(folder) / _FOLDER).rename(path / _FOLDER)
@@ -115,7 +118,8 @@ def _check(held: dict[bytes, bytes], path: Path, embedding_model: str, dimension
         )
     if version != VERSION:
         raise StoreError(
-            f"{path} has the layout {version}, this version reads {VERSION}: move it away, ingest again"
+            f"{path} has the layout {version}, this version reads {VERSION}: move it away, ingest"
+            " again"
         )
     check_model(
         path, held[b"embedding_model"].decode(), int(held[b"dimension"]), embedding_model, dimension
@@ -132,9 +136,9 @@ def spill(
 ) -> Iterator[tuple[int, Any]]:
     """How many different ids *slices* hold, and a reader over them that keeps the last of each id.
 
-    The table refuses an id that comes twice and has to be able to read again where another writer was faster; and what
-    makes the passages should neither run inside its commit nor fail there. So they are taken first, into a file without
-    a name beside the table; only the ids stay in memory.
+    The table refuses an id that comes twice and has to be able to read again where another writer
+    was faster; and what makes the passages should neither run inside its commit nor fail there. So
+    they are taken first, into a file without a name beside the table; only the ids stay in memory.
     """
     import pyarrow as pa
 

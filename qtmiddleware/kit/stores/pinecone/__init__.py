@@ -41,9 +41,10 @@ KEY_VARIABLE: Final = "PINECONE_API_KEY"
 def open_pinecone(options: StoreSettings, *, embedding_model: str, dimension: int) -> Store:
     """The store on Pinecone that *options* describe; closing it closes the client that is made for it.
 
-    The key is ``PINECONE_API_KEY``. A host is used as it is; a name is looked up, which is a request. Otherwise nothing
-    is asked of Pinecone before the first use. *embedding_model* and *dimension* are unused where the index embeds.
-    Raises `ConfigError` for options that do not go together, `StoreError` where there is no key or index.
+    The key is ``PINECONE_API_KEY``. A host is used as it is; a name is looked up, which is a
+    request. Otherwise nothing is asked of Pinecone before the first use. *embedding_model* and
+    *dimension* are unused where the index embeds. Raises `ConfigError` for options that do not go
+    together, `StoreError` where there is no key or index.
     """
     _check(options)
     key = os.environ.get(KEY_VARIABLE, "").strip()

@@ -44,9 +44,10 @@ def count_vectors(stats: Any, namespace: str) -> int:
 class ModelRecord:
     """The record that says which model made the vectors of *namespace*, looked for once, before anything else.
 
-    *kind* is what the index must hold, ``dense`` or ``sparse``, ``""`` for either. *put* writes the record, given its
-    namespace, its id and its metadata. With *model* ``""`` the index embeds by itself. Threads that come at once may
-    all look, so that none waits for another's request; one of them writes.
+    *kind* is what the index must hold, ``dense`` or ``sparse``, ``""`` for either. *put* writes the
+    record, given its namespace, its id and its metadata. With *model* ``""`` the index embeds by
+    itself. Threads that come at once may all look, so that none waits for another's request; one of
+    them writes.
     """
 
     def __init__(
@@ -95,13 +96,15 @@ class ModelRecord:
     def claim(self) -> None:
         """As `look`, and write the record where nothing is in the namespace yet.
 
-        Raises `StoreError` where somebody else's vectors are in it: which model made them is not known.
+        Raises `StoreError` where somebody else's vectors are in it: which model made them is not
+        known.
         """
         self.look()
         if not self._token and self._foreign and self._model:
             raise StoreError(
-                f"{self._where} holds {self._foreign:,} vectors of an embedding model that is not recorded there; "
-                "vectors of two models cannot stand together. Use another store.namespace to write to"
+                f"{self._where} holds {self._foreign:,} vectors of an embedding model that is not"
+                " recorded there; vectors of two models cannot stand together. Use another"
+                " store.namespace to write to"
             )
         self._write()
 
@@ -134,12 +137,14 @@ class ModelRecord:
         self.metric = getattr(stats, "metric", None) or ""
         if self._kind and kind and kind != self._kind:
             raise StoreError(
-                f"{self._calls.subject} holds {kind} vectors; this needs an index of {self._kind} ones"
+                f"{self._calls.subject} holds {kind} vectors; this needs an index of {self._kind}"
+                " ones"
             )
         if self._kind == "dense" and dimension and dimension != self._dimension:
             raise StoreError(
-                f"{self._calls.subject} holds vectors of {dimension} numbers and cannot be used with {self._model!r}, "
-                f"which makes {self._dimension}. Use the model it was made for, or an index of that dimension"
+                f"{self._calls.subject} holds vectors of {dimension} numbers and cannot be used"
+                f" with {self._model!r}, which makes {self._dimension}. Use the model it was made"
+                " for, or an index of that dimension"
             )
 
     def _check_model(self, held: Mapping[str, Any]) -> None:
@@ -149,9 +154,9 @@ class ModelRecord:
         )
         if (model, dimension) != (self._model, self._dimension):
             raise StoreError(
-                f"{self._where} was made {_describe_model(model, dimension)}, not "
-                f"{_describe_model(self._model, self._dimension)}: their vectors mean different things. Use it as it "
-                "was made, or ingest again into another store.namespace"
+                f"{self._where} was made {_describe_model(model, dimension)}, not"
+                f" {_describe_model(self._model, self._dimension)}: their vectors mean different"
+                " things. Use it as it was made, or ingest again into another store.namespace"
             )
         self._token = str(held.get("identity", ""))
 
@@ -184,7 +189,8 @@ WRITING: Final = "written to"
 class PineconeBase(ClosingStore):
     """One namespace of one index.
 
-    Pinecone is eventually consistent: what was written or removed is seen by searches and by `count` a little later.
+    Pinecone is eventually consistent: what was written or removed is seen by searches and by
+    `count` a little later.
     """
 
     atomic: Final = False
@@ -206,11 +212,13 @@ class PineconeBase(ClosingStore):
         namespace = namespace or ""
         if namespace and not is_id(namespace):
             raise StoreError(
-                "a Pinecone namespace is at most 512 ASCII characters, without NUL; use another namespace"
+                "a Pinecone namespace is at most 512 ASCII characters, without NUL; use another"
+                " namespace"
             )
         if namespace == NAMESPACE:
             raise StoreError(
-                f"the namespace {NAMESPACE!r} is reserved for facts about the other namespaces; choose another one"
+                f"the namespace {NAMESPACE!r} is reserved for facts about the other namespaces;"
+                " choose another one"
             )
         self._namespace = namespace
         self._dimension = dimension
@@ -232,7 +240,8 @@ class PineconeBase(ClosingStore):
     def identity(self) -> str:
         """The host, the namespace and a mark that is left in the index the first time it is asked for or written to.
 
-        Vectors that something else has written carry no such mark. Asks Pinecone the first time; raises `StoreError`.
+        Vectors that something else has written carry no such mark. Asks Pinecone the first time;
+        raises `StoreError`.
         """
         self._about.ensure_recorded()
         return self._about.identity
@@ -242,9 +251,10 @@ class PineconeBase(ClosingStore):
     ) -> None:
         """Write *passages*, replacing those of the same id, then remove those of *delete* that were not written.
 
-        *passages* may be more than fits in memory: they are sent one batch after the other. It is not one change:
-        readers see each batch as it comes, new ones before stale ones go. A failure leaves what was written before it
-        and says how much that is; writing the same again completes it.
+        *passages* may be more than fits in memory: they are sent one batch after the other. It is
+        not one change: readers see each batch as it comes, new ones before stale ones go. A failure
+        leaves what was written before it and says how much that is; writing the same again
+        completes it.
         """
         self._write(self._rows(passages), delete)
 

@@ -18,7 +18,10 @@ _ADVICE: Final = {
     400: "rejected the request; the cause of this error has the details",
     401: "rejected the key; check PINECONE_API_KEY",
     402: "requires payment; check the project's plan",
-    403: "does not allow this to the key, or a quota is used up; check the rights of PINECONE_API_KEY and the plan",
+    403: (
+        "does not allow this to the key, or a quota is used up; check the rights of"
+        " PINECONE_API_KEY and the plan"
+    ),
     404: "knows no such index or model; check the names and hosts in the config's store",
     408: "did not answer in time; try again later",
     413: "says the request is too large",
@@ -50,7 +53,10 @@ def _describe(error: Exception) -> str:
     if names & _UNREADABLE:
         return f"the response is not from Pinecone or cannot be read ({kind})"
     if names & {"ValueError", "TypeError"}:
-        return f"Pinecone's client rejected the request ({kind}); the cause of this error has the details"
+        return (
+            f"Pinecone's client rejected the request ({kind}); the cause of this error has the"
+            " details"
+        )
     return f"Pinecone cannot be reached; check the network, store.index and store.host ({kind})"
 
 
@@ -63,8 +69,8 @@ TIMEOUT_SECONDS: Final = 60.0
 def call_within(seconds: float, call: Callable[[], T], subject: str, doing: str) -> T:
     """Return what *call* does; raises `StoreError` for what it raises and when it has not returned after *seconds*.
 
-    The client's own timeout counts for one attempt of four, each followed by a pause of up to a minute and a half. A
-    call that is late goes on in a daemon thread, where nobody waits for it.
+    The client's own timeout counts for one attempt of four, each followed by a pause of up to a
+    minute and a half. A call that is late goes on in a daemon thread, where nobody waits for it.
     """
     done: Future[T] = Future()
 
@@ -94,7 +100,8 @@ class Calls:
     def __init__(self, index: Any, *, seconds: float, opened: ExitStack | None = None) -> None:
         if inspect.iscoroutinefunction(getattr(type(index), "query", None)):
             raise StoreError(
-                "the Pinecone index must not be async; pass the one from pinecone.Pinecone().Index()"
+                "the Pinecone index must not be async; pass the one from"
+                " pinecone.Pinecone().Index()"
             )
         self._index = index
         self._seconds = seconds
@@ -112,7 +119,8 @@ class Calls:
         call = getattr(self._index, method, None)
         if call is None:
             raise StoreError(
-                'the pinecone client that is installed is too old for this; run: pip install "pinecone>=6"'
+                "the pinecone client that is installed is too old for this; run: pip install"
+                ' "pinecone>=6"'
             )
         try:
             answer = call_within(self._seconds, partial(call, **arguments), self.subject, doing)

@@ -32,10 +32,10 @@ from qtmiddleware.providers import replace_surrogates
 class PineconeTextStore(PineconeBase):
     """Keeps passages in a Pinecone index with integrated embedding, dense or sparse; it is searched by text.
 
-    *index* is an index of the ``pinecone`` client; *text_field* is the field its ``field_map`` names. *namespace*
-    ``""`` and ``"__default__"`` are the same; the other *options* and the limits are those of a `PineconeStore`; a
-    request takes 96 passages. Vectors that come with passages are ignored. Raises `StoreError`, and `InvalidQuery` for
-    an impossible filter.
+    *index* is an index of the ``pinecone`` client; *text_field* is the field its ``field_map``
+    names. *namespace* ``""`` and ``"__default__"`` are the same; the other *options* and the limits
+    are those of a `PineconeStore`; a request takes 96 passages. Vectors that come with passages are
+    ignored. Raises `StoreError`, and `InvalidQuery` for an impossible filter.
     """
 
     embeds: Final = True
@@ -92,8 +92,8 @@ class PineconeTextStore(PineconeBase):
             if error.__cause__ is None or status_of(error.__cause__) != 400:
                 raise
             raise StoreError(
-                f"{error}. Is it an index that embeds texts itself (store.integrated), and is {self._text_field!r} "
-                "the field it takes them from (store.textField)?"
+                f"{error}. Is it an index that embeds texts itself (store.integrated), and is"
+                f" {self._text_field!r} the field it takes them from (store.textField)?"
             ) from error.__cause__
 
 
@@ -120,8 +120,8 @@ _HIGHEST_INDEX: Final = 2**32 - 1
 class PineconeSparseEncoder:
     """Sparse vectors made by a model that Pinecone hosts; *client* is a ``pinecone.Pinecone``.
 
-    It takes at most 96 texts at once; what a text has beyond the model's length is cut off. *timeout_seconds* is the
-    longest one request may take. Raises `StoreError`.
+    It takes at most 96 texts at once; what a text has beyond the model's length is cut off.
+    *timeout_seconds* is the longest one request may take. Raises `StoreError`.
     """
 
     def __init__(
@@ -160,7 +160,8 @@ class PineconeSparseEncoder:
             indices is None or values is None for indices, values in made
         ):
             raise StoreError(
-                f"{subject} must give one sparse vector per text; set store.sparseModel to such a model"
+                f"{subject} must give one sparse vector per text; set store.sparseModel to such a"
+                " model"
             )
         return made  # type: ignore[return-value]
 
@@ -168,13 +169,16 @@ class PineconeSparseEncoder:
 class SparsePineconeStore(PineconeBase):
     """Keeps passages by the words of their texts in a sparse Pinecone index; it is searched by text.
 
-    *encoder* makes the sparse vectors: a `PineconeSparseEncoder` or any function of texts and ``"passage"`` or
-    ``"query"`` that returns one (indices, weights) pair a text, of which the 2,048 weightiest words are kept. Its
-    ``name`` is kept in the index and compared, as the embedding model of a dense one is. The words of a text in the
-    metadata's ``context`` count as the passage's own. A passage without a word the encoder knows is not kept: nothing
-    could find it. Vectors that come with passages are ignored. *options* and limits are those of a `PineconeStore`.
+    *encoder* makes the sparse vectors: a `PineconeSparseEncoder` or any function of texts and
+    ``"passage"`` or ``"query"`` that returns one (indices, weights) pair a text, of which the 2,048
+    weightiest words are kept. Its ``name`` is kept in the index and compared, as the embedding
+    model of a dense one is. The words of a text in the metadata's ``context`` count as the
+    passage's own. A passage without a word the encoder knows is not kept: nothing could find it.
+    Vectors that come with passages are ignored. *options* and limits are those of a
+    `PineconeStore`.
 
-    Raises `StoreError`, and `InvalidQuery` for an impossible filter; what *encoder* raises passes through.
+    Raises `StoreError`, and `InvalidQuery` for an impossible filter; what *encoder* raises passes
+    through.
     """
 
     embeds: Final = True
@@ -270,18 +274,22 @@ def _check_sparse(indices: Sequence[int], values: Sequence[float]) -> dict[str, 
 class PineconeStore(PineconeBase):
     """Keeps passages with vectors of your own embedder in a dense Pinecone index, and finds the nearest.
 
-    *index* is an index of the ``pinecone`` client, or anything with its methods. *namespace* ``""`` and
-    ``"__default__"`` are the same. The text is kept in the metadata, under *text_field*. *embedding_model* and
-    *dimension* are kept in the index, in the namespace ``qtmiddleware.about``, and compared before anything else is
-    done: vectors of another model raise `StoreError`. Vectors that something else has written can be searched, where
-    the dimension is right, but not added to.
+    *index* is an index of the ``pinecone`` client, or anything with its methods. *namespace* ``""``
+    and ``"__default__"`` are the same. The text is kept in the metadata, under *text_field*.
+    *embedding_model* and
+    *dimension* are kept in the index, in the namespace ``qtmiddleware.about``, and compared before
+    anything else is
+    done: vectors of another model raise `StoreError`. Vectors that something else has written can
+    be searched, where the dimension is right, but not added to.
 
-    Ids are 1 to 512 ASCII characters. A metadata value is a text, a number, true, false or a list of texts; one of
-    ``None`` is left out, and whole numbers come back as integers. Text and metadata of one passage are at most 40 KB,
-    and the vector may not be all zeros. An answer of more than 4 MB is refused by Pinecone: ask for fewer passages.
-    Pinecone is eventually consistent: what was written or removed shows a little later.
+    Ids are 1 to 512 ASCII characters. A metadata value is a text, a number, true, false or a list
+    of texts; one of ``None`` is left out, and whole numbers come back as integers. Text and
+    metadata of one passage are at most 40 KB, and the vector may not be all zeros. An answer of
+    more than 4 MB is refused by Pinecone: ask for fewer passages. Pinecone is eventually
+    consistent: what was written or removed shows a little later.
 
-    *timeout_seconds* is the longest one request may take, with the client's own retries; nothing is retried here.
+    *timeout_seconds* is the longest one request may take, with the client's own retries; nothing is
+    retried here.
     *opened* holds what is closed with the store.
     Safe to share among threads. Raises `StoreError`, and
     `InvalidQuery` for an impossible filter.
@@ -299,8 +307,8 @@ class PineconeStore(PineconeBase):
     ) -> list[Record]:
         """The nearest passages that meet *filter*, best first; at most 10,000.
 
-        The score is Pinecone's own, by the metric of the index; of a Euclidean distance the negative, so that greater
-        is better.
+        The score is Pinecone's own, by the metric of the index; of a Euclidean distance the
+        negative, so that greater is better.
         """
         if isinstance(query, str):
             raise StoreError("this store does not embed texts; search it with the query's vector")
@@ -313,7 +321,8 @@ class PineconeStore(PineconeBase):
         values = check_vector(vector, self._dimension, f"the passage {passage.id!r}")
         if not any(values):
             raise StoreError(
-                f"the vector of the passage {passage.id!r} is all zeros, which Pinecone does not accept"
+                f"the vector of the passage {passage.id!r} is all zeros, which Pinecone does not"
+                " accept"
             )
         record = {"id": passage.id, "values": values, "metadata": fields}
         return Row(
@@ -331,9 +340,10 @@ class PineconeStore(PineconeBase):
 class HybridPineconeStore(PineconeStore):
     """A `PineconeStore` that also finds passages by their words, in a second index *sparse*.
 
-    *sparse* is a `SparsePineconeStore`, or a `PineconeTextStore` over a sparse index that embeds by itself; *options*
-    are those of a `PineconeStore`. Each batch is written to and removed from both, the dense index first; a failure
-    between the two leaves them apart until the same is written again. *sparse* is closed with this store.
+    *sparse* is a `SparsePineconeStore`, or a `PineconeTextStore` over a sparse index that embeds by
+    itself; *options* are those of a `PineconeStore`. Each batch is written to and removed from
+    both, the dense index first; a failure between the two leaves them apart until the same is
+    written again. *sparse* is closed with this store.
     """
 
     def __init__(

@@ -50,7 +50,8 @@ def check_id(id_: Any) -> str:
     if not is_id(id_):
         shown = repr(id_) if len(repr(id_)) <= 80 else f"{repr(id_)[:80]}..."
         raise StoreError(
-            f"the id {shown} cannot be stored in Pinecone: ids must be 1 to {LONGEST_ID} ASCII characters, without NUL"
+            f"the id {shown} cannot be stored in Pinecone: ids must be 1 to {LONGEST_ID} ASCII"
+            " characters, without NUL"
         )
     return str(id_)
 
@@ -60,7 +61,8 @@ def check_fields(
 ) -> tuple[dict[str, Any], int]:
     """The metadata and the text of *passage* as one mapping of what Pinecone can hold, and its size in bytes.
 
-    A value of ``None`` is left out, as Pinecone keeps none; raises `StoreError` for one it cannot hold.
+    A value of ``None`` is left out, as Pinecone keeps none; raises `StoreError` for one it cannot
+    hold.
     """
     fields: dict[str, Any] = {}
     given: Mapping[Any, Any] = passage.metadata
@@ -80,8 +82,8 @@ def check_fields(
     size = len(json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode())
     if size > MOST_METADATA_BYTES:
         raise StoreError(
-            f"the text and metadata of the passage {passage.id!r} are {size:,} bytes; Pinecone keeps at most "
-            f"{MOST_METADATA_BYTES:,} a record: make the chunks smaller"
+            f"the text and metadata of the passage {passage.id!r} are {size:,} bytes; Pinecone"
+            f" keeps at most {MOST_METADATA_BYTES:,} a record: make the chunks smaller"
         )
     return fields, size
 
@@ -99,8 +101,9 @@ def _plain(value: Any, id_: str, key: str) -> Any:
     if isinstance(value, list | tuple) and all(isinstance(member, str) for member in value):
         return [replace_surrogates(member) for member in value]
     raise StoreError(
-        f"the metadata {key!r} of the passage {id_!r} cannot be kept in Pinecone: a value is a text, a finite number "
-        f"(whole ones up to 2**53), true, false or a list of texts, not {type(value).__name__}"
+        f"the metadata {key!r} of the passage {id_!r} cannot be kept in Pinecone: a value is a"
+        " text, a finite number (whole ones up to 2**53), true, false or a list of texts, not"
+        f" {type(value).__name__}"
     )
 
 

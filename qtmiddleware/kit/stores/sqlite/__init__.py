@@ -38,16 +38,18 @@ _KEYWORDS: Final = "SELECT rowid, -rank FROM words WHERE words MATCH ? ORDER BY 
 class SQLiteStore(LocalStore):
     """Keeps passages, their vectors and their words in one file, and finds them by either; good to about 100,000.
 
-    *path* is a file, made with its folders if it is not there and readable by its owner alone, or ``":memory:"``.
+    *path* is a file, made with its folders if it is not there and readable by its owner alone, or
+    ``":memory:"``.
     *embedding_model* and *dimension* are kept in it; opening it with others raises `StoreError`.
 
-    Vectors are searched exactly, by cosine, in memory; metadata is held there too once a filter was used. What another
-    process has written is seen by the next search. Safe to share among threads, and a search waits for no write where
-    there is a file; a forked process has connections of its own. A write is kept whole or not at all, also when the
-    process is killed; a power cut may take back the last writes, each whole.
+    Vectors are searched exactly, by cosine, in memory; metadata is held there too once a filter was
+    used. What another process has written is seen by the next search. Safe to share among threads,
+    and a search waits for no write where there is a file; a forked process has connections of its
+    own. A write is kept whole or not at all, also when the process is killed; a power cut may take
+    back the last writes, each whole.
 
-    Raises `StoreError` whenever the file cannot be opened, read or written, `InvalidQuery` for an impossible filter and
-    `MissingExtra` without numpy.
+    Raises `StoreError` whenever the file cannot be opened, read or written, `InvalidQuery` for an
+    impossible filter and `MissingExtra` without numpy.
     """
 
     def __init__(self, path: str | Path, *, embedding_model: str, dimension: int) -> None:
@@ -68,9 +70,10 @@ class SQLiteStore(LocalStore):
     ) -> None:
         """Write *passages*, replacing those of the same id, and remove those of the ids *delete*, as one change.
 
-        *passages* are taken as they come, a few hundred at a time; what they raise passes through and nothing is
-        written. Of several with one id the last stays; an id in both is written, not removed. A store in memory takes
-        all of *passages* before it writes, as its readers would have to wait.
+        *passages* are taken as they come, a few hundred at a time; what they raise passes through
+        and nothing is written. Of several with one id the last stays; an id in both is written, not
+        removed. A store in memory takes all of *passages* before it writes, as its readers would
+        have to wait.
         """
         slices: Iterable[tuple[list[Row], Floats]] = check_slices(passages, self._dimension)
         if self._connections.in_memory:
@@ -98,8 +101,8 @@ class SQLiteStore(LocalStore):
     ) -> list[Record]:
         """The nearest passages that meet *filter*, best first, as ``{"id", "score", "text", "metadata"}``.
 
-        The score is the cosine, -1 to 1, to six decimals; passages of equal score come by id. *query* is a vector; a
-        text raises `StoreError`.
+        The score is the cosine, -1 to 1, to six decimals; passages of equal score come by id.
+        *query* is a vector; a text raises `StoreError`.
         """
         vector = check_query(query, self._dimension)
         with self._connections.reading() as run:
@@ -119,14 +122,16 @@ class SQLiteStore(LocalStore):
     ) -> list[Record]:
         """The passages that share the weightiest words with *text* and meet *filter*, in the shape of `search`.
 
-        The words of a text in the metadata's ``context`` count as the passage's own. The score is BM25 (k1 1.2, b 0.75;
-        Robertson and Zaragoza 2009), greater is better, and passages of equal score come by id. Nothing in *text* is
-        read as query syntax; of scripts without spaces every pair of neighbouring characters is a word.
+        The words of a text in the metadata's ``context`` count as the passage's own. The score is
+        BM25 (k1 1.2, b 0.75; Robertson and Zaragoza 2009), greater is better, and passages of equal
+        score come by id. Nothing in *text* is read as query syntax; of scripts without spaces every
+        pair of neighbouring characters is a word.
         """
         words = " OR ".join(f'"{word}"' for word in query_words(text))
         if not words or top_k < 1:
             return []
-        # A query that is left open would keep its view of the file for the connection's next reader.
+        # A query that is left open would keep its view of the file for the connection's next
+        # reader.
         with (
             self._connections.reading() as run,
             closing(run.execute(_KEYWORDS, (words,))) as cursor,

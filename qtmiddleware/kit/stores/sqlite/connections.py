@@ -26,8 +26,9 @@ from qtmiddleware.kit.stores.sqlite.files import (
 )
 from qtmiddleware.runtime.forking import renew_after_fork
 
-# The full-text table keeps no copy of the texts. It is given what `index_text` makes of a passage; whoever changes that
-# function changes the layout. "changes" in "meta" counts the writes, so that a reader knows when to read anew.
+# The full-text table keeps no copy of the texts. It is given what `index_text` makes of a passage;
+# whoever changes that function changes the layout. "changes" in "meta" counts the writes, so that a
+# reader knows when to read anew.
 STORE_FILE: Final = FileKind(
     application_id=0x71746D73,  # "qtms" in ASCII
     version=4,
@@ -45,7 +46,10 @@ STORE_FILE: Final = FileKind(
     ),
     subject="the store {path}",
     busy="another process is writing to it; try again",
-    remedy="name another path, the kind it was made with (store.kind), or move it away and ingest again",
+    remedy=(
+        "name another path, the kind it was made with (store.kind), or move it away and ingest"
+        " again"
+    ),
 )
 
 
@@ -92,7 +96,8 @@ class Connections:
         renew_after_fork(self)
 
     def _new_locks(self) -> None:
-        # Re-entrant, so that a writer that is started by its own passages is refused by SQLite and does not hang.
+        # Re-entrant, so that a writer that is started by its own passages is refused by SQLite and
+        # does not hang.
         self._writing = threading.RLock()
         self._lending = threading.Lock()
 
@@ -144,7 +149,8 @@ class Connections:
             self._writer = None
 
     def __del__(self) -> None:
-        # From Python 3.13 on a connection that is not closed warns of it. One that was never made is none.
+        # From Python 3.13 on a connection that is not closed warns of it. One that was never made
+        # is none.
         with suppress(AttributeError):
             self.close()
 

@@ -34,8 +34,10 @@ _UNDECODED: Final = "Could not decode to UTF-8"
 class FileKind:
     """What files of one kind hold, and what is said where one cannot be opened.
 
-    *application_id* and *version* mark a file, *statements* make its tables. *subject* names it, with ``{path}``;
-    *busy* says why it cannot be had where somebody else has it, *remedy* what to do about one that is something else.
+    *application_id* and *version* mark a file, *statements* make its tables. *subject* names it,
+    with ``{path}``;
+    *busy* says why it cannot be had where somebody else has it, *remedy* what to do about one that
+    is something else.
     """
 
     application_id: int
@@ -57,9 +59,10 @@ def open_file(
 ) -> sqlite3.Connection:
     """Return a connection to the file at *path*, made with its folders where there is none, for its owner alone.
 
-    *timeout* is how many seconds another process is waited for. An *exclusive* connection keeps all others out until
-    it is closed. *facts* are put into the table ``meta`` of a new file; *check* may refuse one that is there. What is
-    refused, or something else, is left as it is. Raises `StoreError`.
+    *timeout* is how many seconds another process is waited for. An *exclusive* connection keeps all
+    others out until it is closed. *facts* are put into the table ``meta`` of a new file; *check*
+    may refuse one that is there. What is refused, or something else, is left as it is. Raises
+    `StoreError`.
     """
     subject = kind.subject.format(path=path)
     try:
@@ -97,8 +100,8 @@ def _describe_refusal(error: Exception, kind: FileKind) -> str:
     if result_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return f"cannot be opened: {kind.busy}"
     return (
-        f"cannot be opened: {error}; it must be a file that can be written, in a folder that can be written, with room "
-        "on the disk"
+        f"cannot be opened: {error}; it must be a file that can be written, in a folder that can be"
+        " written, with room on the disk"
     )
 
 
@@ -142,10 +145,10 @@ def check_kind(connection: sqlite3.Connection, kind: FileKind) -> None:
 def make_file(path: Path) -> None:
     """Create an empty file, with its folders, for its owner alone; what SQLite puts beside it follows its mode.
 
-    One that is there is not opened, not even for a moment: a process that closes any descriptor of a file lets go of
-    all its locks on it, those of SQLite too; another process would then remove the log this one writes to, and writes
-    would be lost (https://www.sqlite.org/howtocorrupt.html, 2.2). Raises `OSError`, also for a link that is not to be
-    followed, as `check_link` says.
+    One that is there is not opened, not even for a moment: a process that closes any descriptor of
+    a file lets go of all its locks on it, those of SQLite too; another process would then remove
+    the log this one writes to, and writes would be lost (https://www.sqlite.org/howtocorrupt.html,
+    2.2). Raises `OSError`, also for a link that is not to be followed, as `check_link` says.
     """
     check_link(path)
     make_private_folders(path.parent)
@@ -156,10 +159,12 @@ def make_file(path: Path) -> None:
 def connect_file(path: str, **options: Any) -> Any:
     """Return a connection to the file at *path*, which is there; nothing was asked of it yet, and it may be anything.
 
-    Nothing is made, and no link followed that was put in its place meanwhile. *options* are those of
-    `sqlite3.connect`. Raises `OSError`, also for a link, as `check_link` says, and what SQLite raises.
+    Nothing is made, and no link followed that was put in its place meanwhile. *options* are those
+    of `sqlite3.connect`. Raises `OSError`, also for a link, as `check_link` says, and what SQLite
+    raises.
     """
-    # Transactions are begun and ended by hand; whoever lends a connection out lets one thread in at a time.
+    # Transactions are begun and ended by hand; whoever lends a connection out lets one thread in at
+    # a time.
     options |= {"isolation_level": None, "check_same_thread": False}
     if path == MEMORY or os.name == "nt":
         return sqlite3.connect(path, **options)
@@ -191,7 +196,8 @@ def is_empty(connection: sqlite3.Connection) -> bool:
 def check_layout(connection: sqlite3.Connection, statements: tuple[str, ...]) -> None:
     """Raise `Damage` unless the database has the tables, indexes and triggers that *statements* make, and no others.
 
-    A view or a trigger out of somebody else's file is a program that would run in ours, and need never end.
+    A view or a trigger out of somebody else's file is a program that would run in ours, and need
+    never end.
     """
     connection.execute("PRAGMA trusted_schema = OFF")
     with short_values(connection):
@@ -223,10 +229,11 @@ def _objects_made_by(statements: tuple[str, ...]) -> frozenset[tuple[Any, ...]]:
 
 
 def _objects(connection: sqlite3.Connection) -> frozenset[tuple[Any, ...]]:
-    # The statistics of ANALYZE do no harm. What a full-text table is made of each version of SQLite writes in its way.
+    # The statistics of ANALYZE do no harm. What a full-text table is made of each version of SQLite
+    # writes in its way.
     rows = connection.execute(
-        "SELECT type, name, CASE WHEN name GLOB 'words_*' AND type = 'table' THEN '' ELSE sql END, rootpage > 0 "
-        "FROM sqlite_master WHERE name NOT GLOB 'sqlite_stat*' LIMIT 100"
+        "SELECT type, name, CASE WHEN name GLOB 'words_*' AND type = 'table' THEN '' ELSE sql END,"
+        " rootpage > 0 FROM sqlite_master WHERE name NOT GLOB 'sqlite_stat*' LIMIT 100"
     )
     return frozenset(
         (kind, name, " ".join((sql or "").split()), is_stored)

@@ -66,8 +66,8 @@ class Matrix:
 class MemoryCopy:
     """Holds vectors and metadata as of one version of the file, and reads them anew once that has changed.
 
-    A reader's view begins with its first look, which happens here, one reader at a time: so none ever meets vectors
-    that are newer than its view.
+    A reader's view begins with its first look, which happens here, one reader at a time: so none
+    ever meets vectors that are newer than its view.
     """
 
     def __init__(self, dimension: int) -> None:
@@ -135,7 +135,8 @@ def _read_matrix(run: sqlite3.Connection, dimension: int) -> Matrix:
     found = run.execute("SELECT row, id, vector FROM passages ORDER BY row").fetchall()
     rows = np.fromiter((row for row, _, _ in found), dtype=np.int64, count=len(found))
     try:
-        # A bytearray, so that the array over it can be written to and no second copy of all vectors is made.
+        # A bytearray, so that the array over it can be written to and no second copy of all vectors
+        # is made.
         flat = np.frombuffer(bytearray().join(blob for _, _, blob in found), dtype="<f4")
         vectors = flat.reshape(len(found), dimension).astype(np.float32, copy=False)
     except (TypeError, ValueError):

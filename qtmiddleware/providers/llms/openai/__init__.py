@@ -31,33 +31,39 @@ from qtmiddleware.types import Deadline
 class OpenAIModel:
     """Asks *model* through the ``openai`` client and learns what its provider understands.
 
-    *client* is an ``openai.OpenAI``, an ``openai.AsyncOpenAI``, a pair of both, `Clients` that several models share, or
-    ``None``: then clients are made on first use, the key from ``OPENAI_API_KEY``, the address from *base_url*, else
-    from ``QTM_LLM_BASE_URL``, else the SDK's default. A server of one's own needs no key. Given clients are never
-    closed, and a given async one is copied, with connections of the copy's own, for every event loop, so that the
-    caller's own calls with it are not touched. Where it is the only one, `complete` and `stream` run in one private
-    event loop, whose connections are kept. *can_async* says whether `acomplete` and `astream` can be called.
+    *client* is an ``openai.OpenAI``, an ``openai.AsyncOpenAI``, a pair of both, `Clients` that
+    several models share, or
+    ``None``: then clients are made on first use, the key from ``OPENAI_API_KEY``, the address from
+    *base_url*, else from ``QTM_LLM_BASE_URL``, else the SDK's default. A server of one's own needs
+    no key. Given clients are never closed, and a given async one is copied, with connections of the
+    copy's own, for every event loop, so that the caller's own calls with it are not touched. Where
+    it is the only one, `complete` and `stream` run in one private event loop, whose connections are
+    kept. *can_async* says whether `acomplete` and `astream` can be called.
 
-    *temperature* and *max_tokens* ``None`` send none; *temperatures* are those of single prompts, by their mode, in
-    place of *temperature*. *structured_output* ``auto`` asks for a JSON schema and steps
-    down to ``json_object`` and to plain text where that is refused; a refused ``temperature``, ``reasoning_effort`` or
-    token limit is left out likewise. What was refused is remembered as long as this object lives, and one prompt costs
-    at most five requests. *input_price* and *output_price* are US dollars for a million tokens, for models whose
-    prices are not known.
+    *temperature* and *max_tokens* ``None`` send none; *temperatures* are those of single prompts,
+    by their mode, in place of *temperature*. *structured_output* ``auto`` asks for a JSON schema
+    and steps down to ``json_object`` and to plain text where that is refused; a refused
+    ``temperature``, ``reasoning_effort`` or token limit is left out likewise. What was refused is
+    remembered as long as this object lives, and one prompt costs at most five requests.
+    *input_price* and *output_price* are US dollars for a million tokens, for models whose prices
+    are not known.
 
-    *reasoning_effort* ``auto`` asks OpenAI's models that reason for the least they take, and sends none to others.
-    The token limit is called ``max_completion_tokens`` for those models and at OpenAI's own address, elsewhere
-    ``max_tokens``. Where such a model thinks, room for that is added to the limit, and no temperature is sent.
+    *reasoning_effort* ``auto`` asks OpenAI's models that reason for the least they take, and sends
+    none to others. The token limit is called ``max_completion_tokens`` for those models and at
+    OpenAI's own address, elsewhere ``max_tokens``. Where such a model thinks, room for that is
+    added to the limit, and no temperature is sent.
 
-    Every request has the rest of the deadline as its timeout. The SDK's retries are turned off, because they sleep as
-    long as the server says, without knowing of a deadline; a given async client retries as it was told to, since it is
-    cancelled at the deadline. A synchronous call ends there plus at most one read; only a server that trickles headers
-    can hold it longer. Of an error's body at most 64 KiB are kept. `Reply.calls` counts the requests of the stepping
-    down and the retries of the one that succeeded.
+    Every request has the rest of the deadline as its timeout. The SDK's retries are turned off,
+    because they sleep as long as the server says, without knowing of a deadline; a given async
+    client retries as it was told to, since it is cancelled at the deadline. A synchronous call ends
+    there plus at most one read; only a server that trickles headers can hold it longer. Of an
+    error's body at most 64 KiB are kept. `Reply.calls` counts the requests of the stepping down and
+    the retries of the one that succeeded.
 
-    Streams are read as the server sends them; one that does not stream, or refuses to, is asked for the whole, which
-    then is the only piece. A `Reply` that is not the last thing to come says that the answer has ended and what it cost
-    is still being waited for: some servers never send that, nor close. Whoever stops listening closes the connection.
+    Streams are read as the server sends them; one that does not stream, or refuses to, is asked for
+    the whole, which then is the only piece. A `Reply` that is not the last thing to come says that
+    the answer has ended and what it cost is still being waited for: some servers never send that,
+    nor close. Whoever stops listening closes the connection.
     """
 
     _price_list = OPENAI

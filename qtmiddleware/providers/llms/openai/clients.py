@@ -48,16 +48,18 @@ _closing: Final[set[asyncio.Task[None]]] = set()
 class Clients:
     """A sync and an async client: the user's own, or ours, made on first use.
 
-    Given clients are never closed. Ours are made once a process, since sockets do not survive a fork, and once an
-    event loop, since they do not survive its end either; when a loop shuts down, its client is closed in it. The client
-    of the private loop serves the blocking calls of those who gave an async one alone, until `close`.
+    Given clients are never closed. Ours are made once a process, since sockets do not survive a
+    fork, and once an event loop, since they do not survive its end either; when a loop shuts down,
+    its client is closed in it. The client of the private loop serves the blocking calls of those
+    who gave an async one alone, until `close`.
 
-    For the same reasons a given client is copied, with connections of the copy's own, in a forked process, and an async
-    one in every loop: an idle connection that we left in it would fail, or hang, the caller's own next call in another
-    loop. One that cannot be copied so (`can_copy`) is used as it is.
+    For the same reasons a given client is copied, with connections of the copy's own, in a forked
+    process, and an async one in every loop: an idle connection that we left in it would fail, or
+    hang, the caller's own next call in another loop. One that cannot be copied so (`can_copy`) is
+    used as it is.
 
-    Whoever asks for a client and uses it does so within *in_use*, so that `Draining.retire` of it closes none of ours
-    under a call.
+    Whoever asks for a client and uses it does so within *in_use*, so that `Draining.retire` of it
+    closes none of ours under a call.
     """
 
     _async_kind = "openai.AsyncOpenAI()"
@@ -116,7 +118,8 @@ class Clients:
         if not self._own and given is None:
             raise ModelError(
                 "unavailable",
-                f"the client must be asynchronous for an asynchronous call; pass {self._async_kind}",
+                "the client must be asynchronous for an asynchronous call; pass"
+                f" {self._async_kind}",
             )
         if not self._own and not self._can_copy(given):
             return given
@@ -189,10 +192,11 @@ class Clients:
         if not is_reachable(self._base_url):
             raise ModelError(
                 "unauthorized",
-                f"the key for the language model is missing: set {KEY_VARIABLE}, or {ADDRESS_VARIABLE} (llm.baseUrl)"
-                " for a server that needs no key",
+                f"the key for the language model is missing: set {KEY_VARIABLE}, or"
+                f" {ADDRESS_VARIABLE} (llm.baseUrl) for a server that needs no key",
             )
-        # A retry would sleep for as long as a busy service says, and nobody would hear what it said.
+        # A retry would sleep for as long as a busy service says, and nobody would hear what it
+        # said.
         return make_client(is_async=is_async, address=_own_address(self._base_url), max_retries=0)
 
 

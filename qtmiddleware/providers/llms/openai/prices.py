@@ -45,9 +45,10 @@ class Prices:
 def find_prices(model: str, provider: str = OPENAI) -> tuple[float, float] | None:
     """The prices of *model* in US dollars for a million tokens, read and written; ``None`` where not known.
 
-    They come from the package genai-prices where that is installed (extra ``prices``), where *provider* is its name for
-    who is paid, and else for OpenAI's models from ``prices.json``. A dated snapshot costs what its model costs, unless
-    it is listed itself. Nothing is asked over the network.
+    They come from the package genai-prices where that is installed (extra ``prices``), where
+    *provider* is its name for who is paid, and else for OpenAI's models from ``prices.json``. A
+    dated snapshot costs what its model costs, unless it is listed itself. Nothing is asked over the
+    network.
     """
     kept = _find_packaged_prices(model, provider)
     if kept is not None or provider != OPENAI:
@@ -65,7 +66,8 @@ def _find_packaged_prices(model: str, provider: str = OPENAI) -> tuple[float, fl
         found = calc_price(Usage(input_tokens=1, output_tokens=1), model, provider_id=provider)
         return float(found.input_price * _MILLION), float(found.output_price * _MILLION)
     except Exception:
-        # Not installed, a name it does not know, or an interface of another version: a price must not cost a reply.
+        # Not installed, a name it does not know, or an interface of another version: a price must
+        # not cost a reply.
         return None
 
 

@@ -65,9 +65,10 @@ def check_size(size: int, most: int) -> None:
 def read_reply(raw: Any) -> Reply:
     """The reply that *raw* holds: the bytes of a body, a mapping, or a client's own response object.
 
-    Raises `ModelError`: ``unparsable`` where it is not a chat completion, ``empty`` where it says nothing,
-    ``refused`` where the model or a filter declined, ``truncated`` where the token limit left no text at all, and
-    the reason of the status where a gateway wraps a failure into a success.
+    Raises `ModelError`: ``unparsable`` where it is not a chat completion, ``empty`` where it says
+    nothing, ``refused`` where the model or a filter declined, ``truncated`` where the token limit
+    left no text at all, and the reason of the status where a gateway wraps a failure into a
+    success.
     """
     completion = _parse_json(raw) if isinstance(raw, bytes | bytearray | str) else raw
     raise_wrapped_error(completion)
@@ -87,8 +88,9 @@ def make_reply(
 ) -> Reply:
     """The reply of this *text*, which ended for the reason *finish*, with the tokens that *completion* counts.
 
-    The names of its model and of the completion are those that *named* gives, or *completion*. Raises `ModelError`
-    where the text is blank; *reasoned* says that the model said something to itself.
+    The names of its model and of the completion are those that *named* gives, or *completion*.
+    Raises `ModelError` where the text is blank; *reasoned* says that the model said something to
+    itself.
     """
     cut = finish in _CUT_OFF
     if text.strip():
@@ -115,7 +117,8 @@ def count_tokens(completion: Any) -> tuple[int, int]:
 def read_names(completion: Any) -> tuple[str, str]:
     """Return what *completion* calls its model and itself; ``""`` for what it does not name by a plain word.
 
-    LangChain gives a message an id of its own and keeps the service's in the metadata, LlamaIndex in ``raw``.
+    LangChain gives a message an id of its own and keeps the service's in the metadata, LlamaIndex
+    in ``raw``.
     """
     metadata = read_field(completion, "response_metadata")
     holder = metadata or read_field(completion, "raw") or completion
@@ -220,7 +223,10 @@ def has_reasoning(message: Any) -> bool:
 MOST_STREAM_BYTES: Final = 64 << 20
 """Most bytes that are read of one stream: each token comes in some hundred of them."""
 
-_NO_STREAM: Final = "the model's response is not a stream of completions; check that llm.baseUrl is the address of an API"
+_NO_STREAM: Final = (
+    "the model's response is not a stream of completions; check that llm.baseUrl is the address of"
+    " an API"
+)
 
 
 def is_whole_completion(answer: Any) -> bool:
@@ -276,9 +282,10 @@ class Events:
 class StreamReader:
     """Puts one reply together as it comes; a server that is asked to stream but answers at once is understood too.
 
-    Chunks are bytes or the client's own objects; without *streams* they are one completion. *is_done* says that nothing
-    more will come, *is_whole* that the model has ended its answer. The *deadline* (none by default) is looked at after
-    every piece: an answer that was ended by then is done, for any other that is an error.
+    Chunks are bytes or the client's own objects; without *streams* they are one completion.
+    *is_done* says that nothing more will come, *is_whole* that the model has ended its answer. The
+    *deadline* (none by default) is looked at after every piece: an answer that was ended by then is
+    done, for any other that is an error.
     """
 
     def __init__(self, deadline: Deadline | None = None, *, streams: bool = True) -> None:
@@ -308,8 +315,8 @@ class StreamReader:
     def feed(self, chunk: Any) -> Iterator[str | Reply]:
         """Yields the texts that came with *chunk*, each before what follows it is looked at.
 
-        Where the model has just ended its answer and what that cost is still to come, the reply follows, once. Raises
-        as `read_reply` does.
+        Where the model has just ended its answer and what that cost is still to come, the reply
+        follows, once. Raises as `read_reply` does.
         """
         if isinstance(chunk, str):
             chunk = chunk.encode("utf-8", "replace")

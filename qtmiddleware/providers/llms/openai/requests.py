@@ -32,7 +32,8 @@ MOST_WORDS: Final = 2_000
 
 _PARTS: Final[Mapping[Part, re.Pattern[str]]] = {
     "response_format": re.compile(
-        r"response[_ ]?(?:format|mime|json)|json[_ ]?(?:schema|object|mode)|structured[_ ]?outputs?|schema|guided_"
+        r"response[_ ]?(?:format|mime|json)|json[_ ]?(?:schema|object|mode)|structured[_"
+        r" ]?outputs?|schema|guided_"
         r"|grammar|output[_ ](?:config(?!\.effort)|format)"
     ),
     "tokens": re.compile(r"max_(?:completion_|output_|new_)?tokens"),
@@ -42,7 +43,8 @@ _PARTS: Final[Mapping[Part, re.Pattern[str]]] = {
 }
 _OTHER_CAUSE: Final = re.compile(
     r"context[_ ]length|maximum context|too (?:long|many tokens)|api[_ ]?key|quota|billing|credit|"
-    r"model\b.{0,80}(?:not[_ ]?found|not exist|unknown)|model_not_found|content[_ ](?:filter|policy|management)"
+    r"model\b.{0,80}(?:not[_ ]?found|not exist|unknown)|model_not_found|content[_"
+    r" ](?:filter|policy|management)"
 )
 
 
@@ -107,9 +109,10 @@ _LAST_STEP: Final[Mapping[Part, int]] = {
 def read_refusal(error: Exception, request: Mapping[str, Any]) -> tuple[Part, bool] | None:
     """Which part of *request* the provider complains of by *error*, and whether it named it or that is our guess.
 
-    ``None`` where it is about something else. An unspecific 400 or 422 is taken for the response format, the part that
-    is refused most often, and of a request without one for the stream's options. A server error is only taken for a
-    refusal where it names the format, as some local servers do.
+    ``None`` where it is about something else. An unspecific 400 or 422 is taken for the response
+    format, the part that is refused most often, and of a request without one for the stream's
+    options. A server error is only taken for a refusal where it names the format, as some local
+    servers do.
     """
     status = getattr(error, "status_code", None)
     if status not in EXPLICIT:
@@ -151,8 +154,9 @@ def build_request(
 ) -> dict[str, Any]:
     """The keyword arguments of ``chat.completions.create`` for *prompt*.
 
-    *response_format* is ``json_schema``, ``json_object`` or ``text``; a prompt without fields is always asked in plain
-    text. *options* are further arguments, such as ``temperature``; one that is ``None`` is not sent.
+    *response_format* is ``json_schema``, ``json_object`` or ``text``; a prompt without fields is
+    always asked in plain text. *options* are further arguments, such as ``temperature``; one that
+    is ``None`` is not sent.
     """
     shape = response_format if prompt.fields else "text"
     request: dict[str, Any] = {"model": model, "messages": _messages(prompt, shape)}
@@ -172,7 +176,8 @@ def build_request(
 def _messages(prompt: Prompt, shape: str) -> list[dict[str, str]]:
     system = prompt.system
     if prompt.fields and shape != "json_schema" and "json" not in system.lower():
-        # Providers refuse their JSON mode where no message holds the word, and without a schema nothing names the keys.
+        # Providers refuse their JSON mode where no message holds the word, and without a schema
+        # nothing names the keys.
         keys = ", ".join(field.name for field in prompt.fields)
         system = (
             f"{system}\n\nAnswer with one JSON object and nothing else. Its keys: {keys}.".lstrip()
@@ -188,8 +193,8 @@ def _schema_name(mode: str) -> str:
 def reply_schema(fields: tuple[ReplyField, ...]) -> dict[str, Any]:
     """The JSON schema of a reply with *fields*, in the subset that strict structured output takes.
 
-    Every field is required and no other is allowed. How many items a list may hold stands in its description, because
-    not every provider accepts ``maxItems``.
+    Every field is required and no other is allowed. How many items a list may hold stands in its
+    description, because not every provider accepts ``maxItems``.
     """
     from pydantic import ConfigDict, Field, create_model
 
@@ -245,10 +250,12 @@ Negotiation = Generator[dict[str, Any], Received, Response]
 class Negotiator:
     """Puts prompts to one *model*, at *where*, and learns what its provider understands; thread-safe.
 
-    *response_format* ``None`` begins with a JSON schema and steps down where that is refused. *reasoning_effort*
-    ``auto`` is the least that one of OpenAI's models takes, and none is sent to others; ``None`` sends none.
-    *temperatures* are those of single prompts, by their mode, in place of *temperature*. *find_effort* gives the least
-    effort of a model that reasons, and *advice* goes to `read_client_error`.
+    *response_format* ``None`` begins with a JSON schema and steps down where that is refused.
+    *reasoning_effort* ``auto`` is the least that one of OpenAI's models takes, and none is sent to
+    others; ``None`` sends none.
+    *temperatures* are those of single prompts, by their mode, in place of *temperature*.
+    *find_effort* gives the least effort of a model that reasons, and *advice* goes to
+    `read_client_error`.
     """
 
     def __init__(

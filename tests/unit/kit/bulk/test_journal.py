@@ -280,7 +280,7 @@ def records_of(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.read_bytes().split(b"\n") if line]
 
 
-# --- files that others have written ---------------------------------------------------------------------------------
+# --- files that others have written ---------------------------------------------------------------
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

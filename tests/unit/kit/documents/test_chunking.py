@@ -309,7 +309,8 @@ def test_monotonous_text_makes_no_more_chunks_than_other_text(unit: str) -> None
     assert len(texts_of(text, size=800, overlap=200)) <= len(text) // 300 + 1
 
 
-# Hours if the time for a chunk grew with its square, which is what the time limit of each test is for.
+# Hours if the time for a chunk grew with its square, which is what the time limit of each test is
+# for.
 @MONOTONOUS
 def test_a_chunk_of_the_largest_size_takes_time_in_proportion_to_it(unit: str) -> None:
     text = "x" + unit * (1_200_000 // len(unit))

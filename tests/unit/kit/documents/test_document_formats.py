@@ -380,7 +380,8 @@ def test_a_word_document_is_read_in_order_with_tables_and_headings(read: Any) ->
     ):
         cell.text = text
     document.add_paragraph("After")
-    # A content control and a change that is tracked, which python-docx itself leaves out of its paragraphs.
+    # A content control and a change that is tracked, which python-docx itself leaves out of its
+    # paragraphs.
     control = OxmlElement("w:sdt")
     inner = OxmlElement("w:sdtContent")
     control.append(inner)
@@ -469,7 +470,8 @@ def test_an_old_office_file_comes_with_advice(tmp_path: Path, ending: str, bette
 def test_without_its_package_the_error_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, package: str
 ) -> None:
-    # A folder in front of all others, as it would be on sys.path, in which the package cannot be imported.
+    # A folder in front of all others, as it would be on sys.path, in which the package cannot be
+    # imported.
     name = {"python-docx": "docx", "python-pptx": "pptx"}.get(package, package)
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / f"{name}.py").write_text("raise ImportError")
@@ -509,7 +511,8 @@ PARTS = {
 def test_a_zip_bomb_is_refused_by_the_size_it_says_or_found_to_lie(
     reason: Any, ending: str
 ) -> None:
-    # The sizes are what each says of itself, which is looked at first; one that says less than it holds is found out.
+    # The sizes are what each says of itself, which is looked at first; one that says less than it
+    # holds is found out.
     assert reason(f"a{ending}", bomb(1 << 20, PARTS[ending], says=200 << 20)) == "too large"
     assert (
         reason(f"a{ending}", bomb(1 << 20, "xl/worksheets/sheet1.xml", says=1100 << 20))

@@ -101,7 +101,8 @@ def test_an_empty_user_password_opens_a_file_and_another_does_not(
 
 
 def test_a_file_encrypted_with_aes_is_reported_as_encrypted(path: Path) -> None:
-    # Whether or not AES is installed: without it the file cannot be tried, with it the password is wrong.
+    # Whether or not AES is installed: without it the file cannot be tried, with it the password is
+    # wrong.
     key, short = b"<" + b"5a" * 48 + b">", b"<" + b"5a" * 32 + b">"
     filters = b"/CF << /StdCF << /CFM /AESV3 /Length 32 >> >> /StmF /StdCF /StrF /StdCF"
     entry = b"/Encrypt << /Filter /Standard /V 5 /R 6 /Length 256 /P -4 /O %s /U %s /OE %s /UE %s /Perms <%s> %s >>"
@@ -184,7 +185,8 @@ def nested_forms(first: int, each: int, levels: int) -> bytes:
     return pdf([ONE + b" /X Do" * first], more=forms, resources=b"/XObject << /X 6 0 R >>")
 
 
-# An error inside a form is swallowed there; where the form comes last on the page nothing else would tell of it.
+# An error inside a form is swallowed there; where the form comes last on the page nothing else
+# would tell of it.
 @pytest.mark.parametrize("first", [1, 40])
 def test_a_page_that_takes_too_long_is_left_out(
     path: Path, monkeypatch: pytest.MonkeyPatch, first: int

@@ -50,7 +50,7 @@ def failing_on(*numbers: int) -> Callable[..., list[dict[str, Any]]]:
     return flaky
 
 
-# --- failures -----------------------------------------------------------------------------------------------------
+# --- failures -------------------------------------------------------------------------------------
 
 
 def test_questions_the_function_fails_on_are_counted_noted_and_left_out_of_every_system() -> None:
@@ -112,7 +112,7 @@ def test_systems_that_together_fail_on_every_question_leave_nothing_to_measure()
         measure({"raw": fails_on(*half[0]), "other": fails_on(*half[1])}, DATA, baseline="raw")
 
 
-# --- ids ----------------------------------------------------------------------------------------------------------
+# --- ids ------------------------------------------------------------------------------------------
 
 
 def test_ids_that_no_judgement_knows_end_it_after_twenty_questions_with_one_of_each_side() -> None:
@@ -135,7 +135,7 @@ def test_few_questions_that_find_nothing_relevant_may_still_be_hard_ones() -> No
     assert found.notes[-1].startswith("No passage that a system found is judged")
 
 
-# --- what is kept until the end -----------------------------------------------------------------------------------
+# --- what is kept until the end -------------------------------------------------------------------
 
 
 def open_own(fn: Any, cache: Path, data: Dataset = DATA, **options: Any) -> Any:
@@ -256,7 +256,7 @@ def test_what_is_kept_is_read_as_it_was(
     assert (len(again), again.recall("raw", "q1")) == (2, None)
 
 
-# --- how much it is -----------------------------------------------------------------------------------------------
+# --- how much it is -------------------------------------------------------------------------------
 
 
 def test_searches_are_counted_at_most_and_priced(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def shifted(
     return before, after
 
 
-# --- the rule -----------------------------------------------------------------------------------------------------
+# --- the rule -------------------------------------------------------------------------------------
 
 
 def test_a_significant_loss_is_worse() -> None:
@@ -177,7 +177,7 @@ def test_better_everywhere_is_never_worse(pairs: dict[str, tuple[float, float]])
     assert compare_one(before, after).verdict != "worse"
 
 
-# --- what is written after --fail-if -------------------------------------------------------------------------------
+# --- what is written after --fail-if --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("measure", [*MEASURES, "R@100"])
@@ -208,7 +208,7 @@ def test_what_is_no_rule_is_refused_with_one_that_is(text: str, said: str) -> No
     assert "-0.01" in str(raised.value)
 
 
-# --- the file -----------------------------------------------------------------------------------------------------
+# --- the file -------------------------------------------------------------------------------------
 
 DATA = Dataset(
     "set",
@@ -375,7 +375,7 @@ def test_a_measure_that_was_not_taken_is_refused() -> None:
         baseline.check_systems(["raw"], rule, deep=True)
 
 
-# --- both together ------------------------------------------------------------------------------------------------
+# --- both together --------------------------------------------------------------------------------
 
 
 def many(gain: float, count: int = 40) -> dict[str, float]:

@@ -498,7 +498,7 @@ def test_no_question_shows_in_its_repr(store: SQLiteStore) -> None:
     assert repr(search).startswith("HybridSearch(")
 
 
-# --- threads ----------------------------------------------------------------------------------------------------------
+# --- threads --------------------------------------------------------------------------------------
 
 
 def test_beside_the_original_the_word_search_takes_a_thread_of_the_middleware() -> None:

@@ -108,7 +108,7 @@ def test_rows_of_a_database_are_read_inside_an_envelope_too() -> None:
         assert type(found.response) is type(plain)
 
 
-# --- more than one list -----------------------------------------------------------------------------------------------
+# --- more than one list ---------------------------------------------------------------------------
 
 
 @given(
@@ -151,7 +151,7 @@ def test_two_responses_of_a_function_are_read_from_the_same_list_however_many_hi
     assert name_list({name: first, "facets": FACETS}) == name_list({name: second, "facets": FACETS})
 
 
-# --- what merely has such a name --------------------------------------------------------------------------------------
+# --- what merely has such a name ------------------------------------------------------------------
 
 
 class Model(BaseModel):

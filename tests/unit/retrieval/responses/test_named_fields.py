@@ -75,7 +75,7 @@ def test_what_is_no_number_is_no_score_whatever_its_name(name: str, value: Any) 
         assert read_score({"id": "a", name: value, SCORES[-1]: 0.5}) == 0.5
 
 
-# --- names that the user gives ----------------------------------------------------------------------------------------
+# --- names that the user gives --------------------------------------------------------------------
 
 
 @dataclass
@@ -241,7 +241,7 @@ def test_a_field_is_named_by_a_text(name: str, value: Any) -> None:
         qtm.Config.load({"keywordEvidence": {name: value}})
 
 
-# --- what check says of them ------------------------------------------------------------------------------------------
+# --- what check says of them ----------------------------------------------------------------------
 
 
 def say(rows: list[Any]) -> tuple[str, str]:

@@ -176,7 +176,7 @@ def test_one_row_is_no_list_of_passages() -> None:
         assert qtm.middleware(lambda query, found=response: found)("Is the cat well?") is response
 
 
-# --- plain tuples -----------------------------------------------------------------------------------------------------
+# --- plain tuples ---------------------------------------------------------------------------------
 
 
 def columns(*values: Any) -> list[tuple[Any, ...]]:
@@ -356,7 +356,7 @@ def test_a_row_is_the_same_passage_whichever_of_its_texts_the_rest_of_the_list_m
     )
 
 
-# --- hits with nothing but a payload ----------------------------------------------------------------------------------
+# --- hits with nothing but a payload --------------------------------------------------------------
 
 
 def test_a_hit_whose_text_is_in_its_payload_alone_is_read() -> None:
@@ -386,7 +386,7 @@ def test_hits_without_id_and_text_are_the_same_passage_whatever_their_score() ->
     assert first == second
 
 
-# --- whatever stands in a list ----------------------------------------------------------------------------------------
+# --- whatever stands in a list --------------------------------------------------------------------
 
 scalars = st.one_of(
     st.none(),

@@ -1,7 +1,7 @@
 """Worlds for the drivers' tests: real functions, written once, performed blocking, awaiting and in threads.
 
-A behaviour is a generator function of one argument. What it yields it waits for: a `Signal`. A blocking world waits in
-the thread, an awaiting one on the loop.
+A behaviour is a generator function of one argument. What it yields it waits for: a `Signal`. A
+blocking world waits in the thread, an awaiting one on the loop.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def never() -> Any:
     signal.set()
 
 
-# --- answers ------------------------------------------------------------------------------------------------------
+# --- answers --------------------------------------------------------------------------------------
 
 
 def test_a_flow_is_sent_the_answer_of_each_step(perform: Perform) -> None:
@@ -103,7 +103,7 @@ def test_asking_without_a_model_is_a_model_error(perform: Perform) -> None:
     assert isinstance(outcome.error, ModelError)
 
 
-# --- errors -------------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 class Refused(Exception):
@@ -203,7 +203,7 @@ def test_what_the_flow_itself_raises_passes_through_and_closes_it(perform: Perfo
     assert closed == [True]
 
 
-# --- deadlines ----------------------------------------------------------------------------------------------------
+# --- deadlines ------------------------------------------------------------------------------------
 
 
 def test_the_callers_own_search_is_waited_for_although_the_deadline_has_passed(
@@ -316,7 +316,7 @@ def test_no_step_is_begun_after_the_deadline(perform: Perform) -> None:
     assert begun == ["own"]
 
 
-# --- how much at once ---------------------------------------------------------------------------------------------
+# --- how much at once -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("limit", [1, 3, 8])
@@ -370,7 +370,7 @@ def test_free_places_are_used_while_the_callers_own_search_runs(perform: Perform
     assert [it.value for it in outcomes] == ["own", "a", "b", "c", "d"]
 
 
-# --- a flow beside the caller's own search ------------------------------------------------------------------------
+# --- a flow beside the caller's own search --------------------------------------------------------
 
 
 def rounds(*texts: str, deadline: Deadline | None = None) -> Flow[list[Outcome]]:
@@ -531,7 +531,7 @@ def test_what_the_flow_beside_sets_stays_out_of_its_callers_context(perform: Per
     assert (own.value, beside.value, visible.get()) == ("unset", ["beside", "beside"], "unset")
 
 
-# --- context ------------------------------------------------------------------------------------------------------
+# --- context --------------------------------------------------------------------------------------
 
 
 def test_context_variables_are_seen_by_every_step(perform: Perform) -> None:
@@ -569,7 +569,7 @@ def test_a_step_beside_the_callers_own_search_changes_no_variable_of_the_caller(
     assert visible.get() == "unset"
 
 
-# --- nothing is kept ----------------------------------------------------------------------------------------------
+# --- nothing is kept ------------------------------------------------------------------------------
 
 
 def test_what_was_found_is_not_kept_alive(perform: Perform) -> None:
@@ -578,7 +578,8 @@ def test_what_was_found_is_not_kept_alive(perform: Perform) -> None:
 
     def alive() -> int:
         gc.collect()
-        # By its real type: some objects of other libraries warn when they are asked what they are an instance of.
+        # By its real type: some objects of other libraries warn when they are asked what they are
+        # an instance of.
         return sum(type(it) is Found for it in gc.get_objects())
 
     def search(text: str) -> Waits:

@@ -185,7 +185,7 @@ def test_where_no_thread_can_be_had_the_task_is_performed_at_once(
     assert done_in(pool) is not threading.current_thread()
 
 
-# --- what only a process of its own can show ----------------------------------------------------------------------
+# --- what only a process of its own can show ------------------------------------------------------
 
 PROLOGUE = """
 import asyncio, atexit, os, sys, threading, time, warnings
@@ -292,5 +292,6 @@ def test_hundreds_of_retrievals_leave_few_threads() -> None:
         print(threading.active_count())
         """
     )
-    # A thread that was not idle yet when the next retrieval began is one more; without reuse there were hundreds.
+    # A thread that was not idle yet when the next retrieval began is one more; without reuse there
+    # were hundreds.
     assert int(printed) < 100
