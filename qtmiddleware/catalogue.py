@@ -143,6 +143,13 @@ class Transformation:
         guard="terms",
         aliases="keyword|keyterm|keyphrase|synonym|searchterm|^terms?$|ключев|关键词|關鍵詞|キーワード|motscl|palabrasclave",
     )
+    constraints: tuple[str, ...] = _text(
+        (),
+        shape="list",
+        label="constraint",
+        guard="terms",
+        aliases="constrain|filter|facet|metadata",
+    )
     notes: tuple[tuple[str, str], ...] = ()
 
     def texts(self, name: str) -> tuple[str, ...]:

@@ -53,10 +53,10 @@ _ACCEPTED: Final = (
 )
 _FIELDS: Final = (
     *("retriever", "text_embedder", "top_k", "config", "client"),
-    *("reranker", "redact", "observers", "on_retrieval"),
+    *("reranker", "redact", "observers", "on_retrieval", "clock"),
 )
 _PLAIN: Final = ("top_k", "config")
-_OF_MIDDLEWARE: Final = ("config", "client", "reranker", "redact", "observers", "on_retrieval")
+_OF_MIDDLEWARE: Final = _FIELDS[3:]
 _UNREADABLE: Final = ("response", "unreadable")
 
 _Rows = list[dict[str, Any]]
@@ -94,7 +94,7 @@ class QueryTransformRetriever:
     goes before it. The retriever is asked for more, so that there is something to weigh; one that
     takes no ``top_k`` should return more by itself (some 50). *client* is a chat generator of
     Haystack or what else `QueryMiddleware` takes, and *config*,
-    *reranker*, *redact*, *observers* and *on_retrieval* are those of `QueryMiddleware`. None can be
+    *reranker*, *redact*, *observers*, *on_retrieval* and *clock* are those of `QueryMiddleware`. None can be
     set later.
 
     A call takes *filters*, which go to *retriever* as *retriever_kwargs* do; *history*, the
@@ -117,10 +117,12 @@ class QueryTransformRetriever:
         redact: Any = None,
         observers: Any = (),
         on_retrieval: Any = None,
+        clock: Any = None,
     ) -> None:
         self.retriever, self.text_embedder, self.top_k = retriever, text_embedder, top_k
         self.config, self.client, self.reranker = config, client, reranker
         self.redact, self.observers, self.on_retrieval = redact, observers, on_retrieval
+        self.clock = clock
         if top_k is not None and (type(top_k) is not int or top_k < 1):
             raise ConfigError(
                 f"top_k must be a whole number of at least 1, not {top_k!r}",

@@ -51,7 +51,8 @@ _ACCEPTED: Final = (
     " async), or a function that qtm.middleware wrapped"
 )
 _USUAL: Final = ("k", "top_k")
-_SHARED: Final = ("client", "reranker", "redact", "observers", "on_retrieval")
+_OF_MIDDLEWARE: Final = ("client", "reranker", "redact", "observers", "on_retrieval", "clock")
+"""What of `QueryMiddleware` a retriever is made with, beside the config. Copies of the retriever share it."""
 _UNREADABLE: Final = ("response", "unreadable")
 
 
@@ -70,7 +71,7 @@ class QueryTransformRetriever(BaseRetriever):
     *k* be given. One that searches by ``mmr`` is never asked for more, which would undo the variety
     of its documents.
 
-    *config*, *client*, *reranker*, *redact*, *observers* and *on_retrieval* are those of
+    *config*, *client*, *reranker*, *redact*, *observers*, *on_retrieval* and *clock* are those of
     `QueryMiddleware`; but *k* they cannot be set later. Further arguments of a call go to
     *retriever*, ``history`` and ``qtm_config`` excepted: the conversation so far, as messages of
     LangChain or what else `Wrapped.retrieve` takes, and settings for the call.
@@ -91,6 +92,7 @@ class QueryTransformRetriever(BaseRetriever):
     redact: Any = Field(default=None, frozen=True, repr=False)
     observers: Any = Field(default=(), frozen=True, repr=False)
     on_retrieval: Any = Field(default=None, frozen=True, repr=False)
+    clock: Any = Field(default=None, frozen=True, repr=False)
 
     _search: Any = PrivateAttr()
     _asearch: Any = PrivateAttr()
@@ -167,8 +169,8 @@ class QueryTransformRetriever(BaseRetriever):
         """Copies of the fields; a client, and what else may hold connections, threads or locks, is shared."""
         fields = self._fields()
         return {
-            **copy.deepcopy({it: fields[it] for it in fields if it not in _SHARED}, memo),
-            **{it: fields[it] for it in _SHARED},
+            **copy.deepcopy({it: fields[it] for it in fields if it not in _OF_MIDDLEWARE}, memo),
+            **{it: fields[it] for it in _OF_MIDDLEWARE},
         }
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -211,10 +213,7 @@ class QueryTransformRetriever(BaseRetriever):
     def _wrap(self) -> None:
         """Wrap what *retriever* is searched with, once for blocking and once for awaiting calls."""
         inner, options = self.retriever, self._fields()
-        given = {
-            name: options[name]
-            for name in ("config", "client", "reranker", "redact", "observers", "on_retrieval")
-        }
+        given = {name: options[name] for name in ("config", *_OF_MIDDLEWARE)}
         if isinstance(inner, Wrapped | Bound):
             if set_too := [name for name, value in given.items() if value]:
                 raise _refuse(

@@ -80,7 +80,8 @@ class QueryTransformRetriever(BaseRetriever):
 
     *history* is the conversation so far: a memory of LlamaIndex, which is read at every call, or
     messages. *config*,
-    *client*, *reranker*, *redact*, *observers* and *on_retrieval* are those of `QueryMiddleware`.
+    *client*, *reranker*, *redact*, *observers*, *on_retrieval* and *clock* are those of
+    `QueryMiddleware`.
     *callback_manager*, by default that of *retriever*, and *more* are those of LlamaIndex's
     `BaseRetriever`. Only *similarity_top_k* and
     *history* can be set later.
@@ -100,12 +101,13 @@ class QueryTransformRetriever(BaseRetriever):
         redact: Any = None,
         observers: Sequence[Any] = (),
         on_retrieval: Any = None,
+        clock: Any = None,
         callback_manager: CallbackManager | None = None,
         **more: Any,
     ) -> None:
         given = {
             "config": config, "client": client, "reranker": reranker, "redact": redact, "observers": observers,
-            "on_retrieval": on_retrieval,
+            "on_retrieval": on_retrieval, "clock": clock,
         }  # fmt: skip
         self._options = {
             "retriever": retriever,

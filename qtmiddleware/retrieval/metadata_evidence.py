@@ -50,6 +50,10 @@ MOST_CHARS: Final = 64
 MOST_WORDS: Final = 5
 MOST_LISTED: Final = 16
 """What is read of each passage: fields, characters and words of a value, values of a list."""
+BY_MODEL: Final = 0.5
+"""The share of it that a value has which a model names and the question does not.
+
+A choice and no measurement: half of what the user's own words have."""
 _MOST_NOTED: Final = 4
 
 # Their words are evidence already, or tell one passage from all others.
@@ -145,20 +149,31 @@ class _Column:
 
 
 def weigh_by_metadata(
-    times: Times, metadata: Sequence[Mapping[str, Any]], rules: WordRules, today: date | None
+    times: Times,
+    metadata: Sequence[Mapping[str, Any]],
+    rules: WordRules,
+    today: date | None,
+    constraints: Sequence[str] = (),
 ) -> MetadataEvidence | None:
     """Return what the *metadata* of each passage says of a question that was read as *times*, ``None`` if nothing.
 
     Args:
         rules: Those of the question's language.
         today: What values that lie in the future are told by, if the question asks for the newest.
+        constraints: What a model says that the question limits its answer to, as ``field: value``.
+            Used if the field is there, a passage has the value, and the question names none of it.
     """
     columns = collect_columns(metadata)
     if not columns:
         # Most passages have a text and an id alone.
         return None
     wanted = _Wanted(times, rules, today)
-    found = [it for name, column in columns.items() for it in wanted.match(name, column)]
+    found = [
+        demand
+        for name, column in columns.items()
+        for demand in [*wanted.match(name, column)]
+        or wanted.match_constraints(name, column, constraints)
+    ]
     # Of two fields that hold the same thing, as a year beside a date, the better one counts for
     # each passage.
     demands: dict[str, list[tuple[str, list[float]]]] = {}
@@ -310,6 +325,25 @@ class _Wanted:
         elif kind:
             yield from self._match_words(name, column)
 
+    def match_constraints(
+        self, name: str, column: _Column, constraints: Sequence[str]
+    ) -> Iterator[tuple[str, str, list[float]]]:
+        """Yield, as `match` does, what a model's *constraints* demand of the field *name*."""
+        for label, _, text in (constraint.partition(":") for constraint in constraints):
+            if not self._is_same_label(label, name):
+                continue
+            value = _read_text(text.strip()[:MOST_CHARS])
+            if value is None or value.neutral:
+                continue
+            held = [BY_MODEL * share for share in _share_out(column, partial(_is_same, value))]
+            is_told = column.kind in ("periods", "versions")
+            what = " = " + " ".join(value.folded) if is_told else ": a value"
+            yield f"words {name}", f"{name}{what}, as the model says", held
+
+    def _is_same_label(self, label: str, name: str) -> bool:
+        words = [self._stem(word) for word in split_tokens(label.replace("_", " "))]
+        return words == [self._stem(word) for word in split_tokens(name.replace("_", " "))]
+
     def _match_words(self, name: str, column: _Column) -> Iterator[tuple[str, str, list[float]]]:
         is_number = column.kind == "numbers"
         if is_number and not any(
@@ -369,6 +403,15 @@ def _share_out(column: _Column, meets: Callable[[_Value], bool]) -> list[float]:
         1.0 if not met.isdisjoint(row) else NEUTRAL if any(it.neutral for it in row) else 0.0
         for row in column.rows
     ]
+
+
+def _is_same(wanted: _Value, value: _Value) -> bool:
+    """Whether a passage's *value* is the *wanted* one: alike in its words, its days or its version."""
+    if value.period is not None and wanted.period is not None:
+        return _meets(value, wanted.period)
+    if value.version is not None and wanted.version is not None:
+        return value.version == wanted.version
+    return value.folded == wanted.folded
 
 
 def _is_code(word: str) -> bool:

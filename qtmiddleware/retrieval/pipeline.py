@@ -96,7 +96,7 @@ from qtmiddleware.types import (
 )
 
 if TYPE_CHECKING:
-    from qtmiddleware.retrieval.glossary import Term
+    from qtmiddleware.retrieval.glossary import Glossary, Term
     from qtmiddleware.transforms.anchors import Anchors
 
 logger: Final = get_logger("qtmiddleware")
@@ -334,11 +334,7 @@ class _Pipeline:
         self._keywords = self.query.keywords if self.settings.preprocess.enabled else ""
         self.original = Variant("original", self.query.text, self.original.weight)
         if request.glossary is not None:
-            self._terms = request.glossary.find_terms(request.original, self.query.language)
-            self._expanded = build_expanded(self.query.text, self._terms, request)
-            # Passages may still decide against a term.
-            if not request.uses_keyword_evidence:
-                self._note_terms([str(term) for term in self._terms if term.is_certain])
+            self._read_glossary(request.glossary)
         trace.stage("preprocess", trace.clock())
         reason = request.skip_reason or find_skip_reason(
             self.settings,
@@ -654,13 +650,29 @@ class _Pipeline:
             asked=request.width or request.top_k,
             top_k=request.top_k,
             write_terms=self._find_term_writer(transformation, variants.own),
-            weigh_metadata=partial(self._weigh_by_metadata, times),
+            weigh_metadata=partial(self._weigh_by_metadata, times, transformation.constraints),
             dated=times.words,
         )
         if times.needs_today and times.periods and (today := self._find_today()) is not None:
             self.trace.note("dates", f"{', '.join(map(str, times.periods))}, as today is {today}")
         self.trace.stage("keyword_evidence", self.trace.clock() - began)
         return candidates
+
+    def _read_glossary(self, glossary: Glossary) -> None:
+        """Find the question's terms; without any, and with a degradation, if the glossary fails."""
+        request = self.request
+        try:
+            self._terms = glossary.find_terms(request.original, self.query.language)
+            self._expanded = build_expanded(self.query.text, self._terms, request)
+        except Exception as error:
+            self._terms, self._expanded = (), None
+            self._note_failed_glossary(error)
+        # Passages may still decide against a term.
+        if not request.uses_keyword_evidence:
+            self._note_terms([str(term) for term in self._terms if term.is_certain])
+
+    def _note_failed_glossary(self, error: Exception) -> None:
+        self.degradations.append(Degradation("glossary", "failed", type(error).__name__))
 
     def _find_term_writer(self, transformation: Transformation, own: str) -> WriteTerms | None:
         """Return what writes the question's terms of the glossary into texts; ``None`` if it has none.
@@ -669,15 +681,24 @@ class _Pipeline:
         """
         glossary, language, terms = self.request.glossary, self.query.language, self._terms
         if glossary is not None and transformation.standalone:
-            terms = glossary.find_terms(transformation.standalone, language)
+            try:
+                terms = glossary.find_terms(transformation.standalone, language)
+            except Exception as error:
+                self._note_failed_glossary(error)
+                return None
         if glossary is None or not terms:
             return None
         from qtmiddleware.retrieval.glossary import settle_terms, write_terms
 
         def write(texts: list[str | None]) -> list[str | None]:
-            settled, undecided = settle_terms(terms, texts, own, language)
+            try:
+                settled, undecided = settle_terms(terms, texts, own, language)
+                written = write_terms(settled, texts, glossary, own, language)
+            except Exception as error:
+                self._note_failed_glossary(error)
+                return texts
             self._note_terms([*map(str, settled), *undecided])
-            return write_terms(settled, texts, glossary, own, language)
+            return written
 
         return write
 
@@ -688,12 +709,13 @@ class _Pipeline:
                 self.trace.note("glossary", said)
 
     def _weigh_by_metadata(
-        self, times: Times, fields: Sequence[Mapping[str, Any]]
+        self, times: Times, constraints: Sequence[str], fields: Sequence[Mapping[str, Any]]
     ) -> MetadataEvidence | None:
         """What the metadata of the candidates says of the question; nothing if it cannot be told."""
         today = self._find_today() if times.newest else None
         try:
-            return weigh_by_metadata(times, fields, load_word_rules(self.query.language), today)
+            rules = load_word_rules(self.query.language)
+            return weigh_by_metadata(times, fields, rules, today, constraints)
         except Exception as error:
             self.degradations.append(Degradation("metadata", "failed", type(error).__name__))
             return None

@@ -48,6 +48,15 @@ HYDE: Final = ReplyField(
     " tone and terms, no "
     f'hedging, no "This document". {UNKNOWN} {ASSUMED}',
 )
+CONSTRAINTS: Final = ReplyField(
+    "constraints",
+    "list",
+    "what the query limits its answer to, each as one label of the documents and its value"
+    ' ("region: Germany", "year: 2024", "product: Brio 3"): only values that the query names or'
+    " clearly means, never a guess; an empty list if it limits nothing",
+    min_items=0,
+    max_items=4,
+)
 SUB_QUERIES: Final = (
     "an empty list, unless the query compares things, asks for several or builds on a fact that has"
     ' to be found first; then a full question for each: names, never "it" or "that person"; what'
@@ -68,7 +77,7 @@ ASPECTS: Final = (
 
 
 def fields(settings: Settings) -> tuple[ReplyField, ...]:
-    """Rewrite, step-back and sub-queries, and the passage where the settings ask for it."""
+    """Return rewrite, step-back and sub-queries, with passage and constraints if the settings ask for them."""
     sub_queries = ReplyField(
         "sub_queries", "list", SUB_QUERIES, min_items=0, max_items=settings.max_sub_queries
     )
@@ -77,12 +86,14 @@ def fields(settings: Settings) -> tuple[ReplyField, ...]:
     elif settings.llm.sub_query_style == "research":
         sub_queries = ReplyField("sub_queries", "list", RESEARCH, min_items=5, max_items=5)
     passage = (HYDE,) if settings.llm.hyde_in_combined else ()
-    return (REWRITE, STEP_BACK, sub_queries, *passage)
+    constraints = (CONSTRAINTS,) if settings.llm.constraints_in_combined else ()
+    return (REWRITE, STEP_BACK, sub_queries, *passage, *constraints)
 
 
 def _flavour(settings: Settings) -> str:
     passage = "hyde" if settings.llm.hyde_in_combined else ""
-    return "+".join(filter(None, (name_style(settings), passage)))
+    constraints = "constraints" if settings.llm.constraints_in_combined else ""
+    return "+".join(filter(None, (name_style(settings), passage, constraints)))
 
 
 TRANSFORM: Final = Transform(

@@ -8,6 +8,7 @@ import json
 import sys
 import types
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -878,3 +879,18 @@ async def test_cancelling_a_call_cancels_its_search() -> None:
     with pytest.raises(asyncio.CancelledError):
         await running
     assert ended.is_set()
+
+
+def test_last_year_is_the_one_before_the_clock_s() -> None:
+    def clock() -> datetime:
+        return datetime(2021, 3, 1, tzinfo=UTC)
+
+    def find_by_year(query: str) -> list[dict[str, Any]]:
+        return [
+            {"id": f"{year}", "score": 0.9, "text": "A limit.", "metadata": {"year": year}}
+            for year in range(2024, 2017, -1)
+        ]
+
+    question = "What was the limit last year?"
+    found = QueryTransformRetriever(find_by_year, clock=clock).retrieve(question)
+    assert found.matches[0].id == "2020"

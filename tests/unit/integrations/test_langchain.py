@@ -6,6 +6,7 @@ import asyncio
 import copy
 import json
 import pickle
+from datetime import UTC, datetime
 from typing import Any
 
 import openai
@@ -560,3 +561,18 @@ def test_its_representation_shows_no_client() -> None:
     )
     assert "config='auto'" in shown
     assert "client" not in shown
+
+
+def test_last_year_is_the_one_before_the_clock_s() -> None:
+    def clock() -> datetime:
+        return datetime(2021, 3, 1, tzinfo=UTC)
+
+    def find_by_year(query: str) -> list[dict[str, Any]]:
+        return [
+            {"id": f"{year}", "score": 0.9, "text": "A limit.", "metadata": {"year": year}}
+            for year in range(2024, 2017, -1)
+        ]
+
+    question = "What was the limit last year?"
+    found = QueryTransformRetriever(retriever=find_by_year, clock=clock).retrieve(question)
+    assert found.matches[0].id == "2020"

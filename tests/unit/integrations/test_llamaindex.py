@@ -8,6 +8,7 @@ import json
 import pickle
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -797,3 +798,18 @@ def test_fields_of_it_that_are_unknown_or_impossible_are_refused() -> None:
             KeywordEvidencePostprocessor(**fields)
     with pytest.raises(qtm.ConfigError, match="nonsense is not a setting"):
         KeywordEvidencePostprocessor(config={"nonsense": 1})
+
+
+def test_last_year_is_the_one_before_the_clock_s() -> None:
+    def clock() -> datetime:
+        return datetime(2021, 3, 1, tzinfo=UTC)
+
+    def find_by_year(query: str) -> list[dict[str, Any]]:
+        return [
+            {"id": f"{year}", "score": 0.9, "text": "A limit.", "metadata": {"year": year}}
+            for year in range(2024, 2017, -1)
+        ]
+
+    question = "What was the limit last year?"
+    found = QueryTransformRetriever(find_by_year, clock=clock).find(question)
+    assert found.matches[0].id == "2020"

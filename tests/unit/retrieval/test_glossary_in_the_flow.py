@@ -74,6 +74,22 @@ def test_a_question_without_a_term_gets_what_it_gets_without_a_glossary(question
     ]
 
 
+@pytest.mark.parametrize("broken", ["find_terms", "write_terms", "expand_question"])
+def test_a_glossary_that_fails_leaves_the_result_of_the_rules_and_says_so(
+    broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("a defect")
+
+    owner = "Glossary." if broken == "find_terms" else ""
+    monkeypatch.setattr(f"qtmiddleware.retrieval.glossary.{owner}{broken}", fail)
+    question = "How long is the CR lunch, from noon?"
+    plain, _ = retrieve(question)
+    found, _ = retrieve(question, glossary={"terms": TERMS, "search": True})
+    assert [match.id for match in found.matches] == [match.id for match in plain.matches]
+    assert found.degradations == (qtm.Degradation("glossary", "failed", "RuntimeError"),)
+
+
 def test_the_words_of_the_question_stay_and_their_number_does_not_grow() -> None:
     found, _ = retrieve("Who approves a CR?", glossary={"terms": TERMS})
     assert found.evidence is not None
