@@ -143,6 +143,7 @@ class Transformation:
         guard="terms",
         aliases="keyword|keyterm|keyphrase|synonym|searchterm|^terms?$|ключев|关键词|關鍵詞|キーワード|motscl|palabrasclave",
     )
+    notes: tuple[tuple[str, str], ...] = ()
     constraints: tuple[str, ...] = _text(
         (),
         shape="list",
@@ -150,7 +151,6 @@ class Transformation:
         guard="terms",
         aliases="constrain|filter|facet|metadata",
     )
-    notes: tuple[tuple[str, str], ...] = ()
 
     def texts(self, name: str) -> tuple[str, ...]:
         """The texts of the field *name*, none where it is empty; of a field for one text, that one."""

@@ -327,12 +327,6 @@ class LlmSettings(SettingsGroup):
     hyde_in_combined: bool = option(
         True, "Whether combined also requests a hypothetical passage.", marks="reply"
     )
-    constraints_in_combined: bool = option(
-        False,
-        "Whether combined also asks what the question limits the answer to, such as region: Germany;"
-        " a limit counts as evidence if the passages' metadata has that field and value.",
-        marks="reply",
-    )
     prompts: Mapping[str, str] = option(
         {},
         "Your own instructions by prompt name; they replace the built-in ones.",
@@ -349,6 +343,12 @@ class LlmSettings(SettingsGroup):
         "US dollars per million output tokens; replaces the known price.",
         marks="model",
         ge=0.0,
+    )
+    constraints_in_combined: bool = option(
+        False,
+        "Whether combined also asks what the question limits the answer to, such as region: Germany;"
+        " a limit counts as evidence if the passages' metadata has that field and value.",
+        marks="reply",
     )
 
 
