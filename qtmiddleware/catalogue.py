@@ -42,7 +42,8 @@ class TextField:
     *variant* is the kind of `Variant` it is searched as (``""``: not searched) and *weight* its
     default weight in the fusion, described by *meaning*. With *is_evidence* its words count as
     keyword evidence. *label* is what people read.
-    *aliases* is a pattern for other keys and labels under which models give it, in lower case
+    With *is_pairs* a text is a label and its value, ``region: Germany``, and an object is read as
+    such pairs. *aliases* is a pattern for other keys and labels under which models give it, in lower case
     without marks.
     """
 
@@ -54,6 +55,7 @@ class TextField:
     meaning: str = ""
     is_evidence: bool = False
     guard: Guard = "language"
+    is_pairs: bool = False
     aliases: str = ""
 
 
@@ -149,6 +151,7 @@ class Transformation:
         shape="list",
         label="constraint",
         guard="terms",
+        is_pairs=True,
         aliases="constrain|filter|facet|metadata",
     )
 

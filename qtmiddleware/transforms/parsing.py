@@ -84,6 +84,7 @@ _TEXT_KEY: Final = re.compile(
     r"^(sub_?|search_?|rewritten_?)?(query|question|text|value|content|keyword|term|paraphrase|passage|rewrite|sentence)$",
     re.IGNORECASE,
 )
+_LABEL_KEYS: Final = ("field", "label", "name", "key")
 _SCHEMA_KEYS: Final = {"type", "description", "properties", "items", "required"}
 
 
@@ -237,7 +238,8 @@ def pick_texts(values: Sequence[JsonValue], text: str, fields: Sequence[ReplyFie
                     [value] if isinstance(value, str) else _collect_strings(value, "list")
                 )
                 continue
-            before, given = texts.get(name, []), _collect_strings(value, shapes[name])
+            collect = _collect_pairs if TEXT_FIELDS[name].is_pairs else _collect_strings
+            before, given = texts.get(name, []), collect(value, shapes[name])
             texts[name] = [*before, *given] if shapes[name] == "list" else [*given, *before]
             # A value that was cut off says nothing about what would have stood there.
             if not isinstance(value, Cut):
@@ -317,6 +319,25 @@ def _collect_strings(value: Any, shape: str) -> list[str]:
     if isinstance(value, list):
         return [text for item in value for text in _collect_strings(item, shape)]
     return []
+
+
+def _collect_pairs(value: Any, shape: str) -> list[str]:
+    """Return the pairs in *value* as ``label: value``: members of objects, or texts as they are.
+
+    Models write ``{"year": 2024}``, ``{"field": "year", "value": 2024}``, or a list of either.
+    """
+    if isinstance(value, list) and not isinstance(value, Members):
+        return [pair for item in value for pair in _collect_pairs(item, shape)]
+    if not isinstance(value, Members):
+        return _collect_strings(value, shape)
+    members = [
+        (key, str(member) if type(member) in (int, float) else member) for key, member in value
+    ]
+    named = {key.casefold(): member for key, member in members}
+    label = next((named[key] for key in _LABEL_KEYS if isinstance(named.get(key), str)), None)
+    if label is not None and "value" in named:
+        members = [(label, named["value"])]
+    return [f"{key}: {text}" for key, member in members for text in _collect_strings(member, shape)]
 
 
 def _pick_members(members: Members) -> list[Any]:
