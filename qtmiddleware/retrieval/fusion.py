@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False, repr=False, slots=True)
-class FusedItem:
+class FusedPassage:
     """One passage of several lists, the *item* as the first of them holds it, or the one whose score it has.
 
     *score* is higher-is-better whatever the backend's direction. *sources* holds, as bits, the
@@ -51,7 +51,7 @@ class FusedItem:
 
 
 @dataclass(eq=False, repr=False, slots=True)
-class Fused:
+class FusedList:
     """One list made of several, best first.
 
     *method* is the one that was really used. *spread* is how far apart such scores usually lie,
@@ -59,7 +59,7 @@ class Fused:
     score, where they are added up; *evidence* is what keywords made of it afterwards.
     """
 
-    items: Sequence[FusedItem]
+    items: Sequence[FusedPassage]
     method: str
     spread: float | None = None
     gains: Sequence[Sequence[float]] = ()
@@ -84,16 +84,16 @@ class Fused:
 
 
 @dataclass(eq=False, repr=False, slots=True)
-class Fusion:
+class FusionResult:
     """Several lists as one.
 
     *fused* is their order after the fusion, before any evidence. *rankings* are the lists that took
     part, and *own* is that of the query as it was asked, whether or not it did.
     """
 
-    fused: Fused
+    fused: FusedList
     rankings: tuple[Ranking, ...]
-    own: Ranking
+    original_ranking: Ranking
 
     @property
     def offsets(self) -> tuple[int, ...]:
@@ -103,7 +103,7 @@ class Fusion:
         return tuple(accumulate((len(ranking.keys) for ranking in self.rankings[:-1]), initial=0))
 
     @property
-    def question(self) -> Ranking | None:
+    def question_ranking(self) -> Ranking | None:
         """The list whose scores are those for the user's question: the standalone form's in a conversation.
 
         ``None`` where the question itself takes no part, and where lists stand as they were found.
@@ -218,7 +218,7 @@ def fuse(
     rrf_k: int = 60,
     lower_is_better: bool = False,
     are_scored: bool | None = None,
-) -> Fused:
+) -> FusedList:
     """Merge *rankings* into one list, best first.
 
     Whether lower scores are better is read off the lists; *lower_is_better* decides where they do
@@ -260,7 +260,7 @@ def sum_weighted(
     return sorted(sums, key=lambda pair: (-pair[1], pair[0]))
 
 
-def merge_anchored(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> Fused:
+def merge_anchored(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> FusedList:
     """The weighted mean of the scores, each list stretched to the mean spread of all."""
     lists: list[Sequence[float]] = [ranking.scores for ranking in rankings]  # type: ignore[misc]
     lowest = [(min if sign > 0 else max)(scores, default=0.0) for scores in lists]
@@ -277,38 +277,38 @@ def merge_anchored(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> Fused
     # What a passage would have that is the lowest of every list; each list adds what it has over
     # that.
     floor = sum([weight * least for weight, least in zip(weights, lowest, strict=True)])
-    return Fused(_sort_by_score(_add_up(rankings, gains, floor)), "anchored", mean, gains)
+    return FusedList(_sort_by_score(_add_up(rankings, gains, floor)), "anchored", mean, gains)
 
 
-def merge_rrf(rankings: Sequence[Ranking], _sign: int, rrf_k: int) -> Fused:
+def merge_rrf(rankings: Sequence[Ranking], _sign: int, rrf_k: int) -> FusedList:
     """The sum of 1 / (k + rank)."""
     return _merge_by_rank("rrf", rankings, [1.0] * len(rankings), rrf_k)
 
 
-def merge_weighted_rrf(rankings: Sequence[Ranking], _sign: int, rrf_k: int) -> Fused:
+def merge_weighted_rrf(rankings: Sequence[Ranking], _sign: int, rrf_k: int) -> FusedList:
     """The sum of weight / (k + rank)."""
     return _merge_by_rank(
         "weighted_rrf", rankings, [ranking.variant.weight for ranking in rankings], rrf_k
     )
 
 
-def merge_max(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> Fused:
+def merge_max(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> FusedList:
     """The best score a passage has in any list."""
-    merged: dict[Key, FusedItem] = {}
+    merged: dict[Key, FusedPassage] = {}
     for it in _list_items(rankings, sign):
         known = merged.setdefault(it.key, it)
         known.sources |= it.sources
         if it.score > known.score:
             known.score, known.item = it.score, it.item
-    return Fused(_sort_by_score(merged), "max")
+    return FusedList(_sort_by_score(merged), "max")
 
 
-def merge_concat(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> Fused:
+def merge_concat(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> FusedList:
     """Every list as it is, one after the other."""
-    return Fused(_list_items(rankings, sign), "concat")
+    return FusedList(_list_items(rankings, sign), "concat")
 
 
-_Merge = Callable[[Sequence[Ranking], int, int], Fused]
+_Merge = Callable[[Sequence[Ranking], int, int], FusedList]
 _MERGES: Final[Mapping[str, _Merge]] = {name: globals()[f"merge_{name}"] for name in FUSION_METHODS}
 """The function of each method of the catalogue is the one of its name above."""
 
@@ -324,9 +324,9 @@ def _find_own(method: str) -> FoundFusion:
     return find_fusion(method)
 
 
-def _merge_by_own(method: str, rankings: Sequence[Ranking], sign: int, rrf_k: int) -> Fused:
+def _merge_by_own(method: str, rankings: Sequence[Ranking], sign: int, rrf_k: int) -> FusedList:
     """What a method of an installed package makes of *rankings*; passages that it leaves out follow in their order."""
-    items: dict[Key, FusedItem] = {}
+    items: dict[Key, FusedPassage] = {}
     for it in _list_items(rankings, sign):
         items.setdefault(it.key, it).sources |= it.sources
     # Tuples, so that nothing the function does can change what was found.
@@ -347,29 +347,29 @@ def _merge_by_own(method: str, rankings: Sequence[Ranking], sign: int, rrf_k: in
         it.score = scores.get(it.key, least)
     ordered = sorted(scores, key=lambda key: -scores[key])
     left_out = [key for key in items if key not in scores]
-    return Fused([items[key] for key in (*ordered, *left_out)], method)
+    return FusedList([items[key] for key in (*ordered, *left_out)], method)
 
 
 def _add_up(
     rankings: Sequence[Ranking], gains: Sequence[Sequence[float]], floor: float = 0.0
-) -> dict[Key, FusedItem]:
+) -> dict[Key, FusedPassage]:
     """The sum of *floor* and what a passage gains in each list, from the best of its places there."""
-    merged: dict[Key, FusedItem] = {}
+    merged: dict[Key, FusedPassage] = {}
     for position, (ranking, own_gains) in enumerate(zip(rankings, gains, strict=True)):
         bit = 1 << position
         for key, gain, item in zip(ranking.keys, own_gains, ranking.items, strict=True):
             known = merged.get(key)
             if known is None:
-                merged[key] = FusedItem(key, item, floor + gain, bit)
+                merged[key] = FusedPassage(key, item, floor + gain, bit)
             elif not known.sources & bit:
                 known.score += gain
                 known.sources |= bit
     return merged
 
 
-def _list_items(rankings: Sequence[Ranking], sign: int) -> list[FusedItem]:
+def _list_items(rankings: Sequence[Ranking], sign: int) -> list[FusedPassage]:
     return [
-        FusedItem(key, item, 0.0 if score is None else sign * score, 1 << position)
+        FusedPassage(key, item, 0.0 if score is None else sign * score, 1 << position)
         for position, ranking in enumerate(rankings)
         for key, score, item in zip(ranking.keys, ranking.scores, ranking.items, strict=True)
     ]
@@ -394,13 +394,13 @@ def _weighted_mean_spread(rankings: Sequence[Ranking], spreads: Sequence[float])
     return sum([weight / whole * spread for weight, spread in weighted]) if whole else 0.0
 
 
-def _sort_by_score(merged: Mapping[Key, FusedItem]) -> list[FusedItem]:
+def _sort_by_score(merged: Mapping[Key, FusedPassage]) -> list[FusedPassage]:
     return sorted(merged.values(), key=attrgetter("score"), reverse=True)
 
 
 def _merge_by_rank(
     method: str, rankings: Sequence[Ranking], weights: Sequence[float], k: int
-) -> Fused:
+) -> FusedList:
     gains = list(map(_reciprocal_ranks, rankings, weights, repeat(k)))
     merged = _add_up(rankings, gains)
     best: dict[Key, int] = {}
@@ -409,17 +409,17 @@ def _merge_by_rank(
             best[key] = min(rank, best.get(key, rank))
     # Rounded, for sums of the same parts differ in their last digits by the order of the lists.
     items = sorted(merged.values(), key=lambda it: (-round(it.score, 12), best[it.key], it.key))
-    return Fused(items, method, gains=gains)
+    return FusedList(items, method, gains=gains)
 
 
-def _keep_order(ranking: Ranking, method: str, sign: int) -> Fused:
+def _keep_order(ranking: Ranking, method: str, sign: int) -> FusedList:
     """One list, in its own order, each passage once."""
-    kept: dict[Key, tuple[FusedItem, float | None]] = {}
+    kept: dict[Key, tuple[FusedPassage, float | None]] = {}
     for it, score in zip(_list_items([ranking], sign), ranking.scores, strict=True):
         kept.setdefault(it.key, (it, score))
     items = [it for it, _ in kept.values()]
     if _is_usable([score for _, score in kept.values()]):
-        return Fused(items, method, measure_spread([it.score for it in items]))
+        return FusedList(items, method, measure_spread([it.score for it in items]))
     for rank, it in enumerate(items, start=1):
         it.score = 1.0 / rank
-    return Fused(items, method)
+    return FusedList(items, method)

@@ -24,7 +24,7 @@ from qtmiddleware.retrieval.bm25 import (
     weigh_pairs,
     weigh_terms,
 )
-from qtmiddleware.retrieval.fusion import Fused, FusedItem
+from qtmiddleware.retrieval.fusion import FusedList, FusedPassage
 from qtmiddleware.retrieval.metadata_evidence import MetadataEvidence
 from qtmiddleware.retrieval.question_words import (
     FULL_LEAD,
@@ -80,7 +80,7 @@ class _Opinion:
 
 
 def weigh_by_keywords(
-    fused: Fused,
+    fused: FusedList,
     collect_keywords: Callable[[], WeightedKeywords],
     options: KeywordEvidenceSettings,
     own_scores: Sequence[float | None],
@@ -92,7 +92,7 @@ def weigh_by_keywords(
     write_terms: WriteTerms | None = None,
     weigh_metadata: WeighMetadata = lambda _: None,
     dated: Sequence[str] = (),
-) -> Fused:
+) -> FusedList:
     """Return *fused* with its leading candidates ordered by score and by words; unchanged if none has a text.
 
     Args:
@@ -146,7 +146,7 @@ def weigh_by_keywords(
         order = _keep_covering(order, opinion.coverage, top_k)
         _lower_to_order(order, scores, shares)
     weighed = [
-        FusedItem(it.key, it.item, score, it.sources)
+        FusedPassage(it.key, it.item, score, it.sources)
         for it, score in zip(fused.items, scores, strict=True)
     ]
     leading = [weighed[place] for place in order]
@@ -159,7 +159,7 @@ def weigh_by_keywords(
         language=language,
         coverage=opinion.leading,
     )
-    return Fused([*leading, *weighed[len(candidates) :]], fused.method, evidence=account)
+    return FusedList([*leading, *weighed[len(candidates) :]], fused.method, evidence=account)
 
 
 def _weigh_all_words(

@@ -131,7 +131,7 @@ class Request:
         return settings.transform.max_searches
 
     @property
-    def fusion(self) -> FusionSettings:
+    def fusion_settings(self) -> FusionSettings:
         """How lists become one, with the weights that a transformation of the user's own brings."""
         fusion, weights = self.settings.fusion, self.settings.transform.weights
         return (
@@ -298,7 +298,7 @@ def prepare_query(original: str, settings: Settings) -> Query:
     return Query(original, text, rules.keywords, rules.language)
 
 
-def find_own_keywords(query: Query, transformation: Transformation, settings: Settings) -> str:
+def find_question_keywords(query: Query, transformation: Transformation, settings: Settings) -> str:
     """Returns the keywords of the question or, in a conversation, of its standalone form."""
     standalone = transformation.standalone
     return prepare_query(standalone, settings).keywords if standalone else query.keywords

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from qtmiddleware.errors import ModelError, QtMiddlewareError, is_raised_here
-from qtmiddleware.retrieval.fusion import Fused
+from qtmiddleware.retrieval.fusion import FusedList
 from qtmiddleware.retrieval.request import Request
 from qtmiddleware.retrieval.responses import read_texts, to_number
 from qtmiddleware.runtime.steps import Flow, Outcome, Rerank, Together
@@ -16,12 +16,12 @@ STAGE: Final = "rerank"
 
 
 def rerank(
-    fused: Fused,
+    fused: FusedList,
     request: Request,
     deadline: Deadline,
     trace: Trace,
     degradations: list[Degradation],
-) -> Flow[tuple[Fused, list[float | None]]]:
+) -> Flow[tuple[FusedList, list[float | None]]]:
     """Returns *fused* with its leading candidates in the reranker's order, and their scores in that order.
 
     Every candidate stays. One without text cannot be scored: it keeps its place and has ``None``.
@@ -50,7 +50,7 @@ def rerank(
     best_first = sorted(zip(scores, places, strict=True), key=lambda pair: -pair[0])
     for place, (score, better) in zip(places, best_first, strict=True):
         items[place], rerank_scores[place] = fused.items[better], score
-    return Fused(items, fused.method), rerank_scores
+    return FusedList(items, fused.method), rerank_scores
 
 
 def _read_scores(

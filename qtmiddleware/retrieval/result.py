@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from qtmiddleware.config.settings import KeywordEvidenceSettings
 from qtmiddleware.errors import ResponseShapeError
-from qtmiddleware.retrieval.fusion import Fused, FusedItem, Fusion
+from qtmiddleware.retrieval.fusion import FusedList, FusedPassage, FusionResult
 from qtmiddleware.retrieval.request import Request
 from qtmiddleware.retrieval.responses import (
     SearchResult,
@@ -31,7 +31,7 @@ logger: Final = get_logger("qtmiddleware")
 
 
 @dataclass(eq=False, repr=False, slots=True)
-class _Passage(FusedItem):
+class _Passage(FusedPassage):
     """A passage of the result: the item as a search gave it and as it is *shown*."""
 
     shown: Any
@@ -40,8 +40,8 @@ class _Passage(FusedItem):
 
 def build_result(
     results: Sequence[SearchResult],
-    fusion: Fusion,
-    candidates: Fused,
+    fusion: FusionResult,
+    candidates: FusedList,
     rerank_scores: Sequence[float | None],
     request: Request,
 ) -> tuple[Any, tuple[Match, ...]]:
@@ -67,9 +67,13 @@ def build_result(
     longest = max(len(result.ranking.keys) for result in results)
     # A page has all that its search gives, also what is more than was asked for.
     top_k = None if request.page else request.top_k
-    passages = _choose(candidates, fusion.own, longest if top_k is None else top_k, top_k)
-    if fusion.question is not None:
-        _show_question_scores(passages, fusion.question, settings.keyword_evidence.score_field)
+    passages = _choose(
+        candidates, fusion.original_ranking, longest if top_k is None else top_k, top_k
+    )
+    if fusion.question_ranking is not None:
+        _show_question_scores(
+            passages, fusion.question_ranking, settings.keyword_evidence.score_field
+        )
     if shows_fused_scores:
         falling = make_strictly_falling([passage.score for passage in passages])
         for passage, score in zip(passages, falling, strict=True):
@@ -129,7 +133,7 @@ def hide_field(
     return replace(retrieval, response=response, matches=matches)
 
 
-def _choose(candidates: Fused, own: Ranking, count: int, top_k: int | None) -> list[_Passage]:
+def _choose(candidates: FusedList, own: Ranking, count: int, top_k: int | None) -> list[_Passage]:
     """The best *count* of *candidates*, and what the plain call, whose list is *own*, gives beside them.
 
     Where the plain call gives fewer than *top_k*, or that is not known, all of its passages are
@@ -160,7 +164,7 @@ def _choose(candidates: Fused, own: Ranking, count: int, top_k: int | None) -> l
     unscored += repeated[: max(0, plain_count - len(best) - len(unscored))]
     if unscored:
         lowest = min((it.score for it in best), default=0.0)
-        best += [FusedItem(own.keys[place], own.items[place], lowest, 0) for place in unscored]
+        best += [FusedPassage(own.keys[place], own.items[place], lowest, 0) for place in unscored]
     scores = [it.score for it in best]
     if is_merged:
         scores = make_strictly_falling(scores)
