@@ -277,15 +277,15 @@ def sum_weighted(
 
     ``weighted``  The scores of each list scaled to 0 to 1 (min-max; if all are equal, all are 1). A
                   passage missing from a list gets 0, the list's lowest.
-    ``rrf``       1 / (k + rank), with ranks from 1. Also used if scores are missing or do not follow
-                  the order.
+    ``rrf``       1 / (k + rank), with ranks from 1. Also used if scores are missing or do not
+                  follow the order.
 
     Sums are rounded to 12 digits: further digits are noise and would put equal passages in a random
     order.
     """
     if method == "weighted" and has_scores(rankings):
         gains = [
-            [ranking.variant.weight * share for share in _min_max(ranking.scores)]  # type: ignore[arg-type]
+            [ranking.variant.weight * gain for gain in _min_max(ranking.scores)]  # type: ignore[arg-type]
             for ranking in rankings
         ]
     else:

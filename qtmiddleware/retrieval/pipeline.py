@@ -738,7 +738,7 @@ class _Pipeline:
             fusion.original_ranking.scores,
             self.trace,
             language=self.query.language,
-            asked=request.width or request.top_k,
+            width=request.width or request.top_k,
             top_k=request.top_k,
             write_terms=self._find_term_writer(transformation, choice.question_keywords),
             weigh_metadata=partial(self._weigh_by_metadata, times),

@@ -257,16 +257,9 @@ def search_variants(
     """Search the *variants* side by side and return the responses that could be read.
 
     Searches that fail or are late are noted. If the wrapped function takes vectors, all variants
-    are embedded in one batch first.
-
-    Args:
-        variants: The texts to search.
-        request: The query they belong to.
-        width: How many passages to ask for; ``None`` to ask as the caller does.
-        may_narrow: Whether a function that rejects *width* is asked again as the caller asks.
-        deadline: The time by which responses count.
-        trace: Receives counts and times.
-        degradations: Receives the failures.
+    are embedded in one batch first. *width* is how many passages each search asks for, ``None`` as
+    the caller does. If it *may_narrow*, a function that rejects *width* is asked again as the
+    caller asks.
     """
     if not variants:
         return []
