@@ -61,8 +61,8 @@ _EXPECTED: Final = {
     "agreement": (0.2, 1.0),
     "joint_lead": (0.5, 1.5),
 }
-# The range in which the doubts of most queries lie, about evenly: the mean of several percentiles is
-# seldom near 0 or 1.
+# The range in which the doubts of most queries lie, about evenly: the mean of several percentiles
+# is seldom near 0 or 1.
 _LOWEST, _HIGHEST = 0.18, 0.8
 
 # Too many or too few calls are evened out over about this many queries.

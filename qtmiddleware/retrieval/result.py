@@ -70,7 +70,7 @@ def build_result(
     if len(results) == 1 and not (
         request.uses_keyword_evidence or request.uses_reranker or shows_fused_scores
     ):
-        # Nothing changes the list, so return the function's own response, repeated passages included.
+        # Nothing changes the list: return the function's own response, repeated passages included.
         matches = (
             ()
             if request.response_only
