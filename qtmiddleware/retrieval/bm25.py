@@ -143,7 +143,7 @@ def count_terms(
             ]
             length = len(words)
         else:
-            spaced, runs = _split_others(window)
+            spaced, runs = _split_words_and_runs(window)
             places = [(place, forms[word]) for place, word in enumerate(spaced) if word in forms]
             length = len(spaced) + sum(max(1, len(run) - 1) for run in runs)
         counts: dict[str, int] = {}
@@ -157,7 +157,7 @@ def count_terms(
         if runs and unspaced:
             joined = " ".join(runs)
             counts.update(
-                {form: count for form in unspaced if (count := _count_in_runs(joined, form))}
+                {form: count for form in unspaced if (count := _count_form(joined, form))}
             )
         if runs or window is not text or len(text) > _READ:
             pairs = _find_pairs_at_beginning(text, forms, counts, wanted_pairs)
@@ -250,11 +250,11 @@ def _cut_windows(text: str, width: int) -> list[str]:
 
 def _split_words(text: str) -> list[str]:
     """Return the casefolded words of *text*; in scripts without spaces, all pairs of neighbours."""
-    words, runs = _split_others(text)
+    words, runs = _split_words_and_runs(text)
     return words + [run[i : i + 2] for run in runs for i in range(max(1, len(run) - 1))]
 
 
-def _split_others(text: str) -> tuple[list[str], list[str]]:
+def _split_words_and_runs(text: str) -> tuple[list[str], list[str]]:
     """Return the casefolded words of *text*, and apart from them its runs without spaces."""
     if text.isascii():
         return text.encode().translate(_SPACED).decode().split(), []
@@ -265,7 +265,7 @@ def _split_others(text: str) -> tuple[list[str], list[str]]:
     return unspaced.sub(" ", text).split(), unspaced.findall(text)
 
 
-def _count_in_runs(runs: str, form: str) -> int:
+def _count_form(runs: str, form: str) -> int:
     """Return how often *form*, one or two characters, stands in *runs*.
 
     Two equal characters may overlap with themselves: they stand twice in a row of three.
@@ -283,7 +283,7 @@ def strip_plural(word: str) -> str:
     return word[:-1] if len(word) > 3 and word[-1] == "s" and word[-2] not in "su" else word
 
 
-def normalise(scores: Sequence[float]) -> list[float]:
+def normalise_scores(scores: Sequence[float]) -> list[float]:
     """Return *scores* above their lowest, scaled by `MEANS` times their mean; 0 if all are equal.
 
     No result is above `MOST`.

@@ -84,7 +84,7 @@ class Standings:
         confidence = (
             sum(WEIGHTS[name] * percentile for name, percentile in observed.items()) / total_weight
         )
-        is_unsure = _is_low(signals, fence) and not are_reciprocal_ranks(
+        is_unsure = _is_score_low(signals, fence) and not are_reciprocal_ranks(
             [score for score in scores if score is not None]
         )
         return Standing(confidence, signals, observed, seen, is_unsure=is_unsure)
@@ -102,7 +102,7 @@ class Standings:
         return middle - FENCE * (scores.quantile(0.75) - middle)
 
 
-def _is_low(signals: Mapping[str, float], fence: float | None) -> bool:
+def _is_score_low(signals: Mapping[str, float], fence: float | None) -> bool:
     """Whether the best score is below the *fence* and the coverage is low too."""
     if fence is None or not {"best_score", "coverage"} <= signals.keys():
         return False

@@ -135,7 +135,7 @@ class FusionResult:
 # --- the lists that take part ---------------------------------------------------------------------
 
 
-def weighted_rankings(
+def select_rankings(
     original: Ranking, others: Sequence[Ranking], options: FusionSettings
 ) -> list[Ranking]:
     """Return the rankings that take part in the fusion, with their final weights, original first.
@@ -261,12 +261,12 @@ def fuse(
         OwnFusionFailed: A method of an installed package failed.
     """
     sign = -(find_direction(rankings) or (1 if lower_is_better else -1))
-    row = FUSION_METHODS.get(method) or _find_own(method).row
+    row = FUSION_METHODS.get(method) or _find_own_method(method).row
     if len(rankings) == 1 and row.merges:
         return _keep_order(rankings[0], method, sign)
     if row.needs_scores and not (has_scores(rankings) if are_scored is None else are_scored):
         method = "weighted_rrf"
-    merge = _MERGES.get(method) or partial(_merge_by_own, method)
+    merge = _MERGES.get(method) or partial(_merge_by_own_method, method)
     return merge(rankings, sign, rrf_k)
 
 
@@ -285,12 +285,14 @@ def sum_weighted(
     """
     if method == "weighted" and has_scores(rankings):
         gains = [
-            [ranking.variant.weight * gain for gain in _min_max(ranking.scores)]  # type: ignore[arg-type]
+            [ranking.variant.weight * gain for gain in _scale_scores(ranking.scores)]  # type: ignore[arg-type]
             for ranking in rankings
         ]
     else:
-        gains = [_reciprocal_ranks(ranking, ranking.variant.weight, rrf_k) for ranking in rankings]
-    sums = [(key, round(passage.score, 12)) for key, passage in _add_up(rankings, gains).items()]
+        gains = [
+            _list_reciprocal_ranks(ranking, ranking.variant.weight, rrf_k) for ranking in rankings
+        ]
+    sums = [(key, round(passage.score, 12)) for key, passage in _add_gains(rankings, gains).items()]
     return sorted(sums, key=lambda pair: (-pair[1], pair[0]))
 
 
@@ -304,7 +306,7 @@ def merge_anchored(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> Fused
         for ranking in rankings
     ]
     spreads = list(map(measure_spread, lists))
-    mean = _weighted_mean_spread(rankings, spreads)
+    mean = _average_spreads(rankings, spreads)
     gains = [
         [
             (weight * mean / spread if spread else weight) * (score - lowest_score)
@@ -319,7 +321,7 @@ def merge_anchored(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> Fused
     floor = sum(
         [weight * lowest_score for weight, lowest_score in zip(weights, lowest_scores, strict=True)]
     )
-    return FusedList(_sort_by_score(_add_up(rankings, gains, floor)), "anchored", mean, gains)
+    return FusedList(_sort_by_score(_add_gains(rankings, gains, floor)), "anchored", mean, gains)
 
 
 def merge_rrf(rankings: Sequence[Ranking], _sign: int, rrf_k: int) -> FusedList:
@@ -338,10 +340,10 @@ def merge_max(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> FusedList:
     """Merge by the best score that a passage has in any list."""
     merged: dict[Key, FusedPassage] = {}
     for passage in _list_items(rankings, sign):
-        known = merged.setdefault(passage.key, passage)
-        known.sources |= passage.sources
-        if passage.score > known.score:
-            known.score, known.item = passage.score, passage.item
+        merged_passage = merged.setdefault(passage.key, passage)
+        merged_passage.sources |= passage.sources
+        if passage.score > merged_passage.score:
+            merged_passage.score, merged_passage.item = passage.score, passage.item
     return FusedList(_sort_by_score(merged), "max")
 
 
@@ -359,7 +361,7 @@ class OwnFusionFailed(Exception):
     """A fusion method of an installed package raised, or returned scores that cannot be used."""
 
 
-def _find_own(method: str) -> FoundFusion:
+def _find_own_method(method: str) -> FoundFusion:
     # Imported here so that only those who use a method from outside load the module.
     """Return the fusion *method* of an installed package."""
     from qtmiddleware.plugins import find_fusion
@@ -367,7 +369,9 @@ def _find_own(method: str) -> FoundFusion:
     return find_fusion(method)
 
 
-def _merge_by_own(method: str, rankings: Sequence[Ranking], sign: int, rrf_k: int) -> FusedList:
+def _merge_by_own_method(
+    method: str, rankings: Sequence[Ranking], sign: int, rrf_k: int
+) -> FusedList:
     """Merge *rankings* by a method of an installed package.
 
     Passages that the method leaves out follow at the end, in the order of the lists.
@@ -376,7 +380,7 @@ def _merge_by_own(method: str, rankings: Sequence[Ranking], sign: int, rrf_k: in
     for passage in _list_items(rankings, sign):
         passages.setdefault(passage.key, passage).sources |= passage.sources
     # Tuples, so that the function cannot change the lists.
-    given = [
+    copies = [
         replace(
             ranking,
             keys=tuple(ranking.keys),
@@ -386,7 +390,9 @@ def _merge_by_own(method: str, rankings: Sequence[Ranking], sign: int, rrf_k: in
         for ranking in rankings
     ]
     try:
-        scores = {key: float(score) for key, score in _find_own(method).merge(given, sign, rrf_k)}
+        scores = {
+            key: float(score) for key, score in _find_own_method(method).merge(copies, sign, rrf_k)
+        }
         if not all(map(isfinite, scores.values())):
             raise ValueError("a score must be a finite number")
         if unknown := scores.keys() - passages.keys():
@@ -401,7 +407,7 @@ def _merge_by_own(method: str, rankings: Sequence[Ranking], sign: int, rrf_k: in
     return FusedList([passages[key] for key in (*ordered, *left_out)], method)
 
 
-def _add_up(
+def _add_gains(
     rankings: Sequence[Ranking], gains: Sequence[Sequence[float]], floor: float = 0.0
 ) -> dict[Key, FusedPassage]:
     """Return per passage the sum of *floor* and its gain from its best place in each list."""
@@ -409,12 +415,12 @@ def _add_up(
     for position, (ranking, ranking_gains) in enumerate(zip(rankings, gains, strict=True)):
         bit = 1 << position
         for key, gain, item in zip(ranking.keys, ranking_gains, ranking.items, strict=True):
-            known = merged.get(key)
-            if known is None:
+            passage = merged.get(key)
+            if passage is None:
                 merged[key] = FusedPassage(key, item, floor + gain, bit)
-            elif not known.sources & bit:
-                known.score += gain
-                known.sources |= bit
+            elif not passage.sources & bit:
+                passage.score += gain
+                passage.sources |= bit
     return merged
 
 
@@ -427,18 +433,18 @@ def _list_items(rankings: Sequence[Ranking], sign: int) -> list[FusedPassage]:
     ]
 
 
-def _reciprocal_ranks(ranking: Ranking, weight: float, k: int) -> list[float]:
+def _list_reciprocal_ranks(ranking: Ranking, weight: float, k: int) -> list[float]:
     """Return *weight* / (*k* + rank) for each place of *ranking*."""
     return [weight / (k + rank) for rank in range(1, len(ranking.keys) + 1)]
 
 
-def _min_max(scores: Sequence[float]) -> list[float]:
+def _scale_scores(scores: Sequence[float]) -> list[float]:
     """Return *scores*, best first in either direction, scaled from 1 to 0; all 1 if equal."""
     width = scores[0] - scores[-1] if scores else 0.0
     return [(score - scores[-1]) / width if width else 1.0 for score in scores]
 
 
-def _weighted_mean_spread(rankings: Sequence[Ranking], spreads: Sequence[float]) -> float:
+def _average_spreads(rankings: Sequence[Ranking], spreads: Sequence[float]) -> float:
     """Return the weighted mean of the lists' *spreads*, without lists of spread 0."""
     weighted = [
         (ranking.variant.weight, spread)
@@ -462,8 +468,8 @@ def _merge_by_rank(
     method: str, rankings: Sequence[Ranking], weights: Sequence[float], k: int
 ) -> FusedList:
     """Merge by the sum of reciprocal ranks; ties go to the best rank, then to the key."""
-    gains = list(map(_reciprocal_ranks, rankings, weights, repeat(k)))
-    merged = _add_up(rankings, gains)
+    gains = list(map(_list_reciprocal_ranks, rankings, weights, repeat(k)))
+    merged = _add_gains(rankings, gains)
     best_ranks: dict[Key, int] = {}
     for ranking in rankings:
         for rank, key in enumerate(ranking.keys):
@@ -478,11 +484,11 @@ def _merge_by_rank(
 
 def _keep_order(ranking: Ranking, method: str, sign: int) -> FusedList:
     """Return one list in its own order, each passage once, with ranks if scores are unusable."""
-    kept: dict[Key, tuple[FusedPassage, float | None]] = {}
+    scored_passages: dict[Key, tuple[FusedPassage, float | None]] = {}
     for passage, score in zip(_list_items([ranking], sign), ranking.scores, strict=True):
-        kept.setdefault(passage.key, (passage, score))
-    passages = [passage for passage, _ in kept.values()]
-    if _is_usable([score for _, score in kept.values()]):
+        scored_passages.setdefault(passage.key, (passage, score))
+    passages = [passage for passage, _ in scored_passages.values()]
+    if _is_usable([score for _, score in scored_passages.values()]):
         return FusedList(passages, method, measure_spread([passage.score for passage in passages]))
     for rank, passage in enumerate(passages, start=1):
         passage.score = 1.0 / rank

@@ -185,7 +185,7 @@ class Gate:
             return Decision(call=True, reason="too_few_scores", signals={"scores": len(scores)})
         with self._lock.free:
             observed = max(len(self._percentiles[name]) for name in signals)
-            doubt = 1.0 - _mean(
+            doubt = 1.0 - _average(
                 [self._percentiles[name].observe(signal) for name, signal in signals.items()]
             )
             threshold_share = 1.0 - target_call_rate - self._unused_calls / HORIZON
@@ -299,6 +299,6 @@ def to_numbers(scores: Sequence[float | None]) -> list[float]:
     return numbers if len(numbers) == len(scores) else []
 
 
-def _mean(numbers: Sequence[float]) -> float:
+def _average(numbers: Sequence[float]) -> float:
     """Return the mean of *numbers*."""
     return sum(numbers) / len(numbers)

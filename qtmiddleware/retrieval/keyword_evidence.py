@@ -18,7 +18,7 @@ from qtmiddleware.retrieval.bm25 import (
     Pair,
     TextTerms,
     count_terms,
-    normalise,
+    normalise_scores,
     read_keywords,
     sum_gains,
     weigh_pairs,
@@ -114,7 +114,7 @@ def weigh_by_keywords(
             candidate holds them.
     """
     count = options.candidates or len(fused.items)
-    candidates, rest = fused.items[:count], fused.items[count:]
+    candidates, others = fused.items[:count], fused.items[count:]
     if len(candidates) < 2:
         return fused
     items = [passage.item for passage in candidates]
@@ -146,12 +146,12 @@ def weigh_by_keywords(
         trace.note("keyword_evidence", opinion.reason)
     # Passages behind the candidates have no evidence, and no score above theirs. They stay behind
     # the candidates, in their order.
-    shares = [*opinion.shares, *([0.0] * len(rest))]
+    shares = [*opinion.shares, *([0.0] * len(others))]
     scores = add_evidence(fused.scores, shares, opinion.weight, spread)
     order = sorted(range(len(candidates)), key=[-score for score in scores].__getitem__)
     if opinion.coverage and top_k and top_k < len(order):
-        order = _keep_covering(order, opinion.coverage, top_k)
-        _lower_to_order(order, scores, shares)
+        order = _keep_plain_places(order, opinion.coverage, top_k)
+        _lower_scores_to_order(order, scores, shares)
     weighed = [
         FusedPassage(passage.key, passage.item, score, passage.sources)
         for passage, score in zip(fused.items, scores, strict=True)
@@ -285,7 +285,7 @@ def measure_strength(coverage: Sequence[float], *, is_whole: bool) -> tuple[floa
     return strength, f"strength {strength:.2f}: {reason}"
 
 
-def _keep_covering(order: Sequence[int], coverage: Sequence[float], top_k: int) -> list[int]:
+def _keep_plain_places(order: Sequence[int], coverage: Sequence[float], top_k: int) -> list[int]:
     """Return *order* changed so that words alone push few passages out of the plain first *top_k*.
 
     A passage leaves them only for one that holds clearly more of the question's words. Newcomers
@@ -302,12 +302,12 @@ def _keep_covering(order: Sequence[int], coverage: Sequence[float], top_k: int) 
             chosen.remove(newcomer)
         else:
             leaving.remove(replaced)
-    kept = sorted([*chosen, *leaving], key=places.__getitem__)
-    placed = set(kept)
-    return [*kept, *[candidate for candidate in order if candidate not in placed]]
+    first_places = sorted([*chosen, *leaving], key=places.__getitem__)
+    placed = set(first_places)
+    return [*first_places, *[candidate for candidate in order if candidate not in placed]]
 
 
-def _lower_to_order(order: Sequence[int], scores: list[float], shares: list[float]) -> None:
+def _lower_scores_to_order(order: Sequence[int], scores: list[float], shares: list[float]) -> None:
     """Lower *scores*, and the *shares* in them, until they fall along *order*."""
     lowest = scores[order[0]]
     for place in order:
@@ -355,11 +355,14 @@ def _is_sum_of_reciprocals(score: float) -> bool:
     """Whether *score* is 1 / i, or 1 / i + 1 / j with i <= j, for whole numbers i and j."""
     if abs(1.0 / score - round(1.0 / score)) < _ROUNDING:
         return True
-    rests = (
+    remainders = (
         score - 1.0 / i
         for i in range(ceil(1.0 / score), min(1_000, int(2.0 / score + _ROUNDING)) + 1)
     )
-    return any(rest > 0.0 and abs(1.0 / rest - round(1.0 / rest)) < _ROUNDING for rest in rests)
+    return any(
+        remainder > 0.0 and abs(1.0 / remainder - round(1.0 / remainder)) < _ROUNDING
+        for remainder in remainders
+    )
 
 
 def add_evidence(
@@ -438,6 +441,6 @@ def _score_queries(
     evidence = [0.0] * size
     for (scores, _), share in zip(matching, shares, strict=True):
         evidence = list(
-            map(add, evidence, [share / divisor * score for score in normalise(scores)])
+            map(add, evidence, [share / divisor * score for score in normalise_scores(scores)])
         )
     return evidence

@@ -52,8 +52,8 @@ from qtmiddleware.retrieval.fusion import (
     find_direction,
     fuse,
     has_scores,
+    select_rankings,
     separate_chunks,
-    weighted_rankings,
 )
 from qtmiddleware.retrieval.gate import find_skip_reason
 from qtmiddleware.retrieval.history import opens_new_topic
@@ -498,11 +498,13 @@ class _Pipeline:
             return
         learned.refuses_words = True
         fields = ", ".join(map(repr, self.request.text_fields))
-        what = (
+        problem = (
             f"the function rejected a keyword search of {fields} (hybrid.textFields):"
             f" {type(error).__name__}"
         )
-        learned.record_problem(f"{what}; name fields that the index declares with full_text_search")
+        learned.record_problem(
+            f"{problem}; name fields that the index declares with full_text_search"
+        )
 
     def _align_score_direction(
         self, results: Sequence[SearchResult], original_result: SearchResult
@@ -679,7 +681,7 @@ class _Pipeline:
     ) -> FusionResult:
         """Fuse the original's list with the others; a failing method of a package is replaced."""
         began, options = self.trace.clock(), self.settings.fusion
-        taking_part = weighted_rankings(
+        taking_part = select_rankings(
             original_result.ranking, [result.ranking for result in other_results], options
         )
         text_field = self.settings.keyword_evidence.text_field
@@ -833,8 +835,8 @@ class _Pipeline:
             self.learned.holds_text = True
         elif len(items) > 1:
             self.learned.holds_text = False
-            what, mend = describe_missing_text(items, text_field)
-            self.learned.record_problem(f"{what}, so keywords cannot rerank them; {mend}")
+            problem, advice = describe_missing_text(items, text_field)
+            self.learned.record_problem(f"{problem}, so keywords cannot rerank them; {advice}")
 
     def _build_retrieval(self, response: Any, **fields: Any) -> Retrieval:
         """Finish the trace, log the degradations and build the result."""

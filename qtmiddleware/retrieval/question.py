@@ -176,7 +176,7 @@ class Question:
         reference = original
         if transformation.standalone:
             form = Transformation(standalone=transformation.standalone)
-            guarded_form = _guard(form, original, spans, language, self._facts)
+            guarded_form = _guard_texts(form, original, spans, language, self._facts)
             notes = transformation.notes + guarded_form.notes
             transformation = replace(
                 transformation, standalone=guarded_form.standalone, notes=notes
@@ -185,7 +185,7 @@ class Question:
                 reference = transformation.standalone
                 spans = protected_spans(reference, language=language)
                 spans = spans if self._anchors is None else self._anchors.drop_leaning(spans)
-        guarded = _guard(transformation, reference, spans, language, self._facts)
+        guarded = _guard_texts(transformation, reference, spans, language, self._facts)
         if guarded.is_empty:
             # The model answered, but none of its texts may be searched.
             other_script = any(note == "language_mismatch" for _, note in guarded.notes)
@@ -219,7 +219,7 @@ def _find_error(outcome: Outcome) -> ModelError | None:
     return ModelError("failed", type(outcome.error).__name__)
 
 
-def _guard(
+def _guard_texts(
     transformation: Transformation, query: str, spans: Sequence[Span], language: str, facts: Facts
 ) -> Transformation:
     """Guard the texts of *transformation* against losing *spans* of *query*."""

@@ -33,7 +33,7 @@ from qtmiddleware.retrieval.bm25 import (
     Pair,
     TextTerms,
     compile_patterns,
-    normalise,
+    normalise_scores,
     read_windows,
     strip_plural,
     sum_gains,
@@ -397,7 +397,9 @@ def measure_kinds(question: QuestionWords, found_words: FoundWords) -> Kinds:
     ]
     size = len(counted)
     terms = sum_gains(question.terms, weigh_terms(counted), size)
-    bm25 = normalise(list(map(add, terms, sum_gains(question.pairs, weigh_pairs(counted), size))))
+    bm25 = normalise_scores(
+        list(map(add, terms, sum_gains(question.pairs, weigh_pairs(counted), size)))
+    )
     content = frozenset(question.content)
     holders = Counter(
         [term for text_places in found_words.places for term in content & text_places.keys()]

@@ -114,7 +114,10 @@ class Request:
         if not self.page or settings.transformation_type == "none":
             return ""
         row = settings.transform
-        texts = [*row.fields, *(name for part in row.parts for name in TRANSFORMS[part].fields)]
+        texts = [
+            *row.fields,
+            *(name for transform in row.parts for name in TRANSFORMS[transform].fields),
+        ]
         has_words = settings.keyword_evidence.variants > 0 and any(
             TEXT_FIELDS[name].is_evidence for name in texts
         )
@@ -209,7 +212,7 @@ class Request:
         )
 
     def log_degradations(
-        self, logger: SafeLogger, of: str, trace: Trace, degradations: Sequence[Degradation]
+        self, logger: SafeLogger, operation: str, trace: Trace, degradations: Sequence[Degradation]
     ) -> None:
         """Log the *degradations* of a retrieval or an answer, unless they were logged recently.
 
@@ -223,11 +226,11 @@ class Request:
         degradations = [degradation for degradation in degradations if degradation.reason != PAGED]
         extra: dict[str, Any] = {}
         if degradations:
-            first = degradations[0]
+            first_degradation = degradations[0]
             extra = {
                 "query_id": trace.query_id,
-                "stage": first.stage,
-                "reason": first.reason,
+                "stage": first_degradation.stage,
+                "reason": first_degradation.reason,
                 "seconds": round(trace.total_ms / 1e3, 6),
                 "searches": trace.searches,
                 "llm_calls": trace.llm_calls,
@@ -239,9 +242,15 @@ class Request:
             if degradation.detail != degradation.reason
         }
         kinds = [f"{degradation.stage} {degradation.reason}" for degradation in degradations]
-        sentence = f"{of} {trace.query_id} degraded"
+        sentence = f"{operation} {trace.query_id} degraded"
         self.sampler.log(
-            logger, f"{of} degraded", kinds, said=sentence, details=details, stacklevel=2, **extra
+            logger,
+            f"{operation} degraded",
+            kinds,
+            said=sentence,
+            details=details,
+            stacklevel=2,
+            **extra,
         )
 
 

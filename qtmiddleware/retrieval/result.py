@@ -80,7 +80,9 @@ def build_result(
     longest = max(len(result.ranking.keys) for result in results)
     # A page keeps everything that its search returned, even more than was asked for.
     top_k = None if request.page else request.top_k
-    passages = _choose(ranked, fusion.original_ranking, longest if top_k is None else top_k, top_k)
+    passages = _choose_passages(
+        ranked, fusion.original_ranking, longest if top_k is None else top_k, top_k
+    )
     if fusion.question_ranking is not None:
         _show_question_scores(
             passages, fusion.question_ranking, settings.keyword_evidence.score_field
@@ -89,7 +91,7 @@ def build_result(
         falling = make_strictly_falling([passage.score for passage in passages])
         for passage, score in zip(passages, falling, strict=True):
             passage.shown = rescore(passage.item, score, settings.keyword_evidence.score_field)
-    response = _rebuild(_find_model(results), [passage.shown for passage in passages])
+    response = _rebuild_response(_find_model(results), [passage.shown for passage in passages])
     if request.response_only:
         return response, ()
     kinds = [ranking.variant.kind for ranking in fusion.rankings]
@@ -147,7 +149,7 @@ def hide_field(
     return replace(retrieval, response=response, matches=matches)
 
 
-def _choose(
+def _choose_passages(
     ranked: FusedList, original_ranking: Ranking, count: int, top_k: int | None
 ) -> list[_Passage]:
     """Return the best *count* passages of *ranked*, with those the plain call must not lose.
@@ -300,7 +302,7 @@ def _find_model(results: Sequence[SearchResult]) -> SearchResult:
     return first
 
 
-def _rebuild(model: SearchResult, items: Sequence[Any]) -> Any:
+def _rebuild_response(model: SearchResult, items: Sequence[Any]) -> Any:
     """Return the response of *model* with *items*; the same object if the items are its own."""
     model_items = model.ranking.items
     if len(items) == len(model_items) and all(map(is_, items, model_items)):

@@ -262,7 +262,7 @@ def _find_envelope(response: Any, options: KeywordEvidenceSettings) -> tuple[str
     """
     fallbacks: list[tuple[str, ...]] = []
     for name in _KNOWN_ENVELOPES:
-        items = _probe(response, _PATHS[name])
+        items = _get_path_safely(response, _PATHS[name])
         if name == "documents" and _has_columns(response):
             continue
         if is_list(items) and _holds_passages(items, options):
@@ -270,7 +270,7 @@ def _find_envelope(response: Any, options: KeywordEvidenceSettings) -> tuple[str
         if items is None or is_list(items):
             fallbacks.append(_PATHS[name])
     for name in () if _is_container(response) else _GENERAL_ENVELOPES:
-        items = _probe(response, _PATHS[name])
+        items = _get_path_safely(response, _PATHS[name])
         if is_list(items) and _holds_passages(items, options):
             return _PATHS[name]
     return next(iter(fallbacks), None)
@@ -303,7 +303,7 @@ def _check_other_columns(response: Any, path: tuple[str, ...]) -> None:
             )
 
 
-def _probe(response: Any, path: tuple[str, ...]) -> Any:
+def _get_path_safely(response: Any, path: tuple[str, ...]) -> Any:
     """Return the value at the end of *path*, `ABSENT` if there is none or reading it raises."""
     try:
         return get_path(response, path)
@@ -478,8 +478,8 @@ def _is_data_frame(response: Any) -> bool:
 
 def _read_frame(response: Any) -> Sequence[Any]:
     """Return the rows; a level of the index that is named like an id is read as a column."""
-    known = response.astype(object).where(response.notna(), None)
-    rows = [_Row(fields) for fields in known.to_dict("records")]
+    cells = response.astype(object).where(response.notna(), None)
+    rows = [_Row(fields) for fields in cells.to_dict("records")]
     levels = [
         name for name in response.index.names if name in NAMES and name not in response.columns
     ]

@@ -19,7 +19,7 @@ from qtmiddleware.retrieval.responses.fields import (
     Names,
     find_kind,
     is_number,
-    list_own,
+    list_own_names,
     to_number,
 )
 from qtmiddleware.retrieval.responses.items import (
@@ -49,7 +49,7 @@ class _Likeness:
 
     Attributes:
         kind: Their class.
-        own: The keys of a dict, or the names that an object has beside those of its class.
+        own_names: The keys of a dict, or the names that an object has beside those of its class.
         get: Reads a field of such an item by name.
         ids: The known names of ids that such items have.
         scores: The known names of scores.
@@ -60,7 +60,7 @@ class _Likeness:
     """
 
     kind: type
-    own: tuple[Any, ...]
+    own_names: tuple[Any, ...]
     get: Callable[[Any, str], Any]
     ids: Sequence[str]
     scores: Sequence[str]
@@ -71,11 +71,11 @@ class _Likeness:
 
     def find_alike(self, items: Sequence[Any]) -> list[bool]:
         """Return for each of *items* whether it is like the first."""
-        kind, own = self.kind, self.own
+        kind, own_names = self.kind, self.own_names
         if kind is dict:
-            keys = dict.fromkeys(own).keys()
+            keys = dict.fromkeys(own_names).keys()
             return [type(item) is dict and item.keys() == keys for item in items]
-        return [type(item) is kind and list_own(item) == own for item in items]
+        return [type(item) is kind and list_own_names(item) == own_names for item in items]
 
 
 def _find_likeness(items: Sequence[Any]) -> _Likeness | None:
@@ -85,38 +85,42 @@ def _find_likeness(items: Sequence[Any]) -> _Likeness | None:
     first = items[0]
     kind: type = type(first)
     if kind is dict:
-        return _describe_dicts(tuple(first))
-    return _describe_objects(kind, list_own(first)) if find_kind(kind) is OBJECT else None
+        return _build_dict_likeness(tuple(first))
+    return (
+        _build_object_likeness(kind, list_own_names(first)) if find_kind(kind) is OBJECT else None
+    )
 
 
 @lru_cache(maxsize=256)
-def _describe_dicts(keys: tuple[Any, ...]) -> _Likeness:
+def _build_dict_likeness(keys: tuple[Any, ...]) -> _Likeness:
     """Return the likeness of dicts with these *keys*."""
-    return _describe(dict, keys, getitem, lambda names: names.pick_keys(keys))
+    return _build_likeness(dict, keys, getitem, lambda names: names.pick_keys(keys))
 
 
 @lru_cache(maxsize=256)
-def _describe_objects(kind: type, own: tuple[str, ...]) -> _Likeness | None:
-    """Return the likeness of objects of *kind* with *own* names; ``None`` for unusual ones."""
+def _build_object_likeness(kind: type, own_names: tuple[str, ...]) -> _Likeness | None:
+    """Return the likeness of objects of *kind* with *own_names*; ``None`` for unusual ones."""
 
     def pick(names: Names) -> Sequence[str]:
-        return names.pick(kind, own)
+        return names.pick(kind, own_names)
 
     # Unusual objects are read by themselves: without a score of its own an object may have a score
     # in its metadata, and a wrapper holds the item inside.
     is_usual = pick(SCORES) and pick(NAMES) and not pick(_NODE) and not issubclass(kind, str | int)
-    return _describe(kind, own, get_attribute, pick) if is_usual else None
+    return _build_likeness(kind, own_names, get_attribute, pick) if is_usual else None
 
 
-def _describe(
+def _build_likeness(
     kind: type,
-    own: tuple[Any, ...],
+    own_names: tuple[Any, ...],
     get: Callable[[Any, str], Any],
     pick: Callable[[Names], Sequence[str]],
 ) -> _Likeness:
     """Return the likeness whose names *pick* finds among the known ones."""
     names = pick(IDS), pick(SCORES), pick(TEXTS), pick(METADATA)
-    return _Likeness(kind, own, get, *names, bool(pick(_NAMESPACE)), bool(pick(_NODE_CONTENT)))
+    return _Likeness(
+        kind, own_names, get, *names, bool(pick(_NAMESPACE)), bool(pick(_NODE_CONTENT))
+    )
 
 
 def read_columns(

@@ -88,13 +88,13 @@ def pick_fields(holder: Any, names: Names) -> Sequence[str]:
     The object itself is never asked: OpenAPI models answer ``None`` to any name, and documents
     answer with the user's own fields.
     """
-    return names.pick(type(holder), list_own(holder))
+    return names.pick(type(holder), list_own_names(holder))
 
 
-def list_own(holder: Any) -> tuple[str, ...]:
+def list_own_names(holder: Any) -> tuple[str, ...]:
     """Return the names of fields that *holder* has and its class does not declare."""
-    own = getattr(holder, "__dict__", None) or ()
-    return (*_list_columns(holder), *own) if find_kind(type(holder)) is ROW else tuple(own)
+    names = getattr(holder, "__dict__", None) or ()
+    return (*_list_columns(holder), *names) if find_kind(type(holder)) is ROW else tuple(names)
 
 
 def _pick_present(names: Iterable[str], keys: tuple[Any, ...]) -> tuple[str, ...]:
@@ -102,12 +102,12 @@ def _pick_present(names: Iterable[str], keys: tuple[Any, ...]) -> tuple[str, ...
     return tuple(name for name in names if name in keys)
 
 
-def _pick_declared(names: Iterable[str], kind: type, own: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the *names* that a class declares, or that are among its object's *own* fields."""
+def _pick_declared(names: Iterable[str], kind: type, own_names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the *names* that a class declares, or that are among its object's *own_names*."""
     declared = getattr(kind, "attribute_map", None)
     if isinstance(declared, Mapping):
-        return tuple(name for name in names if name in declared or name in own)
-    return tuple(name for name in names if name in own or hasattr(kind, name))
+        return tuple(name for name in names if name in declared or name in own_names)
+    return tuple(name for name in names if name in own_names or hasattr(kind, name))
 
 
 def _list_columns(row: Any) -> tuple[str, ...]:
@@ -123,13 +123,13 @@ def _get_column(row: Any, name: str) -> Any:
 def has_field(holder: Any, name: str) -> bool:
     """Whether *holder*, which is no mapping, declares an attribute or column *name*."""
     kind: type = type(holder)
-    return _has_declared(name, kind, list_own(holder))
+    return _has_declared(name, kind, list_own_names(holder))
 
 
 @lru_cache(maxsize=1_024)
-def _has_declared(name: str, kind: type, own: tuple[str, ...]) -> bool:
-    """Whether the class *kind* declares *name*, or its object has it among its *own* fields."""
-    return bool(_pick_declared((name,), kind, own))
+def _has_declared(name: str, kind: type, own_names: tuple[str, ...]) -> bool:
+    """Whether the class *kind* declares *name*, or its object has it among *own_names*."""
+    return bool(_pick_declared((name,), kind, own_names))
 
 
 Path = Sequence[str | int]
@@ -260,10 +260,10 @@ def remove_field(holder: Any, name: str) -> Any:
     fields = holder if isinstance(holder, Mapping) else list_fields(holder)
     if name not in fields:
         return holder
-    kept = {key: value for key, value in fields.items() if key != name}
+    remaining = {key: value for key, value in fields.items() if key != name}
     kind: Any = type(holder)
     try:
-        return kept if kind is dict else kind(kept)
+        return remaining if kind is dict else kind(remaining)
     except Exception as error:
         raise shape_error(holder, f"{name!r} cannot be left out of a copy of type") from error
 
@@ -305,7 +305,7 @@ def _copy_mapping(holder: Mapping[Any, Any], name: str | int, value: Any) -> Map
     """Return a copy of a mapping with *value* under *name*; a dict if it cannot be written to."""
     if type(holder) is dict or not isinstance(holder, MutableMapping):
         return {**holder, name: value}
-    copied = _copy(holder)
+    copied = _copy_shallow(holder)
     copied[name] = value
     return copied  # type: ignore[no-any-return]
 
@@ -334,13 +334,13 @@ def _copy_object(holder: Any, name: str, value: Any) -> Any:
     if isinstance(getattr(kind, name, None), property) and name in (fields := list_fields(holder)):
         # A view of a dict, such as Pinecone's Document.
         return kind({**fields, name: value})
-    copied = _copy(holder)
+    copied = _copy_shallow(holder)
     # Frozen classes raise in their own __setattr__.
     object.__setattr__(copied, name, value)
     return copied
 
 
-def _copy(holder: Any) -> Any:
+def _copy_shallow(holder: Any) -> Any:
     """Return a shallow copy; raises `ResponseShapeError` if the class returns the object itself."""
     copied = copy.copy(holder)
     if copied is holder:

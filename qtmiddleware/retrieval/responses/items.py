@@ -150,7 +150,7 @@ def print_item(item: Any) -> str:
 
     Such numbers may say how well the item fits, so they would differ between two searches.
     """
-    fields = _list_all(item)
+    fields = _list_own_fields(item)
     if not fields:
         return repr(item)
     return repr(
@@ -253,7 +253,7 @@ def holds_text(item: Any, text_field: str | None) -> bool:
 def estimate_chars(item: Any) -> int:
     """Return about how many characters the item's texts and numbers take in a response."""
     # A pair may have a bare text in front and the fields behind it.
-    remaining: list[Any] = [_list_all(item) or (_find_holder(item), read_metadata(item))]
+    remaining: list[Any] = [_list_own_fields(item) or (_find_holder(item), read_metadata(item))]
     count, seen_ids = 0, set[int]()
     while remaining:
         value = remaining.pop()
@@ -512,7 +512,7 @@ def get_attribute(holder: Any, name: str) -> Any:
     return getattr(holder, name, None)
 
 
-def _list_all(item: Any) -> Mapping[str, Any]:
+def _list_own_fields(item: Any) -> Mapping[str, Any]:
     """Return all fields of the item itself, by name."""
     holder = _find_holder(item)
     if isinstance(holder, (str, int)):
@@ -532,10 +532,10 @@ def _measure_item(item: Any) -> dict[str, int]:
 
 def _flatten_item(item: Any) -> dict[str, Any]:
     """Return the item's fields and its metadata's by name, with dots for nested ones."""
-    return _flatten(_list_all(item)) | _flatten(read_metadata(item))
+    return _flatten_fields(_list_own_fields(item)) | _flatten_fields(read_metadata(item))
 
 
-def _flatten(fields: Mapping[Any, Any], depth: int = 2) -> dict[str, Any]:
+def _flatten_fields(fields: Mapping[Any, Any], depth: int = 2) -> dict[str, Any]:
     """Return *fields* and those nested in them down to *depth*, by dotted name."""
     leaves: dict[str, Any] = {}
     for name, value in fields.items():
@@ -545,7 +545,10 @@ def _flatten(fields: Mapping[Any, Any], depth: int = 2) -> dict[str, Any]:
             leaves[name] = value
         elif depth > 1 and name not in METADATA:
             leaves.update(
-                {f"{name}.{inner}": leaf for inner, leaf in _flatten(value, depth - 1).items()}
+                {
+                    f"{name}.{inner}": leaf
+                    for inner, leaf in _flatten_fields(value, depth - 1).items()
+                }
             )
     return leaves
 

@@ -116,10 +116,8 @@ def may_be_scores(column: Sequence[Any]) -> bool:
     numbers = [value for value in column if value is not None]
     if all(hasattr(value, "__index__") for value in numbers) or not all(map(is_number, numbers)):
         return False
-    finite_numbers = [to_number(value) for value in numbers]
-    return None not in finite_numbers and finite_numbers == sorted(
-        finite_numbers, reverse=finite_numbers[0] > finite_numbers[-1]
-    )  # type: ignore[operator,type-var]
+    floats = [to_number(value) for value in numbers]
+    return None not in floats and floats == sorted(floats, reverse=floats[0] > floats[-1])  # type: ignore[operator,type-var]
 
 
 def _choose_names(columns: Sequence[Sequence[Any]], *, needs_number: bool) -> list[str]:
@@ -132,7 +130,7 @@ def _choose_names(columns: Sequence[Sequence[Any]], *, needs_number: bool) -> li
     if needs_number and not any(is_number(value) for column in columns for value in column):
         return names
     places_by_name = {
-        "metadata": [place for place, column in enumerate(columns) if _are_all(column, Mapping)][
+        "metadata": [place for place, column in enumerate(columns) if _are_all_of(column, Mapping)][
             :1
         ],
         "score": [place for place, column in enumerate(columns) if may_be_scores(column)][-1:],
@@ -151,7 +149,7 @@ def _choose_text(columns: Sequence[Sequence[Any]]) -> list[int]:
 
     If no column reads like text, the first place of strings counts, other than the id's.
     """
-    places = [place for place, column in enumerate(columns) if _are_all(column, str)]
+    places = [place for place, column in enumerate(columns) if _are_all_of(column, str)]
     text_places = [
         place for place in places if any(map(reads_like_text, filter(None, columns[place])))
     ]
@@ -160,7 +158,7 @@ def _choose_text(columns: Sequence[Sequence[Any]]) -> list[int]:
     return [place for place in places if place or len(columns) == 1][:1]
 
 
-def _are_all(column: Sequence[Any], kind: type) -> bool:
+def _are_all_of(column: Sequence[Any], kind: type) -> bool:
     """Whether *column* has values, and all of them are of the type *kind*."""
     return any(value is not None for value in column) and all(
         isinstance(value, kind) for value in column if value is not None

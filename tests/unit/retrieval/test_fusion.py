@@ -26,8 +26,8 @@ from qtmiddleware.retrieval.fusion import (
     fuse,
     has_scores,
     measure_spread,
+    select_rankings,
     sum_weighted,
-    weighted_rankings,
 )
 from qtmiddleware.types import Key, Ranking, Variant, VariantKind
 
@@ -66,7 +66,7 @@ def test_a_question_that_weighs_nothing_counts_as_one_list_where_the_others_foun
 ) -> None:
     question = ranked(("a", 0.9), ("b", 0.8), weight=weight, kind="original")
     options = FusionSettings(weights=FusionWeights(original=0.0))
-    found = weighted_rankings(question, [ranked(weight=it) for it in others], options)
+    found = select_rankings(question, [ranked(weight=it) for it in others], options)
     assert [it.variant.weight for it in found] == [1.0, *others]
     assert scores_of(fuse([*found, ranked()], "weighted_rrf")) == {"a": 1 / 61, "b": 1 / 62}
 
