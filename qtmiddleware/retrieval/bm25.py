@@ -1,4 +1,4 @@
-"""BM25 over the candidates alone: how often each text holds words, and what each word is worth.
+"""BM25 over the candidates alone: how often each text holds words, and the worth of each word.
 
 Source: Robertson and Zaragoza (2009), with pairs of neighbouring words as further terms (Metzler
 and Croft, 2005). Frequencies are counted in the candidates, so no index and no call are needed.
@@ -79,7 +79,7 @@ Pair = tuple[str, str]
 _Term = TypeVar("_Term", str, Pair)
 
 Gains = list[tuple[int, float]]
-"""What a term or pair adds to the score of each text that holds it: (place of the text, gain)."""
+"""The gain of a term or pair in each text that holds it, as (place of the text, gain)."""
 
 
 class TextTerms(NamedTuple):
@@ -180,10 +180,10 @@ def _find_pairs_at_beginning(
 
 
 def weigh_terms(counted: Sequence[TextTerms]) -> dict[str, Gains]:
-    """Return what each term adds to the BM25 scores of the texts that hold it.
+    """Return the gain of each term in the BM25 scores of the texts that hold it.
 
-    gain = idf x tf x (K1 + 1) / (tf + K1 x (1 - B + B x length / mean length)), with idf = log(1 +
-    (n - df + 0.5) / (df + 0.5)).
+    gain = idf x tf x (K1 + 1) / (tf + K1 x (1 - B + B x length / mean length)), with
+    idf = log(1 + (n - df + 0.5) / (df + 0.5)).
     """
     size = len(counted)
     idf = weigh_by_rarity(Counter([term for text in counted for term in text.counts]), size)
@@ -197,7 +197,7 @@ def weigh_terms(counted: Sequence[TextTerms]) -> dict[str, Gains]:
 
 
 def weigh_pairs(counted: Sequence[TextTerms]) -> dict[Pair, Gains]:
-    """Return what each pair adds to the scores of the texts that hold it: `PAIR` x idf."""
+    """Return the gain of each pair in the scores of the texts that hold it: `PAIR` x idf."""
     idf = weigh_by_rarity(Counter([pair for text in counted for pair in text.pairs]), len(counted))
     gains: dict[Pair, Gains] = {pair: [] for pair in idf}
     for place, text in enumerate(counted):

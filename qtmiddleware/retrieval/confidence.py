@@ -103,7 +103,7 @@ class Standings:
 
 
 def _is_score_low(signals: Mapping[str, float], fence: float | None) -> bool:
-    """Whether the best score is below the *fence* and the coverage is low too."""
+    """Return whether the best score is below the *fence* and the coverage is low too."""
     if fence is None or not {"best_score", "coverage"} <= signals.keys():
         return False
     return signals["best_score"] < fence and signals["coverage"] <= LEAST_COVERAGE

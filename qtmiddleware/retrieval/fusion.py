@@ -65,8 +65,8 @@ class FusedList:
         method: The method that was really used, which may be a fallback.
         spread: How far apart such scores usually lie; ``None`` if they are not the backend's
             scores.
-        gains: What each place of each list added to a score, if the method adds gains up.
-        evidence: What keywords changed afterwards.
+        gains: The amount that each place of each list added to a score, if the method adds up.
+        evidence: The changes that keywords made afterwards.
     """
 
     items: Sequence[FusedPassage]
@@ -202,7 +202,7 @@ def find_direction(rankings: Sequence[Ranking]) -> int:
 
 
 def has_scores(rankings: Iterable[Ranking]) -> bool:
-    """Whether every list has usable scores: none missing, and sorted like the list.
+    """Return whether every list has usable scores: none missing, and sorted like the list.
 
     A function may rerank and still return the scores of its first search. Using those scores would
     undo its order.
@@ -211,7 +211,7 @@ def has_scores(rankings: Iterable[Ranking]) -> bool:
 
 
 def _is_usable(scores: Sequence[float | None]) -> bool:
-    """Whether no score is missing and *scores* only fall or only rise."""
+    """Return whether no score is missing and *scores* only fall or only rise."""
     if None in scores:
         return False
     falls = not scores or scores[0] >= scores[-1]  # type: ignore[operator]
@@ -255,11 +255,12 @@ def fuse(
         method: A fusion method of the catalogue or of an installed package.
         rrf_k: The constant k of reciprocal rank fusion.
         lower_is_better: Used if the order of the lists does not show it.
-        are_scored: What `has_scores` says of the lists, if that is known.
+        are_scored: The answer of `has_scores` for these lists, if it is known.
 
     Raises:
         OwnFusionFailed: A method of an installed package failed.
     """
+    # Scores are multiplied by the sign, so that higher is better afterwards.
     sign = -(find_direction(rankings) or (1 if lower_is_better else -1))
     row = FUSION_METHODS.get(method) or _find_own_method(method).row
     if len(rankings) == 1 and row.merges:
@@ -316,8 +317,8 @@ def merge_anchored(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> Fused
             lists, lowest_scores, weights, spreads, strict=True
         )
     ]
-    # The score of a passage that is the lowest of every list. Each list adds what the passage has
-    # above that list's lowest score.
+    # The score of a passage that is the lowest of every list. Each list adds the difference between
+    # the passage's score and that list's lowest score.
     floor = sum(
         [weight * lowest_score for weight, lowest_score in zip(weights, lowest_scores, strict=True)]
     )
@@ -418,6 +419,7 @@ def _add_gains(
             passage = merged.get(key)
             if passage is None:
                 merged[key] = FusedPassage(key, item, floor + gain, bit)
+            # A list that holds a passage several times has one vote: its best place counts.
             elif not passage.sources & bit:
                 passage.score += gain
                 passage.sources |= bit

@@ -180,6 +180,7 @@ class Gate:
         if target_call_rate <= 0.0:
             return Decision(call=False, reason="target_call_rate_is_zero")
         signals = measure_signals(scores, list(islice(texts, LOOKED_AT)), keywords, language)
+        # Nothing can be measured, which is doubt enough: the model is asked.
         if not signals:
             self.record_forced_call(target_call_rate)
             return Decision(call=True, reason="too_few_scores", signals={"scores": len(scores)})

@@ -80,7 +80,7 @@ def read_history(history: Any) -> History:
 
 
 def opens_new_topic(query: Query, history: Sequence[Message]) -> bool:
-    """Whether *query* stands alone, by its words.
+    """Return whether *query* stands alone, by its words.
 
     It does if no word refers to something else (he, this, other), and if at least `NEW_WORDS`
     keywords, and at least `NEW_SHARE` of all, are not in *history*. True is seldom wrong. False
@@ -159,7 +159,7 @@ def _read_role(turn: Any) -> str | None:
 
 
 def _has_content(holder: Any) -> bool:
-    """Whether *holder* has a content, even if that is ``None``."""
+    """Return whether *holder* has a content, even if that is ``None``."""
     return "content" in holder if isinstance(holder, Mapping) else hasattr(holder, "content")
 
 

@@ -65,11 +65,11 @@ WriteTerms = Callable[[list[str | None]], list[str | None]]
 
 @dataclass(eq=False, repr=False, slots=True)
 class _Opinion:
-    """What words say about the candidates.
+    """The evidence of words about the candidates.
 
     Attributes:
-        shares: What words add to each candidate.
-        weight: What the candidate's own score is multiplied by.
+        shares: The amount that words add to the score of each candidate.
+        weight: The factor on the candidate's own score.
         strength: How much words count, from 0 to 1.
         reason: Why they count so much, as a sentence.
         coverage: The share of the question's words that each candidate holds. If given, a passage
@@ -175,7 +175,7 @@ def _weigh_all_words(
     original_scores: Sequence[float | None],
     weight: float | None,
 ) -> _Opinion | None:
-    """Return the opinion of several queries' words, or of the question's under a fixed *weight*.
+    """Return the opinion of several queries' words, or of one query's under a fixed *weight*.
 
     ``None`` if no text holds any of the words.
     """
@@ -334,7 +334,7 @@ def choose_weight(original_scores: Sequence[float | None]) -> tuple[float, str]:
 
 
 def are_reciprocal_ranks(scores: Sequence[float]) -> bool:
-    """Whether *scores*, best first, come from reciprocal rank fusion of one list or two.
+    """Return whether *scores*, best first, come from reciprocal rank fusion of one list or two.
 
     Such a score is 1 / (k + rank), or the sum of two of these. Only the lower half is checked,
     since its passages are seldom in more lists. Any k is recognised, but no weights. Too few scores
@@ -352,7 +352,7 @@ def are_reciprocal_ranks(scores: Sequence[float]) -> bool:
 
 
 def _is_sum_of_reciprocals(score: float) -> bool:
-    """Whether *score* is 1 / i, or 1 / i + 1 / j with i <= j, for whole numbers i and j."""
+    """Return whether *score* is 1 / i, or 1 / i + 1 / j with i <= j, for whole numbers i and j."""
     if abs(1.0 / score - round(1.0 / score)) < _ROUNDING:
         return True
     remainders = (

@@ -1,4 +1,4 @@
-"""What earlier calls of one wrapped function have shown about it."""
+"""The facts about one wrapped function that its earlier calls have shown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NEWEST: Final = 0.1
 
 @dataclass(eq=False, repr=False, slots=True)
 class Learned:
-    """What earlier responses and refusals of a function tell the next call.
+    """The facts about one function that its responses and refusals have shown.
 
     Attributes:
         gate: The signals of first results, and the threshold for asking the model.

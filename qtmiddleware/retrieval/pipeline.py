@@ -9,8 +9,8 @@ the same flow runs blocking and awaiting. Every fallback is an ordinary ``if`` i
 model or a variant is late, wrong or down, the response of the original's own search is the answer.
 The flow raises only what that search raises, unchanged.
 
-The original's own search always starts first. What runs beside it is one of four orders, which
-`_Pipeline._improve` chooses:
+The original's own search always starts first. `_Pipeline._improve` chooses one of four orders for
+the work beside it:
 
 ==============  ================================================================================
 the usual one   The model is asked and the variants are searched meanwhile.
@@ -173,14 +173,14 @@ def _tell_hooks(flow: Flow[Retrieval], request: Request) -> Flow[Retrieval]:
             request.log_degradations(logger, "retrieval", retrieval.trace, [degradation])
             # The text of the hook's error may quote the question.
             if logger.isEnabledFor(logging.DEBUG):
-                query_id, kind = retrieval.trace.query_id, type(error).__name__
-                why = format_error(error)
+                query_id, error_type = retrieval.trace.query_id, type(error).__name__
+                message = format_error(error)
                 logger.debug(
                     "on_retrieval failed: %s",
-                    why,
+                    message,
                     event="hook_failed",
                     query_id=query_id,
-                    error=kind,
+                    error=error_type,
                 )
     return retrieval
 
@@ -192,7 +192,7 @@ def _gather_one(flow: Flow[Any]) -> Flow[list[Any]]:
 
 @dataclass(eq=False, repr=False, slots=True)
 class _VariantResults:
-    """What was found beside the original's own list.
+    """The search results of the variants, beside the original's own list.
 
     Attributes:
         transformation: The model's texts, without a standalone form that is not to be searched.
@@ -245,22 +245,25 @@ class _Pipeline:
         self.query = Query(request.original, request.original, request.original)
         # The question itself as a variant, the one that every call searches.
         self.original = Variant("original", request.original, self.settings.fusion.weights.original)
+        # The error of the original's own search, the only error that the flow raises.
         self._search_error: BaseException | None = None
         self._words_error: BaseException | None = None
         self._original_outcome = original_outcome
+        # Kept as it was at the start, since the first response makes the function known.
         self._is_new = request.learned.is_new
         self._sub_responses = sub_responses
         self._is_follow_up = bool(request.history)
         self._keywords = ""
-        self._terms: Sequence[Term] = ()
+        self._glossary_terms: Sequence[Term] = ()
         self._expanded: Variant | None = None
         self._original_search = Search(request.original)
+        # In a tuple once the clock was read, since a failed reading is ``None``.
         self._clock_reading: tuple[date | None] | None = None
         self._anchors: Anchors | None = None
         self._times: Times | None = None
 
     def run(self) -> Flow[Retrieval]:
-        """Run the whole flow; if anything of ours fails, return the plain function's result."""
+        """Run the whole flow; if qtmiddleware itself fails, return the plain function's result."""
         if self.request.problem is not None:
             self.degradations.append(self.request.problem)
             return (yield from self._pass_call_on())
@@ -372,7 +375,7 @@ class _Pipeline:
     # --- before the first search ------------------------------------------------------------------
 
     def _prepare(self) -> tuple[TransformStage | None, Transformation]:
-        """Return the stage that asks the model, or else what is remembered of an equal question.
+        """Return the stage that asks the model, or the remembered reply to an equal question.
 
         Without a stage the model is not asked. Without either the transformation is `NOTHING`.
         """
@@ -381,11 +384,13 @@ class _Pipeline:
         self._keywords = self.query.keywords if self.settings.preprocess.enabled else ""
         self.original = Variant("original", self.query.text, self.original.weight)
         if request.glossary is not None:
-            self._terms = request.glossary.find_terms(request.original, self.query.language)
-            self._expanded = build_expanded(self.query.text, self._terms, request)
+            self._glossary_terms = request.glossary.find_terms(
+                request.original, self.query.language
+            )
+            self._expanded = build_expanded(self.query.text, self._glossary_terms, request)
             # With keyword evidence, passages may still decide against a term: noted later.
             if not request.uses_keyword_evidence:
-                self._note_terms([str(term) for term in self._terms if term.is_certain])
+                self._note_terms([str(term) for term in self._glossary_terms if term.is_certain])
         trace.stage("preprocess", trace.clock())
         reason = request.skip_reason or find_skip_reason(
             self.settings,
@@ -409,7 +414,9 @@ class _Pipeline:
             if opens_new_topic(self.query, recent):
                 self._is_follow_up = False
                 trace.note("standalone", "not searched: the question starts a new topic")
-        facts = tuple((term.form, term.meanings[0]) for term in self._terms if term.is_certain)
+        facts = tuple(
+            (term.form, term.meanings[0]) for term in self._glossary_terms if term.is_certain
+        )
         self._anchors = self._find_anchors()
         question = Question(request.original, request.history, self.settings, facts, self._anchors)
         stage = TransformStage(
@@ -472,7 +479,7 @@ class _Pipeline:
         return outcome.value, beside.value
 
     def _should_search_by_words(self) -> bool:
-        """Whether the keywords are searched by words in the text fields of a document index."""
+        """Return whether the keywords are searched in the text fields of a document index."""
         reason = self.request.why_not_by_words
         if reason:
             self.trace.note(TEXT_CLAUSE, reason)
@@ -491,7 +498,7 @@ class _Pipeline:
         return results
 
     def _note_refused_words(self) -> None:
-        """Remember that the function rejects searches by words, if that is what it rejected."""
+        """Remember that the function rejects searches by words, if it did so for the words."""
         error, learned = self._words_error, self.learned
         # A function that rejected the number of passages would have rejected any search.
         if error is None or not is_refusal(error) or self._original_search.was_refused:
@@ -586,7 +593,7 @@ class _Pipeline:
         return self.deadline.sooner(self.settings.limits.model_seconds)
 
     def _decide_escalation(self, original_result: SearchResult) -> bool:
-        """Whether the gate asks the model, now that the original's result is known."""
+        """Decide whether the gate asks the model, now that the original's result is known."""
         text_field = self.settings.keyword_evidence.text_field
         self.trace.decision = self.learned.gate.decide(
             original_result.ranking.scores,
@@ -666,7 +673,7 @@ class _Pipeline:
         return variants, searched
 
     def _can_passage_lead(self, variants: Sequence[Variant]) -> bool:
-        """Whether a hypothetical passage may replace the other variants of a follow-up.
+        """Return whether a hypothetical passage may replace the other variants of a follow-up.
 
         It may if the fusion method uses weights and the settings do not ask for a search per
         variant.
@@ -717,8 +724,10 @@ class _Pipeline:
         self.degradations.append(Degradation("fusion", "failed", str(error)))
         # The text of the error may quote a passage.
         if logger.isEnabledFor(logging.DEBUG):
-            query_id, why = self.trace.query_id, format_error(error.__cause__ or error)
-            logger.debug("fusion.method failed: %s", why, event="fusion_failed", query_id=query_id)
+            query_id, message = self.trace.query_id, format_error(error.__cause__ or error)
+            logger.debug(
+                "fusion.method failed: %s", message, event="fusion_failed", query_id=query_id
+            )
 
     def _weigh_by_keywords(
         self, fusion: FusionResult, transformation: Transformation, choice: _VariantChoice
@@ -754,20 +763,24 @@ class _Pipeline:
     def _find_term_writer(
         self, transformation: Transformation, question_keywords: str
     ) -> WriteTerms | None:
-        """Return what writes the question's glossary terms into texts; ``None`` without terms.
+        """Return a function that writes the question's glossary terms into texts.
 
-        *question_keywords* are the keywords of the question or, in a conversation, of its
-        standalone form.
+        ``None`` if the question has no terms. *question_keywords* are the keywords of the question
+        or, in a conversation, of its standalone form.
         """
-        glossary, language, terms = self.request.glossary, self.query.language, self._terms
+        glossary, language, glossary_terms = (
+            self.request.glossary,
+            self.query.language,
+            self._glossary_terms,
+        )
         if glossary is not None and transformation.standalone:
-            terms = glossary.find_terms(transformation.standalone, language)
-        if glossary is None or not terms:
+            glossary_terms = glossary.find_terms(transformation.standalone, language)
+        if glossary is None or not glossary_terms:
             return None
         from qtmiddleware.retrieval.glossary import settle_terms, write_terms
 
         def write(texts: list[str | None]) -> list[str | None]:
-            settled, undecided = settle_terms(terms, texts, question_keywords, language)
+            settled, undecided = settle_terms(glossary_terms, texts, question_keywords, language)
             self._note_terms([*map(str, settled), *undecided])
             return write_terms(settled, texts, glossary, question_keywords, language)
 
@@ -892,11 +905,11 @@ class _Pipeline:
         return self._build_retrieval(response, matches=(), variants=(self.original,))
 
     def _note_internal_error(self, error: Exception) -> None:
-        """Log an error of ours and degrade the result; only the error's type is shown."""
+        """Log an error of qtmiddleware and degrade the result; only the error's type is shown."""
         extra: dict[str, Any] = {"query_id": self.trace.query_id, "error": type(error).__name__}
-        kind = f"{type(error).__name__} inside qtmiddleware"
+        summary = f"{type(error).__name__} inside qtmiddleware"
         self.request.sampler.log(
-            logger, "nothing was improved", [kind], level=logging.ERROR, **extra
+            logger, "nothing was improved", [summary], level=logging.ERROR, **extra
         )
         logger.debug("qtmiddleware failed", exc_info=error, event="nothing_was_improved", **extra)
         self.degradations.append(Degradation("middleware", "failed", type(error).__name__))

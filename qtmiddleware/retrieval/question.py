@@ -97,12 +97,13 @@ class Question:
             tuple((prompt.mode, prompt.version) for prompt in self.prompts),
             self.query,
             tuple((message.role, message.content) for message in self._history),
-            # Without a term the key is what it was before there was a glossary.
+            # Without terms the key is what it was before there were glossaries, so that
+            # transformations in a shared cache stay valid.
             *((self._facts,) if self._facts else ()),
         )
 
     def accepts(self, transformation: Transformation) -> bool:
-        """Whether *transformation*, read from a shared cache, could come from the prompts."""
+        """Return whether *transformation*, from a shared cache, could come from these prompts."""
         prompts = build_prompts(self._settings, self.query, self._history)
         return is_within_limits(
             transformation, [field for prompt in prompts for field in prompt.fields]
@@ -125,6 +126,8 @@ class Question:
         self._transformation = merge([self._transformation, *transformations])
         if self._is_last_round:
             return False
+        # The first round gave the standalone form. The second asks about that form, and needs no
+        # history.
         self._is_last_round = True
         self.query = self._transformation.standalone or self.query
         prompts = self._limit_calls(

@@ -43,7 +43,7 @@ from qtmiddleware.retrieval.bm25 import (
 )
 
 WEIGHT: Final = 0.7
-"""What each kind of evidence adds to a score at full strength, in spreads of those scores."""
+"""The factor on each kind of evidence at full strength, in spreads of the function's scores."""
 LEAST_LEAD: Final = 0.1
 """A passage holds clearly more of the question's words if its share is this much larger."""
 FULL_LEAD: Final = 0.3
@@ -268,9 +268,10 @@ def _find_places(
 def _is_near(
     joined: str, places: Mapping[str, Sequence[_Place]], pair: Pair, window: int = WINDOW
 ) -> bool:
-    """Whether the second word of *pair* follows the first, with fewer than *window* words between.
+    """Return whether the second word of *pair* follows the first nearby.
 
-    *places* are those of one text's terms in *joined*.
+    Fewer than *window* words may stand between them. *places* are those of one text's terms in
+    *joined*.
     """
     firsts, seconds = places.get(pair[0]), places.get(pair[1])
     if firsts is None or seconds is None:
@@ -289,7 +290,7 @@ def _is_near(
 
 
 def _is_spaced(term: str) -> bool:
-    """Whether *term* belongs to a script that puts spaces between words."""
+    """Return whether *term* belongs to a script that puts spaces between words."""
     return term.isascii() or len(term) > 2 or not compile_patterns().unspaced.fullmatch(term)
 
 
@@ -422,7 +423,7 @@ def measure_kinds(question: QuestionWords, found_words: FoundWords) -> Kinds:
 
 
 def weigh_words(question: QuestionWords, found_words: FoundWords) -> list[float]:
-    """Return what words add to each text's score at full strength, in spreads.
+    """Return the gain of each text by words at full strength, in spreads of the scores.
 
     `WEIGHT` x (bm25 + near + head).
     """

@@ -32,14 +32,14 @@ EVIDENT: Final = frozenset(row.variant for row in TEXT_FIELDS.values() if row.is
 
 @dataclass(eq=False, repr=False, slots=True)
 class Request:
-    """What the flow is given for one query.
+    """The input of the flow for one query.
 
     Attributes:
         original: The query as the caller passed it. If *problem* is set, the query cannot be used
             and the call is made unchanged.
         history: The conversation before the query, oldest message first.
         settings: The settings that hold for this call.
-        learned: What earlier calls of the function have shown.
+        learned: The facts that earlier calls of the function have shown.
         cache: Keeps transformations, for a whole middleware.
         sampler: Limits how often degradations are logged, for a whole middleware.
         top_k: How many passages the caller's call asks for; ``None`` if that cannot be known.
@@ -96,7 +96,7 @@ class Request:
     uses_reranker: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        """Decide once what every stage asks."""
+        """Decide once whether keyword evidence and a reranker are used."""
         settings = self.settings
         merges = settings.fusion.row.merges
         weighs = settings.keyword_evidence.enabled and settings.preprocess.apply_to != "text"
@@ -220,9 +220,9 @@ class Request:
             logger: Where to log.
             of: The name of the operation, such as "retrieval".
             trace: The account of the operation.
-            degradations: What went wrong; nothing is logged if there is nothing.
+            degradations: The failures; without any, nothing is logged.
         """
-        # That a function has pages is logged once.
+        # Every call for a page has this reason. It is logged once per function, elsewhere.
         degradations = [degradation for degradation in degradations if degradation.reason != PAGED]
         extra: dict[str, Any] = {}
         if degradations:
@@ -275,7 +275,7 @@ def validate_clock(clock: Clock | None) -> Clock | None:
 
 
 def describe_page(argument: str) -> str:
-    """Return a sentence: what a page *argument* means for the result, and how to turn that off."""
+    """Return the effect of a page *argument* on the result and how to turn it off, in words."""
     return (
         f"`{argument}` selects a page, so the passages of the plain call are only reordered;"
         " wrap with page_arg=False if it does not select a page"

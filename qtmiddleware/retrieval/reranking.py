@@ -52,6 +52,7 @@ def rerank(
         return fused, []
     items = list(fused.items)
     rerank_scores: list[float | None] = [None] * len(candidates)
+    # Only the places with a text are filled anew. The others keep their candidates.
     best_first = sorted(zip(scores, places, strict=True), key=lambda pair: -pair[0])
     for place, (score, best_place) in zip(places, best_first, strict=True):
         items[place], rerank_scores[place] = fused.items[best_place], score

@@ -118,9 +118,12 @@ def read_matches(variant: Variant, response: Any, request: Request) -> tuple[Mat
         ]
         return tuple(_build_match(passage, (variant.kind,), options, {}) for passage in passages)
     except Exception as error:
-        kind = type(error).__name__
+        error_type = type(error).__name__
         logger.debug(
-            "the response could not be read: %s", kind, event="response_unreadable", error=kind
+            "the response could not be read: %s",
+            error_type,
+            event="response_unreadable",
+            error=error_type,
         )
         return ()
 

@@ -154,8 +154,10 @@ def choose_searches(
     )
 
 
-def build_expanded(question: str, terms: Sequence[Term], request: Request) -> Variant | None:
-    """Return *question* with other forms of its *terms* as a variant, ``None`` if not searched."""
+def build_expanded(
+    question: str, glossary_terms: Sequence[Term], request: Request
+) -> Variant | None:
+    """Return *question* with other forms of its terms as a variant, ``None`` if not searched."""
     settings, limit = request.settings, request.settings.limits.max_searches
     by_words = int(request.why_not_by_words is None)
     # A follow-up seldom holds the words of the passages that it asks for.
@@ -168,7 +170,7 @@ def build_expanded(question: str, terms: Sequence[Term], request: Request) -> Va
         return None
     from qtmiddleware.retrieval.glossary import expand_question
 
-    text = expand_question(question, terms)
+    text = expand_question(question, glossary_terms)
     weight = WEIGHT_OF_EXPANDED * settings.fusion.weights.original
     return None if text == question else Variant(GLOSSARY, text, weight)
 
@@ -274,6 +276,7 @@ def search_variants(
             return []
         trace.stage("embed", embedded.seconds, detail="variants", began=embedded.began)
         vectors = embedded.value
+        # embed= is the user's function and may return anything.
         if not hasattr(vectors, "__len__") or len(vectors) != len(variants):
             degradations.append(
                 Degradation("embed", "failed", "embed= returned the wrong number of vectors")
@@ -406,7 +409,7 @@ _under_way: Final[ContextVar[tuple[ref[Searching], ...]]] = ContextVar("under_wa
 
 
 def is_nested_call(fn: Callable[..., Any]) -> bool:
-    """Whether the running code is inside a call of *fn* that we made.
+    """Return whether the running code is inside a call of *fn* that we made.
 
     So it is if a function searches through its own wrapped form.
     """

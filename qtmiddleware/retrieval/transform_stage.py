@@ -92,6 +92,8 @@ class TransformStage:
         flights, key = self._cache.flights, self._key
         if key is None or not self._request.shares:
             return (yield from self._recall_or_ask(llm_deadline))
+        # A leader may land without a result to share. Then its followers try again, and one of
+        # them becomes the leader.
         while True:
             role, flight = flights.join(key, llm_deadline.at + _GRACE)
             if role is Role.NESTED:
@@ -104,6 +106,7 @@ class TransformStage:
                         shared = result
                     return result
                 finally:
+                    # Land even if this question is cancelled, since its followers wait.
                     flights.land(key, flight, shared)
             (outcome,) = yield Together([Join(flight)], llm_deadline, 1)
             if outcome.value is not None:
@@ -119,7 +122,7 @@ class TransformStage:
                 )
 
     def _recall_or_ask(self, llm_deadline: Deadline) -> Flow[Result]:
-        """Return what is remembered by now, here or in Redis; else ask the model.
+        """Return a transformation remembered meanwhile, here or in Redis; else ask the model.
 
         A transformation without degradations is remembered.
         """
@@ -163,7 +166,7 @@ class TransformStage:
         return transformation
 
     def _ask_redis(self, call: Callable[[], Any], deadline: Deadline) -> Flow[Any]:
-        """Return what *call* returns; ``None`` if Redis is resting or takes too long."""
+        """Return the result of *call*; ``None`` if Redis is resting or takes too long."""
         if self._redis is None or self._redis.rest:
             return None
         seconds = self._request.settings.cache.redis_timeout_ms / 1e3

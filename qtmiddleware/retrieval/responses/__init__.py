@@ -131,7 +131,7 @@ _USUAL: Final = KeywordEvidenceSettings()
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Shape:
-    """How to read one kind of response, and how to write it back. The caller may supply a shape.
+    """Reads one kind of response and writes it back. The caller may supply a shape.
 
     Attributes:
         items: Returns the items of a response in the backend's order, as the very objects:
@@ -149,7 +149,7 @@ class Shape:
 
 @dataclass(eq=False, repr=False, slots=True)
 class SearchResult:
-    """One variant's response, and what was read out of it."""
+    """One variant's response and the ranking that was read out of it."""
 
     ranking: Ranking
     shape: Shape
@@ -277,7 +277,7 @@ def _find_envelope(response: Any, options: KeywordEvidenceSettings) -> tuple[str
 
 
 def _is_container(response: Any) -> bool:
-    """Whether *response* is of a kind that holds passages without a name for them."""
+    """Return whether *response* is of a kind that holds passages without a name for them."""
     if response is None or hasattr(type(response), "__array__") or _has_columns(response):
         return True
     return is_list(response) and not _is_record(response)
@@ -286,7 +286,7 @@ def _is_container(response: Any) -> bool:
 def _check_other_columns(response: Any, path: tuple[str, ...]) -> None:
     """Raise `ResponseShapeError` if another list belongs to the passages item by item.
 
-    Passages in a new order would no longer stand beside what belongs to them. If the passages are
+    Passages in a new order would no longer stand beside their counterparts. If the passages are
     texts, any list of the same length may belong to them, and otherwise a list of numbers.
     """
     items = get_path(response, path)
@@ -312,7 +312,7 @@ def _get_path_safely(response: Any, path: tuple[str, ...]) -> Any:
 
 
 def _holds_passages(items: Sequence[Any], options: KeywordEvidenceSettings) -> bool:
-    """Whether *items* are passages, as far as the first of them shows, or empty."""
+    """Return whether *items* are passages, as far as the first of them shows, or empty."""
     if not len(items) or isinstance(items[0], str):
         return not len(items) or any(
             isinstance(item, str) and reads_like_text(item) for item in items
@@ -325,7 +325,7 @@ def _holds_passages(items: Sequence[Any], options: KeywordEvidenceSettings) -> b
 
 
 def _is_record(response: Any) -> bool:
-    """Whether *response* is one named tuple or row, whose values are no list of passages."""
+    """Return whether *response* is one named tuple or row, whose values are no list of passages."""
     return find_kind(type(response)) in (NAMED, ROW)
 
 
@@ -372,7 +372,7 @@ def _find_parallel_shape(response: Any, name: str | int) -> Shape | None:
 
 
 def _are_parallel(passages: Any, numbers: Any) -> bool:
-    """Whether *numbers* are as many as *passages*, and may be their scores."""
+    """Return whether *numbers* are as many as *passages*, and may be their scores."""
     if not is_list(passages) or not (is_list(numbers) or is_array(numbers)):
         return False
     if len(passages) != len(numbers) or (is_array(numbers) and numbers.ndim != 1):
@@ -402,7 +402,7 @@ def _write_pairs(name: str | int, scores: str | int, response: Any, items: Seque
 
 
 def _has_columns(response: Any) -> bool:
-    """Whether *response* is a mapping with ids or metadata in columns, like Chroma's results."""
+    """Return whether *response* is a mapping with columns of ids or metadata, as Chroma's are."""
     return isinstance(response, Mapping) and any(is_list(response.get(name)) for name in _LEADING)
 
 
@@ -465,9 +465,9 @@ class _Row(dict[Any, Any]):
 
 
 def _is_data_frame(response: Any) -> bool:
-    """Whether *response* has rows and named columns, one of which tells passages apart."""
-    kind = type(response)
-    if not (hasattr(kind, "iloc") and hasattr(kind, "columns") and response.columns.is_unique):
+    """Return whether *response* has rows and named columns, one of which tells passages apart."""
+    class_ = type(response)
+    if not (hasattr(class_, "iloc") and hasattr(class_, "columns") and response.columns.is_unique):
         return False
     if not len(response) or any(
         name in NAMES for name in (*response.columns, *response.index.names)
@@ -582,16 +582,16 @@ def wait_for_response(response: Any) -> Any:
     Waits until the result is there, and raises what the call raised. An awaitable is left to
     callers who can await it.
     """
-    kind = type(response)
-    if hasattr(kind, "__await__"):
+    class_ = type(response)
+    if hasattr(class_, "__await__"):
         return response
-    if _has_methods(kind, ("result", "done", "add_done_callback")):
+    if _has_methods(class_, ("result", "done", "add_done_callback")):
         return response.result()
     return (
-        response.get() if _has_methods(kind, ("get", "ready", "wait", "successful")) else response
+        response.get() if _has_methods(class_, ("get", "ready", "wait", "successful")) else response
     )
 
 
-def _has_methods(kind: type, names: tuple[str, ...]) -> bool:
-    """Whether the class *kind* has all methods of these *names*."""
-    return all(callable(getattr(kind, name, None)) for name in names)
+def _has_methods(class_: type, names: tuple[str, ...]) -> bool:
+    """Return whether the class *class_* has all methods of these *names*."""
+    return all(callable(getattr(class_, name, None)) for name in names)

@@ -45,10 +45,10 @@ _NODE_CONTENT = Names(("_node_content",))
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class _Likeness:
-    """What the items of a list have in common with the first one.
+    """The features that items of a list share with the first one.
 
     Attributes:
-        kind: Their class.
+        class_: Their class.
         own_names: The keys of a dict, or the names that an object has beside those of its class.
         get: Reads a field of such an item by name.
         ids: The known names of ids that such items have.
@@ -59,7 +59,7 @@ class _Likeness:
         is_packed: Whether they have LlamaIndex's ``_node_content``.
     """
 
-    kind: type
+    class_: type
     own_names: tuple[Any, ...]
     get: Callable[[Any, str], Any]
     ids: Sequence[str]
@@ -71,23 +71,25 @@ class _Likeness:
 
     def find_alike(self, items: Sequence[Any]) -> list[bool]:
         """Return for each of *items* whether it is like the first."""
-        kind, own_names = self.kind, self.own_names
-        if kind is dict:
+        class_, own_names = self.class_, self.own_names
+        if class_ is dict:
             keys = dict.fromkeys(own_names).keys()
             return [type(item) is dict and item.keys() == keys for item in items]
-        return [type(item) is kind and list_own_names(item) == own_names for item in items]
+        return [type(item) is class_ and list_own_names(item) == own_names for item in items]
 
 
 def _find_likeness(items: Sequence[Any]) -> _Likeness | None:
-    """Return what the first of *items* shares with others; ``None`` if it is read by itself."""
+    """Return the features of the first of *items*; ``None`` if its class is read item by item."""
     if not items:
         return None
     first = items[0]
-    kind: type = type(first)
-    if kind is dict:
+    class_: type = type(first)
+    if class_ is dict:
         return _build_dict_likeness(tuple(first))
     return (
-        _build_object_likeness(kind, list_own_names(first)) if find_kind(kind) is OBJECT else None
+        _build_object_likeness(class_, list_own_names(first))
+        if find_kind(class_) is OBJECT
+        else None
     )
 
 
@@ -98,20 +100,22 @@ def _build_dict_likeness(keys: tuple[Any, ...]) -> _Likeness:
 
 
 @lru_cache(maxsize=256)
-def _build_object_likeness(kind: type, own_names: tuple[str, ...]) -> _Likeness | None:
-    """Return the likeness of objects of *kind* with *own_names*; ``None`` for unusual ones."""
+def _build_object_likeness(class_: type, own_names: tuple[str, ...]) -> _Likeness | None:
+    """Return the likeness of objects of *class_* with *own_names*; ``None`` for unusual ones."""
 
     def pick(names: Names) -> Sequence[str]:
-        return names.pick(kind, own_names)
+        return names.pick(class_, own_names)
 
     # Unusual objects are read by themselves: without a score of its own an object may have a score
     # in its metadata, and a wrapper holds the item inside.
-    is_usual = pick(SCORES) and pick(NAMES) and not pick(_NODE) and not issubclass(kind, str | int)
-    return _build_likeness(kind, own_names, get_attribute, pick) if is_usual else None
+    is_usual = (
+        pick(SCORES) and pick(NAMES) and not pick(_NODE) and not issubclass(class_, str | int)
+    )
+    return _build_likeness(class_, own_names, get_attribute, pick) if is_usual else None
 
 
 def _build_likeness(
-    kind: type,
+    class_: type,
     own_names: tuple[Any, ...],
     get: Callable[[Any, str], Any],
     pick: Callable[[Names], Sequence[str]],
@@ -119,7 +123,7 @@ def _build_likeness(
     """Return the likeness whose names *pick* finds among the known ones."""
     names = pick(IDS), pick(SCORES), pick(TEXTS), pick(METADATA)
     return _Likeness(
-        kind, own_names, get, *names, bool(pick(_NAMESPACE)), bool(pick(_NODE_CONTENT))
+        class_, own_names, get, *names, bool(pick(_NAMESPACE)), bool(pick(_NODE_CONTENT))
     )
 
 

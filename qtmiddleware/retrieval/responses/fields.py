@@ -39,8 +39,8 @@ _NO_ROWS: Final = (
 )
 
 
-def _find_kind(kind: type) -> str:
-    """Return how fields of objects of the class *kind* are read.
+def _find_kind(class_: type) -> str:
+    """Return how fields of objects of the class *class_* are read.
 
     ``mapping``  By key.
     ``plain``    By place: a list, or a tuple whose places have no names.
@@ -49,14 +49,16 @@ def _find_kind(kind: type) -> str:
                  SQLAlchemy's ``Row``.
     ``object``   As attributes.
     """
-    if issubclass(kind, Mapping):
+    if issubclass(class_, Mapping):
         return MAPPING
-    if hasattr(kind, "_fields"):
-        return NAMED if issubclass(kind, tuple) else ROW if issubclass(kind, Sequence) else OBJECT
-    has_keys = callable(getattr(kind, "keys", None)) and hasattr(kind, "__getitem__")
-    if has_keys and not any(hasattr(kind, name) for name in _NO_ROWS):
+    if hasattr(class_, "_fields"):
+        return (
+            NAMED if issubclass(class_, tuple) else ROW if issubclass(class_, Sequence) else OBJECT
+        )
+    has_keys = callable(getattr(class_, "keys", None)) and hasattr(class_, "__getitem__")
+    if has_keys and not any(hasattr(class_, name) for name in _NO_ROWS):
         return ROW
-    return PLAIN if issubclass(kind, (tuple, list)) else OBJECT
+    return PLAIN if issubclass(class_, (tuple, list)) else OBJECT
 
 
 # Cached, since it is called for every item of a response, and items are of few classes.
@@ -102,12 +104,14 @@ def _pick_present(names: Iterable[str], keys: tuple[Any, ...]) -> tuple[str, ...
     return tuple(name for name in names if name in keys)
 
 
-def _pick_declared(names: Iterable[str], kind: type, own_names: tuple[str, ...]) -> tuple[str, ...]:
+def _pick_declared(
+    names: Iterable[str], class_: type, own_names: tuple[str, ...]
+) -> tuple[str, ...]:
     """Return the *names* that a class declares, or that are among its object's *own_names*."""
-    declared = getattr(kind, "attribute_map", None)
+    declared = getattr(class_, "attribute_map", None)
     if isinstance(declared, Mapping):
         return tuple(name for name in names if name in declared or name in own_names)
-    return tuple(name for name in names if name in own_names or hasattr(kind, name))
+    return tuple(name for name in names if name in own_names or hasattr(class_, name))
 
 
 def _list_columns(row: Any) -> tuple[str, ...]:
@@ -121,15 +125,15 @@ def _get_column(row: Any, name: str) -> Any:
 
 
 def has_field(holder: Any, name: str) -> bool:
-    """Whether *holder*, which is no mapping, declares an attribute or column *name*."""
-    kind: type = type(holder)
-    return _has_declared(name, kind, list_own_names(holder))
+    """Return whether *holder*, which is no mapping, declares an attribute or column *name*."""
+    class_: type = type(holder)
+    return _has_declared(name, class_, list_own_names(holder))
 
 
 @lru_cache(maxsize=1_024)
-def _has_declared(name: str, kind: type, own_names: tuple[str, ...]) -> bool:
-    """Whether the class *kind* declares *name*, or its object has it among *own_names*."""
-    return bool(_pick_declared((name,), kind, own_names))
+def _has_declared(name: str, class_: type, own_names: tuple[str, ...]) -> bool:
+    """Return whether the class *class_* declares *name*, or its object has it among *own_names*."""
+    return bool(_pick_declared((name,), class_, own_names))
 
 
 Path = Sequence[str | int]
@@ -158,20 +162,20 @@ def get_path(holder: Any, path: Path) -> Any:
 
 def list_fields(holder: Any) -> Mapping[str, Any]:
     """Return all fields of an object, by name."""
-    kind = type(holder)
-    if find_kind(kind) is ROW:
+    class_ = type(holder)
+    if find_kind(class_) is ROW:
         return {name: _get_column(holder, name) for name in _list_columns(holder)}
-    names = getattr(kind, "__struct_fields__", None) or getattr(kind, "_fields", None)
+    names = getattr(class_, "__struct_fields__", None) or getattr(class_, "_fields", None)
     names = (
-        names or getattr(kind, "__dataclass_fields__", None) or getattr(holder, "__dict__", None)
+        names or getattr(class_, "__dataclass_fields__", None) or getattr(holder, "__dict__", None)
     )
     if names is None:
-        return holder.to_dict() if callable(getattr(kind, "to_dict", None)) else {}
+        return holder.to_dict() if callable(getattr(class_, "to_dict", None)) else {}
     return {name: getattr(holder, name, None) for name in names}
 
 
 def is_list(value: Any) -> bool:
-    """Whether *value* is a sequence of items, and not a text.
+    """Return whether *value* is a sequence of items, and not a text.
 
     An array is one if it has one dimension and holds objects or texts.
     """
@@ -186,16 +190,18 @@ def is_list(value: Any) -> bool:
 
 
 def is_array(value: Any) -> bool:
-    """Whether *value* is an array of numpy's kind, with at least one dimension.
+    """Return whether *value* is an array of numpy's kind, with at least one dimension.
 
     A subclass does not count, since it may hold more than its values.
     """
-    kind = type(value)
-    return hasattr(kind, "__array_interface__") and kind.__name__ == "ndarray" and value.ndim > 0
+    class_ = type(value)
+    return (
+        hasattr(class_, "__array_interface__") and class_.__name__ == "ndarray" and value.ndim > 0
+    )
 
 
 def is_number(value: Any) -> bool:
-    """Whether *value* is a number of any library; truth values and texts are none."""
+    """Return whether *value* is a number of any library; truth values and texts are none."""
     return type(value) is float or (hasattr(value, "__float__") and not isinstance(value, bool))
 
 
@@ -224,16 +230,18 @@ def build_like(container: Any, values: Sequence[Any]) -> Any:
     # An array was passed in, so numpy is loaded already.
     import numpy as np
 
-    kind, shape = container.dtype.kind, (len(values), *container.shape[1:])
-    if kind == "O":
+    dtype_kind, shape = container.dtype.kind, (len(values), *container.shape[1:])
+    if dtype_kind == "O":
         array = np.empty(len(values), dtype=object)
         for place, value in enumerate(values):
             array[place] = value
         return array
     # New texts may be longer than the old ones, and new numbers may not be whole.
-    free = kind == "U" or (kind in "iu" and any(isinstance(value, float) for value in values))
+    free = dtype_kind == "U" or (
+        dtype_kind in "iu" and any(isinstance(value, float) for value in values)
+    )
     return np.array(
-        values, dtype=(str if kind == "U" else None) if free else container.dtype
+        values, dtype=(str if dtype_kind == "U" else None) if free else container.dtype
     ).reshape(shape)
 
 
@@ -261,20 +269,20 @@ def remove_field(holder: Any, name: str) -> Any:
     if name not in fields:
         return holder
     remaining = {key: value for key, value in fields.items() if key != name}
-    kind: Any = type(holder)
+    class_: Any = type(holder)
     try:
-        return remaining if kind is dict else kind(remaining)
+        return remaining if class_ is dict else class_(remaining)
     except Exception as error:
         raise shape_error(holder, f"{name!r} cannot be left out of a copy of type") from error
 
 
 def shape_error(value: Any, problem: str) -> ResponseShapeError:
     """Return the error for a *value* that cannot be read; it names the type, never the content."""
-    kind = type(value)
+    class_ = type(value)
     shape = (
-        kind.__qualname__
-        if kind.__module__ == "builtins"
-        else f"{kind.__module__}.{kind.__qualname__}"
+        class_.__qualname__
+        if class_.__module__ == "builtins"
+        else f"{class_.__module__}.{class_.__qualname__}"
     )
     return ResponseShapeError(f"{problem} {shape}; {ADVICE}", shape=shape)
 
@@ -297,8 +305,8 @@ def _copy_with(holder: Any, name: str | int, value: Any) -> Any:
 
 def _copy_sequence(holder: Sequence[Any], place: int, value: Any) -> Any:
     """Return a copy of a list or tuple with *value* at *place*."""
-    kind: Any = type(holder)
-    return getattr(kind, "_make", kind)((*holder[:place], value, *holder[place + 1 :]))
+    class_: Any = type(holder)
+    return getattr(class_, "_make", class_)((*holder[:place], value, *holder[place + 1 :]))
 
 
 def _copy_mapping(holder: Mapping[Any, Any], name: str | int, value: Any) -> Mapping[Any, Any]:
@@ -311,16 +319,16 @@ def _copy_mapping(holder: Mapping[Any, Any], name: str | int, value: Any) -> Map
 
 
 def _copy_object(holder: Any, name: str, value: Any) -> Any:
-    """Return a copy of an object with *value* in its field *name*, by the way its class allows."""
-    kind = type(holder)
-    if hasattr(kind, "__struct_fields__"):
-        return kind(
+    """Return a copy of an object with *value* in its field *name*, in the way its class allows."""
+    class_ = type(holder)
+    if hasattr(class_, "__struct_fields__"):
+        return class_(
             **{
                 field: value if field == name else getattr(holder, field)
-                for field in kind.__struct_fields__
+                for field in class_.__struct_fields__
             }
         )
-    if hasattr(kind, "model_copy"):
+    if hasattr(class_, "model_copy"):
         return holder.model_copy(update={name: value})
     if isinstance(holder, tuple):
         return holder._replace(**{name: value})  # type: ignore[attr-defined]
@@ -328,12 +336,14 @@ def _copy_object(holder: Any, name: str, value: Any) -> Any:
     if isinstance(store, dict):
         # The copy module cannot copy OpenAPI models, and their constructors would check the type of
         # every item again.
-        copied = object.__new__(kind)
+        copied = object.__new__(class_)
         copied.__dict__.update(holder.__dict__, _data_store={**store, name: value})
         return copied
-    if isinstance(getattr(kind, name, None), property) and name in (fields := list_fields(holder)):
+    if isinstance(getattr(class_, name, None), property) and name in (
+        fields := list_fields(holder)
+    ):
         # A view of a dict, such as Pinecone's Document.
-        return kind({**fields, name: value})
+        return class_({**fields, name: value})
     copied = _copy_shallow(holder)
     # Frozen classes raise in their own __setattr__.
     object.__setattr__(copied, name, value)

@@ -132,7 +132,7 @@ def check_item(item: Any, text_field: str | None = None, id_field: str | None = 
 
 
 def may_be_passage(item: Any, text_field: str | None, id_field: str | None) -> bool:
-    """Whether *item* has an id, a text or a field that reads like one.
+    """Return whether *item* has an id, a text or a field that reads like one.
 
     Items of other lists, such as facets, may have none of these.
     """
@@ -146,9 +146,10 @@ def may_be_passage(item: Any, text_field: str | None, id_field: str | None) -> b
 
 
 def print_item(item: Any) -> str:
-    """Return an item without id and text as it prints, without its scores and fractions.
+    """Return the printed form of an item without id and text, leaving out some numbers.
 
-    Such numbers may say how well the item fits, so they would differ between two searches.
+    Scores and fractions are left out: they may say how well the item fits, and so differ between
+    two searches.
     """
     fields = _list_own_fields(item)
     if not fields:
@@ -245,7 +246,7 @@ def read_text(item: Any, text_field: str | None) -> str | None:
 
 
 def holds_text(item: Any, text_field: str | None) -> bool:
-    """Whether a passage can be read out of *item*; a bare word is taken for an id."""
+    """Return whether a passage can be read out of *item*; a bare word is taken for an id."""
     text = read_text(item, text_field)
     return text is not None and (text is not _find_holder(item) or reads_like_text(text))
 
@@ -254,15 +255,16 @@ def estimate_chars(item: Any) -> int:
     """Return about how many characters the item's texts and numbers take in a response."""
     # A pair may have a bare text in front and the fields behind it.
     remaining: list[Any] = [_list_own_fields(item) or (_find_holder(item), read_metadata(item))]
+    # A structure may hold itself, or one part several times: each container counts once.
     count, seen_ids = 0, set[int]()
     while remaining:
         value = remaining.pop()
-        kind = type(value)
+        class_ = type(value)
         if isinstance(value, str):
             count += len(value)
-        elif kind is float or kind is int:
+        elif class_ is float or class_ is int:
             count += _NUMBER_CHARS
-        elif kind is dict:
+        elif class_ is dict:
             if id(value) not in seen_ids:
                 seen_ids.add(id(value))
                 remaining.extend(value.values())
@@ -301,7 +303,7 @@ def find_text_field(item: Any, text_field: str | None) -> str | None:
 
 
 def describe_missing_text(items: Sequence[Any], text_field: str | None) -> tuple[str, str]:
-    """Return what *items* hold instead of texts, and how to fix that: two clauses of a sentence.
+    """Return a description of *items* without texts, and how to fix that, as two clauses.
 
     Names a field whose values read like texts, and never any content.
     """
@@ -374,7 +376,7 @@ def rescore(item: Any, score: float, score_field: str | None = None) -> Any:
             copied = replace_path(item, path, score)
         except ResponseShapeError:
             continue
-        # The class may compute what looks like a field. Then the copy does not show the new score.
+        # The class may compute the value. Then the copy does not show the new score.
         if type(copied) is type(item) and read_score(copied, score_field) == score:
             return copied
     return item
@@ -386,7 +388,7 @@ def to_namespace(value: Any) -> str:
 
 
 def _is_id(item: Any) -> bool:
-    """Whether *item* is a pair with an id in front, and not with a text."""
+    """Return whether *item* is a pair with an id in front, and not with a text."""
     return find_kind(type(item)) is PLAIN and not (
         isinstance(item[0], str) and reads_like_text(item[0])
     )
@@ -423,7 +425,7 @@ def _find_holder_in_row(row: Any) -> Any:
 
 
 def _is_document(value: Any) -> bool:
-    """Whether *value* is an object with an id or a text."""
+    """Return whether *value* is an object with an id or a text."""
     if value is None or isinstance(value, str | int | float | bytes | list | tuple):
         return False
     return _find_first(value, NAMES) is not None
@@ -496,7 +498,7 @@ def find_text(holder: Any) -> str | None:
 
 
 def _list_values(holder: Any, names: Names) -> Iterable[Any]:
-    """Return the values under those of *names* that *holder* has."""
+    """Return the values of *holder* under each of *names* that it has."""
     if type(holder) is dict:
         picked = names.pick_keys(tuple(holder))
         return [holder[name] for name in picked] if picked else ()
@@ -536,7 +538,7 @@ def _flatten_item(item: Any) -> dict[str, Any]:
 
 
 def _flatten_fields(fields: Mapping[Any, Any], depth: int = 2) -> dict[str, Any]:
-    """Return *fields* and those nested in them down to *depth*, by dotted name."""
+    """Return *fields* and the fields nested in them, down to *depth*, by dotted name."""
     leaves: dict[str, Any] = {}
     for name, value in fields.items():
         if not (isinstance(name, str) and _FIELD_NAME.fullmatch(name)) or name in _NOT_METADATA:
@@ -569,7 +571,7 @@ def _collect_columns(items: Sequence[Any]) -> dict[str, list[Any]] | None:
 
 
 def _are_different_words(column: Sequence[Any]) -> bool:
-    """Whether *column* holds only ids, no two of which are equal."""
+    """Return whether *column* holds only ids, no two of which are equal."""
     words = {str(value) for value in column if is_id(value)}
     return len(words) == len(column) and "" not in words
 
@@ -587,17 +589,17 @@ def _to_text(value: Any) -> str | None:
     return value if isinstance(value, str) and value and not value.isspace() else None
 
 
-def _runs_code(kind: type, name: str) -> bool:
-    """Whether setting attribute *name* runs code of the class.
+def _runs_code(class_: type, name: str) -> bool:
+    """Return whether setting attribute *name* runs code of the class.
 
     Such code might write to data that the copy shares with the original.
     """
-    descriptor = getattr(kind, name, None)
+    descriptor = getattr(class_, name, None)
     settable = (
         hasattr(type(descriptor), "__set__") and getattr(descriptor, "fset", descriptor) is not None
     )
     return (
         settable
         and not isinstance(descriptor, MemberDescriptorType)
-        and not issubclass(kind, tuple)
+        and not issubclass(class_, tuple)
     )

@@ -1,4 +1,4 @@
-"""Plain tuples as databases return them, such as ``(id, text, score)``: which place holds what.
+"""Plain tuples as databases return them, such as ``(id, text, score)``: naming the places.
 
 A tuple does not name its places, so the types in the whole list decide. `PlainRow` is such a tuple
 with names.
@@ -57,12 +57,12 @@ def get_raw(item: Any) -> Any:
 
 
 def reads_like_text(value: str) -> bool:
-    """Whether *value* is a text rather than an id."""
+    """Return whether *value* is a text rather than an id."""
     return _READS_LIKE_A_TEXT.search(value) is not None
 
 
 def is_pair(row: Sequence[Any]) -> bool:
-    """Whether the plain *row* is ``(id or document, score)``, perhaps followed by metadata."""
+    """Return whether the plain *row* is ``(id or document, score)``, with or without metadata."""
     if len(row) not in (2, 3) or not (row[1] is None or is_number(row[1])):
         return False
     return len(row) == 2 or row[2] is None or isinstance(row[2], Mapping)
@@ -74,8 +74,8 @@ def name_places(items: Sequence[Any], fields: Sequence[str | None] = ()) -> Sequ
     They can if all items are plain tuples or lists of one type and length, and not all are pairs. A
     place in *fields*, which the user named, such as ``"2"``, keeps that name.
     """
-    kinds = set(map(type, items))
-    if len(kinds) != 1 or find_kind(*kinds) is not PLAIN or all(map(is_pair, items)):
+    classes = set(map(type, items))
+    if len(classes) != 1 or find_kind(*classes) is not PLAIN or all(map(is_pair, items)):
         return items
     if len(set(map(len, items))) != 1 or not items[0]:
         return items
@@ -100,7 +100,7 @@ def _build_key(row: Sequence[Any]) -> str:
 
 
 def is_id(value: Any) -> bool:
-    """Whether *value* may be an id: a whole number, a word, or an object such as a UUID."""
+    """Return whether *value* may be an id: a whole number, a word, or an object such as a UUID."""
     if isinstance(value, str):
         return not reads_like_text(value)
     if value is None or isinstance(value, bool) or hasattr(value, "__iter__"):
@@ -109,9 +109,9 @@ def is_id(value: Any) -> bool:
 
 
 def may_be_scores(column: Sequence[Any]) -> bool:
-    """Whether *column* holds numbers that only rise or only fall, and not only whole numbers.
+    """Return whether *column* holds numbers that only rise or only fall, as scores do.
 
-    The scores of a list, best first, do.
+    Numbers that are all whole are no scores.
     """
     numbers = [value for value in column if value is not None]
     if all(hasattr(value, "__index__") for value in numbers) or not all(map(is_number, numbers)):
@@ -158,8 +158,8 @@ def _choose_text(columns: Sequence[Sequence[Any]]) -> list[int]:
     return [place for place in places if place or len(columns) == 1][:1]
 
 
-def _are_all_of(column: Sequence[Any], kind: type) -> bool:
-    """Whether *column* has values, and all of them are of the type *kind*."""
+def _are_all_of(column: Sequence[Any], class_: type) -> bool:
+    """Return whether *column* has values, and all of them are of the class *class_*."""
     return any(value is not None for value in column) and all(
-        isinstance(value, kind) for value in column if value is not None
+        isinstance(value, class_) for value in column if value is not None
     )
