@@ -128,7 +128,7 @@ class AnswerFlow:
             request = replace(request, settings=_with_sub_queries(self._settings))
         with ExitStack() as stack:
             stack.enter_context(self.observation)
-            self.retrieval = yield from retrieval_flow(request, parts=self._responses)
+            self.retrieval = yield from retrieval_flow(request, sub_responses=self._responses)
             # The answer has only begun.
             stack.pop_all()
         return self.retrieval
@@ -293,7 +293,7 @@ class AnswerFlow:
         )
         trace = Trace(read_price=self._settings.store.read_price)
         try:
-            retrieval = yield from retrieval_flow(request, found=found, trace=trace)
+            retrieval = yield from retrieval_flow(request, original_outcome=found, trace=trace)
         except Exception as error:
             self._degradations.append(
                 Degradation("sub_answers", "search_failed", type(error).__name__)

@@ -1,1 +1,1 @@
-"""The flow of a query and its stages: request, transform stage, variant search, shapes, fusion, evidence, gate."""
+"""The flow of a query and its stages: request, model, searches, responses, fusion, evidence."""

@@ -1,8 +1,7 @@
-"""BM25 over the candidates alone: how often words stand in their texts, and what each of them is worth.
+"""BM25 over the candidates alone: how often each text holds words, and the worth of each word.
 
 Source: Robertson and Zaragoza (2009), with pairs of neighbouring words as further terms (Metzler
-and Croft, 2005). Frequencies are taken from the candidates, so no index is needed and no call is
-made.
+and Croft, 2005). Frequencies are counted in the candidates, so no index and no call are needed.
 """
 
 from __future__ import annotations
@@ -18,33 +17,36 @@ from typing import Final, NamedTuple, TypeVar
 
 K1: Final = 1.2
 B: Final = 0.75
-# The best match of a query usually scores about five times as much over the worst one as the mean
-# does, more where the words single out a few passages, and less where most hold them alike; no
-# passage has more evidence than so much.
+# Above the worst score, the best match of a query usually scores about MEANS times as much as the
+# mean does: more if the words single out a few passages, less if most passages hold them alike. No
+# passage gets more evidence than MOST.
 MEANS: Final = 5.0
 MOST: Final = 1.4
-# What a pair of neighbours counts beside a single term, and in how many characters of a text it is
-# looked for.
+# The weight of a pair of neighbours beside a single term, and in how many characters of a long text
+# pairs are looked for.
 PAIR: Final = 0.5
 _READ: Final = 8_000
 
-# So many bytes are read of all texts of a question. Where they have more, those longer than their
-# equal share are read in windows, evenly spread from beginning to end.
+# At most this many bytes of a question's texts are read. If the texts are longer together, each
+# text above its equal share is read in windows, spread evenly from beginning to end.
 MOST_READ: Final = 800_000
 WINDOWS: Final = 8
-# Bytes of ASCII to lower case, and to a space what belongs to no word; those of other characters
-# stay.
+# Maps ASCII bytes to lower case, and to a space if they belong to no word. Other bytes stay.
 _SPACED: Final = bytes(
     c if c > 127 else ord(chr(c).lower()) if chr(c).isalnum() or c == 95 else 32 for c in range(256)
 )
 
 
 class _Patterns(NamedTuple):
-    """How the words of a text are found that is not ASCII alone.
+    """The patterns that find words in a text that is not only ASCII.
 
-    *unspaced* finds what is written without spaces: there a "word" is every pair of neighbouring
-    characters, and *runs* splits it off. *punctuation* finds what belongs to no word, in UTF-8:
-    most English texts have no other sign that is not ASCII.
+    Attributes:
+        word: A word.
+        unspaced: Characters of scripts without spaces, in which every pair of neighbours is a
+            "word".
+        runs: The same in a group, to split such runs off.
+        punctuation: Characters outside ASCII that belong to no word, in UTF-8. Most English texts
+            have no other characters outside ASCII.
     """
 
     word: re.Pattern[str]
@@ -56,7 +58,7 @@ class _Patterns(NamedTuple):
 @cache
 def compile_patterns() -> _Patterns:
     """Return the patterns, compiled once."""
-    # Vowel signs and other marks, which \w leaves out, belong to their word.
+    # Vowel signs and other marks belong to their word, though \w does not match them.
     marks = "".join(
         sign for sign in map(chr, range(0x300, 0x1A00)) if unicodedata.category(sign)[0] == "M"
     )
@@ -77,11 +79,17 @@ Pair = tuple[str, str]
 _Term = TypeVar("_Term", str, Pair)
 
 Gains = list[tuple[int, float]]
-"""What something adds to the score of each text that it is in, by the place of the text."""
+"""The gain of a term or pair in each text that holds it, as (place of the text, gain)."""
 
 
 class TextTerms(NamedTuple):
-    """What one text holds: how often each term, how many words in all, and which pairs of terms side by side."""
+    """The terms of one text.
+
+    Attributes:
+        counts: How often the text holds each term.
+        length: How many words it has in all.
+        pairs: The pairs of terms that stand side by side in it.
+    """
 
     counts: Mapping[str, int]
     length: int
@@ -89,12 +97,12 @@ class TextTerms(NamedTuple):
 
 
 def find_terms(keywords: str) -> frozenset[str]:
-    """Returns the words of the *keywords* as they are compared."""
+    """Return the terms of the *keywords*: their words in the form in which words are compared."""
     return frozenset(map(strip_plural, set(_split_words(keywords))))
 
 
 def read_keywords(keywords: str) -> tuple[Sequence[str], Sequence[Pair]]:
-    """The words of the *keywords* as they are compared, and each two that stand side by side; each once, in order."""
+    """Return the terms of the *keywords* and their neighbouring pairs, each once, in order."""
     terms = list(map(strip_plural, _split_words(keywords)))
     return list(dict.fromkeys(terms)), list(dict.fromkeys(pairwise(terms)))
 
@@ -102,30 +110,31 @@ def read_keywords(keywords: str) -> tuple[Sequence[str], Sequence[Pair]]:
 def count_terms(
     texts: Sequence[str | None], wanted: Set[str], wanted_pairs: frozenset[Pair] = frozenset()
 ) -> list[TextTerms]:
-    """Returns for each text how often it holds each of the *wanted* terms, and which of the *wanted_pairs* it holds.
+    """Return for each text how often it holds each *wanted* term, and which *wanted_pairs*.
 
-    Each text is read once. Of long ones, as by `MOST_READ`, counts and length are those of parts,
-    so that time does not grow with length, and pairs are looked for at the beginning.
+    Each text is read once. Of long texts only parts are counted (`MOST_READ`), so that time does
+    not grow with length, and pairs are looked for at the beginning.
     """
     forms = {
         form: term for term in wanted for form in (term, term + "s") if strip_plural(form) == term
     }
     ascii_forms = {form.encode(): term for form, term in forms.items() if form.isascii()}
-    # A pair of such characters, or one that is asked for alone and stands in no list of pairs.
+    # Terms of scripts without spaces: pairs of characters, or one character that is a keyword alone
+    # and so is part of no pair.
     unspaced = {
         form
         for form in forms
         if len(form) <= 2 and not form.isascii() and compile_patterns().unspaced.fullmatch(form)
     }
-    whole = [text or "" for text in texts]
+    full_texts = [text or "" for text in texts]
     counted = []
-    for text, part in zip(whole, read_windows(whole), strict=True):
+    for text, window in zip(full_texts, read_windows(full_texts), strict=True):
         runs: Sequence[str] = ()
-        plain = part.encode("utf-8", "surrogatepass")
-        if not part.isascii():
+        plain = window.encode("utf-8", "surrogatepass")
+        if not window.isascii():
             plain = compile_patterns().punctuation.sub(b" ", plain)
         if plain.isascii():
-            # Bytes are split several times as fast as a pattern finds words.
+            # Splitting bytes is several times as fast as finding words by a pattern.
             words = plain.translate(_SPACED).split()
             places = [
                 (place, ascii_forms[word])
@@ -134,23 +143,23 @@ def count_terms(
             ]
             length = len(words)
         else:
-            spaced, runs = _split_others(part)
+            spaced, runs = _split_words_and_runs(window)
             places = [(place, forms[word]) for place, word in enumerate(spaced) if word in forms]
             length = len(spaced) + sum(max(1, len(run) - 1) for run in runs)
         counts: dict[str, int] = {}
         neighbours: list[Pair] = []
-        before, previous = -2, ""
+        previous_place, previous_term = -2, ""
         for place, term in places:
             counts[term] = counts.get(term, 0) + 1
-            if place == before + 1:
-                neighbours.append((previous, term))
-            before, previous = place, term
+            if place == previous_place + 1:
+                neighbours.append((previous_term, term))
+            previous_place, previous_term = place, term
         if runs and unspaced:
             joined = " ".join(runs)
             counts.update(
-                {form: count for form in unspaced if (count := _count_in_runs(joined, form))}
+                {form: count for form in unspaced if (count := _count_form(joined, form))}
             )
-        if runs or part is not text or len(text) > _READ:
+        if runs or window is not text or len(text) > _READ:
             pairs = _find_pairs_at_beginning(text, forms, counts, wanted_pairs)
         else:
             pairs = wanted_pairs.intersection(neighbours) if neighbours else frozenset()
@@ -161,14 +170,17 @@ def count_terms(
 def _find_pairs_at_beginning(
     text: str, forms: Mapping[str, str], counts: Mapping[str, int], wanted: Set[Pair]
 ) -> Set[Pair]:
-    """Which of the *wanted* pairs the beginning of *text* holds, which is read only if both words were counted."""
-    if not any(one in counts and other in counts for one, other in wanted):
+    """Return the *wanted* pairs that stand at the beginning of *text*.
+
+    The text is read only if both words of a pair were counted.
+    """
+    if not any(term in counts and next_term in counts for term, next_term in wanted):
         return frozenset()
     return wanted & set(pairwise(map(forms.get, _split_words(text[:_READ]))))
 
 
 def weigh_terms(counted: Sequence[TextTerms]) -> dict[str, Gains]:
-    """Returns what each term adds to the BM25 scores of the texts that hold it.
+    """Return the gain of each term in the BM25 scores of the texts that hold it.
 
     gain = idf x tf x (K1 + 1) / (tf + K1 x (1 - B + B x length / mean length)), with
     idf = log(1 + (n - df + 0.5) / (df + 0.5)).
@@ -185,7 +197,7 @@ def weigh_terms(counted: Sequence[TextTerms]) -> dict[str, Gains]:
 
 
 def weigh_pairs(counted: Sequence[TextTerms]) -> dict[Pair, Gains]:
-    """Returns what each pair adds to the scores of the texts that hold it: `PAIR` x idf."""
+    """Return the gain of each pair in the scores of the texts that hold it: `PAIR` x idf."""
     idf = weigh_by_rarity(Counter([pair for text in counted for pair in text.pairs]), len(counted))
     gains: dict[Pair, Gains] = {pair: [] for pair in idf}
     for place, text in enumerate(counted):
@@ -195,7 +207,10 @@ def weigh_pairs(counted: Sequence[TextTerms]) -> dict[Pair, Gains]:
 
 
 def sum_gains(terms: Iterable[_Term], gains: Mapping[_Term, Gains], size: int) -> list[float]:
-    """Returns for each of *size* texts the sum of its *gains* from these *terms* or pairs, above 0 if it holds any."""
+    """Return the sum of the *gains* from these *terms* or pairs for each of *size* texts.
+
+    The sum is above 0 for a text that holds any of them.
+    """
     sums = [0.0] * size
     for term in terms:
         for place, gain in gains.get(term, ()):
@@ -204,12 +219,15 @@ def sum_gains(terms: Iterable[_Term], gains: Mapping[_Term, Gains], size: int) -
 
 
 def weigh_by_rarity(frequencies: Mapping[_Term, int], size: int) -> dict[_Term, float]:
-    """The idf of each term that stands in so many of *size* texts: log(1 + (size - df + 0.5) / (df + 0.5))."""
+    """Return the idf of each term, given how many of *size* texts hold it.
+
+    idf = log(1 + (size - df + 0.5) / (df + 0.5)).
+    """
     return {term: log(1.0 + (size - df + 0.5) / (df + 0.5)) for term, df in frequencies.items()}
 
 
 def read_windows(texts: Sequence[str]) -> Sequence[str]:
-    """What is read of *texts*: all of them where they are not too long together, else parts of the long ones."""
+    """Return the *texts* as far as they are read: whole, or parts of the long ones if too long."""
     if 4 * sum(map(len, texts)) <= MOST_READ:
         return texts
     sizes = [len(text.encode("utf-8", "surrogatepass")) for text in texts]
@@ -225,19 +243,19 @@ def read_windows(texts: Sequence[str]) -> Sequence[str]:
 
 
 def _cut_windows(text: str, width: int) -> list[str]:
-    """`WINDOWS` parts of *text*, each of *width* characters."""
+    """Return `WINDOWS` parts of *text*, each of *width* characters."""
     starts = [(len(text) - width) * window // (WINDOWS - 1) for window in range(WINDOWS)]
     return [text[start : start + width] for start in starts]
 
 
 def _split_words(text: str) -> list[str]:
-    """The words of *text*, casefolded; of scripts without spaces, all pairs of neighbours."""
-    words, runs = _split_others(text)
+    """Return the casefolded words of *text*; in scripts without spaces, all pairs of neighbours."""
+    words, runs = _split_words_and_runs(text)
     return words + [run[i : i + 2] for run in runs for i in range(max(1, len(run) - 1))]
 
 
-def _split_others(text: str) -> tuple[list[str], list[str]]:
-    """The words of *text*, casefolded, and apart from them its runs of scripts without spaces."""
+def _split_words_and_runs(text: str) -> tuple[list[str], list[str]]:
+    """Return the casefolded words of *text*, and apart from them its runs without spaces."""
     if text.isascii():
         return text.encode().translate(_SPACED).decode().split(), []
     word, unspaced, *_ = compile_patterns()
@@ -247,25 +265,31 @@ def _split_others(text: str) -> tuple[list[str], list[str]]:
     return unspaced.sub(" ", text).split(), unspaced.findall(text)
 
 
-def _count_in_runs(runs: str, form: str) -> int:
-    """How often *form*, one or two characters, stands in *runs*; the same one twice may overlap."""
+def _count_form(runs: str, form: str) -> int:
+    """Return how often *form*, one or two characters, stands in *runs*.
+
+    Two equal characters may overlap with themselves: they stand twice in a row of three.
+    """
     if len(form) == 2 and form[0] == form[1]:
         runs = runs.replace(form[0], f"{form[0]} {form[0]}")
     return runs.count(form)
 
 
 def strip_plural(word: str) -> str:
-    """Returns *word* without a plural's last letter, as far as that is safe in every language of the word lists.
+    """Return *word* without a plural's last letter, if that is safe in every language of the lists.
 
     "dogs" meets "dog"; "bus" and "class" stay.
     """
     return word[:-1] if len(word) > 3 and word[-1] == "s" and word[-2] not in "su" else word
 
 
-def normalise(scores: Sequence[float]) -> list[float]:
-    """Return *scores* over their lowest, in `MEANS` times the mean of that, at most `MOST`; zeros if all are equal."""
+def normalise_scores(scores: Sequence[float]) -> list[float]:
+    """Return *scores* above their lowest, scaled by `MEANS` times their mean; 0 if all are equal.
+
+    No result is above `MOST`.
+    """
     low, high = min(scores), max(scores)
-    # What differs by rounding alone is the same.
+    # Scores that differ only by rounding are equal.
     if high - low <= 1e-9 * high:
         return [0.0] * len(scores)
     width = MEANS * (sum(scores) / len(scores) - low)

@@ -1,14 +1,14 @@
-"""How sure a first result looks, beside the earlier ones of the same function.
+"""How sure a first result looks, compared with earlier results of the same function.
 
-==============  =======================================================================================================
+==============  ======================================================================
 ``best_score``  The function's own score of its first passage.
-``lead``        How far that score is ahead of the tenth (or of the last of fewer).
-``coverage``    The share of the question's content words that the first three passages hold.
-==============  =======================================================================================================
+``lead``        How far that score is ahead of the tenth, or of the last of fewer.
+``coverage``    The share of the question's content words that the first three passages
+                hold together.
+==============  ======================================================================
 
-Each signal becomes its percentile among those of earlier questions, since no scale of scores
-carries over from one function to another. `python -m benchmarks.confidence` measures what that
-tells.
+Each signal becomes its percentile among those of earlier questions, because no scale of scores
+holds for all functions. `python -m benchmarks.confidence` measures how much the signals tell.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ from qtmiddleware.types import Standing
 WEIGHTS: Final = {"best_score": 2.0, "lead": 1.0, "coverage": 1.0}
 """How much the percentile of each signal counts in the confidence."""
 LEAST_SEEN: Final = 20
-"""So many earlier questions are needed before a percentile is given."""
+"""How many earlier questions are needed before a confidence is given."""
 FENCE: Final = 2.0
-"""A best score is low if it lies so many times (upper quartile - median) below the median of the earlier ones.
+"""A best score is low below median - `FENCE` x (upper quartile - median) of earlier ones.
 
-Of scores that are evenly spread, none is that low, so no fixed share of the questions is flagged.
+Evenly spread scores are never that low, so no fixed share of the questions is flagged.
 """
 LEAST_COVERAGE: Final = 1 / 3
-"""A result with a low best score is unsure if its first passages hold no more of the question's content words."""
-# A longer passage holds every word somewhere, and takes time.
+"""A result with a low best score is unsure if its coverage is not above this share."""
+# How many characters of a passage are read. A longer text holds every word somewhere, and takes
+# time.
 _READ: Final = 2_000
 LATER_PAGE: Final = Standing(
     None, problem="the call selects a page, whose scores are no measure of the question"
@@ -61,11 +62,10 @@ class Standings:
         """Return where *signals* stand among those of earlier questions, and remember them.
 
         Args:
-            signals: What `measure_standing_signals` returned.
+            signals: The result of `measure_standing_signals`.
             passages: How many passages the function returned. An empty result is not remembered.
             scores: The function's scores. Reciprocal ranks do not tell how well a passage fits, so
-            no result with
-                such scores is unsure.
+                no result with such scores is unsure.
         """
         if not passages:
             return _NO_PASSAGES
@@ -80,20 +80,20 @@ class Standings:
         if seen < LEAST_SEEN:
             problem = f"needs {LEAST_SEEN} earlier questions of this function, and {seen} were seen"
             return Standing(None, signals, {}, seen, problem=problem)
-        whole = sum(WEIGHTS[name] for name in observed)
+        total_weight = sum(WEIGHTS[name] for name in observed)
         confidence = (
-            sum(WEIGHTS[name] * percentile for name, percentile in observed.items()) / whole
+            sum(WEIGHTS[name] * percentile for name, percentile in observed.items()) / total_weight
         )
-        is_unsure = _is_low(signals, fence) and not are_reciprocal_ranks(
-            [it for it in scores if it is not None]
+        is_unsure = _is_score_low(signals, fence) and not are_reciprocal_ranks(
+            [score for score in scores if score is not None]
         )
         return Standing(confidence, signals, observed, seen, is_unsure=is_unsure)
 
     def _find_fence(self) -> float | None:
-        """The best score below which a result is low for this function; ``None`` if it has no scores.
+        """Return the best score below which a result is low; ``None`` if there are too few scores.
 
-        Only the upper half of the scores decides. So questions that have no answer in the
-        collection, whose scores are the low ones, hardly move it, up to half of all questions.
+        Only the upper half of the scores decides. Questions without an answer in the collection
+        have the low scores, so they hardly move the fence until they are half of all questions.
         """
         scores = self._percentiles["best_score"]
         if len(scores) < LEAST_SEEN:
@@ -102,7 +102,8 @@ class Standings:
         return middle - FENCE * (scores.quantile(0.75) - middle)
 
 
-def _is_low(signals: Mapping[str, float], fence: float | None) -> bool:
+def _is_score_low(signals: Mapping[str, float], fence: float | None) -> bool:
+    """Return whether the best score is below the *fence* and the coverage is low too."""
     if fence is None or not {"best_score", "coverage"} <= signals.keys():
         return False
     return signals["best_score"] < fence and signals["coverage"] <= LEAST_COVERAGE
@@ -111,20 +112,20 @@ def _is_low(signals: Mapping[str, float], fence: float | None) -> bool:
 def measure_standing_signals(
     scores: Sequence[float | None], coverage: float | None, *, lower_is_better: bool
 ) -> dict[str, float]:
-    """Return the signals of a result, as far as there are *scores* and a *coverage*; higher is better in each.
+    """Return the signals that *scores* and *coverage* allow to measure; higher is better in each.
 
     Args:
         scores: The function's own scores, best first.
-        coverage: The share of the question's content words that the first three passages hold,
-        ``None`` without texts.
+        coverage: The share of the question's content words that the first three passages hold;
+            ``None`` without texts.
         lower_is_better: Whether the scores are distances.
     """
     signals: dict[str, float] = {}
-    near = to_numbers(scores[:NEAR])
-    if near and isfinite(near[0]) and isfinite(near[-1]):
-        signals["best_score"] = -near[0] if lower_is_better else near[0]
-        if len(near) > 1:
-            signals["lead"] = abs(near[0] - near[-1])
+    near_scores = to_numbers(scores[:NEAR])
+    if near_scores and isfinite(near_scores[0]) and isfinite(near_scores[-1]):
+        signals["best_score"] = -near_scores[0] if lower_is_better else near_scores[0]
+        if len(near_scores) > 1:
+            signals["lead"] = abs(near_scores[0] - near_scores[-1])
     if coverage is not None:
         signals["coverage"] = coverage
     return signals
@@ -133,7 +134,7 @@ def measure_standing_signals(
 def measure_first_coverage(
     keywords: str, texts: Sequence[str | None], language: str
 ) -> float | None:
-    """Return the share of the content words of *keywords* that the *texts* hold between them.
+    """Return the share of the content words of *keywords* that the *texts* hold together.
 
     ``None`` if there are no words or no texts. *language* is the code of the question's language,
     empty if unknown.
@@ -142,5 +143,5 @@ def measure_first_coverage(
     question = read_question(keywords, rules)
     if not question.terms or not any(texts):
         return None
-    read = [(text or "")[:_READ] for text in texts]
-    return measure_union(question, find_words(question, read, rules))
+    read_parts = [(text or "")[:_READ] for text in texts]
+    return measure_union(question, find_words(question, read_parts, rules))

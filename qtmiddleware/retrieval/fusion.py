@@ -1,19 +1,21 @@
-"""Several rankings become one.
+"""Fuse several rankings into one list.
 
-==============  =====================================================================================================
-``anchored``    Weighted mean of the backend's scores, each list stretched over its lowest score to the mean spread of
-                all. A passage missing from a list takes that list's lowest score, so that a variant
-                can lift what it found and never bury what only the original found.
-``rrf``         Reciprocal rank fusion, sum of 1 / (k + rank), ranks from 1 (Cormack, Clarke and Büttcher, 2009).
+================  ==================================================================================
+``anchored``      The weighted mean of the backend's scores. The scores of each list count from its
+                  lowest one and are stretched to the mean spread of all lists. A passage missing
+                  from a list gets that list's lowest score, so a variant can lift the passages that
+                  it found but never push down those that only the original found.
+``rrf``           Reciprocal rank fusion: the sum of 1 / (k + rank), with ranks from 1 (Cormack,
+                  Clarke and Büttcher, 2009).
 ``weighted_rrf``  The same, each list times its weight.
-``max``         A passage keeps its best score.
-``concat``      Every list as it is, one after the other, nothing merged.
-==============  =====================================================================================================
+``max``           A passage keeps its best score.
+``concat``        All lists one after the other, unchanged and unmerged.
+================  ==================================================================================
 
-The keys decide what is the same passage; one list has one vote a passage, its best-placed one.
-Where scores are missing, ``anchored`` and ``max`` fall back on ranks (``weighted_rrf``). Whether
-lower scores are better (Euclidean distance) is read off the order of the lists, which is always
-best first.
+Passages are the same if their keys are. A list has one vote per passage: the best place where the
+passage stands. If scores are missing, ``anchored`` and ``max`` fall back on ranks
+(``weighted_rrf``). Lists are always best first, so their order shows whether lower scores are
+better (Euclidean distance).
 """
 
 from __future__ import annotations
@@ -37,11 +39,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False, repr=False, slots=True)
-class FusedItem:
-    """One passage of several lists, the *item* as the first of them holds it, or the one whose score it has.
+class FusedPassage:
+    """One passage of a fused list.
 
-    *score* is higher-is-better whatever the backend's direction. *sources* holds, as bits, the
-    positions of the rankings that found the passage.
+    Attributes:
+        key: Identifies the passage.
+        item: The passage as the first list holds it, or with ``max`` as the list with its best
+            score does.
+        score: Higher is better, whatever the backend's direction.
+        sources: The positions of the rankings that found the passage, as bits.
     """
 
     key: Key
@@ -51,15 +57,19 @@ class FusedItem:
 
 
 @dataclass(eq=False, repr=False, slots=True)
-class Fused:
+class FusedList:
     """One list made of several, best first.
 
-    *method* is the one that was really used. *spread* is how far apart such scores usually lie,
-    ``None`` where they are not the backend's. *gains* are what each place of each list added to a
-    score, where they are added up; *evidence* is what keywords made of it afterwards.
+    Attributes:
+        items: The passages.
+        method: The method that was really used, which may be a fallback.
+        spread: How far apart such scores usually lie; ``None`` if they are not the backend's
+            scores.
+        gains: The amount that each place of each list added to a score, if the method adds up.
+        evidence: The changes that keywords made afterwards.
     """
 
-    items: Sequence[FusedItem]
+    items: Sequence[FusedPassage]
     method: str
     spread: float | None = None
     gains: Sequence[Sequence[float]] = ()
@@ -67,65 +77,72 @@ class Fused:
 
     @property
     def keys(self) -> list[Key]:
-        """What makes each passage one of its own."""
-        return [it.key for it in self.items]
+        """The keys of the passages, in order."""
+        return [passage.key for passage in self.items]
 
     @property
     def scores(self) -> list[float]:
-        """What each passage is worth, higher is better."""
-        return [it.score for it in self.items]
+        """The scores of the passages, in order; higher is better."""
+        return [passage.score for passage in self.items]
 
     @property
     def is_merged(self) -> bool:
-        """Whether each passage is there once; with ``concat`` every list stands as it was."""
+        """Whether each passage is there once; ``concat`` leaves every list as it was."""
         row = FUSION_METHODS.get(self.method)
-        # A method of an installed package merges.
+        # A method of an installed package is not in the catalogue, and always merges.
         return row is None or row.merges
 
 
 @dataclass(eq=False, repr=False, slots=True)
-class Fusion:
-    """Several lists as one.
+class FusionResult:
+    """Several lists and the one they became.
 
-    *fused* is their order after the fusion, before any evidence. *rankings* are the lists that took
-    part, and *own* is that of the query as it was asked, whether or not it did.
+    Attributes:
+        fused: The list after the fusion, before any evidence.
+        rankings: The lists that took part.
+        original_ranking: The list of the query as it was asked, whether or not it took part.
     """
 
-    fused: Fused
+    fused: FusedList
     rankings: tuple[Ranking, ...]
-    own: Ranking
+    original_ranking: Ranking
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """Where each list begins, where they stand one after the other; empty where they were merged."""
+        """Where each list begins, if all stand one after the other; empty if they were merged."""
         if self.fused.is_merged:
             return ()
         return tuple(accumulate((len(ranking.keys) for ranking in self.rankings[:-1]), initial=0))
 
     @property
-    def question(self) -> Ranking | None:
-        """The list whose scores are those for the user's question: the standalone form's in a conversation.
+    def question_ranking(self) -> Ranking | None:
+        """The list whose scores are those for the user's question.
 
-        ``None`` where the question itself takes no part, and where lists stand as they were found.
+        In a conversation that is the standalone form's list, if it found anything. ``None`` if the
+        question takes no part in the fusion, or if the lists are not merged.
         """
         if not self.fused.is_merged:
             return None
         by_kind = {
-            it.variant.kind: it
-            for it in self.rankings
-            if it.variant.kind in ("original", "standalone")
+            ranking.variant.kind: ranking
+            for ranking in self.rankings
+            if ranking.variant.kind in ("original", "standalone")
         }
         standalone = by_kind.get("standalone")
         return standalone if standalone is not None and standalone.keys else by_kind.get("original")
 
 
-# --- what takes part ------------------------------------------------------------------------------
+# --- the lists that take part ---------------------------------------------------------------------
 
 
-def weighted_rankings(
+def select_rankings(
     original: Ranking, others: Sequence[Ranking], options: FusionSettings
 ) -> list[Ranking]:
-    """Returns the rankings that take part in the fusion, with their final weights; the original's comes first."""
+    """Return the rankings that take part in the fusion, with their final weights, original first.
+
+    The original is left out if its weight is 0 or the settings exclude it, unless no variant found
+    anything. Variants of weight 0 are left out.
+    """
     weight = options.weights.original
     if "standalone" in [ranking.variant.kind for ranking in others if ranking.keys]:
         weight = options.weights.original_in_conversation
@@ -140,7 +157,7 @@ def weighted_rankings(
 
 
 def separate_chunks(rankings: Sequence[Ranking], text_field: str | None) -> list[Ranking]:
-    """Returns *rankings* in which texts that share an id, as a document's chunks may, are passages of their own."""
+    """Return *rankings* with keys that tell apart texts of one id, such as a document's chunks."""
     texts: dict[Key, set[str | None]] = {}
     for ranking in rankings:
         if len(set(ranking.keys)) == len(ranking.keys):
@@ -149,24 +166,32 @@ def separate_chunks(rankings: Sequence[Ranking], text_field: str | None) -> list
         for key, item in zip(ranking.keys, ranking.items, strict=True):
             if key in repeated:
                 texts.setdefault(key, set()).add(read_text(item, text_field))
-    shared = {key for key, found in texts.items() if len(found) > 1}
+    shared = {key for key, id_texts in texts.items() if len(id_texts) > 1}
     if not shared:
         return list(rankings)
 
     def add_text(key: Key, item: Any) -> Key:
         return (key[0], f"{key[1]}\0{read_text(item, text_field) or ''}") if key in shared else key
 
-    return [replace(it, keys=list(map(add_text, it.keys, it.items))) for it in rankings]
+    return [
+        replace(ranking, keys=list(map(add_text, ranking.keys, ranking.items)))
+        for ranking in rankings
+    ]
 
 
-# --- what scores say ------------------------------------------------------------------------------
+# --- reading scores -------------------------------------------------------------------------------
 
 WHOLE_TO_TAIL: Final = 2.65
+"""How many times as wide as its lower 70 % a list of scores usually is."""
 MOST_SPREADS: Final = 4.0
+"""A list of scores is at most this many spreads wide."""
 
 
 def find_direction(rankings: Sequence[Ranking]) -> int:
-    """Returns which way the scores of the lists, which are best first, run: 1 up, -1 down, 0 where none shows it."""
+    """Return the direction in which the scores of the lists, best first, run.
+
+    1 if they rise, so that lower is better; -1 if they fall; 0 if the lists do not show it.
+    """
     up = down = 0
     for ranking in rankings:
         scores = ranking.scores
@@ -177,15 +202,16 @@ def find_direction(rankings: Sequence[Ranking]) -> int:
 
 
 def has_scores(rankings: Iterable[Ranking]) -> bool:
-    """Whether every list has usable numbers: none missing, and in the order of the list.
+    """Return whether every list has usable scores: none missing, and sorted like the list.
 
-    A function that reranks and returns the scores of its first search has an order that these
-    scores would undo.
+    A function may rerank and still return the scores of its first search. Using those scores would
+    undo its order.
     """
     return all(map(_is_usable, [ranking.scores for ranking in rankings]))
 
 
 def _is_usable(scores: Sequence[float | None]) -> bool:
+    """Return whether no score is missing and *scores* only fall or only rise."""
     if None in scores:
         return False
     falls = not scores or scores[0] >= scores[-1]  # type: ignore[operator]
@@ -193,19 +219,19 @@ def _is_usable(scores: Sequence[float | None]) -> bool:
 
 
 def measure_spread(scores: Sequence[float]) -> float:
-    """Returns how far apart the scores of one list, in its order, usually lie; 0 where all are equal.
+    """Return how far apart the scores of one list, in its order, usually lie; 0 if all are equal.
 
     max(`WHOLE_TO_TAIL` x width of the lower 70 %, whole width / `MOST_SPREADS`); with fewer than
-    five scores the whole width. Measured below the best passages, so that a clear winner has more
-    over the rest than the first of many.
+    five scores the whole width. Measured below the best passages, so that a clear winner is further
+    ahead of the rest, in spreads, than the first of many similar passages.
     """
     last = len(scores) - 1
     if last < 1:
         return 0.0
-    width, first = abs(scores[0] - scores[last]), 3 * last // 10
-    if not first:
+    width, tail_start = abs(scores[0] - scores[last]), 3 * last // 10
+    if not tail_start:
         return width
-    return max(WHOLE_TO_TAIL * abs(scores[first] - scores[last]), width / MOST_SPREADS)
+    return max(WHOLE_TO_TAIL * abs(scores[tail_start] - scores[last]), width / MOST_SPREADS)
 
 
 # --- the fusion -----------------------------------------------------------------------------------
@@ -218,208 +244,254 @@ def fuse(
     rrf_k: int = 60,
     lower_is_better: bool = False,
     are_scored: bool | None = None,
-) -> Fused:
+) -> FusedList:
     """Merge *rankings* into one list, best first.
 
-    Whether lower scores are better is read off the lists; *lower_is_better* decides where they do
-    not show it.
-    *are_scored* says what `has_scores` says of the lists, where that is known.
+    Ties go to the better rank in any list, then to the smaller key, if the method counts ranks. If
+    it uses scores, ties go to the list that stands first (the original's), then to the order there.
 
-    Raises `OwnFusionFailed` if a method of an installed package fails.
+    Args:
+        rankings: The lists, each best first.
+        method: A fusion method of the catalogue or of an installed package.
+        rrf_k: The constant k of reciprocal rank fusion.
+        lower_is_better: Used if the order of the lists does not show it.
+        are_scored: The answer of `has_scores` for these lists, if it is known.
 
-    Ties go to the better rank in any list, then to the smaller key for the rank-based methods; for
-    the score-based ones to the list that stands first (the original's), then to its order there.
+    Raises:
+        OwnFusionFailed: A method of an installed package failed.
     """
+    # Scores are multiplied by the sign, so that higher is better afterwards.
     sign = -(find_direction(rankings) or (1 if lower_is_better else -1))
-    row = FUSION_METHODS.get(method) or _find_own(method).row
+    row = FUSION_METHODS.get(method) or _find_own_method(method).row
     if len(rankings) == 1 and row.merges:
         return _keep_order(rankings[0], method, sign)
     if row.needs_scores and not (has_scores(rankings) if are_scored is None else are_scored):
         method = "weighted_rrf"
-    merge = _MERGES.get(method) or partial(_merge_by_own, method)
+    merge = _MERGES.get(method) or partial(_merge_by_own_method, method)
     return merge(rankings, sign, rrf_k)
 
 
 def sum_weighted(
     rankings: Sequence[Ranking], method: str = "weighted", *, rrf_k: int = 60
 ) -> list[tuple[Key, float]]:
-    """Returns each passage with the weighted sum of what its places are worth, best first, equal ones by key.
+    """Return each passage with the weighted sum of its gains, best first, equal ones by key.
 
-    ``weighted``  The scores of each list brought to 0 to 1 (min-max; equal scores are 1 throughout). A passage missing
-                  from a list takes 0, the list's lowest.
-    ``rrf``       1 / (k + rank), ranks from 1; also where scores are missing or do not follow the order.
+    ``weighted``  The scores of each list scaled to 0 to 1 (min-max; if all are equal, all are 1). A
+                  passage missing from a list gets 0, the list's lowest.
+    ``rrf``       1 / (k + rank), with ranks from 1. Also used if scores are missing or do not
+                  follow the order.
 
-    Sums are rounded to 12 digits: the last ones are noise, which would put equal passages in a
-    random order.
+    Sums are rounded to 12 digits: further digits are noise and would put equal passages in a random
+    order.
     """
     if method == "weighted" and has_scores(rankings):
-        gains = [[it.variant.weight * worth for worth in _min_max(it.scores)] for it in rankings]  # type: ignore[arg-type]
+        gains = [
+            [ranking.variant.weight * gain for gain in _scale_scores(ranking.scores)]  # type: ignore[arg-type]
+            for ranking in rankings
+        ]
     else:
-        gains = [_reciprocal_ranks(it, it.variant.weight, rrf_k) for it in rankings]
-    sums = [(key, round(it.score, 12)) for key, it in _add_up(rankings, gains).items()]
+        gains = [
+            _list_reciprocal_ranks(ranking, ranking.variant.weight, rrf_k) for ranking in rankings
+        ]
+    sums = [(key, round(passage.score, 12)) for key, passage in _add_gains(rankings, gains).items()]
     return sorted(sums, key=lambda pair: (-pair[1], pair[0]))
 
 
-def merge_anchored(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> Fused:
-    """The weighted mean of the scores, each list stretched to the mean spread of all."""
+def merge_anchored(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> FusedList:
+    """Merge by the weighted mean of the scores, each list stretched to the mean spread of all."""
     lists: list[Sequence[float]] = [ranking.scores for ranking in rankings]  # type: ignore[misc]
-    lowest = [(min if sign > 0 else max)(scores, default=0.0) for scores in lists]
-    whole = sum([ranking.variant.weight for ranking in rankings if ranking.keys]) or 1.0
+    lowest_scores = [(min if sign > 0 else max)(scores, default=0.0) for scores in lists]
+    total_weight = sum([ranking.variant.weight for ranking in rankings if ranking.keys]) or 1.0
     weights = [
-        sign * ranking.variant.weight / whole if ranking.keys else 0.0 for ranking in rankings
+        sign * ranking.variant.weight / total_weight if ranking.keys else 0.0
+        for ranking in rankings
     ]
     spreads = list(map(measure_spread, lists))
-    mean = _weighted_mean_spread(rankings, spreads)
+    mean = _average_spreads(rankings, spreads)
     gains = [
-        [(weight * mean / spread if spread else weight) * (score - least) for score in scores]
-        for scores, least, weight, spread in zip(lists, lowest, weights, spreads, strict=True)
+        [
+            (weight * mean / spread if spread else weight) * (score - lowest_score)
+            for score in scores
+        ]
+        for scores, lowest_score, weight, spread in zip(
+            lists, lowest_scores, weights, spreads, strict=True
+        )
     ]
-    # What a passage would have that is the lowest of every list; each list adds what it has over
-    # that.
-    floor = sum([weight * least for weight, least in zip(weights, lowest, strict=True)])
-    return Fused(_sort_by_score(_add_up(rankings, gains, floor)), "anchored", mean, gains)
+    # The score of a passage that is the lowest of every list. Each list adds the difference between
+    # the passage's score and that list's lowest score.
+    floor = sum(
+        [weight * lowest_score for weight, lowest_score in zip(weights, lowest_scores, strict=True)]
+    )
+    return FusedList(_sort_by_score(_add_gains(rankings, gains, floor)), "anchored", mean, gains)
 
 
-def merge_rrf(rankings: Sequence[Ranking], _sign: int, rrf_k: int) -> Fused:
-    """The sum of 1 / (k + rank)."""
+def merge_rrf(rankings: Sequence[Ranking], _sign: int, rrf_k: int) -> FusedList:
+    """Merge by the sum of 1 / (k + rank)."""
     return _merge_by_rank("rrf", rankings, [1.0] * len(rankings), rrf_k)
 
 
-def merge_weighted_rrf(rankings: Sequence[Ranking], _sign: int, rrf_k: int) -> Fused:
-    """The sum of weight / (k + rank)."""
+def merge_weighted_rrf(rankings: Sequence[Ranking], _sign: int, rrf_k: int) -> FusedList:
+    """Merge by the sum of weight / (k + rank)."""
     return _merge_by_rank(
         "weighted_rrf", rankings, [ranking.variant.weight for ranking in rankings], rrf_k
     )
 
 
-def merge_max(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> Fused:
-    """The best score a passage has in any list."""
-    merged: dict[Key, FusedItem] = {}
-    for it in _list_items(rankings, sign):
-        known = merged.setdefault(it.key, it)
-        known.sources |= it.sources
-        if it.score > known.score:
-            known.score, known.item = it.score, it.item
-    return Fused(_sort_by_score(merged), "max")
+def merge_max(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> FusedList:
+    """Merge by the best score that a passage has in any list."""
+    merged: dict[Key, FusedPassage] = {}
+    for passage in _list_items(rankings, sign):
+        merged_passage = merged.setdefault(passage.key, passage)
+        merged_passage.sources |= passage.sources
+        if passage.score > merged_passage.score:
+            merged_passage.score, merged_passage.item = passage.score, passage.item
+    return FusedList(_sort_by_score(merged), "max")
 
 
-def merge_concat(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> Fused:
-    """Every list as it is, one after the other."""
-    return Fused(_list_items(rankings, sign), "concat")
+def merge_concat(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> FusedList:
+    """Put all lists one after the other, unchanged."""
+    return FusedList(_list_items(rankings, sign), "concat")
 
 
-_Merge = Callable[[Sequence[Ranking], int, int], Fused]
+_Merge = Callable[[Sequence[Ranking], int, int], FusedList]
 _MERGES: Final[Mapping[str, _Merge]] = {name: globals()[f"merge_{name}"] for name in FUSION_METHODS}
-"""The function of each method of the catalogue is the one of its name above."""
+"""The function for each method of the catalogue: ``merge_`` and the method's name."""
 
 
 class OwnFusionFailed(Exception):
-    """A fusion method of an installed package raised, or returned what cannot be an order of the passages."""
+    """A fusion method of an installed package raised, or returned scores that cannot be used."""
 
 
-def _find_own(method: str) -> FoundFusion:
-    # Only whoever uses a method from outside waits for the module.
+def _find_own_method(method: str) -> FoundFusion:
+    # Imported here so that only those who use a method from outside load the module.
+    """Return the fusion *method* of an installed package."""
     from qtmiddleware.plugins import find_fusion
 
     return find_fusion(method)
 
 
-def _merge_by_own(method: str, rankings: Sequence[Ranking], sign: int, rrf_k: int) -> Fused:
-    """What a method of an installed package makes of *rankings*; passages that it leaves out follow in their order."""
-    items: dict[Key, FusedItem] = {}
-    for it in _list_items(rankings, sign):
-        items.setdefault(it.key, it).sources |= it.sources
-    # Tuples, so that nothing the function does can change what was found.
-    given = [
-        replace(it, keys=tuple(it.keys), scores=tuple(it.scores), items=tuple(it.items))
-        for it in rankings
+def _merge_by_own_method(
+    method: str, rankings: Sequence[Ranking], sign: int, rrf_k: int
+) -> FusedList:
+    """Merge *rankings* by a method of an installed package.
+
+    Passages that the method leaves out follow at the end, in the order of the lists.
+    """
+    passages: dict[Key, FusedPassage] = {}
+    for passage in _list_items(rankings, sign):
+        passages.setdefault(passage.key, passage).sources |= passage.sources
+    # Tuples, so that the function cannot change the lists.
+    copies = [
+        replace(
+            ranking,
+            keys=tuple(ranking.keys),
+            scores=tuple(ranking.scores),
+            items=tuple(ranking.items),
+        )
+        for ranking in rankings
     ]
     try:
-        scores = {key: float(score) for key, score in _find_own(method).merge(given, sign, rrf_k)}
+        scores = {
+            key: float(score) for key, score in _find_own_method(method).merge(copies, sign, rrf_k)
+        }
         if not all(map(isfinite, scores.values())):
             raise ValueError("a score must be a finite number")
-        if unknown := scores.keys() - items.keys():
+        if unknown := scores.keys() - passages.keys():
             raise ValueError(f"{len(unknown)} keys belong to no passage")
     except Exception as error:
         raise OwnFusionFailed(type(error).__name__) from error
-    least = min(scores.values(), default=0.0)
-    for it in items.values():
-        it.score = scores.get(it.key, least)
+    lowest = min(scores.values(), default=0.0)
+    for passage in passages.values():
+        passage.score = scores.get(passage.key, lowest)
     ordered = sorted(scores, key=lambda key: -scores[key])
-    left_out = [key for key in items if key not in scores]
-    return Fused([items[key] for key in (*ordered, *left_out)], method)
+    left_out = [key for key in passages if key not in scores]
+    return FusedList([passages[key] for key in (*ordered, *left_out)], method)
 
 
-def _add_up(
+def _add_gains(
     rankings: Sequence[Ranking], gains: Sequence[Sequence[float]], floor: float = 0.0
-) -> dict[Key, FusedItem]:
-    """The sum of *floor* and what a passage gains in each list, from the best of its places there."""
-    merged: dict[Key, FusedItem] = {}
-    for position, (ranking, own_gains) in enumerate(zip(rankings, gains, strict=True)):
+) -> dict[Key, FusedPassage]:
+    """Return per passage the sum of *floor* and its gain from its best place in each list."""
+    merged: dict[Key, FusedPassage] = {}
+    for position, (ranking, ranking_gains) in enumerate(zip(rankings, gains, strict=True)):
         bit = 1 << position
-        for key, gain, item in zip(ranking.keys, own_gains, ranking.items, strict=True):
-            known = merged.get(key)
-            if known is None:
-                merged[key] = FusedItem(key, item, floor + gain, bit)
-            elif not known.sources & bit:
-                known.score += gain
-                known.sources |= bit
+        for key, gain, item in zip(ranking.keys, ranking_gains, ranking.items, strict=True):
+            passage = merged.get(key)
+            if passage is None:
+                merged[key] = FusedPassage(key, item, floor + gain, bit)
+            # A list that holds a passage several times has one vote: its best place counts.
+            elif not passage.sources & bit:
+                passage.score += gain
+                passage.sources |= bit
     return merged
 
 
-def _list_items(rankings: Sequence[Ranking], sign: int) -> list[FusedItem]:
+def _list_items(rankings: Sequence[Ranking], sign: int) -> list[FusedPassage]:
+    """Return the passages of all lists, one after the other, with higher scores better."""
     return [
-        FusedItem(key, item, 0.0 if score is None else sign * score, 1 << position)
+        FusedPassage(key, item, 0.0 if score is None else sign * score, 1 << position)
         for position, ranking in enumerate(rankings)
         for key, score, item in zip(ranking.keys, ranking.scores, ranking.items, strict=True)
     ]
 
 
-def _reciprocal_ranks(ranking: Ranking, weight: float, k: int) -> list[float]:
+def _list_reciprocal_ranks(ranking: Ranking, weight: float, k: int) -> list[float]:
+    """Return *weight* / (*k* + rank) for each place of *ranking*."""
     return [weight / (k + rank) for rank in range(1, len(ranking.keys) + 1)]
 
 
-def _min_max(scores: Sequence[float]) -> list[float]:
-    """*scores*, best first whichever way they run, from 1 to 0; 1 throughout where all are equal."""
+def _scale_scores(scores: Sequence[float]) -> list[float]:
+    """Return *scores*, best first in either direction, scaled from 1 to 0; all 1 if equal."""
     width = scores[0] - scores[-1] if scores else 0.0
     return [(score - scores[-1]) / width if width else 1.0 for score in scores]
 
 
-def _weighted_mean_spread(rankings: Sequence[Ranking], spreads: Sequence[float]) -> float:
-    """The weighted mean of the lists' spreads, of those that have one."""
+def _average_spreads(rankings: Sequence[Ranking], spreads: Sequence[float]) -> float:
+    """Return the weighted mean of the lists' *spreads*, without lists of spread 0."""
     weighted = [
-        (it.variant.weight, spread) for it, spread in zip(rankings, spreads, strict=True) if spread
+        (ranking.variant.weight, spread)
+        for ranking, spread in zip(rankings, spreads, strict=True)
+        if spread
     ]
-    whole = sum([weight for weight, _ in weighted])
-    return sum([weight / whole * spread for weight, spread in weighted]) if whole else 0.0
+    total_weight = sum([weight for weight, _ in weighted])
+    return (
+        sum([weight / total_weight * spread for weight, spread in weighted])
+        if total_weight
+        else 0.0
+    )
 
 
-def _sort_by_score(merged: Mapping[Key, FusedItem]) -> list[FusedItem]:
+def _sort_by_score(merged: Mapping[Key, FusedPassage]) -> list[FusedPassage]:
+    """Return the passages by falling score; equal ones keep their order."""
     return sorted(merged.values(), key=attrgetter("score"), reverse=True)
 
 
 def _merge_by_rank(
     method: str, rankings: Sequence[Ranking], weights: Sequence[float], k: int
-) -> Fused:
-    gains = list(map(_reciprocal_ranks, rankings, weights, repeat(k)))
-    merged = _add_up(rankings, gains)
-    best: dict[Key, int] = {}
+) -> FusedList:
+    """Merge by the sum of reciprocal ranks; ties go to the best rank, then to the key."""
+    gains = list(map(_list_reciprocal_ranks, rankings, weights, repeat(k)))
+    merged = _add_gains(rankings, gains)
+    best_ranks: dict[Key, int] = {}
     for ranking in rankings:
         for rank, key in enumerate(ranking.keys):
-            best[key] = min(rank, best.get(key, rank))
-    # Rounded, for sums of the same parts differ in their last digits by the order of the lists.
-    items = sorted(merged.values(), key=lambda it: (-round(it.score, 12), best[it.key], it.key))
-    return Fused(items, method, gains=gains)
+            best_ranks[key] = min(rank, best_ranks.get(key, rank))
+    # Rounded, since the last digits of a sum depend on the order of the lists.
+    items = sorted(
+        merged.values(),
+        key=lambda passage: (-round(passage.score, 12), best_ranks[passage.key], passage.key),
+    )
+    return FusedList(items, method, gains=gains)
 
 
-def _keep_order(ranking: Ranking, method: str, sign: int) -> Fused:
-    """One list, in its own order, each passage once."""
-    kept: dict[Key, tuple[FusedItem, float | None]] = {}
-    for it, score in zip(_list_items([ranking], sign), ranking.scores, strict=True):
-        kept.setdefault(it.key, (it, score))
-    items = [it for it, _ in kept.values()]
-    if _is_usable([score for _, score in kept.values()]):
-        return Fused(items, method, measure_spread([it.score for it in items]))
-    for rank, it in enumerate(items, start=1):
-        it.score = 1.0 / rank
-    return Fused(items, method)
+def _keep_order(ranking: Ranking, method: str, sign: int) -> FusedList:
+    """Return one list in its own order, each passage once, with ranks if scores are unusable."""
+    scored_passages: dict[Key, tuple[FusedPassage, float | None]] = {}
+    for passage, score in zip(_list_items([ranking], sign), ranking.scores, strict=True):
+        scored_passages.setdefault(passage.key, (passage, score))
+    passages = [passage for passage, _ in scored_passages.values()]
+    if _is_usable([score for _, score in scored_passages.values()]):
+        return FusedList(passages, method, measure_spread([passage.score for passage in passages]))
+    for rank, passage in enumerate(passages, start=1):
+        passage.score = 1.0 / rank
+    return FusedList(passages, method)

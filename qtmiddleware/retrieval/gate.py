@@ -1,21 +1,23 @@
-"""Whether a question is worth a call to the language model.
+"""Decides whether a question is worth a call to the language model.
 
-`find_skip_reason` decides before anything is searched; a `Gate` decides from the first result, by
-these signals, of
-which a low one means doubt:
+`find_skip_reason` decides before anything is searched. A `Gate` decides from the first result, by
+these signals, each of which means doubt if it is low:
 
-==============  =======================================================================================================
-``lead``        How far the first score lies above the tenth (or the last of fewer), in the backend's own unit.
-``coverage``    Share of the question's words that stand, in any of their forms, in one of the first three passages.
-``agreement``   How high the scores put the passage that the words of the question put first, from 0 (the last of the
-                first thirty) to 1 (the first): two ways of searching that agree seldom err
-                together. 0 where the words tell no passages apart.
-``joint_lead``  How far the first of the first thirty lies above the tenth when the words of the question are added to
-                the scores, stretched from 0 to 1, as strongly as the free tier adds them: how clear
-                its result is. In a collection of few passages words count in full here.
-==============  =======================================================================================================
+==============  =================================================================================
+``lead``        How far the first score lies above the tenth, or above the last of fewer, in the
+                backend's own unit.
+``coverage``    The share of the question's words that the first three passages hold together, in
+                any of their forms.
+``agreement``   How high the scores rank the passage that the question's words rank first, from 0
+                (last of the first thirty) to 1 (first): two ways of searching that agree are seldom
+                both wrong. 0 if the words tell no passages apart.
+``joint_lead``  How far the first of the first thirty passages lies above the tenth after words are
+                added: scores are scaled from 0 to 1, and words count as strongly as in the free
+                tier. It shows how clear the free tier's result is. In a collection of few passages
+                words count in full here.
+==============  =================================================================================
 
-Where scores are missing, ranks stand in for them beside the words.
+If scores are missing, ranks replace them beside the words.
 """
 
 from __future__ import annotations
@@ -41,42 +43,46 @@ from qtmiddleware.retrieval.question_words import (
 from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.types import Decision
 
-# How many of the first passages the signals look at.
+# How many of the first passages the signals read, and which score the first one is compared with.
 LOOKED_AT: Final = 30
 NEAR: Final = 10
-# So much of a passage is read: a longer one holds every word somewhere, and takes time.
+# How many characters of a passage are read. A longer text holds every word somewhere, and takes
+# time.
 _READ: Final = 800
 
-# How many numbers of one signal are remembered, and how many of them what is expected beforehand
-# weighs.
+# How many numbers of a signal are remembered, and for how many of them the expectation counts.
 MAX_OBSERVED: Final = 512
 PRIOR: Final = 5
-# Between which numbers most queries lie where sentences are compared by cosines; counts until an
-# index shows its own.
+# The range in which most queries lie if sentences are compared by cosines. It counts until an index
+# has shown its own range.
 _EXPECTED: Final = {
     "lead": (0.05, 0.4),
     "coverage": (0.25, 1.0),
     "agreement": (0.2, 1.0),
     "joint_lead": (0.5, 1.5),
 }
-# Between which doubts most queries lie, as evenly as need be: the mean of several percentiles is
-# seldom near 0 or 1.
+# The range in which the doubts of most queries lie, about evenly: the mean of several percentiles
+# is seldom near 0 or 1.
 _LOWEST, _HIGHEST = 0.18, 0.8
 
-# Calls that were made too often or too rarely are evened out over about so many queries.
+# Too many or too few calls are evened out over about this many queries.
 HORIZON: Final = 20
-# How many forced calls the others may owe: their rate falls by no more than MAX_DEBT / HORIZON.
+# How many forced calls are made up for at most: the call rate falls by at most MAX_DEBT / HORIZON.
 MAX_DEBT: Final = 4.0
 
-# The kinds of span that are searched best as they are written.
+# The kinds of span that are best searched as they are written.
 _LITERAL: Final = frozenset({"identifier", "number", "url"})
 _SMALL_TALK: Final = frozenset(
     {
-        "hi", "hello", "hey", "hi there", "hello there", "good morning", "good afternoon", "good evening", "good night",
-        "bye", "goodbye", "thanks", "thank you", "thanks a lot", "thank you very much", "thx", "ok", "okay", "sure",
+        "hi", "hello", "hey", "hi there", "hello there", "good morning", "good afternoon",
+        "good evening", "good night",
+        "bye", "goodbye", "thanks", "thank you", "thanks a lot", "thank you very much", "thx",
+        "ok", "okay", "sure",
         "yes", "no", "yep", "nope", "cool", "great", "nice", "please", "test",
-        "hola", "gracias", "muchas gracias", "buenos dias", "buenos días", "adios", "adiós", "si", "sí", "vale",
-        "hallo", "guten tag", "guten morgen", "danke", "vielen dank", "tschüss", "ja", "nein", "moin",
+        "hola", "gracias", "muchas gracias", "buenos dias", "buenos días", "adios", "adiós", "si",
+        "sí", "vale",
+        "hallo", "guten tag", "guten morgen", "danke", "vielen dank", "tschüss", "ja", "nein",
+        "moin",
         "bonjour", "salut", "merci", "merci beaucoup", "au revoir", "oui", "non", "d'accord",
         "ciao", "buongiorno", "grazie", "grazie mille", "arrivederci", "va bene",
         "olá", "ola", "bom dia", "obrigado", "obrigada", "tchau", "sim", "não",
@@ -88,10 +94,14 @@ _SMALL_TALK: Final = frozenset(
 def find_skip_reason(
     settings: Settings, query: str, *, is_follow_up: bool, find_spans: Callable[[], Sequence[Span]]
 ) -> str:
-    """Returns why the model is not asked about *query* whatever is found first, as one word; ``""`` where it may be.
+    """Return in one word why the model is not asked about *query*, whatever is found; else ``""``.
 
-    *find_spans* returns the protected parts of the query; it is called only where there may be
-    nothing else.
+    Args:
+        settings: The settings that hold for this call.
+        query: The user's query.
+        is_follow_up: Whether there is a conversation before the query.
+        find_spans: Returns the protected parts of the query. Called only if the query may consist
+            of nothing else.
     """
     escalation = settings.escalation
     if settings.transformation_type == "none":
@@ -102,15 +112,15 @@ def find_skip_reason(
         return ""
     is_prose = any(word.isalpha() and word.islower() for word in query.split())
     return classify_trivial_query(
-        query, [] if is_prose else [it.text for it in find_spans() if it.kind in _LITERAL]
+        query, [] if is_prose else [span.text for span in find_spans() if span.kind in _LITERAL]
     )
 
 
 def classify_trivial_query(query: str, literals: Sequence[str]) -> str:
-    """Returns why no rewriting could make *query* a better search, as one word; ``""`` where one might.
+    """Return in one word why no rewriting could make *query* a better search; else ``""``.
 
-    A greeting asks for nothing (``small_talk``), and what consists of *literals* alone, codes,
-    numbers and addresses, is searched best as it is written (``only_identifiers``).
+    ``small_talk``: a greeting asks for nothing. ``only_identifiers``: a query of *literals* alone
+    (codes, numbers, addresses) is best searched as it is written.
     """
     if (
         " ".join(query.casefold().replace("’", "'").strip(" \t\r\n.!?,;:…¡¿").split())
@@ -126,23 +136,23 @@ def classify_trivial_query(query: str, literals: Sequence[str]) -> str:
 
 
 class Gate:
-    """Decides from the first result of a query, against the earlier ones of the same index. Thread-safe.
+    """Decides from the first result of a query, compared with earlier ones of the same index.
 
-    Each signal becomes its percentile among those of the queries before it, so that no scale of
-    scores matters. Doubt is how low they are, the mean of all with the same weight. The model is
-    asked where doubt is above the threshold that about the wanted share of the queries exceeds; the
-    threshold rises with every call too many and falls with every one too few, so that the rate is
-    kept whatever the results are like.
+    Each signal becomes its percentile among those of the queries before, so the scale of scores
+    does not matter. Doubt is 1 minus the mean of the percentiles. The model is asked if doubt is
+    above a threshold, which starts where about the wanted share of the queries exceeds it. The
+    threshold rises with every call too many and falls with every call too few, so the rate is kept
+    whatever the results are like. Thread-safe.
     """
 
     def __init__(self) -> None:
         self._percentiles = {name: Percentiles(expected) for name, expected in _EXPECTED.items()}
-        # How many calls fewer than wanted were made.
+        # How many fewer calls were made than wanted; negative if there were more.
         self._unused_calls = 0.0
         self._lock = ForkLock()
 
     def record_forced_call(self, target_call_rate: float) -> None:
-        """Count a call that was not decided here, so that the others leave room for it."""
+        """Count a call that was not decided here, so that the gate leaves room for it."""
         with self._lock.free:
             self._unused_calls = min(
                 self._unused_calls, max(self._unused_calls + target_call_rate - 1.0, -MAX_DEBT)
@@ -157,19 +167,26 @@ class Gate:
         target_call_rate: float,
         language: str = "",
     ) -> Decision:
-        """Whether to ask the model, given the first result's *scores* and *texts*, best first, and the *keywords*.
+        """Decide whether to ask the model, and remember the signals.
 
-        *language* is the code of the question's language, empty if unknown.
+        Args:
+            scores: The first result's scores, best first.
+            texts: The texts of its passages.
+            keywords: The question's keywords.
+            target_call_rate: The wanted share of questions for which the model is asked, from 0 to
+                1.
+            language: The code of the question's language, empty if unknown.
         """
         if target_call_rate <= 0.0:
             return Decision(call=False, reason="target_call_rate_is_zero")
         signals = measure_signals(scores, list(islice(texts, LOOKED_AT)), keywords, language)
+        # Nothing can be measured, which is doubt enough: the model is asked.
         if not signals:
             self.record_forced_call(target_call_rate)
             return Decision(call=True, reason="too_few_scores", signals={"scores": len(scores)})
         with self._lock.free:
             observed = max(len(self._percentiles[name]) for name in signals)
-            doubt = 1.0 - _mean(
+            doubt = 1.0 - _average(
                 [self._percentiles[name].observe(signal) for name, signal in signals.items()]
             )
             threshold_share = 1.0 - target_call_rate - self._unused_calls / HORIZON
@@ -187,10 +204,10 @@ class Gate:
 
 
 class Percentiles:
-    """Where a number lies among the latest `MAX_OBSERVED` of its kind.
+    """Tells where a number lies among the latest `MAX_OBSERVED` of its kind.
 
-    With *expected*, the numbers are taken to lie evenly between these two before there are any;
-    that fades as they come.
+    If *expected* is given, the numbers are first assumed to lie evenly between these two. The
+    assumption fades as numbers come.
     """
 
     def __init__(self, expected: tuple[float, float] | None = None) -> None:
@@ -202,7 +219,7 @@ class Percentiles:
         return len(self._ordered)
 
     def observe(self, number: float) -> float:
-        """Returns the share of the numbers that are lower, equal ones counting half, and remembers *number*."""
+        """Return the share of numbers below *number*, equal ones half, and remember *number*."""
         lower, count = (
             (bisect_left(self._ordered, number) + bisect_right(self._ordered, number)) / 2,
             len(self),
@@ -221,45 +238,56 @@ class Percentiles:
         return percentile
 
     def quantile(self, share: float) -> float:
-        """Return the number below which about *share* of the numbers lie; there must be one."""
+        """Return the number below which about *share* of the numbers lie; there must be numbers."""
         return self._ordered[min(len(self) - 1, int(share * len(self)))]
 
 
 def measure_signals(
     scores: Sequence[float | None], texts: Sequence[str | None], keywords: str, language: str = ""
 ) -> dict[str, float]:
-    """Returns the signals of a first result, best first, as far as there are *scores* or *texts* to measure them."""
+    """Return the signals that *scores* and *texts* of a first result, best first, allow."""
     signals: dict[str, float] = {}
-    near = to_numbers(scores[:NEAR])
-    if len(near) > 1:
-        signals["lead"] = abs(near[0] - near[-1])
+    near_scores = to_numbers(scores[:NEAR])
+    if len(near_scores) > 1:
+        signals["lead"] = abs(near_scores[0] - near_scores[-1])
     rules = load_word_rules(language)
     question = read_question(keywords, rules)
     if not question.terms or not any(texts):
         return signals
-    read = [(text or "")[:_READ] for text in texts[:LOOKED_AT]]
-    found = find_words(question, read, rules)
-    signals["coverage"] = len(set().union(*found.places[:LEADING])) / len(question.terms)
-    if len(read) >= LEADING:
-        heights = _measure_heights(scores[: len(read)], len(read))
-        words = weigh_words(question, found)
-        best = max(words)
-        signals["agreement"] = heights[words.index(best)] if best > min(words) else 0.0
-        strength, _ = measure_strength(measure_coverage(question, found), is_whole=False)
-        joint = nlargest(
-            NEAR, [height + strength * word for height, word in zip(heights, words, strict=True)]
+    read_texts = [(text or "")[:_READ] for text in texts[:LOOKED_AT]]
+    found_words = find_words(question, read_texts, rules)
+    signals["coverage"] = len(set().union(*found_words.places[:LEADING])) / len(question.terms)
+    if len(read_texts) >= LEADING:
+        heights = _measure_heights(scores[: len(read_texts)], len(read_texts))
+        word_shares = weigh_words(question, found_words)
+        best_word_share = max(word_shares)
+        signals["agreement"] = (
+            heights[word_shares.index(best_word_share)]
+            if best_word_share > min(word_shares)
+            else 0.0
         )
-        signals["joint_lead"] = joint[0] - joint[-1]
+        strength, _ = measure_strength(measure_coverage(question, found_words), is_whole=False)
+        joint_scores = nlargest(
+            NEAR,
+            [
+                height + strength * word_share
+                for height, word_share in zip(heights, word_shares, strict=True)
+            ],
+        )
+        signals["joint_lead"] = joint_scores[0] - joint_scores[-1]
     return signals
 
 
 def _measure_heights(scores: Sequence[float | None], count: int) -> list[float]:
-    """The *scores* of *count* passages from 0, the worst, to 1, the best; those of their ranks where one is missing."""
+    """Return the *scores* of *count* passages scaled from 0, the worst, to 1, the best.
+
+    If any score is missing, ranks are scaled instead.
+    """
     numbers = to_numbers(scores)
     if len(numbers) < count:
         numbers = [-float(rank) for rank in range(count)]
     elif numbers[0] < numbers[-1]:
-        # A list whose numbers rise is one of distances.
+        # The list is best first, so numbers that rise are distances.
         numbers = [-number for number in numbers]
     low = min(numbers)
     width = max(numbers) - low
@@ -267,10 +295,11 @@ def _measure_heights(scores: Sequence[float | None], count: int) -> list[float]:
 
 
 def to_numbers(scores: Sequence[float | None]) -> list[float]:
-    """Return the *scores*; none of them where one is missing."""
+    """Return the *scores*, or an empty list if any of them is missing."""
     numbers = [score for score in scores if score is not None]
     return numbers if len(numbers) == len(scores) else []
 
 
-def _mean(numbers: Sequence[float]) -> float:
+def _average(numbers: Sequence[float]) -> float:
+    """Return the mean of *numbers*."""
     return sum(numbers) / len(numbers)

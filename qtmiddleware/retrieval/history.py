@@ -1,4 +1,4 @@
-"""A conversation as messages, out of whatever form people keep it in, and whether a question goes on with it."""
+"""A conversation as messages, read from any common form, and whether a question continues it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qtmiddleware.retrieval.bm25 import find_terms
 from qtmiddleware.runtime.fields import read_field
 from qtmiddleware.types import Degradation, Message, Query
 
-# What libraries call those who speak. A tool's output is nothing anybody said.
+# The names that libraries give to speakers. The output of a tool is no message of a speaker.
 _ROLES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("user", "human"), "user"),
     **dict.fromkeys(("assistant", "ai", "model", "bot", "chatbot"), "assistant"),
@@ -21,63 +21,71 @@ _ROLES: Final[Mapping[str, str]] = {
 }
 _TEXT_PARTS: Final = frozenset({"", "text", "input_text", "output_text"})
 
-# So many content words of a question that opens a new topic were not said before, and so large a
-# share of them.
+# A question opens a new topic if at least this many of its content words, and at least this share
+# of them, were not said before.
 NEW_WORDS: Final = 4
 NEW_SHARE: Final = 2 / 3
-# Shorter words tell little: if, so, up.
+# Shorter words tell little about the topic: if, so, up.
 _MIN_LETTERS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The *messages* that could be read, oldest first; *problem* says how many could not, without any text."""
+    """A conversation.
+
+    Attributes:
+        messages: The messages that could be read, oldest first.
+        problem: How many messages could not be read, without any of their text; ``None`` if all
+            could.
+    """
 
     messages: tuple[Message, ...] = ()
     problem: Degradation | None = None
 
 
 def read_history(history: Any) -> History:
-    """Returns *history* as messages; raises nothing.
+    """Return *history* as messages, and a problem that says how many could not be read.
 
-    It is an iterable of mappings or objects with a role and a content, of (role, content) pairs or
-    of (user, assistant) pairs, or an object that keeps such as its ``messages``: those of OpenAI
-    with content parts, of LangChain and of LlamaIndex among them. Blank messages and the output of
-    tools are left out; what cannot be read is skipped, and
-    *problem* says how much.
+    *history* is an iterable of turns, or an object that keeps them as its ``messages``. A turn is a
+    mapping or an object with a role and a content, a (role, content) pair or a (user, assistant)
+    pair. Messages of OpenAI with content parts, of LangChain and of LlamaIndex are among these.
+    Blank messages and the output of tools are left out; unreadable messages are skipped. Raises
+    nothing.
     """
     try:
         turns = _list_turns(history)
     except Exception as error:
         return History((), Degradation("history", "unreadable", type(error).__name__))
     messages: list[Message] = []
-    unread: list[str] = []
+    unread_types: list[str] = []
     for turn in turns:
         try:
-            read = _read_turn(turn)
+            turn_messages = _read_turn(turn)
         except Exception:
-            # Somebody else's object, which may do anything when it is looked at.
-            read = None
-        if read is None:
-            unread.append(type(turn).__name__)
+            # Reading somebody else's object may raise anything.
+            turn_messages = None
+        if turn_messages is None:
+            unread_types.append(type(turn).__name__)
         else:
             messages.extend(
-                it for it in read if it.role and it.content and not it.content.isspace()
+                message
+                for message in turn_messages
+                if message.role and message.content and not message.content.isspace()
             )
-    if not unread:
+    if not unread_types:
         return History(tuple(messages))
-    kinds = ", ".join(dict.fromkeys(unread[:3]))
-    detail = f"{len(unread)} of {len(turns)} messages could not be read ({kinds})"
+    kinds = ", ".join(dict.fromkeys(unread_types[:3]))
+    detail = f"{len(unread_types)} of {len(turns)} messages could not be read ({kinds})"
     return History(tuple(messages), Degradation("history", "unreadable", detail))
 
 
 def opens_new_topic(query: Query, history: Sequence[Message]) -> bool:
-    """Returns whether *query* stands alone, by its words: it points to nothing, and most of them were not said before.
+    """Return whether *query* stands alone, by its words.
 
-    True where no word refers to something else (he, this, other), and at least `NEW_WORDS`
-    keywords, and `NEW_SHARE` of all, stand nowhere in *history*. That is seldom wrong and often
-    silent: false says nothing. Where the language of the query is unknown or its word list has no
-    ``references`` it is false.
+    It does if no word refers to something else (he, this, other), and if at least `NEW_WORDS`
+    keywords, and at least `NEW_SHARE` of all, are not in *history*. True is seldom wrong. False
+    means that the words do not tell, as they never do if the language is unknown or its word list
+    has no ``references``.
     """
     references = load(query.language).references if query.language else frozenset[str]()
     if not references or not references.isdisjoint(
@@ -87,18 +95,19 @@ def opens_new_topic(query: Query, history: Sequence[Message]) -> bool:
     words = {word for word in find_terms(query.keywords) if len(word) >= _MIN_LETTERS}
     if len(words) < NEW_WORDS:
         return False
-    new = words - find_terms(" ".join(message.content for message in history))
-    return len(new) >= max(NEW_WORDS, NEW_SHARE * len(words))
+    new_words = words - find_terms(" ".join(message.content for message in history))
+    return len(new_words) >= max(NEW_WORDS, NEW_SHARE * len(words))
 
 
 def _list_turns(history: Any) -> Sequence[Any]:
+    """Return the turns of *history*, whose form may be any that `read_history` takes."""
     if history is None:
         return ()
     if isinstance(history, str | bytes):
         return (history,)
-    kept = read_field(history, "messages")
-    if isinstance(kept, Iterable):
-        return tuple(kept)
+    messages = read_field(history, "messages")
+    if isinstance(messages, Iterable):
+        return tuple(messages)
     return (
         (history,)
         if isinstance(history, Mapping) or not isinstance(history, Iterable)
@@ -107,14 +116,14 @@ def _list_turns(history: Any) -> Sequence[Any]:
 
 
 def _read_turn(turn: Any) -> list[Message] | None:
-    """The messages of one turn: one, or two of a (user, assistant) pair; ``None`` where it cannot be read."""
+    """Return the messages of one turn, two for a (user, assistant) pair; ``None`` if unreadable."""
     if isinstance(turn, tuple | list):
         return _read_pair(turn) if len(turn) == 2 else None
     data = read_field(turn, "data")  # LangChain's own JSON keeps the message one level down
     holder = data if isinstance(data, Mapping) and read_field(turn, "content") is None else turn
     role = _read_role(turn)
-    named = (read_field(holder, name) for name in ("content", "parts", "blocks", "text"))
-    content = next((it for it in named if it is not None), None)
+    contents = (read_field(holder, name) for name in ("content", "parts", "blocks", "text"))
+    content = next((content for content in contents if content is not None), None)
     if role is None or (content is None and not _has_content(holder)):
         return None
     text = _read_text(content)
@@ -122,6 +131,7 @@ def _read_turn(turn: Any) -> list[Message] | None:
 
 
 def _read_pair(turn: Sequence[Any]) -> list[Message] | None:
+    """Return the messages of a (role, content) or (user, assistant) pair; else ``None``."""
     first, second = turn
     role = _ROLES.get(first.casefold()) if isinstance(first, str) else None
     if role is None and isinstance(getattr(first, "value", None), str):
@@ -129,31 +139,32 @@ def _read_pair(turn: Sequence[Any]) -> list[Message] | None:
     if role is not None:
         text = _read_text(second)
         return None if text is None else [Message(role, text)]
-    asked, answered = _read_text(first), _read_text(second)
-    if asked is None or answered is None:
+    question, answer = _read_text(first), _read_text(second)
+    if question is None or answer is None:
         return None
-    return [Message("user", asked), Message("assistant", answered)]
+    return [Message("user", question), Message("assistant", answer)]
 
 
 def _read_role(turn: Any) -> str | None:
-    """Who speaks, by the names the prompts know; ``None`` where that is no name."""
+    """Return the role by the names that prompts use; ``None`` if the turn names no role."""
     role = read_field(turn, "role")
     if role is None:
         kind = read_field(turn, "type")
         role = kind if isinstance(kind, str) and kind.casefold() in _ROLES else None
         if role is None:
-            # A message that says nothing of who speaks is the user's.
+            # A mapping without a role is taken for a message of the user.
             return "user" if isinstance(turn, Mapping) else None
     role = getattr(role, "value", role)
     return _ROLES.get(role.casefold(), role) if isinstance(role, str) and role else None
 
 
 def _has_content(holder: Any) -> bool:
+    """Return whether *holder* has a content, even if that is ``None``."""
     return "content" in holder if isinstance(holder, Mapping) else hasattr(holder, "content")
 
 
 def _read_text(content: Any) -> str | None:
-    """The text of a message's content, or of its parts; ``None`` where that is neither."""
+    """Return the text of a message's content or of its parts; ``None`` if there is neither."""
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list | tuple):
@@ -163,7 +174,7 @@ def _read_text(content: Any) -> str | None:
 
 
 def _read_part(part: Any) -> str | None:
-    """The text of one part; ``""`` for a picture and the like."""
+    """Return the text of one part of a content; ``""`` for a picture and the like."""
     if isinstance(part, str):
         return part
     text = read_field(part, "text")

@@ -1,4 +1,4 @@
-"""What the calls of one wrapped function have shown about it."""
+"""The facts about one wrapped function that its earlier calls have shown."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ from qtmiddleware.retrieval.gate import Gate
 from qtmiddleware.retrieval.responses import estimate_chars
 
 MOST_MEASURED: Final = 10
-"""Of how many passages of a list the length is taken, about."""
+"""About how many passages of a list are measured for their length."""
 NEWEST: Final = 0.1
-"""What the latest list weighs in what is learnt of all: one of odd passages does not narrow the next search much."""
+"""The weight of the latest list in the mean of all, small so that one odd list changes little."""
 
 
 @dataclass(eq=False, repr=False, slots=True)
 class Learned:
-    """What earlier responses and refusals of a function tell the next call.
+    """The facts about one function that its responses and refusals have shown.
 
-    - *gate*: how sure the first results were, and the threshold for asking the model.
-    - *standings*: how sure the first results looked, for the confidence of later ones.
-    - *is_new*: no list of the function was read yet.
-    - *refuses_widening*, *refuses_field*, *refuses_words*: the function refused more passages than
-      the caller asks for,
-      the field that holds the texts, a search by words.
-    - *lower_is_better*: lower scores are better.
-    - *passage_chars*: about how many characters a passage has; 0 before there were any.
-    - *holds_text*: whether a passage was ever seen to hold a text; ``None`` before there were any.
-    - *page*: the argument by which a call asked for a page.
-    - *problem*: why results cannot be improved, and how to fix that; ``""`` if they can.
+    Attributes:
+        gate: The signals of first results, and the threshold for asking the model.
+        standings: The signals of first results, for the confidence of later ones.
+        is_new: No list of the function was read yet.
+        refuses_widening: The function rejected more passages than the caller asks for.
+        refuses_field: It rejected the field that holds the texts.
+        refuses_words: It rejected a search by words.
+        lower_is_better: Lower scores are better.
+        passage_chars: About how many characters a passage has; 0 before there were any.
+        holds_text: Whether any passage held a text; ``None`` before there were passages.
+        page: The argument by which a call asked for a page.
+        problem: Why results cannot be improved, and how to fix that; ``""`` if they can.
     """
 
     gate: Gate = field(default_factory=Gate)
@@ -47,20 +48,19 @@ class Learned:
     problem: str = ""
 
     def record_problem(self, problem: str) -> None:
-        """Keep *problem*, unless an earlier one is known: that one usually caused it."""
+        """Keep *problem*, unless an earlier one is known, which usually caused this one."""
         self.problem = self.problem or problem
 
     def record_passages(self, items: Sequence[Any]) -> None:
-        """Learn from the *items* of one list how long passages are; nothing from an empty one."""
+        """Learn how long passages are from the *items* of one list; an empty list shows nothing."""
         self.is_new = False
         if not items:
             return
-        some = items[:: max(1, len(items) // MOST_MEASURED)]
-        with suppress(
-            Exception
-        ):  # an item may raise at whatever is read of it, and nothing here is worth that
-            mean = sum(map(estimate_chars, some)) / len(some)
-            # Read once: several calls learn at the same time, and the mean of two readings may lie
-            # below 0.
-            known = self.passage_chars
-            self.passage_chars = known + (mean - known) * NEWEST if known else mean
+        sample = items[:: max(1, len(items) // MOST_MEASURED)]
+        # Reading an item may raise anything, and the length is not worth a failed call.
+        with suppress(Exception):
+            mean = sum(map(estimate_chars, sample)) / len(sample)
+            # Read once: other calls learn at the same time, and two different readings in the
+            # formula could give a mean below 0.
+            known_mean = self.passage_chars
+            self.passage_chars = known_mean + (mean - known_mean) * NEWEST if known_mean else mean

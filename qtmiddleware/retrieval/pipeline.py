@@ -1,13 +1,29 @@
-"""The flow of one retrieval, written once.
+"""Run one retrieval: the flow from the query to its result, written once.
 
     query ─ prepare ─┬─ search(original) ───────────────┐
                      └─ gate ─ ask model ─ search × n ──┴─ fuse ─ keyword evidence ─ rerank? ─
                      Retrieval
 
-A generator of steps: it yields what it wants done and is sent what came of it, so that the same
-flow runs blocking and awaiting. Every fallback lives here, as an ordinary ``if``. The original's
-own search starts first and is the answer whenever the rest is late, wrong or down; only its own
-failure is raised, as it is.
+The flow is a generator of steps. It yields the step it wants performed and is sent the outcome, so
+the same flow runs blocking and awaiting. Every fallback is an ordinary ``if`` in this file. If the
+model or a variant is late, wrong or down, the response of the original's own search is the answer.
+The flow raises only what that search raises, unchanged.
+
+The original's own search always starts first. `_Pipeline._improve` chooses one of four orders for
+the work beside it:
+
+==============  ================================================================================
+the usual one   The model is asked and the variants are searched meanwhile.
+*learns*        Only the model is asked meanwhile. The function is new and takes vectors, or has a
+                known problem: its first response shows whether variants can be searched at all.
+*gated*         Nothing of the model. With the escalation mode ``auto`` the gate reads the first
+                response and decides whether the model is asked.
+*alone*         Nothing: the model is not asked, and there is no text to search yet.
+==============  ================================================================================
+
+A search by words (`hybrid.textFields`) also runs beside the original's own search, unless the flow
+*learns*. If the caller brings the outcome of the original's own search, everything else follows
+after it.
 """
 
 from __future__ import annotations
@@ -30,14 +46,14 @@ from qtmiddleware.retrieval.confidence import (
     measure_standing_signals,
 )
 from qtmiddleware.retrieval.fusion import (
-    Fused,
-    Fusion,
+    FusedList,
+    FusionResult,
     OwnFusionFailed,
     find_direction,
     fuse,
     has_scores,
+    select_rankings,
     separate_chunks,
-    weighted_rankings,
 )
 from qtmiddleware.retrieval.gate import find_skip_reason
 from qtmiddleware.retrieval.history import opens_new_topic
@@ -47,7 +63,7 @@ from qtmiddleware.retrieval.question_words import LEADING, load_word_rules
 from qtmiddleware.retrieval.request import (
     Request,
     collect_keywords,
-    find_own_keywords,
+    find_question_keywords,
     prepare_query,
     read_clock,
 )
@@ -105,32 +121,45 @@ logger: Final = get_logger("qtmiddleware")
 def retrieval_flow(
     request: Request,
     *,
-    parts: dict[str, Any] | None = None,
-    found: Outcome | None = None,
+    sub_responses: dict[str, Any] | None = None,
+    original_outcome: Outcome | None = None,
     trace: Trace | None = None,
 ) -> Flow[Retrieval]:
-    """Answer *request*; raises what the original's own search raises, and nothing else.
+    """Retrieve the passages for *request*.
 
-    With *parts* the question is to be answered part by part: of several sub-queries and other
-    variants only the former are searched, and the response to each is put into *parts* under its
-    text. *found* is what came of the original's own search where that was made before. The account
-    is written into *trace*, which tells of a search that raised too.
+    Args:
+        request: The query and everything that decides how it is retrieved.
+        sub_responses: If given, the question is to be answered part by part: if there are several
+            sub-queries, no other variant is searched. The response to each searched variant is put
+            here, under the variant's text.
+        original_outcome: The outcome of the original's own search, if that was already made.
+        trace: The account to write into. It is complete even if the original's search raises.
+
+    Raises:
+        Exception: Whatever the original's own search raises, and nothing else.
     """
     observation = request.observation.child(
         "retrieval", top_k=request.top_k, content=request.original
     )
-    flow = observe_flow(_Pipeline(request, parts, found, trace).run(), observation, request.models)
+    flow = observe_flow(
+        _Pipeline(request, sub_responses, original_outcome, trace).run(),
+        observation,
+        request.models,
+    )
     return _tell_hooks(flow, request) if request.hooks else flow
 
 
 def transform_flow(request: Request) -> Flow[Transformation]:
-    """Ask the model alone; what could not be had is empty, and noted."""
+    """Ask the model for a transformation, without any search; if that fails, it is empty."""
     observation = request.observation.child("transform", content=request.original)
     return observe_flow(_Pipeline(request).run_transform(), observation, request.models)
 
 
 def _tell_hooks(flow: Flow[Retrieval], request: Request) -> Flow[Retrieval]:
-    """*flow*, of whose result the hooks are told; one that fails or is late is part of the result the next one gets."""
+    """Run *flow* and tell the hooks its result.
+
+    A hook that fails or is late is added to the degradations of the result that the next hook gets.
+    """
     retrieval = yield from flow
     for hook in request.hooks:
         try:
@@ -142,50 +171,64 @@ def _tell_hooks(flow: Flow[Retrieval], request: Request) -> Flow[Retrieval]:
             degradation = Degradation("hook", outcome.reason, outcome.detail)
             retrieval = add_degradation(retrieval, degradation)
             request.log_degradations(logger, "retrieval", retrieval.trace, [degradation])
-            # What it says may quote the question.
+            # The text of the hook's error may quote the question.
             if logger.isEnabledFor(logging.DEBUG):
-                query_id, kind = retrieval.trace.query_id, type(error).__name__
-                why = format_error(error)
+                query_id, error_type = retrieval.trace.query_id, type(error).__name__
+                message = format_error(error)
                 logger.debug(
                     "on_retrieval failed: %s",
-                    why,
+                    message,
                     event="hook_failed",
                     query_id=query_id,
-                    error=kind,
+                    error=error_type,
                 )
     return retrieval
 
 
-def _list_result(flow: Flow[Any]) -> Flow[list[Any]]:
+def _gather_one(flow: Flow[Any]) -> Flow[list[Any]]:
+    """Return the result of *flow* in a list, as `gather_flows` returns those of several."""
     return [(yield from flow)]
 
 
 @dataclass(eq=False, repr=False, slots=True)
-class _Found:
-    """What there is beside the original's own list: a *transformation*, its *variants* and their *results*."""
+class _VariantResults:
+    """The search results of the variants, beside the original's own list.
+
+    Attributes:
+        transformation: The model's texts, without a standalone form that is not to be searched.
+        choice: Which variants were weighed and which were searched.
+        results: The responses that could be read, one per variant at most.
+    """
 
     transformation: Transformation
-    variants: _Variants
+    choice: _VariantChoice
     results: list[SearchResult]
 
 
 @dataclass(eq=False, repr=False, slots=True)
-class _Variants:
-    """The question's *own* keywords, the variants whose words are *weighed*, and those that are *searched*."""
+class _VariantChoice:
+    """Which variants of a question count, and how.
 
-    own: str
+    Attributes:
+        question_keywords: The keywords of the question or, in a conversation, of its standalone
+            form.
+        weighed: The variants whose words are keyword evidence.
+        searched: The variants that are searched.
+    """
+
+    question_keywords: str
     weighed: Sequence[Variant]
     searched: Sequence[Variant]
 
 
 class _Pipeline:
-    """One retrieval under way; its methods stand in the order they run."""
+    """One retrieval in progress; its methods stand in the order in which they run."""
 
     def __init__(
         self,
         request: Request,
-        parts: dict[str, Any] | None = None,
-        found: Outcome | None = None,
+        sub_responses: dict[str, Any] | None = None,
+        original_outcome: Outcome | None = None,
         trace: Trace | None = None,
     ) -> None:
         self.request = request
@@ -200,34 +243,38 @@ class _Pipeline:
             )
         self.deadline = Deadline.after(self.settings.limits.deadline_ms / 1e3)
         self.query = Query(request.original, request.original, request.original)
+        # The question itself as a variant, the one that every call searches.
         self.original = Variant("original", request.original, self.settings.fusion.weights.original)
+        # The error of the original's own search, the only error that the flow raises.
         self._search_error: BaseException | None = None
         self._words_error: BaseException | None = None
-        self._found = found
+        self._original_outcome = original_outcome
+        # Kept as it was at the start, since the first response makes the function known.
         self._is_new = request.learned.is_new
-        self._parts = parts
+        self._sub_responses = sub_responses
         self._is_follow_up = bool(request.history)
         self._keywords = ""
-        self._terms: Sequence[Term] = ()
+        self._glossary_terms: Sequence[Term] = ()
         self._expanded: Variant | None = None
-        self._first = Search(request.original)
+        self._original_search = Search(request.original)
+        # In a tuple once the clock was read, since a failed reading is ``None``.
         self._clock_reading: tuple[date | None] | None = None
         self._anchors: Anchors | None = None
         self._times: Times | None = None
 
     def run(self) -> Flow[Retrieval]:
-        """The whole flow; whatever of ours fails in it, the caller gets what the plain function gives."""
+        """Run the whole flow; if qtmiddleware itself fails, return the plain function's result."""
         if self.request.problem is not None:
             self.degradations.append(self.request.problem)
-            return (yield from self._pass_on())
+            return (yield from self._pass_call_on())
         if self.settings.shadow is not None:
             self.trace.note("original", "shadow mode: the plain function's result")
-            return (yield from self._pass_on())
+            return (yield from self._pass_call_on())
         try:
             return (yield from self._improve())
         except Exception as error:
             if error is self._search_error:
-                # As the traceback holds this frame, and with it us.
+                # The error's traceback holds this frame and so `self`, which must not hold it.
                 self._search_error = None
                 raise
             self._note_internal_error(error)
@@ -236,7 +283,7 @@ class _Pipeline:
         return self._build_plain_retrieval(response, self.original)
 
     def run_transform(self) -> Flow[Transformation]:
-        """The model's part alone; whatever fails in it is noted."""
+        """Run the model's part alone; failures are noted in the transformation."""
         transformation = NOTHING
         try:
             stage, transformation = self._prepare()
@@ -244,74 +291,75 @@ class _Pipeline:
                 transformation = yield from stage.run(self._llm_deadline())
         except Exception as error:
             self._note_internal_error(error)
-        notes = tuple((it.stage, it.reason) for it in self.degradations)
+        notes = tuple((degradation.stage, degradation.reason) for degradation in self.degradations)
         return replace(transformation, notes=transformation.notes + notes)
 
     def _improve(self) -> Flow[Retrieval]:
+        """Search, ask the model and rerank, in one of the four orders named at the top."""
         stage, transformation = self._prepare()
-        found: _Found | None = None
-        by_words: list[SearchResult] | None = None if self._searches_by_words() else []
-        waits_for_first = (
+        variants: _VariantResults | None = None
+        by_words: list[SearchResult] | None = None if self._should_search_by_words() else []
+        gated = (
             stage is not None and self.settings.escalation.mode == "auto" and not self._is_follow_up
         )
-        # The first response tells how `embed=` is called and whether responses can be read: once,
-        # variants wait for it.
+        # The first response of a function shows how `embed=` is called and whether responses can
+        # be read. Until then its variants wait.
         learns = self.learned.is_new and (self.request.embeds or bool(self.learned.problem))
         width, flows = self.request.width, list[Flow[Any]]()
-        if self._found is None and not learns and by_words is None:
+        if self._original_outcome is None and not learns and by_words is None:
             flows.append(
                 self._search_by_words(
                     width, self.deadline if stage is None else self._llm_deadline()
                 )
             )
-        is_over = stage is None and (learns or (transformation.is_empty and self._expanded is None))
-        if not (self._found is not None or waits_for_first or is_over):
-            flows.append(self._look_beside(stage, transformation, width, searches=not learns))
+        alone = stage is None and (learns or (transformation.is_empty and self._expanded is None))
+        if not (self._original_outcome is not None or gated or alone):
+            flows.append(self._ask_and_search(stage, transformation, width, searches=not learns))
             stage = None
         if flows:
             response, results = yield from self._search_original_beside(flows, width)
             by_words = results.pop(0) if by_words is None and not learns else by_words
-            transformation, found = results[0] if results else (transformation, None)
+            transformation, variants = results[0] if results else (transformation, None)
         else:
             response = yield from self._search_original()
         try:
             options = self.settings.keyword_evidence
-            initial = self._first.initial
-            first = read_response(
+            initial = self._original_search.initial
+            original_result = read_response(
                 self.original, response, self.request.shape, options=options, initial=initial
             )
         except ResponseShapeError as error:
             return (yield from self._give_up_unreadable(response, error))
-        # How long they are decides alone how many are weighed by their words.
+        # Lengths are learnt because they limit how many passages later searches ask for.
         self.learned.record_passages(
-            first.ranking.items if self.request.uses_keyword_evidence else ()
+            original_result.ranking.items if self.request.uses_keyword_evidence else ()
         )
-        if stage is not None and (not waits_for_first or self._escalate(first)):
+        if stage is not None and (not gated or self._decide_escalation(original_result)):
             transformation = yield from stage.run(self._llm_deadline())
         if by_words is None:
             by_words = yield from self._search_by_words(self.request.width, self.deadline)
         self._note_refused_words()
-        found = found or (yield from self._find_variants(transformation, self.request.width))
-        transformation, variants = found.transformation, found.variants
-        others = [*self._turn_scores(by_words, first), *found.results]
-        fusion = self._fuse(first, others)
-        candidates, rerank_scores = fusion.fused, list[float | None]()
+        variants = variants or (yield from self._find_variants(transformation, self.request.width))
+        transformation, choice = variants.transformation, variants.choice
+        others = [*self._align_score_direction(by_words, original_result), *variants.results]
+        fusion = self._fuse_lists(original_result, others)
+        ranked, rerank_scores = fusion.fused, list[float | None]()
         if self.request.uses_keyword_evidence:
-            candidates = self._weigh_by_keywords(fusion, transformation, variants)
-        evidence = candidates.evidence
-        standing = self._judge(fusion, evidence, variants.own)
-        self._note_texts(fusion, candidates)
+            ranked = self._weigh_by_keywords(fusion, transformation, choice)
+        evidence = ranked.evidence
+        standing = self._judge_standing(fusion, evidence, choice.question_keywords)
+        self._record_text_presence(fusion, ranked)
         if self.request.uses_reranker:
-            candidates, rerank_scores = yield from rerank(
-                candidates, self.request, self.deadline, self.trace, self.degradations
+            ranked, rerank_scores = yield from rerank(
+                ranked, self.request, self.deadline, self.trace, self.degradations
             )
         response, matches = build_result(
-            [first, *others], fusion, candidates, rerank_scores, self.request
+            [original_result, *others], fusion, ranked, rerank_scores, self.request
         )
         return self._build_retrieval(
             response,
             matches=matches,
-            variants=(self.original, *(it.ranking.variant for it in by_words), *variants.searched),
+            variants=(self.original, *(it.ranking.variant for it in by_words), *choice.searched),
             transformation=transformation,
             offsets=fusion.offsets,
             rankings=fusion.rankings,
@@ -320,15 +368,17 @@ class _Pipeline:
             gains=tuple(map(tuple, fusion.fused.gains)),
             evidence=evidence,
             standing=standing,
-            reranked=tuple(candidates.keys[: len(rerank_scores)]),
+            reranked=tuple(ranked.keys[: len(rerank_scores)]),
             rerank_scores=tuple(rerank_scores),
         )
 
-    # --- before the first search
-    # --------------------------------------------------------------------------------------
+    # --- before the first search ------------------------------------------------------------------
 
     def _prepare(self) -> tuple[TransformStage | None, Transformation]:
-        """The stage that asks the model, or what is remembered of an equal question, or neither."""
+        """Return the stage that asks the model, or the remembered reply to an equal question.
+
+        Without a stage the model is not asked. Without either the transformation is `NOTHING`.
+        """
         request, trace = self.request, self.trace
         self.query = prepare_query(request.original, self.settings)
         self._keywords = self.query.keywords if self.settings.preprocess.enabled else ""
@@ -347,18 +397,20 @@ class _Pipeline:
             if request.history:
                 trace.note("history", f"not used for the search: {reason}")
             return None, NOTHING
-        # The free tier does not wait for its modules.
+        # Imported here so that the free tier does not load the modules of the model's part.
         from qtmiddleware.retrieval.question import Question
         from qtmiddleware.transforms.prompt import select_recent
 
         if request.history:
-            said = select_recent(
+            recent = select_recent(
                 request.history, request.original, self.settings.llm.history_messages
             )
-            if opens_new_topic(self.query, said):
+            if opens_new_topic(self.query, recent):
                 self._is_follow_up = False
                 trace.note("standalone", "not searched: the question starts a new topic")
-        facts = tuple((term.form, term.meanings[0]) for term in self._terms if term.is_certain)
+        facts = tuple(
+            (term.form, term.meanings[0]) for term in self._glossary_terms if term.is_certain
+        )
         self._anchors = self._find_anchors()
         question = Question(request.original, request.history, self.settings, facts, self._anchors)
         stage = TransformStage(
@@ -375,12 +427,12 @@ class _Pipeline:
         return stage, NOTHING
 
     def _find_spans(self) -> Sequence[Span]:
-        """What the model may not lose of the question."""
+        """Return the parts of the question that the model must keep, such as numbers and names."""
         spans = protected_spans(self.request.original, language=self.query.language or "auto")
         return spans if self._anchors is None else self._anchors.drop_leaning(spans)
 
     def _find_anchors(self) -> Anchors | None:
-        """The dates that the model is told: none for a question that does not lean on today."""
+        """Return the dates to tell the model; ``None`` if the question does not depend on today."""
         from qtmiddleware.transforms.anchors import Anchors
 
         self._times = times = read_times(
@@ -389,46 +441,46 @@ class _Pipeline:
         today = self._find_today() if times.needs_today else None
         return None if today is None else Anchors(today, times)
 
-    # --- the original's own search, and the model
-    # ---------------------------------------------------------------------
+    # --- the original's own search, and the model -------------------------------------------------
 
     def _search_original(self) -> Flow[Any]:
-        """Return the response of the original's own search, which may have been made before."""
-        if self._found is not None:
-            return self._found.value
+        """Return the response of the original's own search, making it unless the caller has."""
+        if self._original_outcome is not None:
+            return self._original_outcome.value
         began, width = perf_counter(), self.request.width
-        response = yield from self._search(self._build_first_search(width))
+        response = yield from self._search(self._build_original_search(width))
         self._note_original(began, perf_counter() - began, width)
         return response
 
     def _search_original_beside(
         self, flows: Sequence[Flow[Any]], width: int | None
     ) -> Flow[tuple[Any, list[Any]]]:
-        """Return the response of the original's own search, and what *flows* return, which are performed beside it."""
+        """Run *flows* beside the original's own search; return its response and their results."""
         limit = self.settings.limits.max_concurrency
-        flow = gather_flows(flows, limit=limit) if len(flows) > 1 else _list_result(flows[0])
-        outcome, beside = yield Beside(self._build_first_search(width), flow, limit)
-        self.trace.count_search(self._first.calls, self._first.reads)
+        flow = gather_flows(flows, limit=limit) if len(flows) > 1 else _gather_one(flows[0])
+        outcome, beside = yield Beside(self._build_original_search(width), flow, limit)
+        self.trace.count_search(self._original_search.calls, self._original_search.reads)
         self._note_original(outcome.began, outcome.seconds, width)
         if outcome.error is not None:
             self._search_error = outcome.error
             try:
                 raise outcome.error
             finally:
-                # The traceback holds this frame, which must not hold the error.
+                # The error's traceback holds this frame, so the frame must not hold the error.
                 del outcome
         if beside.error is not None:
             raise beside.error
         return outcome.value, beside.value
 
-    def _searches_by_words(self) -> bool:
-        """Whether the keywords are searched in fields of a document index, by words."""
+    def _should_search_by_words(self) -> bool:
+        """Return whether the keywords are searched in the text fields of a document index."""
         reason = self.request.why_not_by_words
         if reason:
             self.trace.note(TEXT_CLAUSE, reason)
         return reason is None and bool(self._keywords)
 
     def _search_by_words(self, width: int | None, deadline: Deadline) -> Flow[list[SearchResult]]:
+        """Search the keywords in the text fields, and keep the error if that fails."""
         results, self._words_error = yield from search_by_words(
             self._keywords,
             self.request,
@@ -440,63 +492,78 @@ class _Pipeline:
         return results
 
     def _note_refused_words(self) -> None:
-        """Remember that the function refused to search by words, if that is what it refused."""
+        """Remember that the function rejects searches by words, if it did so for the words."""
         error, learned = self._words_error, self.learned
-        # A call that asks for too much is refused whatever it searches for.
-        if error is None or not is_refusal(error) or self._first.was_refused:
+        # A function that rejected the number of passages would have rejected any search.
+        if error is None or not is_refusal(error) or self._original_search.was_refused:
             return
         learned.refuses_words = True
         fields = ", ".join(map(repr, self.request.text_fields))
-        what = (
+        problem = (
             f"the function rejected a keyword search of {fields} (hybrid.textFields):"
             f" {type(error).__name__}"
         )
-        learned.record_problem(f"{what}; name fields that the index declares with full_text_search")
+        learned.record_problem(
+            f"{problem}; name fields that the index declares with full_text_search"
+        )
 
-    def _turn_scores(
-        self, results: Sequence[SearchResult], first: SearchResult
+    def _align_score_direction(
+        self, results: Sequence[SearchResult], original_result: SearchResult
     ) -> Sequence[SearchResult]:
-        """Let the scores of *results*, which are better the higher they are, run as those of the *first* do."""
-        direction = find_direction([first.ranking]) or (1 if self.learned.lower_is_better else -1)
+        """Give the scores of *results*, where higher is better, the direction of the original's.
+
+        If lower is better there, the scores are negated.
+        """
+        direction = find_direction([original_result.ranking]) or (
+            1 if self.learned.lower_is_better else -1
+        )
         for result in results if direction > 0 else ():
             scores = [None if score is None else -score for score in result.ranking.scores]
             result.ranking = replace(result.ranking, scores=scores)
         return results
 
-    def _look_beside(
+    def _ask_and_search(
         self,
         stage: TransformStage | None,
         transformation: Transformation,
         width: int | None,
         *,
         searches: bool,
-    ) -> Flow[tuple[Transformation, _Found | None]]:
-        """Ask the model, unless *transformation* is remembered, and search the variants as soon as it has replied."""
+    ) -> Flow[tuple[Transformation, _VariantResults | None]]:
+        """Ask the model, unless *transformation* is a remembered one, and search the variants."""
         if stage is not None:
             transformation = yield from stage.run(self._llm_deadline())
         return transformation, (
             (yield from self._find_variants(transformation, width)) if searches else None
         )
 
-    def _find_variants(self, transformation: Transformation, width: int | None) -> Flow[_Found]:
-        """Return what the variants of *transformation* find, each asked for *width* passages."""
+    def _find_variants(
+        self, transformation: Transformation, width: int | None
+    ) -> Flow[_VariantResults]:
+        """Search the variants of *transformation*, each for *width* passages.
+
+        The standalone form of a question that opens a new topic is dropped.
+        """
         if not self._is_follow_up and transformation.standalone:
             transformation = replace(transformation, standalone=None)
         variants, results = yield from self._search_variants(transformation, width)
-        return _Found(transformation, variants, results)
+        return _VariantResults(transformation, variants, results)
 
-    def _build_first_search(self, width: int | None) -> Search:
+    def _build_original_search(self, width: int | None) -> Search:
+        """Build the original's own search, and note if long passages make it ask for fewer."""
         if (full := self.request.full_width) is not None and width != full:
             count, chars = width or self.request.top_k, self.learned.passage_chars
             self.trace.note(
                 "keyword_evidence",
                 f"{count} candidates instead of {full}: passages have {chars:,.0f} characters",
             )
-        self._first = Search(self.query.text, width, may_narrow=True, weight=self.original.weight)
-        return self._first
+        self._original_search = Search(
+            self.query.text, width, may_narrow=True, weight=self.original.weight
+        )
+        return self._original_search
 
     def _search(self, step: Search) -> Flow[Any]:
-        """The response to *step*, which is counted; what the function raises is known as its own from here on."""
+        """Perform *step* and count it; an error is remembered as the function's own."""
         try:
             return (yield step)
         except Exception as error:
@@ -506,99 +573,122 @@ class _Pipeline:
             self.trace.count_search(step.calls, step.reads)
 
     def _note_original(self, began: float, seconds: float, width: int | None) -> None:
-        first = self._first
+        """Note how long the original's own search took, and whether it had to be narrowed."""
+        search = self._original_search
         self.trace.original_ms = seconds * 1e3
-        if first.embed_seconds:
-            self.trace.stage("embed", first.embed_seconds, detail="original", began=began)
+        if search.embed_seconds:
+            self.trace.stage("embed", search.embed_seconds, detail="original", began=began)
         self.trace.stage("search.original", seconds, began=began)
-        if width is not None and first.was_refused and self.learned.refuses_widening:
+        if width is not None and search.was_refused and self.learned.refuses_widening:
             self.trace.note("keyword_evidence", f"the function rejects {width} candidates")
 
     def _llm_deadline(self) -> Deadline:
+        """Return the time by which the model must have replied."""
         return self.deadline.sooner(self.settings.limits.model_seconds)
 
-    def _escalate(self, first: SearchResult) -> bool:
-        """The gate's decision, once the first result is known."""
+    def _decide_escalation(self, original_result: SearchResult) -> bool:
+        """Decide whether the gate asks the model, now that the original's result is known."""
         text_field = self.settings.keyword_evidence.text_field
         self.trace.decision = self.learned.gate.decide(
-            first.ranking.scores,
-            (read_text(item, text_field) for item in first.ranking.items),
+            original_result.ranking.scores,
+            (read_text(item, text_field) for item in original_result.ranking.items),
             self.query.keywords,
             target_call_rate=self.settings.escalation.target_call_rate,
             language=self.query.language,
         )
         return self.trace.decision.call
 
-    # --- after the model
-    # ----------------------------------------------------------------------------------------------
+    # --- after the model --------------------------------------------------------------------------
 
     def _search_variants(
         self, transformation: Transformation, width: int | None
-    ) -> Flow[tuple[_Variants, list[SearchResult]]]:
-        """The variants, and what they found; nothing where too few of their searches succeed."""
-        used = transformation if self._parts is None else select_parts(transformation)
-        own = find_own_keywords(self.query, transformation, self.settings)
-        topic = own if self.settings.llm.guard else ""
-        variants, notes = build_variants(used, self.query.text, self.request.fusion, topic)
+    ) -> Flow[tuple[_VariantChoice, list[SearchResult]]]:
+        """Choose and search the variants; return no results if too few of the searches succeed."""
+        searchable = transformation if self._sub_responses is None else select_parts(transformation)
+        question_keywords = find_question_keywords(self.query, transformation, self.settings)
+        topic = question_keywords if self.settings.llm.guard else ""
+        variants, notes = build_variants(
+            searchable, self.query.text, self.request.fusion_settings, topic
+        )
         self.trace.notes.extend(notes)
         weighed, searched = self._choose_searches(variants)
-        if self._expanded is not None and self._parts is None:
+        if self._expanded is not None and self._sub_responses is None:
             searched = (*searched, self._expanded)
         results = yield from search_variants(
             searched,
             self.request,
             width=width,
-            # It may not be known yet whether a new function returns so many.
+            # Nothing is known yet about whether a new function allows so many passages.
             may_narrow=self._is_new,
             deadline=self.deadline,
             trace=self.trace,
             degradations=self.degradations,
         )
-        if self._parts is not None:
-            self._parts |= {it.ranking.variant.text: it.response for it in results}
+        if self._sub_responses is not None:
+            self._sub_responses |= {
+                result.ranking.variant.text: result.response for result in results
+            }
         if len(results) < min(self.settings.fusion.min_successes, len(searched)):
             detail = f"{len(results)} of {len(searched)} searches succeeded"
             self.degradations.append(Degradation("search", "too_few_successes", detail))
-            return _Variants(own, (), searched), []
-        return _Variants(own, weighed, searched), results
+            return _VariantChoice(question_keywords, (), searched), []
+        return _VariantChoice(question_keywords, weighed, searched), results
 
     def _choose_searches(
         self, variants: Sequence[Variant]
     ) -> tuple[Sequence[Variant], Sequence[Variant]]:
-        """What of *variants* is weighed, and what is searched within the budget; the parts of an answer stay apart."""
+        """Return the *variants* that are weighed, and those that are searched within the budget.
+
+        Of an answer's parts each is searched alone, as far as the budget goes.
+        """
         if self.request.page:
             return variants, ()
-        if self._parts is not None:
-            most = self.settings.limits.max_searches
+        if self._sub_responses is not None:
+            most_searches = self.settings.limits.max_searches
             by_words = int(self.request.why_not_by_words is None)
-            return variants, variants if most is None else variants[: max(0, most - 1 - by_words)]
-        most = self.request.max_searches
-        # What a follow-up asks for is found by a search more than the budget rather than not at
-        # all.
+            return variants, variants if most_searches is None else variants[
+                : max(0, most_searches - 1 - by_words)
+            ]
+        most_searches = self.request.max_searches
+        # A follow-up cannot be found without its standalone form, so that is searched even if it
+        # exceeds the budget by one search.
         count = (
             None
-            if most is None
-            else max(most - 1, int(any(it.kind == STANDALONE for it in variants)))
+            if most_searches is None
+            else max(
+                most_searches - 1, int(any(variant.kind == STANDALONE for variant in variants))
+            )
         )
-        if self._lets_passage_lead(variants):
-            variants, notes = let_passage_lead(variants, self.request.fusion)
+        if self._can_passage_lead(variants):
+            variants, notes = let_passage_lead(variants, self.request.fusion_settings)
             self.trace.notes.extend(notes)
         searched, notes = choose_searches(variants, self.query.text, count)
         self.trace.notes.extend(notes)
         return variants, searched
 
-    def _lets_passage_lead(self, variants: Sequence[Variant]) -> bool:
-        """Whether one of *variants* may lead a follow-up: weights count, and nobody asks for a search of each."""
-        most = self.settings.limits.max_searches
-        return self.settings.fusion.row.weighs and (most is None or len(variants) >= most)
+    def _can_passage_lead(self, variants: Sequence[Variant]) -> bool:
+        """Return whether a hypothetical passage may replace the other variants of a follow-up.
 
-    def _fuse(self, first: SearchResult, others: Sequence[SearchResult]) -> Fusion:
+        It may if the fusion method uses weights and the settings do not ask for a search per
+        variant.
+        """
+        most_searches = self.settings.limits.max_searches
+        return self.settings.fusion.row.weighs and (
+            most_searches is None or len(variants) >= most_searches
+        )
+
+    def _fuse_lists(
+        self, original_result: SearchResult, other_results: Sequence[SearchResult]
+    ) -> FusionResult:
+        """Fuse the original's list with the others; a failing method of a package is replaced."""
         began, options = self.trace.clock(), self.settings.fusion
-        taking_part = weighted_rankings(
-            first.ranking, [result.ranking for result in others], options
+        taking_part = select_rankings(
+            original_result.ranking, [result.ranking for result in other_results], options
         )
         text_field = self.settings.keyword_evidence.text_field
-        own, *rankings = separate_chunks([first.ranking, *taking_part], text_field)
+        original_ranking, *rankings = separate_chunks(
+            [original_result.ranking, *taking_part], text_field
+        )
         direction, are_scored = find_direction(rankings), has_scores(rankings)
         if direction and are_scored:
             self.learned.lower_is_better = direction > 0
@@ -612,27 +702,31 @@ class _Pipeline:
             )
         except OwnFusionFailed as error:
             self._note_failed_fusion(error)
-            # The question's own list, as though no variant had found anything.
-            rankings = [own]
+            # Go on with the question's own list, as if no variant had found anything.
+            rankings = [original_ranking]
             fused = fuse(rankings, options.method, lower_is_better=self.learned.lower_is_better)
-        if fused.method != options.method and others:
+        if fused.method != options.method and other_results:
             self.trace.note(
                 "fusion",
                 f"scores are missing or do not match the order; {fused.method} is used instead",
             )
         self.trace.stage("fuse", self.trace.clock() - began)
-        return Fusion(fused, tuple(rankings), own)
+        return FusionResult(fused, tuple(rankings), original_ranking)
 
     def _note_failed_fusion(self, error: OwnFusionFailed) -> None:
+        """Record that a fusion method of an installed package failed."""
         self.degradations.append(Degradation("fusion", "failed", str(error)))
-        # What it says may quote a passage.
+        # The text of the error may quote a passage.
         if logger.isEnabledFor(logging.DEBUG):
-            query_id, why = self.trace.query_id, format_error(error.__cause__ or error)
-            logger.debug("fusion.method failed: %s", why, event="fusion_failed", query_id=query_id)
+            query_id, message = self.trace.query_id, format_error(error.__cause__ or error)
+            logger.debug(
+                "fusion.method failed: %s", message, event="fusion_failed", query_id=query_id
+            )
 
     def _weigh_by_keywords(
-        self, fusion: Fusion, transformation: Transformation, variants: _Variants
-    ) -> Fused:
+        self, fusion: FusionResult, transformation: Transformation, choice: _VariantChoice
+    ) -> FusedList:
+        """Reorder the fused list by keyword evidence, and by the candidates' metadata."""
         began = self.trace.clock()
         request = self.request
         times = self._times
@@ -640,60 +734,71 @@ class _Pipeline:
             times = read_times(
                 transformation.standalone or request.original, self.query.language, self._find_today
             )
-        candidates = weigh_by_keywords(
+        ranked = weigh_by_keywords(
             fusion.fused,
-            lambda: collect_keywords(variants.own, transformation, variants.weighed, self.settings),
+            lambda: collect_keywords(
+                choice.question_keywords, transformation, choice.weighed, self.settings
+            ),
             self.settings.keyword_evidence,
-            fusion.own.scores,
+            fusion.original_ranking.scores,
             self.trace,
             language=self.query.language,
-            asked=request.width or request.top_k,
+            width=request.width or request.top_k,
             top_k=request.top_k,
-            write_terms=self._find_term_writer(transformation, variants.own),
+            write_terms=self._find_term_writer(transformation, choice.question_keywords),
             weigh_metadata=partial(self._weigh_by_metadata, times, transformation.constraints),
             dated=times.words,
         )
         if times.needs_today and times.periods and (today := self._find_today()) is not None:
             self.trace.note("dates", f"{', '.join(map(str, times.periods))}, as today is {today}")
         self.trace.stage("keyword_evidence", self.trace.clock() - began)
-        return candidates
+        return ranked
 
     def _read_glossary(self, glossary: Glossary) -> None:
         """Find the question's terms; without any, and with a degradation, if the glossary fails."""
         request = self.request
         try:
-            self._terms = glossary.find_terms(request.original, self.query.language)
-            self._expanded = build_expanded(self.query.text, self._terms, request)
+            self._glossary_terms = glossary.find_terms(request.original, self.query.language)
+            self._expanded = build_expanded(self.query.text, self._glossary_terms, request)
         except Exception as error:
-            self._terms, self._expanded = (), None
+            self._glossary_terms, self._expanded = (), None
             self._note_failed_glossary(error)
-        # Passages may still decide against a term.
+        # With keyword evidence, passages may still decide against a term: noted later.
         if not request.uses_keyword_evidence:
-            self._note_terms([str(term) for term in self._terms if term.is_certain])
+            self._note_terms([str(term) for term in self._glossary_terms if term.is_certain])
 
     def _note_failed_glossary(self, error: Exception) -> None:
         self.degradations.append(Degradation("glossary", "failed", type(error).__name__))
 
-    def _find_term_writer(self, transformation: Transformation, own: str) -> WriteTerms | None:
-        """Return what writes the question's terms of the glossary into texts; ``None`` if it has none.
+    def _find_term_writer(
+        self, transformation: Transformation, question_keywords: str
+    ) -> WriteTerms | None:
+        """Return a function that writes the question's glossary terms into texts.
 
-        *own* are the keywords of the question or, in a conversation, of its standalone form.
+        ``None`` if the question has no terms. *question_keywords* are the keywords of the question
+        or, in a conversation, of its standalone form.
         """
-        glossary, language, terms = self.request.glossary, self.query.language, self._terms
+        glossary, language, glossary_terms = (
+            self.request.glossary,
+            self.query.language,
+            self._glossary_terms,
+        )
         if glossary is not None and transformation.standalone:
             try:
-                terms = glossary.find_terms(transformation.standalone, language)
+                glossary_terms = glossary.find_terms(transformation.standalone, language)
             except Exception as error:
                 self._note_failed_glossary(error)
                 return None
-        if glossary is None or not terms:
+        if glossary is None or not glossary_terms:
             return None
         from qtmiddleware.retrieval.glossary import settle_terms, write_terms
 
         def write(texts: list[str | None]) -> list[str | None]:
             try:
-                settled, undecided = settle_terms(terms, texts, own, language)
-                written = write_terms(settled, texts, glossary, own, language)
+                settled, undecided = settle_terms(
+                    glossary_terms, texts, question_keywords, language
+                )
+                written = write_terms(settled, texts, glossary, question_keywords, language)
             except Exception as error:
                 self._note_failed_glossary(error)
                 return texts
@@ -703,15 +808,15 @@ class _Pipeline:
         return write
 
     def _note_terms(self, sentences: Sequence[str]) -> None:
-        """Note what of the glossary is used, each once."""
-        for said in sentences:
-            if ("glossary", said) not in self.trace.notes:
-                self.trace.note("glossary", said)
+        """Note which terms of the glossary are used, each once."""
+        for sentence in sentences:
+            if ("glossary", sentence) not in self.trace.notes:
+                self.trace.note("glossary", sentence)
 
     def _weigh_by_metadata(
         self, times: Times, constraints: Sequence[str], fields: Sequence[Mapping[str, Any]]
     ) -> MetadataEvidence | None:
-        """What the metadata of the candidates says of the question; nothing if it cannot be told."""
+        """Return the evidence in the candidates' metadata; ``None`` if it fails, which is noted."""
         today = self._find_today() if times.newest else None
         try:
             rules = load_word_rules(self.query.language)
@@ -721,7 +826,7 @@ class _Pipeline:
             return None
 
     def _find_today(self) -> date | None:
-        """The day of the question by the caller's clock, which is asked once; ``None`` if it fails."""
+        """Return the question's day by the caller's clock, read once; ``None`` if that fails."""
         if self._clock_reading is None:
             try:
                 self._clock_reading = (read_clock(self.request.clock),)
@@ -730,40 +835,46 @@ class _Pipeline:
                 self._clock_reading = (None,)
         return self._clock_reading[0]
 
-    def _judge(self, fusion: Fusion, evidence: Evidence | None, own: str) -> Standing:
-        """How sure the question's own list looks beside those of earlier questions."""
+    def _judge_standing(
+        self, fusion: FusionResult, evidence: Evidence | None, question_keywords: str
+    ) -> Standing:
+        """Compare the question's own list with earlier ones to tell how sure it looks."""
         if self.request.page:
             return LATER_PAGE
-        question = fusion.question or fusion.own
+        ranking = fusion.question_ranking or fusion.original_ranking
         coverage = None if evidence is None else evidence.coverage
         if coverage is None and self.request.uses_keyword_evidence:
-            texts = read_texts(question.items[:LEADING], self.settings.keyword_evidence.text_field)
-            coverage = measure_first_coverage(own, texts, self.query.language)
+            texts = read_texts(ranking.items[:LEADING], self.settings.keyword_evidence.text_field)
+            coverage = measure_first_coverage(question_keywords, texts, self.query.language)
         signals = measure_standing_signals(
-            question.scores, coverage, lower_is_better=self.learned.lower_is_better
+            ranking.scores, coverage, lower_is_better=self.learned.lower_is_better
         )
         return self.learned.standings.judge(
-            signals, passages=len(question.keys), scores=question.scores
+            signals, passages=len(ranking.keys), scores=ranking.scores
         )
 
-    def _note_texts(self, fusion: Fusion, weighed: Fused) -> None:
-        """Remember whether this function's passages hold texts, without which neither words nor a reranker help."""
+    def _record_text_presence(self, fusion: FusionResult, ranked: FusedList) -> None:
+        """Remember whether this function's passages hold texts.
+
+        Without texts neither keywords nor a reranker can help.
+        """
         if self.learned.holds_text or not (
             self.request.uses_keyword_evidence or self.request.uses_reranker
         ):
             return
         items, text_field = (
-            [it.item for it in fusion.fused.items],
+            [passage.item for passage in fusion.fused.items],
             self.settings.keyword_evidence.text_field,
         )
-        if weighed is not fusion.fused or any(holds_text(item, text_field) for item in items):
+        if ranked is not fusion.fused or any(holds_text(item, text_field) for item in items):
             self.learned.holds_text = True
         elif len(items) > 1:
             self.learned.holds_text = False
-            what, mend = describe_missing_text(items, text_field)
-            self.learned.record_problem(f"{what}, so keywords cannot rerank them; {mend}")
+            problem, advice = describe_missing_text(items, text_field)
+            self.learned.record_problem(f"{problem}, so keywords cannot rerank them; {advice}")
 
-    def _build_retrieval(self, response: Any, **parts: Any) -> Retrieval:
+    def _build_retrieval(self, response: Any, **fields: Any) -> Retrieval:
+        """Finish the trace, log the degradations and build the result."""
         self.trace.finish()
         self.request.log_degradations(logger, "retrieval", self.trace, self.degradations)
         return Retrieval(
@@ -773,48 +884,54 @@ class _Pipeline:
             status="degraded" if self.degradations else "full",
             degradations=tuple(self.degradations),
             trace=self.trace,
-            **parts,
+            **fields,
         )
 
-    # --- the plain function's answer, where nothing can be improved
-    # ---------------------------------------------------
+    # --- the plain function's answer, if nothing can be improved ----------------------------------
 
-    def _pass_on(self) -> Flow[Retrieval]:
-        """The call as it was made: in shadow mode, and for a query that cannot be worked with."""
+    def _pass_call_on(self) -> Flow[Retrieval]:
+        """Make the call as the caller made it: in shadow mode, or if the query cannot be used."""
         problem = self.request.problem
         query, began = self.request.original, perf_counter()
-        # A text is still embedded for a function that takes vectors; whatever else was passed is
-        # its own affair.
+        # A text is still embedded for a function that takes vectors. Anything else goes to the
+        # function as it is.
         is_text = isinstance(query, str) and (problem is None or problem.reason != "missing")
-        self._first = Search(query if is_text else None, None)
-        response = yield from self._search(self._first)
+        self._original_search = Search(query if is_text else None, None)
+        response = yield from self._search(self._original_search)
         self._note_original(began, perf_counter() - began, None)
         return self._build_plain_retrieval(response, *((self.original,) if is_text else ()))
 
     def _build_plain_retrieval(self, response: Any, *variants: Variant) -> Retrieval:
+        """Build the result from the plain function's *response*, in its own order."""
         matches = read_matches(self.original, response, self.request)
         return self._build_retrieval(response, matches=matches, variants=variants)
 
     def _give_up_unreadable(self, response: Any, error: ResponseShapeError) -> Flow[Retrieval]:
-        """The plain function's own answer, where we cannot read it."""
+        """Return the plain function's own response, as nothing can be read out of it.
+
+        If the search asked for more passages than the caller, it is repeated as the caller asked.
+        """
         self.learned.record_problem(f"results are passed through unchanged: {error}")
         if self.request.width is not None:
             self.learned.refuses_widening = True
             if isinstance(response, Coroutine):
                 response.close()
             response = yield from self._search(Search(self.query.text, None))
-        # The variants are dropped, and with them what went wrong with their searches.
+        # The variants are dropped, so the failures of their searches no longer matter.
         self.degradations = [
-            it for it in self.degradations if not it.stage.startswith(("search", "embed"))
+            degradation
+            for degradation in self.degradations
+            if not degradation.stage.startswith(("search", "embed"))
         ]
         self.degradations.append(Degradation("response", "unreadable", error.shape))
         return self._build_retrieval(response, matches=(), variants=(self.original,))
 
     def _note_internal_error(self, error: Exception) -> None:
-        about: dict[str, Any] = {"query_id": self.trace.query_id, "error": type(error).__name__}
-        kind = f"{type(error).__name__} inside qtmiddleware"
+        """Log an error of qtmiddleware and degrade the result; only the error's type is shown."""
+        extra: dict[str, Any] = {"query_id": self.trace.query_id, "error": type(error).__name__}
+        summary = f"{type(error).__name__} inside qtmiddleware"
         self.request.sampler.log(
-            logger, "nothing was improved", [kind], level=logging.ERROR, **about
+            logger, "nothing was improved", [summary], level=logging.ERROR, **extra
         )
-        logger.debug("qtmiddleware failed", exc_info=error, event="nothing_was_improved", **about)
+        logger.debug("qtmiddleware failed", exc_info=error, event="nothing_was_improved", **extra)
         self.degradations.append(Degradation("middleware", "failed", type(error).__name__))

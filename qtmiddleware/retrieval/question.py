@@ -1,4 +1,4 @@
-"""What the model is asked about one question, and what is made of its replies."""
+"""The prompts for one question, and the transformation that is made of the model's replies."""
 
 from __future__ import annotations
 
@@ -26,11 +26,16 @@ from qtmiddleware.types import Deadline, Degradation, Message, Trace, Transforma
 
 
 class Question:
-    """What the model is asked about one query, in one round of *prompts* or two; *degradations* are what went wrong.
+    """The model's part of one query: a round of prompts or two, and the replies.
 
-    Two rounds are needed only where several prompts depend on the standalone form of a follow-up.
-    *facts* are what the glossary says of the query; *anchors* are told with every prompt, if the
-    query leans on today.
+    Two rounds are needed only if several prompts depend on the standalone form of a follow-up: the
+    first round asks for that form, the second for everything else.
+
+    Attributes:
+        query: The text that the current round asks about: the user's query, later its standalone
+            form.
+        prompts: The prompts of the current round.
+        degradations: The replies that failed or could not be used.
     """
 
     __slots__ = (
@@ -53,6 +58,15 @@ class Question:
         facts: Facts = (),
         anchors: Anchors | None = None,
     ) -> None:
+        """Build the prompts of the first round.
+
+        Args:
+            query: The user's query.
+            history: The conversation before it.
+            settings: The settings that hold for this call.
+            facts: The certain terms of the glossary that the query holds, each with its meaning.
+            anchors: The dates to tell with every prompt, if the query depends on today.
+        """
         self._anchors = anchors
         self.query = query
         self.degradations: list[Degradation] = []
@@ -68,47 +82,52 @@ class Question:
         )
 
     def _add_anchors(self, prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
+        """Return the *prompts* with the dates added, if there are any."""
         return prompts if self._anchors is None else tuple(map(self._anchors.add_to, prompts))
 
     def _limit_calls(self, prompts: tuple[Prompt, ...], spent: int = 0) -> tuple[Prompt, ...]:
+        """Return as many *prompts* as the call limit allows after *spent* calls."""
         return prompts[: max(0, self._settings.escalation.max_llm_calls_per_query - spent)]
 
     def cache_key(self, model: str) -> Hashable:
-        """What two questions must share to share a transformation."""
+        """Return the key under which equal questions to *model* share a transformation."""
         return (
             model,
             key_of(self._settings, "reply"),
             tuple((prompt.mode, prompt.version) for prompt in self.prompts),
             self.query,
             tuple((message.role, message.content) for message in self._history),
-            # Without a term the key is what it was before there was a glossary.
+            # Without terms the key is what it was before there were glossaries, so that
+            # transformations in a shared cache stay valid.
             *((self._facts,) if self._facts else ()),
         )
 
     def accepts(self, transformation: Transformation) -> bool:
-        """Whether replies to the prompts could give *transformation*, which comes from a shared cache."""
+        """Return whether *transformation*, from a shared cache, could come from these prompts."""
         prompts = build_prompts(self._settings, self.query, self._history)
         return is_within_limits(
             transformation, [field for prompt in prompts for field in prompt.fields]
         )
 
     def build_asks(self, deadline: Deadline) -> list[Ask]:
-        """The steps of this round; each has its own deadline, since each may be cancelled alone."""
+        """Return a step per prompt, each with its own deadline: one may be cancelled alone."""
         return [Ask(prompt, deadline.copy()) for prompt in self.prompts]
 
     def read_replies(self, outcomes: Sequence[Outcome], trace: Trace) -> bool:
-        """Take in the replies of this round; returns whether another round is to be asked."""
-        parts = [
-            part
+        """Take in the replies of this round; return whether another round is to be asked."""
+        transformations = [
+            transformation
             for prompt, outcome in zip(self.prompts, outcomes, strict=True)
-            if (part := self._read_reply(prompt, outcome, trace)) is not None
+            if (transformation := self._read_reply(prompt, outcome, trace)) is not None
         ]
         replies = [outcome.value for outcome in outcomes if outcome.value is not None]
-        # They were asked side by side.
+        # The prompts of a round are asked side by side, so the slowest reply counts.
         trace.replayed_ms += 1e3 * max((reply.seconds for reply in replies), default=0.0)
-        self._transformation = merge([self._transformation, *parts])
+        self._transformation = merge([self._transformation, *transformations])
         if self._is_last_round:
             return False
+        # The first round gave the standalone form. The second asks about that form, and needs no
+        # history.
         self._is_last_round = True
         self.query = self._transformation.standalone or self.query
         prompts = self._limit_calls(
@@ -118,21 +137,22 @@ class Question:
         return bool(self.prompts)
 
     def _read_reply(self, prompt: Prompt, outcome: Outcome, trace: Trace) -> Transformation | None:
-        """What one reply says; ``None``, and a degradation, where there is nothing usable."""
+        """Return the transformation in one reply; ``None``, with a degradation, if unusable."""
         stage, error = f"transform.{prompt.mode}", _find_error(outcome)
         if error is None:
             reply = outcome.value
             record_cost(trace, reply)
             try:
-                part = parse(prompt, reply)
+                transformation = parse(prompt, reply)
             except ModelError as unusable:
                 error = unusable
                 trace.notes.extend(unusable.notes)
             else:
                 trace.stage(stage, outcome.seconds, began=outcome.began)
-                return part
+                return transformation
         elif error.was_asked:
-            # A model that was at work has cost something, and nobody says how much.
+            # The model was asked, so the call cost something. Unless it is known to be free, the
+            # amount is unknown.
             trace.spent(
                 calls=1, input_tokens=0, output_tokens=0, cost_usd=0.0 if error.is_free else None
             )
@@ -143,10 +163,15 @@ class Question:
         return None
 
     def guard_replies(self, original: str, spans: Sequence[Span], language: str) -> Transformation:
-        """The transformation of all replies, repaired or dropped where it lost what it had to keep.
+        """Return the transformation of all replies, without the texts that lost a protected span.
 
-        In a conversation the standalone form is compared with the user's words, and all else with
-        it.
+        Texts are repaired if that is possible, and dropped if not. In a conversation the standalone
+        form is compared with the user's words, and everything else with the standalone form.
+
+        Args:
+            original: The user's query.
+            spans: The parts of the query that must be kept.
+            language: The code of its language, or ``auto``.
         """
         transformation = self._transformation
         if transformation.is_empty or not self._settings.llm.guard:
@@ -154,28 +179,32 @@ class Question:
         reference = original
         if transformation.standalone:
             form = Transformation(standalone=transformation.standalone)
-            alone = _guard(form, original, spans, language, self._facts)
-            notes = transformation.notes + alone.notes
-            transformation = replace(transformation, standalone=alone.standalone, notes=notes)
+            guarded_form = _guard_texts(form, original, spans, language, self._facts)
+            notes = transformation.notes + guarded_form.notes
+            transformation = replace(
+                transformation, standalone=guarded_form.standalone, notes=notes
+            )
             if transformation.standalone:
                 reference = transformation.standalone
                 spans = protected_spans(reference, language=language)
                 spans = spans if self._anchors is None else self._anchors.drop_leaning(spans)
-        kept = _guard(transformation, reference, spans, language, self._facts)
-        if kept.is_empty:
-            # The model did answer, and nothing of it may be searched.
-            other_script = any(what == "language_mismatch" for _, what in kept.notes)
-            why = "; ".join(
-                f"{field} {what}" for field, what in kept.notes if what.startswith("dropped")
+        guarded = _guard_texts(transformation, reference, spans, language, self._facts)
+        if guarded.is_empty:
+            # The model answered, but none of its texts may be searched.
+            other_script = any(note == "language_mismatch" for _, note in guarded.notes)
+            reasons = "; ".join(
+                f"{field} {note}" for field, note in guarded.notes if note.startswith("dropped")
             )
             self.degradations.append(
-                Degradation("transform", "language_mismatch" if other_script else "dropped", why)
+                Degradation(
+                    "transform", "language_mismatch" if other_script else "dropped", reasons
+                )
             )
-        return kept
+        return guarded
 
 
 def record_cost(trace: Trace, reply: Reply) -> None:
-    """Add what *reply* cost to *trace*."""
+    """Add the calls, tokens and cost of *reply* to *trace*."""
     trace.spent(
         calls=reply.calls,
         input_tokens=reply.input_tokens,
@@ -185,6 +214,7 @@ def record_cost(trace: Trace, reply: Reply) -> None:
 
 
 def _find_error(outcome: Outcome) -> ModelError | None:
+    """Return why *outcome* holds no reply, as a `ModelError`; ``None`` if it holds one."""
     if outcome.late:
         return ModelError("timeout")
     if outcome.error is None or isinstance(outcome.error, ModelError):
@@ -192,15 +222,16 @@ def _find_error(outcome: Outcome) -> ModelError | None:
     return ModelError("failed", type(outcome.error).__name__)
 
 
-def _guard(
+def _guard_texts(
     transformation: Transformation, query: str, spans: Sequence[Span], language: str, facts: Facts
 ) -> Transformation:
+    """Guard the texts of *transformation* against losing *spans* of *query*."""
     return guard(
         transformation,
         query=query,
         must_keep=[(span.kind, span.text) for span in spans],
-        # Models fall into English. Between other languages of one script the difference is less
-        # sure.
+        # Models fall back on English, which is easy to detect. Between other languages of one
+        # script the difference is less certain.
         may_be_english=language in ("auto", "en"),
         facts=facts,
     )

@@ -1,16 +1,18 @@
-"""The evidence of a question's own words: what the passages of one list hold of them.
+"""The evidence of a question's own words: which of them the passages of one list hold, and where.
 
-Three kinds of evidence, each from 0 to about 1, count alike:
+There are three kinds of evidence. Each is a number from 0 to about 1, and all count alike:
 
-========  ==============================================================================================
+========  =======================================================================================
 ``bm25``  BM25 over all keywords; forms of a word are one term.
-``near``  Share of the question's neighbouring content words that stand within `WINDOW` words of each other.
-``head``  Share of the content words, by rarity, that the first line or the first `HEAD_CHARS` characters hold.
-========  ==============================================================================================
+``near``  The share of the question's neighbouring content words that stand within `WINDOW` words
+          of each other.
+``head``  The share of the content words, weighted by rarity, that the first line or the first
+          `HEAD_CHARS` characters hold.
+========  =======================================================================================
 
-Words speak up only if a passage holds clearly more of the question's content words than the
-function's own first passage does (`keyword_evidence.measure_strength`). `python -m
-benchmarks.evidence` redoes the choice of the constants.
+Words count only if a passage holds clearly more of the question's content words than the function's
+own first passage does (`keyword_evidence.measure_strength`). `python -m benchmarks.evidence`
+repeats the choice of the constants.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from qtmiddleware.retrieval.bm25 import (
     Pair,
     TextTerms,
     compile_patterns,
-    normalise,
+    normalise_scores,
     read_windows,
     strip_plural,
     sum_gains,
@@ -41,28 +43,39 @@ from qtmiddleware.retrieval.bm25 import (
 )
 
 WEIGHT: Final = 0.7
-"""What each kind of evidence adds to a score at full strength, in spreads of the function's scores."""
+"""The factor on each kind of evidence at full strength, in spreads of the function's scores."""
 LEAST_LEAD: Final = 0.1
-"""From this share of the question's words on a passage holds clearly more of them than another one."""
+"""A passage holds clearly more of the question's words if its share is this much larger."""
 FULL_LEAD: Final = 0.3
-"""From this share on words have their full strength."""
+"""With a lead of this share of the question's words, words have their full strength."""
 WHOLE: Final = 0.2
-"""The strength beside the scores of a whole collection: its tail is far away and makes every lead look small."""
+"""The factor on the strength if the list is a whole collection.
+
+The tail of a whole collection is far away, which makes every lead look small.
+"""
 HALF: Final = 0.5
-"""Even there words have full strength if one passage holds all of them and the first one at most this share."""
+"""The largest share held by the first passage with which a whole collection gets full strength.
+
+Another passage must hold all the words.
+"""
 LEADING: Final = 3
-"""How many of the first passages are asked what they hold between them."""
+"""How many of the first passages are taken together to see which words they hold."""
 HEAD_CHARS: Final = 120
+"""How many characters of a text are its head, if its first line is longer."""
 WINDOW: Final = 3
-# Longer gaps are not looked into.
+"""Two words are near each other with fewer than this many words between them."""
+# Two words with more characters between them are not near each other, whatever is between.
 _MOST_BETWEEN: Final = 60
-# So many letters stay of a word whose ending is taken off.
+# At least this many letters of a word stay when its ending is taken off.
 _LEAST_STEM: Final = 3
 _VOWELS: Final = frozenset("aeiouy")
 
 
 def _build_table() -> bytes:
-    """The bytes of Windows-1252, with the letters of Western Europe, in lower case without accents, others a space."""
+    """Return a table that folds the bytes of Windows-1252 (Western Europe).
+
+    Letters become lower case without accents, everything that belongs to no word a space.
+    """
     table = bytearray(b" " * 256)
     for code in range(256):
         folded = fold_accents(
@@ -74,21 +87,33 @@ def _build_table() -> bytes:
 
 
 _folding_table: Final = cache(_build_table)
-# The one letter of Windows-1252, in both cases, whose folded form Latin 1 lacks; and what ß
-# becomes.
+# The table maps byte to byte, so it cannot fold œ (here in both cases), which Latin 1 lacks, nor ß,
+# which becomes two letters.
 _LIGATURES: Final = (b"\x8c", b"\x9c")
 _SHARP_S: Final = b"\xdf"
 
 
 class WordRules(NamedTuple):
-    """What a language says of words: its *function_words* and the *endings* of its forms, the longest first."""
+    """The rules of a language for words.
+
+    Attributes:
+        function_words: The words that say nothing about the topic, folded.
+        endings: The endings of word forms, the longest first.
+    """
 
     function_words: Set[str] = frozenset()
     endings: tuple[str, ...] = ()
 
 
 class QuestionWords(NamedTuple):
-    """The words of a question: its *terms* and their *pairs*, its *content* words and the *neighbours* among them."""
+    """The words of a question, each once and in their order.
+
+    Attributes:
+        terms: The stems of all words.
+        pairs: The pairs of neighbouring terms.
+        content: The terms that are no function words.
+        neighbours: The pairs of neighbouring content words.
+    """
 
     terms: Sequence[str]
     pairs: Sequence[Pair]
@@ -103,9 +128,12 @@ _Place = tuple[int, int]
 class FoundWords(NamedTuple):
     """Where the words of a question stand in several texts.
 
-    The folded texts stand one behind the other in *joined*, each from one of *begins* on, with
-    their *lengths*; a head is what stands before one of *head_ends*. *places* are those of each
-    term, by text.
+    Attributes:
+        joined: The folded texts, one after the other.
+        begins: Where each text begins in *joined*, and one more for the end.
+        lengths: How many characters each folded text has.
+        head_ends: Where each text's head ends in *joined*.
+        places: For each text, where it holds each term.
     """
 
     joined: str
@@ -117,7 +145,7 @@ class FoundWords(NamedTuple):
 
 @cache
 def load_word_rules(language: str) -> WordRules:
-    """Return the rules for the words of *language*; none for a language without a word list."""
+    """Return the rules for the words of *language*; empty rules if it has no word list."""
     if language not in LANGUAGES:
         return WordRules()
     lexicon = load(language)
@@ -125,39 +153,43 @@ def load_word_rules(language: str) -> WordRules:
         lexicon.negations, lexicon.pronouns, lexicon.conjunctions, lexicon.function_words
     )
     folded = {
-        part
+        form
         for word in map(fold_accents, words)
-        for part in (word, *word.split("'"), word.replace("'", ""))
+        for form in (word, *word.split("'"), word.replace("'", ""))
     }
     return WordRules(frozenset(folded), tuple(sorted(lexicon.endings, key=len, reverse=True)))
 
 
 @lru_cache(maxsize=20_000)
 def find_stem(word: str, endings: tuple[str, ...]) -> str:
-    """Return the folded *word* without the ending of a form: "renewal" meets "renew", and "illness" meets "ill".
+    """Return the folded *word* without the ending of a form: "renewal" meets "renew".
 
-    At least three letters stay, one of them a vowel, and four before an ending of one letter. A
-    doubled last letter that is left becomes one. A stem is always the beginning of its word.
+    At least three letters stay, one of them a vowel, and four before an ending of one letter:
+    "illness" meets "ill". A doubled last letter that is left becomes one: "running" meets "run". A
+    stem is always the beginning of its word.
     """
     if len(word) <= _LEAST_STEM or not word.isalpha():
         return strip_plural(word)
     for ending in endings:
-        rest = word[: -len(ending)]
+        stem = word[: -len(ending)]
         if (
             not word.endswith(ending)
-            or len(rest) < _LEAST_STEM + (len(ending) == 1)
-            or _VOWELS.isdisjoint(rest)
+            or len(stem) < _LEAST_STEM + (len(ending) == 1)
+            or _VOWELS.isdisjoint(stem)
         ):
             continue
-        if (ending[0] == "e" and rest[-1] == "e") or (ending == "s" and rest[-1] in "su"):
+        if (ending[0] == "e" and stem[-1] == "e") or (ending == "s" and stem[-1] in "su"):
             continue
-        is_doubled = len(rest) > _LEAST_STEM and rest[-1] == rest[-2] and rest[-1] not in "sz"
-        return rest[:-1] if is_doubled else rest
+        is_doubled = len(stem) > _LEAST_STEM and stem[-1] == stem[-2] and stem[-1] not in "sz"
+        return stem[:-1] if is_doubled else stem
     return strip_plural(word)
 
 
 def read_question(keywords: str, rules: WordRules) -> QuestionWords:
-    """Return the words of a question's *keywords*; all of them are content if there are only function words."""
+    """Return the words of a question's *keywords*.
+
+    If all of them are function words, all count as content.
+    """
     words = _split_words(keywords)
     terms = [find_stem(word, rules.endings) for word in words]
     content = [
@@ -179,18 +211,18 @@ def find_words(
 ) -> FoundWords:
     """Return where the words of *question* stand in the *texts*.
 
-    The texts are folded, put one behind the other and searched for the beginnings of the terms,
-    which takes less time than splitting them. Of long texts, as by `MOST_READ`, parts are read. A
-    text's length is that of its folded form.
+    The texts are folded, joined and searched for the beginnings of the terms, which takes less time
+    than splitting them. Only parts of long texts are read, as `MOST_READ` says. The length of a
+    text is that of its folded form.
     """
     folded = [_fold_text(text) for text in read_windows([text or "" for text in texts])]
     lengths = list(map(len, folded))
     begins = list(accumulate([length + 2 for length in lengths], initial=1))
     joined = f" {'  '.join(folded)} "
-    lines = [(text or "").find("\n", 1, HEAD_CHARS) for text in texts]
+    first_line_ends = [(text or "").find("\n", 1, HEAD_CHARS) for text in texts]
     head_ends = [
-        begin + (HEAD_CHARS if line < 0 else line)
-        for begin, line in zip(begins, lines, strict=False)
+        begin + (HEAD_CHARS if line_end < 0 else line_end)
+        for begin, line_end in zip(begins, first_line_ends, strict=False)
     ]
     places = _find_places(question.terms, joined, begins[1:], rules.endings)
     return FoundWords(joined, begins, lengths, head_ends, places)
@@ -199,42 +231,49 @@ def find_words(
 def _find_places(
     terms: Sequence[str], joined: str, ends: Sequence[int], endings: tuple[str, ...]
 ) -> list[dict[str, list[_Place]]]:
-    """Where the forms of each of the *terms* stand in *joined*, by text; the texts end before *ends*."""
-    known, find = frozenset(terms), joined.find
-    found: list[dict[str, list[_Place]]] = [{} for _ in ends]
+    """Return for each text where the forms of the *terms* stand in *joined*.
+
+    *ends* are where the texts end: each text ends before its number.
+    """
+    all_terms, find = frozenset(terms), joined.find
+    places_by_text: list[dict[str, list[_Place]]] = [{} for _ in ends]
     forms: dict[str, str | None] = {}
     for term in terms:
         is_spaced = _is_spaced(term)
-        # A form begins as its term does. A very short term has no forms but itself.
+        # Every form of a term begins with the term. A very short term has no other forms.
         beginning = (
             term if not is_spaced else f" {term}" if len(term) >= _LEAST_STEM else f" {term} "
         )
         at, text, places = find(beginning), -1, list[_Place]()
         while at >= 0:
             start = at + is_spaced
-            # Neighbouring characters of a script without spaces overlap: what follows one begins at
-            # its second.
+            # In a script without spaces pairs of characters overlap: the next pair may begin at the
+            # second character of this one.
             end = find(" ", start + 1) if is_spaced else start + 1
             if is_spaced:
                 word = joined[start:end]
                 if word not in forms:
                     stem = find_stem(word, endings)
-                    forms[word] = stem if stem in known else None
-            # Of two terms that begin alike each finds its own forms.
+                    forms[word] = stem if stem in all_terms else None
+            # Two terms may begin alike: each takes only its own forms.
             if not is_spaced or forms[word] == term:
                 if text < 0 or start >= ends[text]:
                     text = bisect_right(ends, start)
-                    places = found[text][term] = []
+                    places = places_by_text[text][term] = []
                 places.append((start, end))
             at = find(beginning, end)
-    return found
+    return places_by_text
 
 
 def _is_near(
-    joined: str, own: Mapping[str, Sequence[_Place]], pair: Pair, window: int = WINDOW
+    joined: str, places: Mapping[str, Sequence[_Place]], pair: Pair, window: int = WINDOW
 ) -> bool:
-    """Whether the second word of *pair* stands behind the first one, with fewer than *window* words between them."""
-    firsts, seconds = own.get(pair[0]), own.get(pair[1])
+    """Return whether the second word of *pair* follows the first nearby.
+
+    Fewer than *window* words may stand between them. *places* are those of one text's terms in
+    *joined*.
+    """
+    firsts, seconds = places.get(pair[0]), places.get(pair[1])
     if firsts is None or seconds is None:
         return False
     at = 0
@@ -242,7 +281,7 @@ def _is_near(
         while at + 1 < len(firsts) and firsts[at + 1][1] <= start:
             at += 1
         gap = start - firsts[at][1]
-        # One character is the space before the word.
+        # A gap of one character is the space before the word.
         if 0 <= gap <= 1 or (
             1 < gap <= _MOST_BETWEEN and len(joined[start - gap : start].split()) < window
         ):
@@ -251,18 +290,18 @@ def _is_near(
 
 
 def _is_spaced(term: str) -> bool:
-    """Whether *term* is of a script that puts spaces between words."""
+    """Return whether *term* belongs to a script that puts spaces between words."""
     return term.isascii() or len(term) > 2 or not compile_patterns().unspaced.fullmatch(term)
 
 
 def _fold_text(text: str) -> str:
-    """*text* without case and accents, with spaces for everything that belongs to no word."""
+    """Return *text* without case and accents, with spaces for all that belongs to no word."""
     if text.isascii():
         return text.encode().translate(_folding_table()).decode()
     try:
         raw = text.encode("cp1252")
     except UnicodeEncodeError:
-        # Most texts with a sign such as a narrow space hold no other letters.
+        # Most texts with a sign such as a narrow space have only letters of Windows-1252.
         plain = compile_patterns().punctuation.sub(b" ", text.encode("utf-8", "surrogatepass"))
         try:
             raw = plain.decode("utf-8", "surrogatepass").encode("cp1252")
@@ -276,7 +315,10 @@ def _fold_text(text: str) -> str:
 
 
 def _split_words(text: str) -> list[str]:
-    """The folded words of *text* in order; of scripts without spaces, all pairs of neighbouring characters."""
+    """Return the folded words of *text* in order.
+
+    In scripts without spaces, every pair of neighbouring characters is a word.
+    """
     patterns, words = compile_patterns(), list[str]()
     for word in _fold_text(text).split():
         if word.isascii() or not patterns.unspaced.search(word):
@@ -291,16 +333,19 @@ def _split_words(text: str) -> list[str]:
 
 
 def find_held_words(keywords: str, text: str, language: str = "") -> tuple[str, ...]:
-    """Return those words of the *keywords*, in their order and each once, of which *text* holds a form."""
+    """Return the words of the *keywords* of which *text* holds a form, in order, each once."""
     rules = load_word_rules(language)
-    held = find_words(read_question(keywords, rules), [text], rules).places[0]
+    held_terms = find_words(read_question(keywords, rules), [text], rules).places[0]
     words = _split_words(keywords)
     terms = [find_stem(word, rules.endings) for word in words]
-    return tuple(words[terms.index(term)] for term in dict.fromkeys(terms) if term in held)
+    return tuple(words[terms.index(term)] for term in dict.fromkeys(terms) if term in held_terms)
 
 
 def locate_words(keywords: str, text: str, language: str = "") -> list[tuple[int, int]]:
-    """Return from where to where forms of words of the *keywords* stand in *text*, in their order; none overlap."""
+    """Return the (begin, end) places in *text* that hold a form of a word of the *keywords*.
+
+    The places are in order, and none overlap.
+    """
     endings = load_word_rules(language).endings
     terms = {find_stem(word, endings) for word in _split_words(keywords)}
     spans: list[tuple[int, int]] = []
@@ -308,91 +353,115 @@ def locate_words(keywords: str, text: str, language: str = "") -> list[tuple[int
     for word in patterns.word.finditer(text):
         start = word.start()
         for piece in patterns.runs.split(word.group()):
-            # Of scripts without spaces, as when they are searched, each pair of neighbours is a
-            # word.
+            # In scripts without spaces each pair of neighbouring characters is a word, as in
+            # `_split_words`.
             size = 2 if patterns.unspaced.match(piece) else len(piece)
-            for at in range(start, start + max(1, len(piece) - size + 1) if piece else start):
+            for place in range(start, start + max(1, len(piece) - size + 1) if piece else start):
                 if not terms.isdisjoint(
-                    find_stem(part, endings) for part in _split_words(text[at : at + size])
+                    find_stem(part, endings) for part in _split_words(text[place : place + size])
                 ):
-                    begins = spans.pop()[0] if spans and spans[-1][1] > at else at
-                    spans.append((begins, min(at + size, start + len(piece))))
+                    begins = spans.pop()[0] if spans and spans[-1][1] > place else place
+                    spans.append((begins, min(place + size, start + len(piece))))
             start += len(piece)
     return spans
 
 
-def measure_coverage(question: QuestionWords, found: FoundWords) -> list[float]:
+def measure_coverage(question: QuestionWords, found_words: FoundWords) -> list[float]:
     """Return the share of the question's content words that each text holds, from 0 to 1."""
     content = frozenset(question.content)
-    return [len(content & places.keys()) / len(content) for places in found.places]
+    return [len(content & places.keys()) / len(content) for places in found_words.places]
 
 
-def measure_union(question: QuestionWords, found: FoundWords) -> float:
-    """Return the share of the question's content words that the first `LEADING` texts hold between them."""
+def measure_union(question: QuestionWords, found_words: FoundWords) -> float:
+    """Return the share of the content words that the first `LEADING` texts hold together."""
     content = frozenset(question.content)
-    return len(content & frozenset().union(*found.places[:LEADING])) / len(content)
+    return len(content & frozenset().union(*found_words.places[:LEADING])) / len(content)
 
 
 class Kinds(NamedTuple):
-    """Each kind of evidence of every text, from 0 to about 1."""
+    """Each kind of evidence of every text, from 0 to about 1; see the top of this file."""
 
     bm25: Sequence[float]
     near: Sequence[float]
     head: Sequence[float]
 
 
-def measure_kinds(question: QuestionWords, found: FoundWords) -> Kinds:
+def measure_kinds(question: QuestionWords, found_words: FoundWords) -> Kinds:
     """Return each kind of evidence of every text."""
     counted = [
         TextTerms(
-            {term: len(places) for term, places in own.items()},
+            {term: len(places) for term, places in text_places.items()},
             length,
-            _find_neighbours(question, found, own),
+            _find_neighbours(question, found_words, text_places),
         )
-        for length, own in zip(found.lengths, found.places, strict=True)
+        for length, text_places in zip(found_words.lengths, found_words.places, strict=True)
     ]
     size = len(counted)
     terms = sum_gains(question.terms, weigh_terms(counted), size)
-    bm25 = normalise(list(map(add, terms, sum_gains(question.pairs, weigh_pairs(counted), size))))
+    bm25 = normalise_scores(
+        list(map(add, terms, sum_gains(question.pairs, weigh_pairs(counted), size)))
+    )
     content = frozenset(question.content)
-    holders = Counter([term for own in found.places for term in content & own.keys()])
-    # Words that no text holds count as the rarest, so that a head without them holds the less.
+    holders = Counter(
+        [term for text_places in found_words.places for term in content & text_places.keys()]
+    )
+    # Words that no text holds count as the rarest, so every head lacks their large share.
     rarity = weigh_by_rarity({term: holders[term] for term in content}, size)
-    whole = sum(rarity.values())
+    total_rarity = sum(rarity.values())
     near, head = [], []
-    for own, end in zip(found.places, found.head_ends, strict=False):
-        near.append(_measure_nearness(question, found, own))
+    for text_places, end in zip(found_words.places, found_words.head_ends, strict=False):
+        near.append(_measure_nearness(question, found_words, text_places))
         head.append(
-            sum(rarity[term] for term in content & own.keys() if own[term][0][0] < end) / whole
+            sum(
+                rarity[term]
+                for term in content & text_places.keys()
+                if text_places[term][0][0] < end
+            )
+            / total_rarity
         )
     return Kinds(bm25, near, head)
 
 
-def weigh_words(question: QuestionWords, found: FoundWords) -> list[float]:
-    """Return what words add to the score of each text at full strength, in spreads: `WEIGHT` x (bm25 + near + head)."""
-    return [WEIGHT * sum(kinds) for kinds in zip(*measure_kinds(question, found), strict=True)]
+def weigh_words(question: QuestionWords, found_words: FoundWords) -> list[float]:
+    """Return the gain of each text by words at full strength, in spreads of the scores.
+
+    `WEIGHT` x (bm25 + near + head).
+    """
+    return [
+        WEIGHT * sum(kinds) for kinds in zip(*measure_kinds(question, found_words), strict=True)
+    ]
 
 
 def _find_neighbours(
-    question: QuestionWords, found: FoundWords, own: Mapping[str, Sequence[_Place]]
+    question: QuestionWords, found_words: FoundWords, text_places: Mapping[str, Sequence[_Place]]
 ) -> Set[Pair]:
-    """Which pairs of the question's words stand side by side in one text, in that order."""
-    if len(own) < 2:
+    """Return the pairs of the question's words that are neighbours in one text, in that order."""
+    if len(text_places) < 2:
         return frozenset()
     return frozenset(
-        [pair for pair in question.pairs if _is_near(found.joined, own, pair, window=1)]
+        [
+            pair
+            for pair in question.pairs
+            if _is_near(found_words.joined, text_places, pair, window=1)
+        ]
     )
 
 
 def _measure_nearness(
-    question: QuestionWords, found: FoundWords, own: Mapping[str, Sequence[_Place]]
+    question: QuestionWords, found_words: FoundWords, text_places: Mapping[str, Sequence[_Place]]
 ) -> float:
-    """The share of the question's neighbouring content words that stand near each other in one text, in any order."""
-    if len(own) < 2 or not question.neighbours:
+    """Return the share of the question's neighbouring content words that are near in one text.
+
+    The words of a pair may stand in either order.
+    """
+    if len(text_places) < 2 or not question.neighbours:
         return 0.0
-    near = [
-        it
-        for it in question.neighbours
-        if any(_is_near(found.joined, own, pair) for pair in (it, it[::-1]))
+    near_pairs = [
+        neighbours
+        for neighbours in question.neighbours
+        if any(
+            _is_near(found_words.joined, text_places, pair)
+            for pair in (neighbours, neighbours[::-1])
+        )
     ]
-    return len(near) / len(question.neighbours)
+    return len(near_pairs) / len(question.neighbours)

@@ -1,4 +1,4 @@
-"""One query with everything that decides how it is retrieved."""
+"""One query, with everything that decides how it is retrieved."""
 
 from __future__ import annotations
 
@@ -24,42 +24,47 @@ if TYPE_CHECKING:
     from qtmiddleware.retrieval.glossary import Glossary
 
 PAGED: Final = "paged"
-"""Why the passages of a call stay those of the plain call: it asks for one page of them."""
+"""The reason if a call keeps the plain call's passages: it asks for one page of them."""
 
-# Whose words are those of passages that answer the question.
+# The kinds of variant whose words are likely to stand in passages that answer the question.
 EVIDENT: Final = frozenset(row.variant for row in TEXT_FIELDS.values() if row.is_evidence)
 
 
 @dataclass(eq=False, repr=False, slots=True)
 class Request:
-    """What the flow is given.
+    """The input of the flow for one query.
 
-    - *original*: the query as it was passed. If *problem* is set, it cannot be worked with, and the
-      call is made as it
-      was.
-    - *history_problem*: what of the history could not be read.
-    - *learned*: what earlier calls of the function have shown. *cache* keeps transformations and
-      *sampler* logs
-      degradations, both for a whole middleware.
-    - *top_k*: how many passages the caller's call asks for; ``None`` if that cannot be known.
-    - *page*: the argument that asks for a page, ``""`` if none does. *page_is_known*: the user
-      named it.
-    - *model*: the language model's name, ``""`` if there is none. *models*: what observers are told
-      the names of
-      (`steps.Models`). *reason_to_wait* returns why the model would not be asked just now.
-    - *embeds*: the function takes vectors. *text_fields*: the fields that a text clause may search
-      beside the call.
-    - *response_only*: the caller looks at the response alone. *reranker_is_unloaded*: its model
-      must be read first.
-    - *shares*: the request may wait for an equal question under way, which work in step with others
-      must not.
-    - *bulkhead*: the threads for whatever runs beside the original's own search.
-    - *glossary*: the team's own terms, if there are any.
-    - *observation*: the operation that the retrieval is part of. *hooks* are told of the result.
-    - *clock* returns what words such as "last year" lean on; ``None`` is the time of this machine.
-
-    It *uses_keyword_evidence* if the candidates are weighed by keywords, and *uses_reranker* if a
-    reranker scores the leading ones.
+    Attributes:
+        original: The query as the caller passed it. If *problem* is set, the query cannot be used
+            and the call is made unchanged.
+        history: The conversation before the query, oldest message first.
+        settings: The settings that hold for this call.
+        learned: The facts that earlier calls of the function have shown.
+        cache: Keeps transformations, for a whole middleware.
+        sampler: Limits how often degradations are logged, for a whole middleware.
+        top_k: How many passages the caller's call asks for; ``None`` if that cannot be known.
+        problem: Why the query cannot be used; ``None`` if it can.
+        history_problem: Which messages of the history could not be read.
+        page: The argument that asks for a page, ``""`` if none does.
+        page_is_known: The user named that argument.
+        shape: How to read and rebuild responses, if the user says so.
+        model: The language model's name, ``""`` if there is no model.
+        models: The models whose names observers are told (`steps.Models`).
+        embeds: The function takes vectors.
+        text_fields: The fields that a text clause may search beside the call.
+        response_only: The caller looks at the response alone, so matches are not built.
+        reranker_is_unloaded: The reranker's model must be loaded first.
+        shares: The request may wait for an equal question in progress. Work that runs in step with
+            others must not.
+        reason_to_wait: Returns why the model would not be asked at present.
+        bulkhead: The threads for whatever runs beside the original's own search.
+        glossary: The team's own terms, if there are any.
+        observation: The operation that the retrieval is part of.
+        hooks: Told of the result.
+        clock: Returns the time that words such as "last year" refer to; ``None`` is this machine's
+            time.
+        uses_keyword_evidence: The candidates are scored by keywords.
+        uses_reranker: A reranker scores the leading candidates.
     """
 
     original: Any
@@ -91,7 +96,7 @@ class Request:
     uses_reranker: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        """Note what is asked at every stage."""
+        """Decide once whether keyword evidence and a reranker are used."""
         settings = self.settings
         merges = settings.fusion.row.merges
         weighs = settings.keyword_evidence.enabled and settings.preprocess.apply_to != "text"
@@ -100,39 +105,45 @@ class Request:
 
     @property
     def skip_reason(self) -> str:
-        """Why the model need not be asked, in one word: what it says could not change a page; ``""`` if it may."""
+        """Why the model need not be asked, in one word; ``""`` if it may be.
+
+        A page keeps its passages, so the model can change only their order. It is skipped if its
+        texts give no keyword evidence.
+        """
         settings = self.settings
         if not self.page or settings.transformation_type == "none":
             return ""
         row = settings.transform
-        texts = [*row.fields, *(name for part in row.parts for name in TRANSFORMS[part].fields)]
+        texts = [
+            *row.fields,
+            *(name for transform in row.parts for name in TRANSFORMS[transform].fields),
+        ]
         has_words = settings.keyword_evidence.variants > 0 and any(
-            TEXT_FIELDS[it].is_evidence for it in texts
+            TEXT_FIELDS[name].is_evidence for name in texts
         )
-        # A follow-up's standalone form gives the question its words.
+        # The keywords of a follow-up are those of its standalone form, which the model writes.
         return "" if self.uses_keyword_evidence and (has_words or self.history) else PAGED
 
     @property
     def max_searches(self) -> int | None:
-        """How many searches the question may cost, its own counted; ``None``: one for every variant.
+        """How many searches the question may cost, including its own; ``None`` for one per variant.
 
-        Unless the settings say otherwise a variant goes without a search only where its words are
-        weighed instead. A page has the passages that its own search finds, so no variant of it is
-        searched.
+        Unless the settings say otherwise, a variant is left unsearched only if its words count as
+        evidence. On a page no variant is searched, since the passages stay those of the page.
         """
         settings = self.settings
         if self.page:
             return 1
-        if (most := settings.limits.max_searches) is not None:
-            return max(1, most - int(self.why_not_by_words is None))
+        if (limit := settings.limits.max_searches) is not None:
+            return max(1, limit - int(self.why_not_by_words is None))
         weighs_words = self.uses_keyword_evidence and settings.keyword_evidence.variants > 0
         if not weighs_words or settings.llm.sub_query_style != "simple":
             return None
         return settings.transform.max_searches
 
     @property
-    def fusion(self) -> FusionSettings:
-        """How lists become one, with the weights that a transformation of the user's own brings."""
+    def fusion_settings(self) -> FusionSettings:
+        """The settings of the fusion, with the weights of a transformation of the user's own."""
         fusion, weights = self.settings.fusion, self.settings.transform.weights
         return (
             replace(fusion, weights=replace(fusion.weights, **dict(weights))) if weights else fusion
@@ -140,9 +151,12 @@ class Request:
 
     @property
     def why_not_by_words(self) -> str | None:
-        """Why the keywords are not searched in `text_fields`, in a sentence; ``None`` if they are."""
+        """Why the keywords are not searched in `text_fields`, as a sentence.
+
+        ``None`` if they are searched, ``""`` if there is nothing to say about it.
+        """
         settings = self.settings
-        row, most = settings.fusion.row, settings.limits.max_searches
+        row, limit = settings.fusion.row, settings.limits.max_searches
         if not self.text_fields or self.page or not settings.preprocess.enabled:
             return ""
         if self.learned.refuses_words:
@@ -152,14 +166,14 @@ class Request:
                 f"not searched: fusion.method {settings.fusion.method} cannot combine two kinds of"
                 " scores"
             )
-        if most is not None and most < 2:
+        if limit is not None and limit < 2:
             return "not searched: limits.maxSearches allows one search"
-        # The words of a follow-up are seldom those of what it asks for.
+        # A follow-up seldom holds the words of the passages that it asks for.
         return "not searched: the question is a follow-up" if self.history else None
 
     @property
     def known_problems(self) -> list[Degradation]:
-        """What does not go as asked, as far as that is known before anything is searched."""
+        """The problems that are known before anything is searched."""
         problems = [] if self.history_problem is None else [self.history_problem]
         if self.page and not self.page_is_known:
             problems.append(Degradation("query", PAGED, describe_page(self.page)))
@@ -167,11 +181,11 @@ class Request:
 
     @property
     def width(self) -> int | None:
-        """How many passages a search asks for, so that there is something to weigh; ``None`` as the caller asks.
+        """How many passages a search asks for, so that there are candidates to reorder.
 
-        A function whose passages never held a text is not asked for more of them, unless variants
-        are fused; and one whose passages are long for no more than
-        `KeywordEvidenceSettings.max_chars` hold.
+        ``None`` to ask as the caller does. Long passages narrow it: together they should have at
+        most `KeywordEvidenceSettings.max_chars` characters. A function whose passages never held a
+        text is not asked for more, unless variants are fused.
         """
         options, chars = self.settings.keyword_evidence, self.learned.passage_chars
         return self._find_width(
@@ -184,50 +198,68 @@ class Request:
         return self._find_width(self.settings.keyword_evidence.candidates)
 
     def _find_width(self, candidates: int) -> int | None:
+        """Return the width for *candidates* passages; ``None`` to ask as the caller does."""
         if self.page or (
             self.learned.holds_text is False and self.settings.transformation_type == "none"
         ):
             return None
         evidence = candidates if self.uses_keyword_evidence else 0
-        wide = max(evidence, self.settings.rerank.rerank_top_k if self.uses_reranker else 0)
+        width = max(evidence, self.settings.rerank.rerank_top_k if self.uses_reranker else 0)
         return (
             None
-            if self.top_k is None or self.top_k >= wide or self.learned.refuses_widening
-            else wide
+            if self.top_k is None or self.top_k >= width or self.learned.refuses_widening
+            else width
         )
 
     def log_degradations(
-        self, logger: SafeLogger, of: str, trace: Trace, degradations: Sequence[Degradation]
+        self, logger: SafeLogger, operation: str, trace: Trace, degradations: Sequence[Degradation]
     ) -> None:
-        """Log that a retrieval or an answer, named by *of* and told of by *trace*, is degraded, if that is due."""
-        # That a function has pages is logged once.
-        degradations = [it for it in degradations if it.reason != PAGED]
-        about: dict[str, Any] = {}
+        """Log the *degradations* of a retrieval or an answer, unless they were logged recently.
+
+        Args:
+            logger: Where to log.
+            of: The name of the operation, such as "retrieval".
+            trace: The account of the operation.
+            degradations: The failures; without any, nothing is logged.
+        """
+        # Every call for a page has this reason. It is logged once per function, elsewhere.
+        degradations = [degradation for degradation in degradations if degradation.reason != PAGED]
+        extra: dict[str, Any] = {}
         if degradations:
-            first = degradations[0]
-            about = {
+            first_degradation = degradations[0]
+            extra = {
                 "query_id": trace.query_id,
-                "stage": first.stage,
-                "reason": first.reason,
+                "stage": first_degradation.stage,
+                "reason": first_degradation.reason,
                 "seconds": round(trace.total_ms / 1e3, 6),
                 "searches": trace.searches,
                 "llm_calls": trace.llm_calls,
             }
-        # A reason in place of a sentence says nothing more.
+        # A detail that only repeats the reason is left out.
         details = {
-            f"{it.stage} {it.reason}": it.detail
-            for it in reversed(degradations)
-            if it.detail != it.reason
+            f"{degradation.stage} {degradation.reason}": degradation.detail
+            for degradation in reversed(degradations)
+            if degradation.detail != degradation.reason
         }
-        kinds = [f"{it.stage} {it.reason}" for it in degradations]
-        said = f"{of} {trace.query_id} degraded"
+        kinds = [f"{degradation.stage} {degradation.reason}" for degradation in degradations]
+        sentence = f"{operation} {trace.query_id} degraded"
         self.sampler.log(
-            logger, f"{of} degraded", kinds, said=said, details=details, stacklevel=2, **about
+            logger,
+            f"{operation} degraded",
+            kinds,
+            said=sentence,
+            details=details,
+            stacklevel=2,
+            **extra,
         )
 
 
 def read_clock(clock: Clock | None) -> date:
-    """Return the day by *clock*, in its time zone; raises what the clock raises, and `TypeError` for no datetime."""
+    """Return today's date by *clock*, in the clock's time zone.
+
+    ``None`` is this machine's clock. Raises what the clock raises, and `TypeError` if it does not
+    return a datetime.
+    """
     now = datetime.now().astimezone() if clock is None else clock()
     if not isinstance(now, datetime):
         raise TypeError("clock= must return a datetime")
@@ -235,15 +267,15 @@ def read_clock(clock: Clock | None) -> date:
 
 
 def validate_clock(clock: Clock | None) -> Clock | None:
-    """Returns *clock* itself; raises `ConfigError` where it cannot be called."""
+    """Return *clock* itself; raises `ConfigError` if it cannot be called."""
     if clock is None or callable(clock):
         return clock
-    what = f"clock must be a function that returns a datetime, not {type(clock).__name__}"
-    raise ConfigError(f"{what}; pass lambda: datetime.now(zone)", path="clock")
+    message = f"clock must be a function that returns a datetime, not {type(clock).__name__}"
+    raise ConfigError(f"{message}; pass lambda: datetime.now(zone)", path="clock")
 
 
 def describe_page(argument: str) -> str:
-    """Return what an *argument* that asks for a page means for the result, and how to say that it does not."""
+    """Return the effect of a page *argument* on the result and how to turn it off, in words."""
     return (
         f"`{argument}` selects a page, so the passages of the plain call are only reordered;"
         " wrap with page_arg=False if it does not select a page"
@@ -251,13 +283,13 @@ def describe_page(argument: str) -> str:
 
 
 def find_query_problem(query: Any, settings: Settings) -> Degradation | None:
-    """Returns why *query* cannot be worked with, ``None`` where it can: not text, longer than the limit, or blank."""
+    """Return why *query* cannot be used: not text, too long or blank; ``None`` if it can."""
     if not isinstance(query, str):
         return Degradation("query", "not_text", type(query).__name__)
-    longest = settings.limits.max_query_chars
-    if len(query) > longest:
+    limit = settings.limits.max_query_chars
+    if len(query) > limit:
         return Degradation(
-            "query", "too_long", f"{len(query):,} characters; limits.maxQueryChars is {longest:,}"
+            "query", "too_long", f"{len(query):,} characters; limits.maxQueryChars is {limit:,}"
         )
     if not query or query.isspace():
         return Degradation("query", "blank")
@@ -265,7 +297,7 @@ def find_query_problem(query: Any, settings: Settings) -> Degradation | None:
 
 
 def validate_query(query: Any, argument: str, settings: Settings) -> str:
-    """Returns *query* itself; raises `InvalidQuery` that names *argument* where it cannot be worked with."""
+    """Return *query* itself; raises `InvalidQuery` naming *argument* if it cannot be used."""
     problem = find_query_problem(query, settings)
     if problem is None:
         return query  # type: ignore[no-any-return]
@@ -273,18 +305,18 @@ def validate_query(query: Any, argument: str, settings: Settings) -> str:
 
 
 def build_invalid_query(problem: Degradation, argument: str) -> InvalidQuery:
-    """Returns *problem*, one of `find_query_problem` or that the query is missing, as an error about *argument*."""
-    why = {
+    """Return the error about *argument* for a *problem* that makes a query unusable."""
+    messages = {
         "not_text": f"{argument} must be text, not {problem.detail}",
         "too_long": f"{argument} has {problem.detail}",
         "blank": f"{argument} must not be blank",
         "missing": f"{argument} is missing",
     }
-    return InvalidQuery(why.get(problem.reason, problem.detail), argument=argument)
+    return InvalidQuery(messages.get(problem.reason, problem.detail), argument=argument)
 
 
 def prepare_query(original: str, settings: Settings) -> Query:
-    """Returns the question in its two faces, text and keywords, by the rules of ``preprocess``."""
+    """Return the question as text and as keywords, by the rules of ``preprocess``."""
     options = settings.preprocess
     if not options.enabled:
         return Query(original, original, original)
@@ -298,27 +330,37 @@ def prepare_query(original: str, settings: Settings) -> Query:
     return Query(original, text, rules.keywords, rules.language)
 
 
-def find_own_keywords(query: Query, transformation: Transformation, settings: Settings) -> str:
-    """Returns the keywords of the question or, in a conversation, of its standalone form."""
+def find_question_keywords(query: Query, transformation: Transformation, settings: Settings) -> str:
+    """Return the keywords of the question or, in a conversation, of its standalone form."""
     standalone = transformation.standalone
     return prepare_query(standalone, settings).keywords if standalone else query.keywords
 
 
 def collect_keywords(
-    own: str, transformation: Transformation, variants: Iterable[Variant], settings: Settings
+    question_keywords: str,
+    transformation: Transformation,
+    variants: Iterable[Variant],
+    settings: Settings,
 ) -> list[tuple[str, float]]:
-    """Returns the keywords that count as evidence, each group with its weight.
+    """Return the keywords that count as evidence: groups of words, each group with its weight.
 
-    First the question's *own*, with the keywords the model named; then those of the *variants*,
-    searched or not, by a share of their weight in the fusion. A step back is about more than the
-    question and says nothing of it.
+    The first group is the question's: its own keywords and those that the model named, with weight
+    1. Each variant follows as a group of its own, searched or not, with a share of its weight in
+    the fusion. Only variants that may read like an answer count: a step-back question is about more
+    than the question.
+
+    Args:
+        question_keywords: The keywords of the question or of its standalone form.
+        transformation: The model's texts.
+        variants: The variants of the question.
+        settings: The share is ``keywordEvidence.variants``; at 0 no variant counts.
     """
-    keywords = [(" ".join((own, *transformation.keywords)), 1.0)]
+    groups = [(" ".join((question_keywords, *transformation.keywords)), 1.0)]
     share = settings.keyword_evidence.variants
     if share:
-        keywords.extend(
-            (prepare_query(it.text, settings).keywords, share * it.weight)
-            for it in variants
-            if it.weight > 0 and it.kind in EVIDENT
+        groups.extend(
+            (prepare_query(variant.text, settings).keywords, share * variant.weight)
+            for variant in variants
+            if variant.weight > 0 and variant.kind in EVIDENT
         )
-    return keywords
+    return groups

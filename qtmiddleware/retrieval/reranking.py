@@ -1,4 +1,4 @@
-"""The leading candidates scored once more by a reranker, each beside the user's own question."""
+"""Reranking: a reranker scores the leading candidates, each beside the user's own question."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from qtmiddleware.errors import ModelError, QtMiddlewareError, is_raised_here
-from qtmiddleware.retrieval.fusion import Fused
+from qtmiddleware.retrieval.fusion import FusedList
 from qtmiddleware.retrieval.request import Request
 from qtmiddleware.retrieval.responses import read_texts, to_number
 from qtmiddleware.runtime.steps import Flow, Outcome, Rerank, Together
@@ -16,22 +16,27 @@ STAGE: Final = "rerank"
 
 
 def rerank(
-    fused: Fused,
+    fused: FusedList,
     request: Request,
     deadline: Deadline,
     trace: Trace,
     degradations: list[Degradation],
-) -> Flow[tuple[Fused, list[float | None]]]:
-    """Returns *fused* with its leading candidates in the reranker's order, and their scores in that order.
+) -> Flow[tuple[FusedList, list[float | None]]]:
+    """Return *fused* with its leading candidates in the reranker's order, and their scores.
 
-    Every candidate stays. One without text cannot be scored: it keeps its place and has ``None``.
-    Where the reranker fails or is late, *fused* is as it was and there are no scores. Where a model
-    has to be read first, the reranker's own timeout does not count, only the *deadline*: those
-    seconds come once, and would take the first question's.
+    Every candidate stays. A candidate without text cannot be scored: it keeps its place, with
+    ``None`` as its score. If the reranker fails or is late, *fused* is unchanged and there are no
+    scores.
+
+    If the reranker's model must be loaded first, only *deadline* counts and not the reranker's own
+    timeout: loading takes seconds, but only once, and would otherwise cost the first question its
+    reranking.
     """
     options = request.settings.rerank
     candidates = fused.items[: options.rerank_top_k]
-    texts = read_texts([it.item for it in candidates], request.settings.keyword_evidence.text_field)
+    texts = read_texts(
+        [candidate.item for candidate in candidates], request.settings.keyword_evidence.text_field
+    )
     places = [place for place, text in enumerate(texts) if text]
     if len(places) < 2:
         if len(candidates) > 1:
@@ -47,16 +52,17 @@ def rerank(
         return fused, []
     items = list(fused.items)
     rerank_scores: list[float | None] = [None] * len(candidates)
+    # Only the places with a text are filled anew. The others keep their candidates.
     best_first = sorted(zip(scores, places, strict=True), key=lambda pair: -pair[0])
-    for place, (score, better) in zip(places, best_first, strict=True):
-        items[place], rerank_scores[place] = fused.items[better], score
-    return Fused(items, fused.method), rerank_scores
+    for place, (score, best_place) in zip(places, best_first, strict=True):
+        items[place], rerank_scores[place] = fused.items[best_place], score
+    return FusedList(items, fused.method), rerank_scores
 
 
 def _read_scores(
     outcome: Outcome, count: int, trace: Trace, degradations: list[Degradation]
 ) -> list[float] | None:
-    """The reranker's scores, ``None`` where they cannot be used, which is noted."""
+    """Return the reranker's scores; ``None``, with a degradation, if they cannot be used."""
     if outcome.ok:
         try:
             scores = check_scores(outcome.value, count)
@@ -67,7 +73,7 @@ def _read_scores(
             return scores
     detail = outcome.detail
     if isinstance(outcome.error, QtMiddlewareError) and is_raised_here(outcome.error):
-        # Mostly why a model cannot be had.
+        # An error of ours says how to fix it, such as which package to install.
         detail = str(outcome.error)
         trace.note(STAGE, detail)
     trace.stage(STAGE, outcome.seconds, "degraded", outcome.reason, began=outcome.began)
@@ -76,14 +82,18 @@ def _read_scores(
 
 
 def check_scores(scores: Any, count: int) -> list[float]:
-    """Returns *scores*, a list, tuple or array, as *count* finite floats.
+    """Return *scores*, a list, tuple or array, as *count* finite floats.
 
-    Raises `ModelError` ``unparsable`` where they are anything else: another number of them, NaN,
-    texts, rows.
+    Raises `ModelError` ``unparsable`` if they are anything else: another number of scores, NaN,
+    texts or rows.
     """
-    given = scores.tolist() if hasattr(scores, "tolist") else scores
-    if isinstance(given, Sequence) and not isinstance(given, str | bytes) and len(given) == count:
-        numbers = [number for score in given if (number := to_number(score)) is not None]
+    values = scores.tolist() if hasattr(scores, "tolist") else scores
+    if (
+        isinstance(values, Sequence)
+        and not isinstance(values, str | bytes)
+        and len(values) == count
+    ):
+        numbers = [number for score in values if (number := to_number(score)) is not None]
         if len(numbers) == count:
             return numbers
     raise ModelError(

@@ -1,4 +1,4 @@
-"""The result of a retrieval: as matches, and in the wrapped function's own shape."""
+"""The result of a retrieval: as matches, and in the shape of the function's own response."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from qtmiddleware.config.settings import KeywordEvidenceSettings
 from qtmiddleware.errors import ResponseShapeError
-from qtmiddleware.retrieval.fusion import Fused, FusedItem, Fusion
+from qtmiddleware.retrieval.fusion import FusedList, FusedPassage, FusionResult
 from qtmiddleware.retrieval.request import Request
 from qtmiddleware.retrieval.responses import (
     SearchResult,
@@ -31,8 +31,15 @@ logger: Final = get_logger("qtmiddleware")
 
 
 @dataclass(eq=False, repr=False, slots=True)
-class _Passage(FusedItem):
-    """A passage of the result: the item as a search gave it and as it is *shown*."""
+class _Passage(FusedPassage):
+    """A passage of the result.
+
+    Attributes:
+        item: The passage as a search returned it.
+        shown: The item as the result holds it, perhaps with another score.
+        answers_question: Whether the list of the user's question holds the passage, so that the
+            item's score is one for the question.
+    """
 
     shown: Any
     answers_question: bool = True
@@ -40,54 +47,67 @@ class _Passage(FusedItem):
 
 def build_result(
     results: Sequence[SearchResult],
-    fusion: Fusion,
-    candidates: Fused,
+    fusion: FusionResult,
+    ranked: FusedList,
     rerank_scores: Sequence[float | None],
     request: Request,
 ) -> tuple[Any, tuple[Match, ...]]:
-    """Returns the best of *candidates* in the shape of the first of *results*, the original's, and as matches.
+    """Return the best passages of *ranked* in the shape of the original's response, and as matches.
 
-    As many as the caller asked for or, where that is not known, as the longest list holds; the
-    ``concat`` fusion keeps everything. Never fewer than the plain call gives, and all it gives
-    where that is less than was asked for.
-    *rerank_scores* are those of the leading candidates.
+    There are as many passages as the caller asked for or, if that is unknown, as the longest list
+    holds. ``concat`` keeps all. There are never fewer than the plain call returns; if it returns
+    fewer than were asked for, all of its passages are there.
+
+    Args:
+        results: The responses that were read, the original's first.
+        fusion: The lists, and the list they became.
+        ranked: The fused list after evidence and reranking.
+        rerank_scores: The scores of the leading passages of *ranked*.
+        request: The query and everything that decides how it is retrieved.
     """
-    first, settings = results[0], request.settings
+    original_result, settings = results[0], request.settings
     shows_fused_scores = settings.scores == "fused"
     if len(results) == 1 and not (
         request.uses_keyword_evidence or request.uses_reranker or shows_fused_scores
     ):
-        # Nothing of ours changes anything: what the function gave, passages it found twice and all.
+        # Nothing changes the list: return the function's own response, repeated passages included.
         matches = (
             ()
             if request.response_only
-            else read_matches(first.ranking.variant, first.response, request)
+            else read_matches(original_result.ranking.variant, original_result.response, request)
         )
-        return first.response, matches
+        return original_result.response, matches
     longest = max(len(result.ranking.keys) for result in results)
-    # A page has all that its search gives, also what is more than was asked for.
+    # A page keeps everything that its search returned, even more than was asked for.
     top_k = None if request.page else request.top_k
-    passages = _choose(candidates, fusion.own, longest if top_k is None else top_k, top_k)
-    if fusion.question is not None:
-        _show_question_scores(passages, fusion.question, settings.keyword_evidence.score_field)
+    passages = _choose_passages(
+        ranked, fusion.original_ranking, longest if top_k is None else top_k, top_k
+    )
+    if fusion.question_ranking is not None:
+        _show_question_scores(
+            passages, fusion.question_ranking, settings.keyword_evidence.score_field
+        )
     if shows_fused_scores:
         falling = make_strictly_falling([passage.score for passage in passages])
         for passage, score in zip(passages, falling, strict=True):
             passage.shown = rescore(passage.item, score, settings.keyword_evidence.score_field)
-    response = _rebuild(_find_model(results), [passage.shown for passage in passages])
+    response = _rebuild_response(_find_model(results), [passage.shown for passage in passages])
     if request.response_only:
         return response, ()
     kinds = [ranking.variant.kind for ranking in fusion.rankings]
-    reranked = dict(zip(candidates.keys, rerank_scores, strict=False))
+    rerank_scores_by_key = dict(zip(ranked.keys, rerank_scores, strict=False))
     options = settings.keyword_evidence
     return response, tuple(
-        _build_match(passage, _find_kinds(kinds, passage.sources), options, reranked)
+        _build_match(passage, _find_kinds(kinds, passage.sources), options, rerank_scores_by_key)
         for passage in passages
     )
 
 
 def read_matches(variant: Variant, response: Any, request: Request) -> tuple[Match, ...]:
-    """Returns what *response* holds, in its own order and complete; nothing where it is unreadable. Raises nothing."""
+    """Return the matches in *response*, all and in its own order; none if it is unreadable.
+
+    Raises nothing.
+    """
     try:
         options = request.settings.keyword_evidence
         result = read_response(variant, response, request.shape, options=options)
@@ -98,9 +118,12 @@ def read_matches(variant: Variant, response: Any, request: Request) -> tuple[Mat
         ]
         return tuple(_build_match(passage, (variant.kind,), options, {}) for passage in passages)
     except Exception as error:
-        kind = type(error).__name__
+        error_type = type(error).__name__
         logger.debug(
-            "the response could not be read: %s", kind, event="response_unreadable", error=kind
+            "the response could not be read: %s",
+            error_type,
+            event="response_unreadable",
+            error=error_type,
         )
         return ()
 
@@ -108,74 +131,92 @@ def read_matches(variant: Variant, response: Any, request: Request) -> tuple[Mat
 def hide_field(
     retrieval: Retrieval, field: str, custom: Shape | None, options: KeywordEvidenceSettings
 ) -> Retrieval:
-    """Return *retrieval* whose response lacks the document field *field*, which its caller did not ask for.
+    """Return *retrieval* without the document field *field*, which its caller did not ask for.
 
-    What cannot be rebuilt stays as it is.
+    A response that cannot be rebuilt stays as it is.
     """
     response = retrieval.response
     try:
         shape = custom or find_shape(response, options)
         items = shape.items(response)
         shown = [remove_field(item, field) for item in items]
-        if all(a is b for a, b in zip(items, shown, strict=True)):
+        if all(item is stripped for item, stripped in zip(items, shown, strict=True)):
             return retrieval
         response = shape.rebuild(response, shown)
     except ResponseShapeError:
         return retrieval
-    raws = {id(item): new for item, new in zip(items, shown, strict=True)}
+    raws = {id(item): stripped for item, stripped in zip(items, shown, strict=True)}
     matches = tuple(
         replace(match, raw=raws.get(id(match.raw), match.raw)) for match in retrieval.matches
     )
     return replace(retrieval, response=response, matches=matches)
 
 
-def _choose(candidates: Fused, own: Ranking, count: int, top_k: int | None) -> list[_Passage]:
-    """The best *count* of *candidates*, and what the plain call, whose list is *own*, gives beside them.
+def _choose_passages(
+    ranked: FusedList, original_ranking: Ranking, count: int, top_k: int | None
+) -> list[_Passage]:
+    """Return the best *count* passages of *ranked*, with those the plain call must not lose.
 
-    Where the plain call gives fewer than *top_k*, or that is not known, all of its passages are
-    there: behind the best ones, in place of the last of those that variants alone found where there
-    would be too many. A passage it gives twice comes twice only where there would be fewer
-    otherwise.
+    If the plain call returns fewer than *top_k* passages, or *top_k* is unknown, all of its
+    passages are included. They follow the best ones. If there would be too many then, they replace
+    the last of the passages that only variants found. A passage that the plain call returns twice
+    comes twice only if there would be too few passages otherwise.
+
+    Args:
+        ranked: The fused list after evidence and reranking.
+        original_ranking: The plain call's list.
+        count: How many passages are wanted.
+        top_k: How many the caller asked for; ``None`` if that is unknown or the call is for a page.
     """
-    is_merged = candidates.is_merged
+    is_merged = ranked.is_merged
     if not is_merged:
-        count = len(candidates.items)
-    best, behind = list(candidates.items[:count]), candidates.items[count:]
-    missing, repeated = _find_missing(own.keys, {it.key for it in best})
-    if top_k is not None and len(own.keys) >= top_k:
-        missing = missing[: max(0, top_k - len(best))]
+        count = len(ranked.items)
+    chosen, remaining = list(ranked.items[:count]), ranked.items[count:]
+    missing, repeated = _find_missing(original_ranking.keys, {passage.key for passage in chosen})
+    if top_k is not None and len(original_ranking.keys) >= top_k:
+        missing = missing[: max(0, top_k - len(chosen))]
     elif top_k is not None and is_merged:
-        surplus, own_keys = max(0, len(best) + len(missing) - top_k), set(own.keys)
-        replaceable = [it for it in reversed(best) if it.key not in own_keys][:surplus]
-        best = [it for it in best if it not in replaceable]
+        surplus, original_keys = (
+            max(0, len(chosen) + len(missing) - top_k),
+            set(original_ranking.keys),
+        )
+        replaceable = [passage for passage in reversed(chosen) if passage.key not in original_keys][
+            :surplus
+        ]
+        chosen = [passage for passage in chosen if passage not in replaceable]
     unscored: list[int] = []
     if missing:
-        missing_keys = {own.keys[place] for place in missing}
-        best += [it for it in behind if it.key in missing_keys]
-        # A list that took no part in the fusion has no scores there, and nor has a passage the
-        # second time.
-        ranked_keys = set(candidates.keys)
-        unscored = [place for place in missing if own.keys[place] not in ranked_keys]
-    plain_count = len(own.keys) if top_k is None else min(top_k, len(own.keys))
-    unscored += repeated[: max(0, plain_count - len(best) - len(unscored))]
+        missing_keys = {original_ranking.keys[place] for place in missing}
+        chosen += [passage for passage in remaining if passage.key in missing_keys]
+        # The original's list may have taken no part in the fusion. Its passages then have no fused
+        # score.
+        ranked_keys = set(ranked.keys)
+        unscored = [place for place in missing if original_ranking.keys[place] not in ranked_keys]
+    plain_count = (
+        len(original_ranking.keys) if top_k is None else min(top_k, len(original_ranking.keys))
+    )
+    unscored += repeated[: max(0, plain_count - len(chosen) - len(unscored))]
     if unscored:
-        lowest = min((it.score for it in best), default=0.0)
-        best += [FusedItem(own.keys[place], own.items[place], lowest, 0) for place in unscored]
-    scores = [it.score for it in best]
+        lowest = min((passage.score for passage in chosen), default=0.0)
+        chosen += [
+            FusedPassage(original_ranking.keys[place], original_ranking.items[place], lowest, 0)
+            for place in unscored
+        ]
+    scores = [passage.score for passage in chosen]
     if is_merged:
         scores = make_strictly_falling(scores)
     return [
-        _Passage(it.key, it.item, score, it.sources, it.item)
-        for it, score in zip(best, scores, strict=True)
+        _Passage(passage.key, passage.item, score, passage.sources, passage.item)
+        for passage, score in zip(chosen, scores, strict=True)
     ]
 
 
-def _find_missing(own: Sequence[Key], chosen: set[Key]) -> tuple[list[int], list[int]]:
-    """The places in *own* of passages that are not *chosen*, and of those that stand there once more."""
+def _find_missing(keys: Sequence[Key], chosen: set[Key]) -> tuple[list[int], list[int]]:
+    """Return the places in *keys* of passages that are not *chosen*, and of repeated passages."""
     seen: set[Key] = set()
     missing: list[int] = []
     repeated: list[int] = []
-    for place, key in enumerate(own):
+    for place, key in enumerate(keys):
         if key in seen:
             repeated.append(place)
         elif key not in chosen:
@@ -185,9 +226,10 @@ def _find_missing(own: Sequence[Key], chosen: set[Key]) -> tuple[list[int], list
 
 
 def make_strictly_falling(scores: Sequence[float]) -> list[float]:
-    """Returns *scores* from the greatest down, equal ones a millionth apart, so that each is below the one before.
+    """Return *scores* from the greatest down, each at least a little below the one before.
 
-    A reranker, or passages that follow the candidates, may have put them in another order.
+    Equal scores are put a millionth apart. A reranker, or passages that follow the candidates, may
+    have put the scores in another order.
     """
     falling: list[float] = []
     for score in sorted(scores, reverse=True):
@@ -197,26 +239,26 @@ def make_strictly_falling(scores: Sequence[float]) -> list[float]:
 
 
 def _show_question_scores(
-    passages: Sequence[_Passage], question: Ranking, score_field: str | None
+    passages: Sequence[_Passage], question_ranking: Ranking, score_field: str | None
 ) -> None:
-    """Show each passage as the list of the user's *question* holds it.
+    """Show each passage as the list of the user's *question_ranking* holds it.
 
-    A passage that only variants found has no score for the question: it is shown with the lowest of
-    the question's own list, since with a better one it would be in it. Where that list has no
-    scores, items stay as they are.
+    A passage that only variants found has no score for the question. It is shown with the lowest
+    score of the question's own list, since a higher one would have put it into that list. If that
+    list has no scores, items stay as they are.
     """
-    scores = [score for score in question.scores if score is not None]
+    scores = [score for score in question_ranking.scores if score is not None]
     lowest = None
-    if scores and len(scores) == len(question.scores):
+    if scores and len(scores) == len(question_ranking.scores):
         lowest = min(scores) if scores[0] >= scores[-1] else max(scores)
-    places = {key: place for place, key in reversed(list(enumerate(question.keys)))}
+    places = {key: place for place, key in reversed(list(enumerate(question_ranking.keys)))}
     unused = dict(places)
     for passage in passages:
         passage.answers_question = passage.key in places
-        # The second time a passage comes it is another object.
+        # A passage that comes twice is another object the second time, and keeps it.
         place = unused.pop(passage.key, None)
         if place is not None:
-            passage.item = passage.shown = question.items[place]
+            passage.item = passage.shown = question_ranking.items[place]
         elif not passage.answers_question and lowest is not None:
             passage.shown = rescore(passage.item, lowest, score_field)
 
@@ -227,6 +269,7 @@ def _build_match(
     options: KeywordEvidenceSettings,
     rerank_scores: Mapping[Key, float | None],
 ) -> Match:
+    """Build the match for *passage*; its score is ``None`` if it is not one for the question."""
     return Match(
         id=read_id(passage.item, options.id_field),
         namespace=passage.key[0],
@@ -242,23 +285,29 @@ def _build_match(
 
 
 def _find_kinds(kinds: Sequence[str], sources: int) -> tuple[str, ...]:
-    """The kinds of variant that found a passage; the question itself where its list took no part in the fusion."""
+    """Return the kinds of variant that found a passage, from the bits of *sources*.
+
+    ``original`` if no list in the fusion found it: the question's own list took no part.
+    """
     return tuple(dict.fromkeys(kind for bit, kind in enumerate(kinds) if sources >> bit & 1)) or (
         "original",
     )
 
 
 def _find_model(results: Sequence[SearchResult]) -> SearchResult:
-    """The one whose response the result is like: the first, unless ``None`` or an empty list says nothing of it."""
+    """Return the search result whose response the result is modelled on.
+
+    That is the first one, unless its response is ``None`` or an empty list, which shows no shape.
+    """
     first = results[0]
     if first.response is None or (type(first.response) in (list, tuple) and not first.response):
         return next((result for result in results if result.ranking.keys), first)
     return first
 
 
-def _rebuild(model: SearchResult, items: Sequence[Any]) -> Any:
-    """The response of *model* with *items* in place of its own; the very object where they are the same ones."""
-    own = model.ranking.items
-    if len(items) == len(own) and all(map(is_, items, own)):
+def _rebuild_response(model: SearchResult, items: Sequence[Any]) -> Any:
+    """Return the response of *model* with *items*; the same object if the items are its own."""
+    model_items = model.ranking.items
+    if len(items) == len(model_items) and all(map(is_, items, model_items)):
         return model.response
     return model.shape.rebuild(model.response, list(map(get_raw, items)))

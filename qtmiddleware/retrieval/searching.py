@@ -1,4 +1,7 @@
-"""The variants of a question: which texts are searched, with what weight, and their searches; each may fail alone."""
+"""The variants of a question: which texts are searched, with what weight, and the searches.
+
+Each search may fail alone: the others are used, and the failure is noted.
+"""
 
 from __future__ import annotations
 
@@ -32,35 +35,40 @@ if TYPE_CHECKING:
 IN_ONE_TEXT: Final = "searched together with the question, as one text"
 NOT_SEARCHED: Final = "not searched"
 PASSAGE_LEADS: Final = "not searched: the hypothetical passage is used instead"
-"""What is noted on a variant that has no search of its own."""
+"""The notes on a variant that has no search of its own."""
 
-# From this share of the question's keywords on a text is about the question, and has its whole
-# weight.
+# A text that holds at least this share of the question's keywords is about the question and keeps
+# its whole weight.
 ON_TOPIC: Final = 0.4
-# With fewer keywords a good rewrite may hold none: heart attack, myocardial infarction.
+# With fewer keywords a good rewrite may hold none of them: heart attack, myocardial infarction.
 TELLING: Final = 4
 
-# From this share of its whole weight on the hypothetical passage leads in a follow-up.
+# In a follow-up the hypothetical passage leads if it keeps at least this share of its weight.
 LEADS_FROM: Final = 0.7
 
-
-# What the question with the other forms of its terms weighs beside the question.
+# The weight of the question with other forms of its terms, as a multiple of the question's own.
 WEIGHT_OF_EXPANDED: Final = 1.0
 
 
 def build_variants(
     transformation: Transformation, original: str, options: FusionSettings, keywords: str = ""
 ) -> tuple[tuple[Variant, ...], tuple[tuple[str, str], ...]]:
-    """Returns the variants to search beside *original*, and a note on each that says the same as another.
+    """Return the variants to search beside *original*, and a note on each repeated text.
 
-    All texts of one kind share its weight. One that says the same as the original is searched where
-    the original takes no part in the fusion. Where the question's *keywords* are given, a kind
-    whose texts together hold less than `ON_TOPIC` of them has that much less weight: a model that
-    answers another question, or says nothing of this one, has no say.
+    All texts of one kind share its weight. A text that repeats the original is searched only if the
+    original takes no part in the fusion.
+
+    Args:
+        transformation: The model's texts.
+        original: The question's own text.
+        options: The weights, and whether the original takes part.
+        keywords: The question's keywords. A kind whose texts together hold less than `ON_TOPIC` of
+            them weighs less in proportion, so a model that answers another question has no say.
+            Empty to skip that check.
     """
     if transformation is NOTHING:
         return (), ()
-    # The free tier does not wait for its modules.
+    # Imported here so that the free tier does not load the modules of the model's part.
     from qtmiddleware.transforms import ORIGINAL, SAME, find_repeats
 
     if not options.include_original:
@@ -77,23 +85,26 @@ def build_variants(
     texts: dict[TextField, list[str]] = {}
     notes: list[tuple[str, str]] = []
     repeats = find_repeats([text for _, text in candidates], original=original)
-    for (row, text), other in zip(candidates, repeats, strict=True):
-        if other is None:
+    for (row, text), repeat in zip(candidates, repeats, strict=True):
+        if repeat is None:
             texts.setdefault(row, []).append(text)
         else:
-            repeated = "original" if other == ORIGINAL else candidates[other][0].variant
+            repeated = "original" if repeat == ORIGINAL else candidates[repeat][0].variant
             notes.append((row.variant, f"not searched: same text as the {repeated}"))
     terms = find_terms(keywords)
     variants: list[Variant] = []
-    for row, own in texts.items():
-        topic = 1.0 if row.variant == STANDALONE else _measure_topic(own, terms)
-        weight = getattr(options.weights, row.name) / len(own) * topic
-        variants += [Variant(row.variant, text, weight) for text in own]
+    for row, kind_texts in texts.items():
+        topic = 1.0 if row.variant == STANDALONE else _measure_topic(kind_texts, terms)
+        weight = getattr(options.weights, row.name) / len(kind_texts) * topic
+        variants += [Variant(row.variant, text, weight) for text in kind_texts]
     return tuple(variants), tuple(notes)
 
 
 def _measure_topic(texts: Sequence[str], terms: Set[str]) -> float:
-    """How far *texts* are about a question of these *terms*, from 0 to 1; 1 where they are too few to tell."""
+    """Return how far *texts* are about a question of these *terms*, from 0 to 1.
+
+    1 if the question has fewer than `TELLING` terms.
+    """
     if len(terms) < TELLING:
         return 1.0
     return min(1.0, len(terms & find_terms(" ".join(texts))) / len(terms) / ON_TOPIC)
@@ -102,55 +113,74 @@ def _measure_topic(texts: Sequence[str], terms: Set[str]) -> float:
 def choose_searches(
     variants: Sequence[Variant], question: str, count: int | None
 ) -> tuple[tuple[Variant, ...], tuple[tuple[str, str], ...]]:
-    """Returns what of *variants* is searched with *count* searches beside the question's own, and a note on the rest.
+    """Return the *variants* that are searched, and a note on each other one.
 
-    All of them where *count* is ``None`` or allows for it. Else those of the largest weight, and
-    with the last search the *question* and all other texts that may hold words of an answer, as one
-    text. A follow-up costs one search whatever *count* is, with the standalone form in place of the
-    question: measured, more of them bring no more.
+    With enough searches, every variant is searched as it is. With fewer, the variants of the
+    largest weight are, and the last search takes one joined text: the *question* and all other
+    texts that may hold words of an answer. A follow-up costs one search whatever *count* is, with
+    the standalone form in place of the question: in measurements, more searches gained nothing.
+
+    Args:
+        variants: The variants of the question.
+        question: The question's own text.
+        count: How many searches may be made beside the question's own; ``None`` for any number.
     """
     if count is None or len(variants) <= count:
         return tuple(variants), ()
-    standalone = [it for it in variants if it.kind == STANDALONE]
-    others = [it for it in variants if it.kind != STANDALONE]
+    standalone = [variant for variant in variants if variant.kind == STANDALONE]
+    others = [variant for variant in variants if variant.kind != STANDALONE]
     if standalone:
         count, question = 1, standalone[0].text
-    alone = sorted(others, key=lambda it: -it.weight)[: max(0, count - 1)]
-    left = [it for it in others if it not in alone]
-    parts = [it for it in left if it.kind in EVIDENT and it.weight > 0] if count > 0 else []
-    text = " ".join([question, *(it.text.strip() for it in parts)])
-    kinds = {it.kind for it in parts}
-    weight = max((sum(it.weight for it in parts if it.kind == kind) for kind in kinds), default=0.0)
-    joined = [Variant(JOINED, text, weight)] if parts else standalone
-    notes = [(it.kind, IN_ONE_TEXT if it in parts else NOT_SEARCHED) for it in left]
-    return (*(it for it in others if it in alone), *joined), tuple(dict.fromkeys(notes))
+    alone = sorted(others, key=lambda variant: -variant.weight)[: max(0, count - 1)]
+    remaining = [variant for variant in others if variant not in alone]
+    joinable = (
+        [variant for variant in remaining if variant.kind in EVIDENT and variant.weight > 0]
+        if count > 0
+        else []
+    )
+    text = " ".join([question, *(variant.text.strip() for variant in joinable)])
+    kinds = {variant.kind for variant in joinable}
+    weight = max(
+        (sum(variant.weight for variant in joinable if variant.kind == kind) for kind in kinds),
+        default=0.0,
+    )
+    joined = [Variant(JOINED, text, weight)] if joinable else standalone
+    notes = [
+        (variant.kind, IN_ONE_TEXT if variant in joinable else NOT_SEARCHED)
+        for variant in remaining
+    ]
+    return (*(variant for variant in others if variant in alone), *joined), tuple(
+        dict.fromkeys(notes)
+    )
 
 
-def build_expanded(question: str, terms: Sequence[Term], request: Request) -> Variant | None:
-    """Returns the variant that is *question* with the other forms of its *terms*; ``None`` if it is not searched."""
-    settings, most = request.settings, request.settings.limits.max_searches
+def build_expanded(
+    question: str, glossary_terms: Sequence[Term], request: Request
+) -> Variant | None:
+    """Return *question* with other forms of its terms as a variant, ``None`` if not searched."""
+    settings, limit = request.settings, request.settings.limits.max_searches
     by_words = int(request.why_not_by_words is None)
-    # The words of a follow-up are seldom those of what it asks for.
+    # A follow-up seldom holds the words of the passages that it asks for.
     if (
         not settings.glossary.search
         or request.page
         or request.history
-        or (most is not None and most < 2 + by_words)
+        or (limit is not None and limit < 2 + by_words)
     ):
         return None
     from qtmiddleware.retrieval.glossary import expand_question
 
-    text = expand_question(question, terms)
+    text = expand_question(question, glossary_terms)
     weight = WEIGHT_OF_EXPANDED * settings.fusion.weights.original
     return None if text == question else Variant(GLOSSARY, text, weight)
 
 
 def count_most_searches(request: Request) -> int:
-    """Returns how many searches a question like that of *request* makes at most, its own counted.
+    """Return how many searches a question like that of *request* makes at most, including its own.
 
     A follow-up costs one search beside its own, whatever the budget.
     """
-    settings, most = request.settings, request.max_searches
+    settings, budget = request.settings, request.max_searches
     by_words = int(request.why_not_by_words is None)
     by_words += (
         request.glossary is not None
@@ -159,48 +189,55 @@ def count_most_searches(request: Request) -> int:
     )
     if settings.escalation.mode == "never" or not settings.escalation.max_llm_calls_per_query:
         return 1 + by_words
-    # The free tier does not wait for its modules.
+    # Imported here so that the free tier does not load the modules of the model's part.
     from qtmiddleware.transforms import build_prompts
 
-    asked = {
-        it.name: it
+    fields_by_name = {
+        field.name: field
         for prompt in build_prompts(settings, "?", request.history)
-        for it in prompt.fields
+        for field in prompt.fields
     }
-    count = 1 + sum(max(1, it.max_items) for name, it in asked.items() if TEXT_FIELDS[name].variant)
-    if most is None:
+    count = 1 + sum(
+        max(1, field.max_items)
+        for name, field in fields_by_name.items()
+        if TEXT_FIELDS[name].variant
+    )
+    if budget is None:
         return count + by_words
-    return min(count, max(most, 2 if request.history and not request.page else 1)) + by_words
+    return min(count, max(budget, 2 if request.history and not request.page else 1)) + by_words
 
 
 def let_passage_lead(
     variants: Sequence[Variant], options: FusionSettings
 ) -> tuple[tuple[Variant, ...], tuple[tuple[str, str], ...]]:
-    """Returns what is left of a follow-up's *variants* beside its hypothetical passage, and a note on each other kind.
+    """Return a follow-up's *variants* with the hypothetical passage in the lead, and notes.
 
-    The passages of one conversation all speak of what the standalone form names, so that it finds
-    them all; how the answer would read tells them apart. Where the hypothetical passage holds
-    nearly enough of the keywords it stands alone, with the weight of the standalone form, beside
-    the question as it was asked; else it is left out itself.
+    All passages found in one conversation speak of what the standalone form names, so it finds them
+    all alike. How the answer would read tells them apart.
+
+    - If the hypothetical passage holds nearly enough of the keywords, it is the only variant beside
+      the question as it was asked, with the weight of the standalone form.
+    - If not, the hypothetical passage itself is dropped.
     """
-    forms = {it.kind: it for it in variants}
-    standalone, passage = forms.get(STANDALONE), forms.get("hyde")
+    by_kind = {variant.kind: variant for variant in variants}
+    standalone, passage = by_kind.get(STANDALONE), by_kind.get("hyde")
     if standalone is None or passage is None or not options.weights.hyde:
         return tuple(variants), ()
     topic = passage.weight / options.weights.hyde
     if topic < LEADS_FROM:
-        return tuple(it for it in variants if it is not passage), (
+        return tuple(variant for variant in variants if variant is not passage), (
             ("hyde", "not searched: has little to do with the question"),
         )
-    others = dict.fromkeys(it.kind for it in variants if it is not passage)
-    notes = tuple((kind, PASSAGE_LEADS) for kind in others)
+    other_kinds = dict.fromkeys(variant.kind for variant in variants if variant is not passage)
+    notes = tuple((kind, PASSAGE_LEADS) for kind in other_kinds)
     return (replace(passage, weight=topic * standalone.weight),), notes
 
 
 def select_parts(transformation: Transformation) -> Transformation:
-    """Returns of *transformation* what an answer put together from sub-answers reads; all without two sub-queries.
+    """Return the texts that an answer put together from sub-answers needs.
 
-    A follow-up's standalone form stays, as it is what is answered where too few of the parts are.
+    All of *transformation* if it has fewer than two sub-queries. The standalone form of a follow-up
+    stays, since it is answered if too few parts are.
     """
     if len(transformation.sub_queries) < 2:
         return transformation
@@ -219,11 +256,12 @@ def search_variants(
     trace: Trace,
     degradations: list[Degradation],
 ) -> Flow[list[SearchResult]]:
-    """Returns what the variants found, without those that could not be searched in time, which are noted.
+    """Search the *variants* side by side and return the responses that could be read.
 
-    Where the wrapped function takes vectors all variants are embedded in one batch first. A
-    function that refuses
-    *width* passages is asked as the caller asked if it *may_narrow*.
+    Searches that fail or are late are noted. If the wrapped function takes vectors, all variants
+    are embedded in one batch first. *width* is how many passages each search asks for, ``None`` as
+    the caller does. If it *may_narrow*, a function that rejects *width* is asked again as the
+    caller asks.
     """
     if not variants:
         return []
@@ -238,6 +276,7 @@ def search_variants(
             return []
         trace.stage("embed", embedded.seconds, detail="variants", began=embedded.began)
         vectors = embedded.value
+        # embed= is the user's function and may return anything.
         if not hasattr(vectors, "__len__") or len(vectors) != len(variants):
             degradations.append(
                 Degradation("embed", "failed", "embed= returned the wrong number of vectors")
@@ -247,19 +286,19 @@ def search_variants(
     widths = {"sub_query": request.settings.fusion.sub_query_top_k or width}
     steps = [
         Search(
-            it.text,
-            widths.get(it.kind, width),
+            variant.text,
+            widths.get(variant.kind, width),
             vector,
             may_narrow=may_narrow,
-            kind=it.kind,
-            weight=it.weight,
+            kind=variant.kind,
+            weight=variant.weight,
         )
-        for it, vector in zip(variants, vectors, strict=True)
+        for variant, vector in zip(variants, vectors, strict=True)
     ]
     outcomes = yield Together(steps, deadline, limit)
     for step in steps:
         trace.count_search(step.calls, step.reads)
-    if seconds := max([it.embed_seconds for it in steps]):
+    if seconds := max([step.embed_seconds for step in steps]):
         trace.stage("embed", seconds, detail="variants", began=began)
     trace.stage("search.variants", perf_counter() - began)
     return _read_outcomes(variants, steps, outcomes, request, trace, degradations)
@@ -274,9 +313,11 @@ def search_by_words(
     trace: Trace,
     degradations: list[Degradation],
 ) -> Flow[tuple[list[SearchResult], BaseException | None]]:
-    """Returns what a text clause over the request's fields finds for *keywords*, and the error if it fails.
+    """Search *keywords* by a text clause over the request's fields.
 
-    A failure is noted, and there is no result then.
+    Returns the response in a list and no error. If the search fails, which is noted, the list is
+    empty, and the error is what the function raised or why its response cannot be read; ``None`` if
+    the search is late.
     """
     hybrid = request.settings.hybrid
     weight = (
@@ -302,16 +343,16 @@ def _read_outcomes(
     trace: Trace,
     degradations: list[Degradation],
 ) -> list[SearchResult]:
-    """The responses that came and can be read; what else there was is noted."""
+    """Return the responses that came and can be read; note every other outcome."""
     results: list[SearchResult] = []
     for variant, step, outcome in zip(variants, steps, outcomes, strict=True):
         if outcome.ok:
             try:
                 options = request.settings.keyword_evidence
-                found = read_response(
+                result = read_response(
                     variant, outcome.value, request.shape, options=options, initial=step.initial
                 )
-                results.append(found)
+                results.append(result)
                 continue
             except ResponseShapeError as error:
                 outcome.error = error
@@ -320,19 +361,20 @@ def _read_outcomes(
 
 
 def _note_failure(stage: str, outcome: Outcome, trace: Trace) -> Degradation:
+    """Record a failed *stage* in the trace and return the degradation for it."""
     trace.stage(stage, outcome.seconds, "degraded", outcome.reason, began=outcome.began)
     return Degradation(stage, outcome.reason, outcome.detail)
 
 
 class Searching:
-    """One call of a function for *step*, while it runs; threads and tasks of ours have it in their context.
+    """One running call of a function for a *step*, kept in the context of our threads and tasks.
 
-    The function may write down in *step* how it searched. An earlier try counts as a call, and is
-    forgotten otherwise.
+    While it runs, the function may note in *step* how it searched. A repeated call counts again,
+    and forgets the notes of the call before.
 
-    *fn*, the function itself, is set inside the ``with``: an interrupt on the way in leaves a call
-    of nothing behind. The context holds the call weakly: an interrupt on the way out leaves none
-    behind either, as it ends with the frame that made it.
+    Two interrupts are survived. *fn*, the function itself, is set inside the ``with``, so an
+    interrupt on the way in leaves a call of nothing behind. The context refers to the call weakly,
+    so an interrupt on the way out leaves nothing behind: the call ends with the frame that made it.
     """
 
     __slots__ = ("__weakref__", "_token", "fn", "step")
@@ -348,17 +390,17 @@ class Searching:
         step.reads.clear()
         under_way = _under_way.get()
         if under_way:
-            under_way = tuple([it for it in under_way if it() is not None])
+            under_way = tuple([call for call in under_way if call() is not None])
         self._token = _under_way.set((*under_way, ref(self)))
         return self
 
     def __exit__(self, *_: object) -> None:
-        # A task that the function began, and that outlives its call, is none of its calls any more.
+        # A task that the function started may outlive the call. It no longer belongs to the call.
         self.fn = None
         try:
             _under_way.reset(self._token)
         except ValueError:
-            # A coroutine that is thrown away may be closed in another context than it ran in.
+            # A discarded coroutine may be closed in another context than the one it ran in.
             return
 
 
@@ -367,41 +409,49 @@ _under_way: Final[ContextVar[tuple[ref[Searching], ...]]] = ContextVar("under_wa
 
 
 def is_nested_call(fn: Callable[..., Any]) -> bool:
-    """Whether we are called from within a call of *fn* that we made: a function that searches through itself."""
+    """Return whether the running code is inside a call of *fn* that we made.
+
+    So it is if a function searches through its own wrapped form.
+    """
     under_way = _under_way.get()
-    return bool(under_way) and any((call := it()) is not None and call.fn is fn for it in under_way)
+    return bool(under_way) and any(
+        (call := reference()) is not None and call.fn is fn for reference in under_way
+    )
 
 
 def _find_step() -> Search | None:
-    """The search under way."""
+    """Return the step of the innermost call, ``None`` outside of calls."""
     under_way = _under_way.get()
     call = under_way[-1]() if under_way else None
     return None if call is None else call.step
 
 
 def note_embedding(seconds: float) -> None:
-    """Note that embedding the text of the search under way took so long."""
+    """Note that embedding the text of the current search took *seconds*."""
     if (step := _find_step()) is not None:
         step.embed_seconds += seconds
 
 
 def note_reads(response: Any) -> None:
-    """Note what *response*, one of those to the search under way, says it read; most say nothing."""
+    """Note the read units that *response*, one of those to the current search, reports, if any."""
     units = read_usage(response)
     if units is not None and (step := _find_step()) is not None:
         step.reads.append(units)
 
 
 def note_initial_list(name: str, ranking: Ranking) -> None:
-    """Note *ranking* as one of those the response to the search under way is merged from; several are one list."""
+    """Note *ranking* as a list that the response to the current search is merged from.
+
+    Several lists of one *name* are joined into one.
+    """
     step = _find_step()
     if step is None:
         return
-    if (before := step.initial.get(name)) is not None:
+    if (earlier := step.initial.get(name)) is not None:
         ranking = replace(
             ranking,
-            keys=[*before.keys, *ranking.keys],
-            scores=[*before.scores, *ranking.scores],
-            items=[*before.items, *ranking.items],
+            keys=[*earlier.keys, *ranking.keys],
+            scores=[*earlier.scores, *ranking.scores],
+            items=[*earlier.items, *ranking.items],
         )
     step.initial[name] = ranking

@@ -1,4 +1,4 @@
-"""The transform stage: what the language model makes of one question, remembered or shared where it can be."""
+"""The transform stage: the model's reply to one question, remembered or shared if possible."""
 
 from __future__ import annotations
 
@@ -19,21 +19,30 @@ from qtmiddleware.types import Deadline, Decision, Degradation, Query, Trace, Tr
 if TYPE_CHECKING:
     from qtmiddleware.retrieval.question import Question
 
-# A leader that is this many seconds later than it may be has been stopped without a word.
+# A leader that is this many seconds past its deadline was stopped without landing its flight.
 _GRACE: Final = 1.0
 
-# What says nothing about equal questions, one of which may have more time.
+# Reasons that concern the leader alone: an equal question may have more time.
 _LEADERS_OWN: Final = frozenset({"timeout", "cancelled"})
 
 Result = tuple[Transformation, tuple[Degradation, ...]]
 
 
 class TransformStage:
-    """Asks the model about one *question*, within *budget*; what happens is noted in *trace* and *degradations*.
+    """Asks the model about one *question*, within the time of *budget*.
 
-    Concurrent identical questions of one process share one call: followers get the leader's
-    transformation, or its degradations. Where the leader is cancelled or out of time, one of them
-    leads.
+    Equal questions that are asked at the same time in one process share one call: followers get the
+    leader's transformation, or its degradations. If the leader is cancelled or out of time, a
+    follower takes the lead.
+
+    Args:
+        question: The prompts, and the reading of replies.
+        query: The query, for its language.
+        request: Everything that decides how the query is retrieved.
+        trace: Receives the decision, costs and notes.
+        degradations: Receives the failures.
+        spans: Returns the parts of the query that the model must keep.
+        budget: The deadline of the whole retrieval.
     """
 
     def __init__(
@@ -54,21 +63,24 @@ class TransformStage:
         self._spans = spans
         self._budget = budget
         self._cache = request.cache
-        # A reload may put another one in its place: this question ends with the one it began with.
+        # A reload may replace the cache's Redis. This question ends with the one it began with.
         self._redis = self._cache.shared
         self._key = question.cache_key(request.model) if request.settings.cache.enabled else None
 
     def recall(self, *, counts: bool = True) -> Transformation | None:
-        """What this process remembers; a second look for the same question *counts* no more."""
+        """Return the transformation that this process remembers, ``None`` if there is none.
+
+        A second look for the same question passes *counts* as false, so hits and misses count once.
+        """
         remembered = None if self._key is None else self._cache.local.get(self._key, counts=counts)
         if remembered is not None:
             self._trace.cache_hits += 1
         return remembered
 
     def run(self, llm_deadline: Deadline) -> Flow[Transformation]:
-        """Return the transformation, empty if there is none; nobody waits for it longer than *llm_deadline*."""
+        """Return the transformation; empty if there is none by *llm_deadline*."""
         if is_loading():
-            # The model's time begins when what it needs is loaded.
+            # The model's time starts only once the modules that the model needs are loaded.
             llm_deadline = Deadline(self._budget.at, seconds=llm_deadline.remaining())
         transformation, degradations = yield from self._lead_or_follow(llm_deadline)
         self._trace.notes.extend(transformation.notes)
@@ -76,9 +88,12 @@ class TransformStage:
         return transformation
 
     def _lead_or_follow(self, llm_deadline: Deadline) -> Flow[Result]:
+        """Ask the model, or wait for an equal question that is already asking."""
         flights, key = self._cache.flights, self._key
         if key is None or not self._request.shares:
             return (yield from self._recall_or_ask(llm_deadline))
+        # A leader may land without a result to share. Then its followers try again, and one of
+        # them becomes the leader.
         while True:
             role, flight = flights.join(key, llm_deadline.at + _GRACE)
             if role is Role.NESTED:
@@ -87,10 +102,11 @@ class TransformStage:
                 shared: Result | None = None
                 try:
                     result = yield from self._recall_or_ask(llm_deadline)
-                    if not any(it.reason in _LEADERS_OWN for it in result[1]):
+                    if not any(degradation.reason in _LEADERS_OWN for degradation in result[1]):
                         shared = result
                     return result
                 finally:
+                    # Land even if this question is cancelled, since its followers wait.
                     flights.land(key, flight, shared)
             (outcome,) = yield Together([Join(flight)], llm_deadline, 1)
             if outcome.value is not None:
@@ -106,7 +122,10 @@ class TransformStage:
                 )
 
     def _recall_or_ask(self, llm_deadline: Deadline) -> Flow[Result]:
-        """What is remembered by now, here or in Redis; else what the model says, which is remembered where whole."""
+        """Return a transformation remembered meanwhile, here or in Redis; else ask the model.
+
+        A transformation without degradations is remembered.
+        """
         remembered = self.recall(counts=False)
         if remembered is None:
             remembered = yield from self._recall_from_redis(llm_deadline)
@@ -136,6 +155,7 @@ class TransformStage:
         return transformation, degradations
 
     def _recall_from_redis(self, llm_deadline: Deadline) -> Flow[Transformation | None]:
+        """Return the transformation in Redis, ``None`` if there is none, and remember it here."""
         if self._redis is None or self._key is None:
             return None
         get = partial(self._redis.get, digest(self._key), self._question.accepts)
@@ -146,7 +166,7 @@ class TransformStage:
         return transformation
 
     def _ask_redis(self, call: Callable[[], Any], deadline: Deadline) -> Flow[Any]:
-        """What *call* returns; ``None`` where Redis is left alone or takes longer than it may."""
+        """Return the result of *call*; ``None`` if Redis is resting or takes too long."""
         if self._redis is None or self._redis.rest:
             return None
         seconds = self._request.settings.cache.redis_timeout_ms / 1e3
@@ -154,5 +174,6 @@ class TransformStage:
         return outcome.value
 
     def _note_not_asked(self, reason: str) -> None:
+        """Note in the trace's decision that the model was not asked, and why."""
         decision = self._trace.decision or Decision(call=False, reason=reason)
         self._trace.decision = replace(decision, call=False, reason=reason)

@@ -175,7 +175,7 @@ print(json.dumps({
 }))
 """
 FIRST_ONLY = '''\
-def merge_first_only(rankings: Sequence[Ranking], sign: int, rrf_k: int) -> Fused:
+def merge_first_only(rankings: Sequence[Ranking], sign: int, rrf_k: int) -> FusedList:
     """The first list."""
     return _keep_order(rankings[0], "first_only", sign)
 

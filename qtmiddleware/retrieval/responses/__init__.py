@@ -1,8 +1,8 @@
-"""Matches out of whatever a wrapped function returns, and back into the very same shape.
+"""Read matches out of any response, and write them back into the very same shape.
 
-Nothing here knows a vendor by name. A response is an envelope, a path of fields that ends in a
-list, around items, or keeps them in columns. Envelopes are told apart by the fields they have,
-items by what kind of thing they are.
+No vendor is known by name here. A response is an envelope around items, or keeps its items in
+columns. An envelope is a path of fields that ends in a list; it is recognised by its fields. Items
+are recognised by their type.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ __all__ = [
     "wait_for_response",
 ]
 
-_FIELDS: Final = {  # of the columns whose items are named in the plural
+# The singular names of columns whose items are named in the plural.
+_FIELDS: Final = {
     "ids": "id",
     "documents": "document",
     "texts": "text",
@@ -99,11 +100,10 @@ _FIELDS: Final = {  # of the columns whose items are named in the plural
     "embeddings": "embedding",
     "uris": "uri",
 }
-_LEADING: Final = (
-    "ids",
-    "metadatas",
-)  # beside these, "documents" is one column of several and no list of items
-_NO_COLUMN: Final = "included"  # Chroma's list of the columns that were asked for
+# Beside one of these, "documents" is one column of several and no list of items.
+_LEADING: Final = ("ids", "metadatas")
+# Chroma's list of the columns that were asked for.
+_NO_COLUMN: Final = "included"
 _NUMBERS: Final = ("scores", "distances", "similarities")
 _KNOWN_ENVELOPES: Final = (
     *("matches", "result.hits", "documents", "results", "hits.hits", "hits", "points", "objects"),
@@ -131,14 +131,15 @@ _USUAL: Final = KeywordEvidenceSettings()
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Shape:
-    """How to read one kind of response and write it back; a caller may give the shape only they know.
+    """Reads one kind of response and writes it back. The caller may supply a shape.
 
-    *items* returns the items of a response in the backend's order, the very objects, each of a kind
-    that is known in
-    lists: a mapping, an ``(id, score)`` pair, a document, an object with an id, a string. *rebuild*
-    returns a response like the given one, which stays as it is, with other items: any number of
-    them in any order, those of other responses of the same function and rescored ones among them.
-    *name* says for people what kind of response it is.
+    Attributes:
+        items: Returns the items of a response in the backend's order, as the very objects:
+            mappings, ``(id, score)`` pairs, documents, objects with an id, or strings.
+        rebuild: Returns a response like the given one with other items; the given one stays as it
+            is. There may be any number of items in any order, also from other responses of the same
+            function, and with other scores.
+        name: The kind of response, in words for people.
     """
 
     items: Callable[[Any], Sequence[Any]]
@@ -148,7 +149,7 @@ class Shape:
 
 @dataclass(eq=False, repr=False, slots=True)
 class SearchResult:
-    """One variant's response, read."""
+    """One variant's response and the ranking that was read out of it."""
 
     ranking: Ranking
     shape: Shape
@@ -163,10 +164,17 @@ def read_response(
     options: KeywordEvidenceSettings = _USUAL,
     initial: Mapping[str, Ranking] | None = None,
 ) -> SearchResult:
-    """Read *response*, by the *custom* shape if there is one; raises `ResponseShapeError` for an unknown shape.
+    """Read *response* to *variant*.
 
-    *options* name the fields of ids, texts and scores. *initial* are the lists that the search
-    merged.
+    Args:
+        variant: The text that was searched.
+        response: The function's response.
+        custom: The shape to use instead of looking for one.
+        options: The settings that name the fields of ids, texts and scores.
+        initial: The lists that the search merged, by name.
+
+    Raises:
+        ResponseShapeError: The response has no known shape.
     """
     shape = custom or find_shape(response, options)
     items = shape.items(response)
@@ -180,38 +188,41 @@ def read_response(
 def read_keys_and_scores(
     response: Any, items: Sequence[Any], options: KeywordEvidenceSettings = _USUAL
 ) -> tuple[list[Key], list[float | None]]:
-    """Returns what makes each item a passage of its own, ``(namespace, id)``, and its score.
+    """Return the key of each item, ``(namespace, id)``, and its score.
 
-    An item's own namespace goes before the response's. Where there is no id, NUL and the text stand
-    in. An id that only names the document is followed by NUL and the text, so that two chunks of
-    one document stay two. Raises `ResponseShapeError` for an item that is no passage.
+    Items with the same key are the same passage. An item's own namespace is used before the
+    response's. An item without an id gets NUL and its text as id. An id that only names the
+    document is followed by NUL and the text, so that two chunks of one document stay two passages.
+    Raises `ResponseShapeError` for an item that is no passage.
     """
-    outer = (
+    response_namespace = (
         DEFAULT_NAMESPACE
         if type(response) is list
         else to_namespace(get_field(response, "namespace"))
     )
-    ids, namespaces, scores = read_columns(items, options, outer)
+    ids, namespaces, scores = read_columns(items, options, response_namespace)
     if None not in ids and PlainRow not in set(map(type, items)):
         return list(zip(namespaces, ids, strict=True)), scores  # type: ignore[arg-type]
     keys: list[Key] = []
     for item, id_, namespace in zip(items, ids, namespaces, strict=True):
         if type(item) is PlainRow and options.id_field is None:
-            keys.append((outer, item.key))
+            keys.append((response_namespace, item.key))
             continue
         keys.append((namespace, _build_id(item, options) if id_ is None else id_))
     return keys, scores
 
 
 def _build_id(item: Any, options: KeywordEvidenceSettings) -> str:
+    """Return an id made of the document's id, if any, NUL, and the item's text or printed form."""
     text = read_text(item, options.text_field) or (options.text_field and read_text(item, None))
     return f"{read_id(item, options.id_field) or ''}\0{text or print_item(item)}"
 
 
 def find_shape(response: Any, options: KeywordEvidenceSettings = _USUAL) -> Shape:
-    """Returns the shape of *response*; ``None`` is an empty response, and stays ``None`` as long as it has no items.
+    """Return the shape of *response*.
 
-    Raises `ResponseShapeError` naming the type where no list of matches can be read out of it.
+    ``None`` is an empty response, and is rebuilt as ``None`` if there are no items. Raises
+    `ResponseShapeError`, which names the type, if no list of matches can be read.
     """
     if type(response) is list or type(response) is tuple:
         return _find_list_shape(response)
@@ -230,9 +241,9 @@ def find_shape(response: Any, options: KeywordEvidenceSettings = _USUAL) -> Shap
             _read_frame, partial(_write_frame, options.score_field), "the rows of a data frame"
         )
     if isinstance(response, str):
-        mend = f"return the list of passages and join it later, or {ADVICE}"
+        advice = f"return the list of passages and join it later, or {ADVICE}"
         raise ResponseShapeError(
-            f"the response must be a list of passages, not one str; {mend}", shape="str"
+            f"the response must be a list of passages, not one str; {advice}", shape="str"
         )
     if isinstance(response, Coroutine):
         raise ResponseShapeError(
@@ -244,38 +255,39 @@ def find_shape(response: Any, options: KeywordEvidenceSettings = _USUAL) -> Shap
 
 
 def _find_envelope(response: Any, options: KeywordEvidenceSettings) -> tuple[str, ...] | None:
-    """Returns the path of the list of passages in *response*, ``None`` if no name leads to one.
+    """Return the path to the list of passages in *response*; ``None`` if no name leads to one.
 
-    The first name counts whose list holds passages or nothing at all. A list of other things counts
-    only under a known name, and only if there is no better one; so does ``None``.
+    The first name counts whose list holds passages or is empty. A list of other things, or
+    ``None``, counts only under a known name, and only if there is no better one.
     """
-    others: list[tuple[str, ...]] = []
+    fallbacks: list[tuple[str, ...]] = []
     for name in _KNOWN_ENVELOPES:
-        items = _probe(response, _PATHS[name])
+        items = _get_path_safely(response, _PATHS[name])
         if name == "documents" and _has_columns(response):
             continue
         if is_list(items) and _holds_passages(items, options):
             return _PATHS[name]
         if items is None or is_list(items):
-            others.append(_PATHS[name])
+            fallbacks.append(_PATHS[name])
     for name in () if _is_container(response) else _GENERAL_ENVELOPES:
-        items = _probe(response, _PATHS[name])
+        items = _get_path_safely(response, _PATHS[name])
         if is_list(items) and _holds_passages(items, options):
             return _PATHS[name]
-    return next(iter(others), None)
+    return next(iter(fallbacks), None)
 
 
 def _is_container(response: Any) -> bool:
-    """Whether *response* is one of the kinds that hold passages without a name."""
+    """Return whether *response* is of a kind that holds passages without a name for them."""
     if response is None or hasattr(type(response), "__array__") or _has_columns(response):
         return True
     return is_list(response) and not _is_record(response)
 
 
 def _check_other_columns(response: Any, path: tuple[str, ...]) -> None:
-    """Raises `ResponseShapeError` if passages in another order would no longer stand beside what belongs to them.
+    """Raise `ResponseShapeError` if another list belongs to the passages item by item.
 
-    That may be any list as long as theirs if they are texts, and else a list of numbers.
+    Passages in a new order would no longer stand beside their counterparts. If the passages are
+    texts, any list of the same length may belong to them, and otherwise a list of numbers.
     """
     items = get_path(response, path)
     if len(path) > 1 or not items:
@@ -291,8 +303,8 @@ def _check_other_columns(response: Any, path: tuple[str, ...]) -> None:
             )
 
 
-def _probe(response: Any, path: tuple[str, ...]) -> Any:
-    """What stands at the end of *path*, `ABSENT` if nothing does; a property may raise."""
+def _get_path_safely(response: Any, path: tuple[str, ...]) -> Any:
+    """Return the value at the end of *path*, `ABSENT` if there is none or reading it raises."""
     try:
         return get_path(response, path)
     except Exception:
@@ -300,23 +312,25 @@ def _probe(response: Any, path: tuple[str, ...]) -> Any:
 
 
 def _holds_passages(items: Sequence[Any], options: KeywordEvidenceSettings) -> bool:
-    """Whether *items* are passages, by the first of them; an empty list holds nothing else."""
+    """Return whether *items* are passages, as far as the first of them shows, or empty."""
     if not len(items) or isinstance(items[0], str):
         return not len(items) or any(
             isinstance(item, str) and reads_like_text(item) for item in items
         )
     try:
         return may_be_passage(name_places(items)[0], options.text_field, options.id_field)
-    except Exception:  # an item may raise at whatever is read of it
+    except Exception:
+        # Reading an item may raise anything.
         return False
 
 
 def _is_record(response: Any) -> bool:
-    """Whether *response* is one named tuple or row, the values of which are no list of passages."""
+    """Return whether *response* is one named tuple or row, whose values are no list of passages."""
     return find_kind(type(response)) in (NAMED, ROW)
 
 
 def _find_list_shape(response: Sequence[Any]) -> Shape:
+    """Return the shape of a list: passages and scores in parallel, or the passages alone."""
     if (
         len(response) == 2
         and isinstance(response, (list, tuple))
@@ -331,7 +345,7 @@ def _find_list_shape(response: Sequence[Any]) -> Shape:
 
 @cache
 def _build_envelope_shape(path: tuple[str, ...]) -> Shape:
-    """The shape whose items lie at the end of *path*, or are the response itself where it is empty."""
+    """Return the shape whose items are at the end of *path*, or are the response if it is empty."""
 
     def read(response: Any) -> Sequence[Any]:
         items = get_path(response, path)
@@ -347,7 +361,7 @@ def _build_envelope_shape(path: tuple[str, ...]) -> Shape:
 
 
 def _find_parallel_shape(response: Any, name: str | int) -> Shape | None:
-    """Returns the shape of a *response* whose field *name* holds passages and another one their scores, or ``None``."""
+    """Return the shape of passages in field *name* with their scores in another, or ``None``."""
     for scores in (1,) if name == 0 else _NUMBERS:
         if (numbers := get_field(response, scores)) is not ABSENT and _are_parallel(
             get_field(response, name), numbers
@@ -358,6 +372,7 @@ def _find_parallel_shape(response: Any, name: str | int) -> Shape | None:
 
 
 def _are_parallel(passages: Any, numbers: Any) -> bool:
+    """Return whether *numbers* are as many as *passages*, and may be their scores."""
     if not is_list(passages) or not (is_list(numbers) or is_array(numbers)):
         return False
     if len(passages) != len(numbers) or (is_array(numbers) and numbers.ndim != 1):
@@ -366,6 +381,7 @@ def _are_parallel(passages: Any, numbers: Any) -> bool:
 
 
 def _read_pairs(name: str | int, scores: str | int, response: Any) -> Sequence[Any]:
+    """Return the passages, each paired with its score."""
     numbers = get_field(response, scores)
     return list(
         zip(
@@ -377,28 +393,28 @@ def _read_pairs(name: str | int, scores: str | int, response: Any) -> Sequence[A
 
 
 def _write_pairs(name: str | int, scores: str | int, response: Any, items: Sequence[Any]) -> Any:
+    """Return a copy of *response* with passages and scores from the pairs in *items*."""
     response = replace_items(response, (name,), [passage for passage, _ in items])
     return replace_items(response, (scores,), [score for _, score in items])
 
 
-# --- a mapping of columns, each a list or, as for a query of several texts, a list with one list in
-# it ----------------
+# --- a mapping of columns, each a list or, for a query of several texts, a list with one list in it
 
 
 def _has_columns(response: Any) -> bool:
-    """Whether *response* is a mapping that keeps ids or metadata in columns, as Chroma's results do."""
+    """Return whether *response* is a mapping with columns of ids or metadata, as Chroma's are."""
     return isinstance(response, Mapping) and any(is_list(response.get(name)) for name in _LEADING)
 
 
 def _read_columns(response: Any) -> Sequence[Any]:
-    """Each item as a dict with the columns' values under singular names."""
+    """Return each item as a dict, with the values of the columns under singular names."""
     columns, _ = _split_columns(response)
     names = [_FIELDS.get(name, name) for name in columns]
     return [dict(zip(names, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
 def _write_columns(response: Any, items: Sequence[Any]) -> Any:
-    """Columns that are ``None`` stay so."""
+    """Return a copy of *response* with *items* in its columns; columns of ``None`` stay so."""
     columns, is_nested = _split_columns(response)
     for name, column in columns.items():
         values = build_like(column, [item.get(_FIELDS.get(name, name)) for item in items])
@@ -409,22 +425,22 @@ def _write_columns(response: Any, items: Sequence[Any]) -> Any:
 
 
 def _split_columns(response: Any) -> tuple[dict[str, Any], bool]:
-    """The columns by name, and whether each lies inside a list of its own."""
-    first = next(it for name in _LEADING if is_list(it := response.get(name)))
-    is_nested = len(first) > 0 and is_list(first[0])
-    if is_nested and len(first) > 1:
+    """Return the columns by name, and whether each is nested in a list of its own."""
+    leading_column = next(values for name in _LEADING if is_list(values := response.get(name)))
+    is_nested = len(leading_column) > 0 and is_list(leading_column[0])
+    if is_nested and len(leading_column) > 1:
         raise shape_error(
             response, "the results of several queries were found in a response of type"
         )
-    count = len(first[0] if is_nested else first)
+    count = len(leading_column[0] if is_nested else leading_column)
     columns = {}
-    for name, outer in response.items():
-        column: Any = outer
+    for name, value in response.items():
+        column: Any = value
         if is_nested:
-            column = outer[0] if is_list(outer) and len(outer) == 1 else None
+            column = value[0] if is_list(value) and len(value) == 1 else None
         if (is_list(column) or is_array(column)) and len(column) == count and name != _NO_COLUMN:
             columns[name] = column
-        elif name in _FIELDS and outer is not None:
+        elif name in _FIELDS and value is not None:
             raise shape_error(
                 response, f"{name!r} must be as long as the other columns in a response of type"
             )
@@ -435,7 +451,12 @@ def _split_columns(response: Any) -> tuple[dict[str, Any], bool]:
 
 
 class _Row(dict[Any, Any]):
-    """One row of a data frame: the columns' values by name, ``None`` for what is missing, and where the row lies."""
+    """One row of a data frame: its values by column name, with ``None`` for missing ones.
+
+    Attributes:
+        frame: The data frame that holds the row.
+        place: The row's position in it.
+    """
 
     __slots__ = ("frame", "place")
 
@@ -444,9 +465,9 @@ class _Row(dict[Any, Any]):
 
 
 def _is_data_frame(response: Any) -> bool:
-    """Whether *response* has rows and named columns, one of which tells passages apart."""
-    kind = type(response)
-    if not (hasattr(kind, "iloc") and hasattr(kind, "columns") and response.columns.is_unique):
+    """Return whether *response* has rows and named columns, one of which tells passages apart."""
+    class_ = type(response)
+    if not (hasattr(class_, "iloc") and hasattr(class_, "columns") and response.columns.is_unique):
         return False
     if not len(response) or any(
         name in NAMES for name in (*response.columns, *response.index.names)
@@ -456,9 +477,9 @@ def _is_data_frame(response: Any) -> bool:
 
 
 def _read_frame(response: Any) -> Sequence[Any]:
-    """The rows; a level of the index is a column for the reading where it is named like an id."""
-    known = response.astype(object).where(response.notna(), None)
-    rows = [_Row(fields) for fields in known.to_dict("records")]
+    """Return the rows; a level of the index that is named like an id is read as a column."""
+    cells = response.astype(object).where(response.notna(), None)
+    rows = [_Row(fields) for fields in cells.to_dict("records")]
     levels = [
         name for name in response.index.names if name in NAMES and name not in response.columns
     ]
@@ -471,34 +492,44 @@ def _read_frame(response: Any) -> Sequence[Any]:
 
 
 def _write_frame(score_field: str | None, response: Any, items: Sequence[_Row]) -> Any:
+    """Return a data frame of the rows in *items*, with their scores, like *response*."""
     if all(row.frame is response for row in items):
         frame = response.iloc[[row.place for row in items]]
     else:
         frame = _join_rows(response, items)
     for name in SCORES if score_field is None else (score_field,):
         if name in frame.columns:
-            before, after = frame[name].tolist(), [row.get(name) for row in items]
-            if any(is_number(new) and new != old for new, old in zip(after, before, strict=True)):
-                frame = frame.assign(**{name: _build_column(after, frame[name].dtype)})
+            old_values, new_values = frame[name].tolist(), [row.get(name) for row in items]
+            if any(
+                is_number(new_value) and new_value != old_value
+                for new_value, old_value in zip(new_values, old_values, strict=True)
+            ):
+                frame = frame.assign(**{name: _build_column(new_values, frame[name].dtype)})
     frame.attrs = dict(response.attrs)
     return frame
 
 
 def _join_rows(response: Any, rows: Sequence[_Row]) -> Any:
-    """The *rows* of several frames as one like *response*, in the types of its columns as far as they can hold them."""
-    like_this = response if len(response) else rows[0].frame
-    names = response.columns if len(response.columns) else like_this.columns
+    """Return *rows* of several frames as one frame like *response*.
+
+    The columns keep the types of *response* as far as these can hold the values.
+    """
+    model_frame = response if len(response) else rows[0].frame
+    names = response.columns if len(response.columns) else model_frame.columns
     frames = {id(row.frame): row.frame for row in rows}
     columns = {}
     for name in names:
-        known = {
-            key: frame[name].tolist() for key, frame in frames.items() if name in frame.columns
+        values_by_frame = {
+            frame_id: frame[name].tolist()
+            for frame_id, frame in frames.items()
+            if name in frame.columns
         }
         values = [
-            known[id(row.frame)][row.place] if id(row.frame) in known else None for row in rows
+            values_by_frame[id(row.frame)][row.place] if id(row.frame) in values_by_frame else None
+            for row in rows
         ]
         columns[name] = _build_column(
-            values, like_this[name].dtype if name in like_this.columns else object
+            values, model_frame[name].dtype if name in model_frame.columns else object
         )
     labels = [row.frame.index[[row.place]] for row in rows]
     frame = type(response)(columns, index=labels[0].append(labels[1:]))
@@ -507,8 +538,9 @@ def _join_rows(response: Any, rows: Sequence[_Row]) -> Any:
 
 
 def _build_column(values: Sequence[Any], dtype: Any) -> Any:
-    """*values* in a column of *dtype*, or of the type they need where that would change them."""
-    import pandas as pd  # where a data frame came from, it is loaded
+    """Return *values* in a column of *dtype*, or of another type if *dtype* would change them."""
+    # A data frame was passed in, so pandas is loaded already.
+    import pandas as pd
 
     try:
         column = pd.Series(values, dtype=dtype)
@@ -520,7 +552,7 @@ def _build_column(values: Sequence[Any], dtype: Any) -> Any:
 
 
 def read_usage(response: Any) -> float | None:
-    """Returns the read units that *response* says its search used, as Pinecone's do; ``None`` where it says nothing."""
+    """Return the read units that *response* reports, as Pinecone's do; ``None`` if none."""
     if type(response) is list or type(response) is tuple:
         return None
     try:
@@ -528,12 +560,16 @@ def read_usage(response: Any) -> float | None:
         if usage is ABSENT or usage is None:
             return None
         units = [to_number(get_field(usage, name)) for name in ("read_units", "readUnits")]
-    except (
-        Exception
-    ):  # a response may raise at whatever is read of it, and this is no reason to lose it
+    except Exception:
+        # Reading a response may raise anything, and that is no reason to lose the response.
         return None
     return next(
-        (int(it) if it.is_integer() else it for it in units if it is not None and it >= 0), None
+        (
+            int(count) if count.is_integer() else count
+            for count in units
+            if count is not None and count >= 0
+        ),
+        None,
     )
 
 
@@ -541,19 +577,21 @@ def read_usage(response: Any) -> float | None:
 
 
 def wait_for_response(response: Any) -> Any:
-    """Returns what *response* stands for: waits for a thread pool's result or future; anything else is unchanged.
+    """Return the result of a thread pool's result or future; any other *response* is unchanged.
 
-    Raises what the call raised. An awaitable is left to those who can await it.
+    Waits until the result is there, and raises what the call raised. An awaitable is left to
+    callers who can await it.
     """
-    kind = type(response)
-    if hasattr(kind, "__await__"):
+    class_ = type(response)
+    if hasattr(class_, "__await__"):
         return response
-    if _has_methods(kind, ("result", "done", "add_done_callback")):
+    if _has_methods(class_, ("result", "done", "add_done_callback")):
         return response.result()
     return (
-        response.get() if _has_methods(kind, ("get", "ready", "wait", "successful")) else response
+        response.get() if _has_methods(class_, ("get", "ready", "wait", "successful")) else response
     )
 
 
-def _has_methods(kind: type, names: tuple[str, ...]) -> bool:
-    return all(callable(getattr(kind, name, None)) for name in names)
+def _has_methods(class_: type, names: tuple[str, ...]) -> bool:
+    """Return whether the class *class_* has all methods of these *names*."""
+    return all(callable(getattr(class_, name, None)) for name in names)

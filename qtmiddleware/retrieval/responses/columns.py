@@ -1,7 +1,7 @@
-"""The fields of a whole list of items: names are looked up once, in the first item, for all that are like it.
+"""The fields of a whole list of items, read faster than item by item, with the same outcome.
 
-Whatever is unlike the first item is read by itself. Either way a list gives what its items give one
-by one.
+Field names are looked up once, in the first item, for all items that are like it. Items unlike the
+first are read one by one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from qtmiddleware.retrieval.responses.fields import (
     Names,
     find_kind,
     is_number,
-    list_own,
+    list_own_names,
     to_number,
 )
 from qtmiddleware.retrieval.responses.items import (
@@ -45,13 +45,22 @@ _NODE_CONTENT = Names(("_node_content",))
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class _Likeness:
-    """What the items of a list have in common with its first one: their class, and which of the known names they have.
+    """The features that items of a list share with the first one.
 
-    *own* are the keys of a dict, or the names that an object has beside those of its class.
+    Attributes:
+        class_: Their class.
+        own_names: The keys of a dict, or the names that an object has beside those of its class.
+        get: Reads a field of such an item by name.
+        ids: The known names of ids that such items have.
+        scores: The known names of scores.
+        texts: The known names of texts.
+        metadata: The known names of metadata.
+        has_namespace: Whether they name a namespace.
+        is_packed: Whether they have LlamaIndex's ``_node_content``.
     """
 
-    kind: type
-    own: tuple[Any, ...]
+    class_: type
+    own_names: tuple[Any, ...]
     get: Callable[[Any, str], Any]
     ids: Sequence[str]
     scores: Sequence[str]
@@ -61,58 +70,77 @@ class _Likeness:
     is_packed: bool
 
     def find_alike(self, items: Sequence[Any]) -> list[bool]:
-        """Whether each of *items* is like the first."""
-        kind, own = self.kind, self.own
-        if kind is dict:
-            keys = dict.fromkeys(own).keys()
+        """Return for each of *items* whether it is like the first."""
+        class_, own_names = self.class_, self.own_names
+        if class_ is dict:
+            keys = dict.fromkeys(own_names).keys()
             return [type(item) is dict and item.keys() == keys for item in items]
-        return [type(item) is kind and list_own(item) == own for item in items]
+        return [type(item) is class_ and list_own_names(item) == own_names for item in items]
 
 
 def _find_likeness(items: Sequence[Any]) -> _Likeness | None:
-    """What the first of *items* shares with those like it; ``None`` if it is of a kind that is read by itself."""
+    """Return the features of the first of *items*; ``None`` if its class is read item by item."""
     if not items:
         return None
     first = items[0]
-    kind: type = type(first)
-    if kind is dict:
-        return _describe_dicts(tuple(first))
-    return _describe_objects(kind, list_own(first)) if find_kind(kind) is OBJECT else None
+    class_: type = type(first)
+    if class_ is dict:
+        return _build_dict_likeness(tuple(first))
+    return (
+        _build_object_likeness(class_, list_own_names(first))
+        if find_kind(class_) is OBJECT
+        else None
+    )
 
 
 @lru_cache(maxsize=256)
-def _describe_dicts(keys: tuple[Any, ...]) -> _Likeness:
-    return _describe(dict, keys, getitem, lambda names: names.pick_keys(keys))
+def _build_dict_likeness(keys: tuple[Any, ...]) -> _Likeness:
+    """Return the likeness of dicts with these *keys*."""
+    return _build_likeness(dict, keys, getitem, lambda names: names.pick_keys(keys))
 
 
 @lru_cache(maxsize=256)
-def _describe_objects(kind: type, own: tuple[str, ...]) -> _Likeness | None:
+def _build_object_likeness(class_: type, own_names: tuple[str, ...]) -> _Likeness | None:
+    """Return the likeness of objects of *class_* with *own_names*; ``None`` for unusual ones."""
+
     def pick(names: Names) -> Sequence[str]:
-        return names.pick(kind, own)
+        return names.pick(class_, own_names)
 
-    # An object without a score of its own may have one in its metadata, and a wrapper has an item
-    # inside.
-    is_usual = pick(SCORES) and pick(NAMES) and not pick(_NODE) and not issubclass(kind, str | int)
-    return _describe(kind, own, get_attribute, pick) if is_usual else None
+    # Unusual objects are read by themselves: without a score of its own an object may have a score
+    # in its metadata, and a wrapper holds the item inside.
+    is_usual = (
+        pick(SCORES) and pick(NAMES) and not pick(_NODE) and not issubclass(class_, str | int)
+    )
+    return _build_likeness(class_, own_names, get_attribute, pick) if is_usual else None
 
 
-def _describe(
-    kind: type,
-    own: tuple[Any, ...],
+def _build_likeness(
+    class_: type,
+    own_names: tuple[Any, ...],
     get: Callable[[Any, str], Any],
     pick: Callable[[Names], Sequence[str]],
 ) -> _Likeness:
+    """Return the likeness whose names *pick* finds among the known ones."""
     names = pick(IDS), pick(SCORES), pick(TEXTS), pick(METADATA)
-    return _Likeness(kind, own, get, *names, bool(pick(_NAMESPACE)), bool(pick(_NODE_CONTENT)))
+    return _Likeness(
+        class_, own_names, get, *names, bool(pick(_NAMESPACE)), bool(pick(_NODE_CONTENT))
+    )
 
 
 def read_columns(
     items: Sequence[Any], options: KeywordEvidenceSettings, namespace: str
 ) -> tuple[list[str | None], list[str], list[float | None]]:
-    """Returns the ids, namespaces and scores of *items*, each as `read_own_id`, `read_namespace` and `read_score` do.
+    """Return the ids, namespaces and scores of *items*.
 
-    *namespace* is that of items without one. Raises `ResponseShapeError` for an item that is no
-    passage.
+    Each is as `read_own_id`, `read_namespace` and `read_score` return it.
+
+    Args:
+        items: The items of one response.
+        options: The settings that name the fields of ids, texts and scores.
+        namespace: The namespace of items that name none.
+
+    Raises:
+        ResponseShapeError: An item is no passage.
     """
     likeness = (
         _find_likeness(items) if options.id_field is None and options.score_field is None else None
@@ -135,6 +163,7 @@ def read_columns(
 
 
 def _read_ids(items: Sequence[Any], alike: Sequence[bool], likeness: _Likeness) -> list[str | None]:
+    """Return the id of each of *items*, ``None`` for items without an id."""
     get, names = likeness.get, likeness.ids
     ids: list[str | None] = []
     for item, is_alike in zip(items, alike, strict=True):
@@ -150,6 +179,7 @@ def _read_ids(items: Sequence[Any], alike: Sequence[bool], likeness: _Likeness) 
 def _read_scores(
     items: Sequence[Any], alike: Sequence[bool], likeness: _Likeness
 ) -> list[float | None]:
+    """Return the score of each of *items*, ``None`` for items without a score."""
     get, names = likeness.get, likeness.scores
     scores: list[float | None] = []
     for item, is_alike in zip(items, alike, strict=True):
@@ -167,39 +197,40 @@ def _read_scores(
 
 
 def read_texts(items: Sequence[Any], text_field: str | None) -> list[str | None]:
-    """Returns the passage of each of *items*, as `read_text` does."""
+    """Return the passage of each of *items*, as `read_text` does."""
     likeness = _find_likeness(items) if text_field is None else None
     if likeness is None:
         return [read_text(item, text_field) for item in items]
     texts = _find_texts(items, likeness, lambda item: read_text(item, None))
     missing = [place for place, text in enumerate(texts) if text is None]
     if missing:
-        # Most databases keep it in the metadata.
+        # Most databases keep the text in the metadata.
         metadata = _read_metadata([items[place] for place in missing], likeness)
-        inner = _find_likeness(metadata)
-        found = (
+        metadata_likeness = _find_likeness(metadata)
+        found_texts = (
             list(map(find_text, metadata))
-            if inner is None
-            else _find_texts(metadata, inner, find_text)
+            if metadata_likeness is None
+            else _find_texts(metadata, metadata_likeness, find_text)
         )
-        for place, text in zip(missing, found, strict=True):
+        for place, text in zip(missing, found_texts, strict=True):
             texts[place] = text
     return texts
 
 
 def read_all_metadata(items: Sequence[Any]) -> list[Mapping[str, Any]]:
-    """Return the metadata of each of *items*, as `read_metadata` does; empty for one that cannot be read."""
+    """Return the metadata of each of *items*, as `read_metadata` does; empty if unreadable."""
     likeness = _find_likeness(items)
     try:
         return (
             list(map(read_metadata, items)) if likeness is None else _read_metadata(items, likeness)
         )
     except Exception:
-        # An item may raise at whatever is read of it.
+        # Reading an item may raise anything. Read each item alone, so that only that one is lost.
         return list(map(_read_safely, items))
 
 
 def _read_safely(item: Any) -> Mapping[str, Any]:
+    """Return the metadata of *item*, empty if reading it raises."""
     try:
         return read_metadata(item)
     except Exception:
@@ -207,31 +238,37 @@ def _read_safely(item: Any) -> Mapping[str, Any]:
 
 
 def read_titles(metadata: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the ``title`` in each item's *metadata*, empty if it has none; of all if one cannot be read."""
+    """Return the ``title`` in each item's *metadata*, empty if there is none.
+
+    If any metadata cannot be read, all titles are empty.
+    """
     try:
-        titles = [held.get("title") for held in metadata]
+        titles = [fields.get("title") for fields in metadata]
     except Exception:
-        # A mapping may raise at whatever is read of it, and a title is not worth that.
+        # Reading a foreign mapping may raise anything, and a title is not worth a failed call.
         return [""] * len(metadata)
     return [title if isinstance(title, str) else "" for title in titles]
 
 
 def _read_metadata(items: Sequence[Any], likeness: _Likeness) -> list[Mapping[str, Any]]:
-    """What `read_metadata` returns for each of *items*, which begin with one of that *likeness* or are read alone."""
+    """Return the metadata of each of *items*; those unlike the *likeness* are read alone."""
     names, get = likeness.metadata, likeness.get
     if not names:
         return list(map(read_metadata, items))
-    first, found = names[0], []
+    first, metadata = names[0], []
     for item, is_alike in zip(items, likeness.find_alike(items), strict=True):
         fields = get(item, first) if is_alike else None
-        found.append(fields if type(fields) is dict and fields else read_metadata(item))
-    return found
+        metadata.append(fields if type(fields) is dict and fields else read_metadata(item))
+    return metadata
 
 
 def _find_texts(
     holders: Sequence[Any], likeness: _Likeness, find_alone: Callable[[Any], str | None]
 ) -> list[str | None]:
-    """The text under one of the usual names in each of *holders*; *find_alone* reads those unlike the first."""
+    """Return the text under a usual name in each of *holders*.
+
+    *find_alone* reads the holders that are unlike the first.
+    """
     names, get, is_packed = likeness.texts, likeness.get, likeness.is_packed
     texts: list[str | None] = []
     for holder, is_alike in zip(holders, likeness.find_alike(holders), strict=True):

@@ -1,4 +1,4 @@
-"""One item of a response: its id, score, metadata and text, whatever kind of thing it is."""
+"""One item of a response: its id, score, metadata and text, whatever its type."""
 
 from __future__ import annotations
 
@@ -41,9 +41,8 @@ from qtmiddleware.retrieval.responses.rows import (
 from qtmiddleware.types import DEFAULT_NAMESPACE
 
 IDS: Final = Names(("id", "_id", "id_", "chunk_id", "node_id", "uuid", "pk"))
-_DOCUMENT_IDS: Final = Names(
-    ("document_id", "doc_id")
-)  # often shared by all chunks of one document
+# Often shared by all chunks of one document.
+_DOCUMENT_IDS: Final = Names(("document_id", "doc_id"))
 _ALL_IDS: Final = Names((*IDS, *_DOCUMENT_IDS))
 SCORES: Final = Names(
     (
@@ -98,15 +97,20 @@ _NOT_METADATA: Final = frozenset(
     (*IDS[:3], *SCORES[:3], "namespace", "values", "sparse_values", "vector", "embedding")
 )
 NAMES: Final = Names((*_ALL_IDS, *TEXTS))
-_NODE: Final = "node"  # what LlamaIndex's wrapper has, with the item's own fields
+# The field of LlamaIndex's wrapper that holds the item itself.
+_NODE: Final = "node"
 _TELLING: Final = Names((_NODE, *NAMES))
-_NUMBER_CHARS: Final = 12  # of a 32-bit float in JSON, with its comma
+# The characters of a 32-bit float in JSON, with its comma.
+_NUMBER_CHARS: Final = 12
 _ID_NAME: Final = re.compile(r"(?:id|key|ref|ur[il])$", re.IGNORECASE)
 _FIELD_NAME: Final = re.compile(r"[^\W\d][\w-]{0,59}")
 
 
 def check_item(item: Any, text_field: str | None = None, id_field: str | None = None) -> None:
-    """Raises `ResponseShapeError` naming the type of *item* if it holds no id, no text and nothing that may be one."""
+    """Raise `ResponseShapeError`, which names the type, if *item* can be no passage.
+
+    A passage has an id, a text or a field that reads like a text. Mappings and strings always pass.
+    """
     kind = find_kind(type(item))
     if kind is MAPPING or isinstance(item, str):
         return
@@ -128,7 +132,10 @@ def check_item(item: Any, text_field: str | None = None, id_field: str | None = 
 
 
 def may_be_passage(item: Any, text_field: str | None, id_field: str | None) -> bool:
-    """Whether *item* has an id, a text or a field that reads like one, which other lists' items may not have."""
+    """Return whether *item* has an id, a text or a field that reads like one.
+
+    Items of other lists, such as facets, may have none of these.
+    """
     try:
         check_item(item, text_field, id_field)
     except ResponseShapeError:
@@ -139,30 +146,38 @@ def may_be_passage(item: Any, text_field: str | None, id_field: str | None) -> b
 
 
 def print_item(item: Any) -> str:
-    """Returns an item without id and text as it prints, without its numbers: they may say how well it fits."""
-    fields = _list_all(item)
+    """Return the printed form of an item without id and text, leaving out some numbers.
+
+    Scores and fractions are left out: they may say how well the item fits, and so differ between
+    two searches.
+    """
+    fields = _list_own_fields(item)
     if not fields:
         return repr(item)
     return repr(
         {
-            name: it
-            for name, it in fields.items()
-            if name not in SCORES and (not is_number(it) or hasattr(it, "__index__"))
+            name: value
+            for name, value in fields.items()
+            if name not in SCORES and (not is_number(value) or hasattr(value, "__index__"))
         }
     )
 
 
 def read_id(item: Any, id_field: str | None = None) -> str | None:
-    """Returns the item's id, ``None`` if it has none; *id_field* names its field as `read_text`'s *text_field* does."""
+    """Return the item's id, ``None`` if it has none.
+
+    *id_field* names its field, as *text_field* of `read_text` does.
+    """
     return _read_id(item, id_field, _ALL_IDS)
 
 
 def read_own_id(item: Any, id_field: str | None = None) -> str | None:
-    """Returns the item's id as `read_id` does, but none that all chunks of a document may share."""
+    """Return the item's id as `read_id` does, but never one that a document's chunks share."""
     return _read_id(item, id_field, IDS)
 
 
 def _read_id(item: Any, id_field: str | None, names: Names) -> str | None:
+    """Return the id under *id_field* or, if that is ``None``, under the first of *names*."""
     if id_field is not None:
         id_ = next((value for value in _read_named(item, id_field) if value is not None), None)
         return None if id_ is None else str(id_) or None
@@ -174,15 +189,15 @@ def _read_id(item: Any, id_field: str | None, names: Names) -> str | None:
 
 
 def read_namespace(item: Any, default: str) -> str:
-    """Returns the namespace the item itself names, *default* where it names none."""
-    own = get_field(_find_holder(item), "namespace")
-    return default if own is ABSENT or own is None else to_namespace(own)
+    """Return the namespace that the item names, *default* if it names none."""
+    namespace = get_field(_find_holder(item), "namespace")
+    return default if namespace is ABSENT or namespace is None else to_namespace(namespace)
 
 
 def read_score(item: Any, score_field: str | None = None) -> float | None:
-    """Returns the backend's number, ``None`` if it is absent, not finite or no number.
+    """Return the backend's score, ``None`` if it is missing, not finite or no number.
 
-    *score_field* names its field as `read_text`'s *text_field* does.
+    *score_field* names its field, as *text_field* of `read_text` does.
     """
     for value in _read_scores(item) if score_field is None else _read_named(item, score_field):
         if is_number(value):
@@ -191,7 +206,10 @@ def read_score(item: Any, score_field: str | None = None) -> float | None:
 
 
 def read_metadata(item: Any) -> Mapping[str, Any]:
-    """Returns the item's metadata, not to be written to; its own other fields where it keeps none apart."""
+    """Return the item's metadata, read-only.
+
+    If the item has no separate metadata, return its remaining fields.
+    """
     if find_kind(type(item)) is PLAIN and len(item) == 3:
         return item[2] or {}
     holder = _find_holder(item)
@@ -210,11 +228,11 @@ def read_metadata(item: Any) -> Mapping[str, Any]:
 
 
 def read_text(item: Any, text_field: str | None) -> str | None:
-    """Returns the item's passage, ``None`` where there is none.
+    """Return the item's passage, ``None`` if there is none.
 
-    *text_field* names the one field to look at, in the metadata first and then in the item itself;
-    dots reach into nested fields. Without it the usual names are tried, in the item first, and
-    LlamaIndex's ``_node_content`` last.
+    *text_field* names the only field to read, in the metadata first and then in the item itself;
+    dots reach into nested fields. If it is ``None``, the usual names are tried, in the item first,
+    and LlamaIndex's ``_node_content`` last.
     """
     if text_field is not None:
         return next(
@@ -228,77 +246,82 @@ def read_text(item: Any, text_field: str | None) -> str | None:
 
 
 def holds_text(item: Any, text_field: str | None) -> bool:
-    """Whether a passage can be read of *item*; a bare word is taken for an id."""
+    """Return whether a passage can be read out of *item*; a bare word is taken for an id."""
     text = read_text(item, text_field)
     return text is not None and (text is not _find_holder(item) or reads_like_text(text))
 
 
 def estimate_chars(item: Any) -> int:
-    """Returns about how many characters the item's texts and numbers take in a response."""
-    # What stands in front of a pair may be a bare text, and the fields behind it.
-    rest: list[Any] = [_list_all(item) or (_find_holder(item), read_metadata(item))]
-    count, seen = 0, set[int]()
-    while rest:
-        value = rest.pop()
-        kind = type(value)
+    """Return about how many characters the item's texts and numbers take in a response."""
+    # A pair may have a bare text in front and the fields behind it.
+    remaining: list[Any] = [_list_own_fields(item) or (_find_holder(item), read_metadata(item))]
+    # A structure may hold itself, or one part several times: each container counts once.
+    count, seen_ids = 0, set[int]()
+    while remaining:
+        value = remaining.pop()
+        class_ = type(value)
         if isinstance(value, str):
             count += len(value)
-        elif kind is float or kind is int:
+        elif class_ is float or class_ is int:
             count += _NUMBER_CHARS
-        elif kind is dict:
-            if id(value) not in seen:
-                seen.add(id(value))
-                rest.extend(value.values())
+        elif class_ is dict:
+            if id(value) not in seen_ids:
+                seen_ids.add(id(value))
+                remaining.extend(value.values())
         elif is_array(value):
             count += int(value.size) * _NUMBER_CHARS
         elif is_number(value):
             count += _NUMBER_CHARS
         elif isinstance(value, (list, tuple)) and value and is_number(value[0]):
-            count += len(value) * _NUMBER_CHARS  # an embedding has a thousand of them
-        elif isinstance(value, (Mapping, list, tuple)) and id(value) not in seen:
-            seen.add(id(value))
-            rest.extend(value.values() if isinstance(value, Mapping) else value)
+            # An embedding has a thousand numbers: count them without looking at each.
+            count += len(value) * _NUMBER_CHARS
+        elif isinstance(value, (Mapping, list, tuple)) and id(value) not in seen_ids:
+            seen_ids.add(id(value))
+            remaining.extend(value.values() if isinstance(value, Mapping) else value)
     return count
 
 
 def find_text_field(item: Any, text_field: str | None) -> str | None:
-    """Returns the field that `read_text` reads the passage from, ``""`` for the item itself, ``None`` without one."""
+    """Return the field from which `read_text` reads the passage.
+
+    ``""`` for the item itself, ``None`` if there is no passage.
+    """
     text = read_text(item, text_field)
     if text is None or text_field is not None:
         return None if text is None else text_field
     holder = _find_holder(item)
     if text is holder:
         return ""
-    # What keeps no metadata apart, as a document of Pinecone does, has these fields itself.
-    outer = "metadata." if any(True for _ in _list_values(holder, METADATA)) else ""
-    for before, root in (("", holder), (outer, read_metadata(item))):
+    # An item without separate metadata, such as a document of Pinecone, has these fields itself.
+    metadata_prefix = "metadata." if any(True for _ in _list_values(holder, METADATA)) else ""
+    for prefix, root in (("", holder), (metadata_prefix, read_metadata(item))):
         for name in TEXTS:
             value = get_field(root, name)
             if isinstance(value, str) and value == text:
-                return before + name
+                return prefix + name
     return "_node_content"
 
 
 def describe_missing_text(items: Sequence[Any], text_field: str | None) -> tuple[str, str]:
-    """Returns what stands in place of the text in *items*, which hold none, and how to mend that.
+    """Return a description of *items* without texts, and how to fix that, as two clauses.
 
-    Fields are named whose value reads like a text, and no content.
+    Names a field whose values read like texts, and never any content.
     """
     if all(isinstance(_find_holder(item), str | int) and not read_metadata(item) for item in items):
         return (
             "the passages are ids without texts",
             "return the texts too, for example as {'id', 'score', 'text'}",
         )
-    where = (
+    place = (
         "a common field name" if text_field is None else f"keywordEvidence.textField {text_field!r}"
     )
     lengths: Counter[str] = Counter()
     for item in items:
         lengths.update(_measure_item(item))
     if lengths:
-        name = max(lengths, key=lambda it: (lengths[it], it))
+        name = max(lengths, key=lambda field: (lengths[field], field))
         setting = f'config={{"keywordEvidence": {{"textField": "{name}"}}}}'
-        return f"the passages have no text under {where}, but {name!r} holds text", f"set {setting}"
+        return f"the passages have no text under {place}, but {name!r} holds text", f"set {setting}"
     if not any(read_metadata(item) for item in items):
         return (
             "the passages have neither a text nor metadata",
@@ -308,24 +331,26 @@ def describe_missing_text(items: Sequence[Any], text_field: str | None) -> tuple
             ),
         )
     advice = "store the text in the metadata, or name its field in keywordEvidence.textField"
-    return f"the passages have no text under {where}", advice
+    return f"the passages have no text under {place}", advice
 
 
 def suggest_id_field(items: Sequence[Any]) -> str | None:
-    """Returns the name of a field that may hold ids, by its name and as no two of *items* hold the same in it.
+    """Return the name of a field that may hold ids.
 
-    ``""`` if no field does, ``None`` if the items have no fields.
+    Its name looks like that of an id, and it differs between all *items*. ``""`` if no field does,
+    ``None`` if the items have no fields.
     """
     if (columns := _collect_columns(items)) is None:
         return None
-    named = (name for name in columns if _ID_NAME.search(name))
-    return next((name for name in named if _are_different_words(columns[name])), "")
+    id_names = (name for name in columns if _ID_NAME.search(name))
+    return next((name for name in id_names if _are_different_words(columns[name])), "")
 
 
 def suggest_score_field(items: Sequence[Any]) -> str | None:
-    """Returns the name of a field that may hold scores: its numbers, not all whole, only rise or only fall.
+    """Return the name of a field that may hold scores.
 
-    ``""`` if no field does, ``None`` if the items have no fields.
+    Its numbers, not all whole, only rise or only fall. ``""`` if no field's do, ``None`` if the
+    items have no fields.
     """
     if (columns := _collect_columns(items)) is None:
         return None
@@ -333,10 +358,10 @@ def suggest_score_field(items: Sequence[Any]) -> str | None:
 
 
 def rescore(item: Any, score: float, score_field: str | None = None) -> Any:
-    """Returns a copy of *item*, of its own type, whose score is *score*; *item* stays as it is.
+    """Return a copy of *item*, of its own type, with the score *score*; *item* stays as it is.
 
-    The very same item where it has no number to replace or cannot be copied, as a row of a database
-    cannot.
+    Returns *item* itself if it has no number to replace or cannot be copied, such as a row of a
+    database.
     """
     if read_score(item, score_field) == score or find_kind(type(item)) is ROW:
         return item
@@ -351,26 +376,29 @@ def rescore(item: Any, score: float, score_field: str | None = None) -> Any:
             copied = replace_path(item, path, score)
         except ResponseShapeError:
             continue
-        # A class may compute what looks like a field of it.
+        # The class may compute the value. Then the copy does not show the new score.
         if type(copied) is type(item) and read_score(copied, score_field) == score:
             return copied
     return item
 
 
 def to_namespace(value: Any) -> str:
-    """Returns the name of the namespace *value* stands for."""
+    """Return the name of the namespace that *value* stands for."""
     return DEFAULT_NAMESPACE if value is None or value is ABSENT or value == "" else str(value)
 
 
 def _is_id(item: Any) -> bool:
-    """Whether *item* is a pair with an id in front: what reads like a text is one."""
+    """Return whether *item* is a pair with an id in front, and not with a text."""
     return find_kind(type(item)) is PLAIN and not (
         isinstance(item[0], str) and reads_like_text(item[0])
     )
 
 
 def _find_holder(item: Any) -> Any:
-    """What has the item's own fields: the item, what stands in front of a pair, the node in LlamaIndex's wrapper."""
+    """Return the object that has the item's own fields.
+
+    That is the item itself, the front of a pair, or the node in LlamaIndex's wrapper.
+    """
     if type(item) is dict:
         return item
     kind = find_kind(type(item))
@@ -382,7 +410,10 @@ def _find_holder(item: Any) -> Any:
 
 
 def _find_holder_in_row(row: Any) -> Any:
-    """The *row*, or a document in it if no column of the row's own says what it is, as in ``(document, distance)``."""
+    """Return the *row*, or a document in it, as in ``(document, distance)``.
+
+    The row itself is returned if one of its own columns is an id or a text.
+    """
     get = get_field if find_kind(type(row)) is ROW else getattr
     for name in pick_fields(row, _TELLING):
         value = get(row, name)
@@ -394,13 +425,14 @@ def _find_holder_in_row(row: Any) -> Any:
 
 
 def _is_document(value: Any) -> bool:
+    """Return whether *value* is an object with an id or a text."""
     if value is None or isinstance(value, str | int | float | bytes | list | tuple):
         return False
     return _find_first(value, NAMES) is not None
 
 
 def _find_score_paths(item: Any) -> Iterator[Path]:
-    """The fields the score may stand in, in the order they are read."""
+    """Return the paths of the fields that may hold the score, in the order they are read."""
     kind = find_kind(type(item))
     if kind is PLAIN:
         return iter(((1,),))
@@ -408,23 +440,27 @@ def _find_score_paths(item: Any) -> Iterator[Path]:
         return ((name,) for name in SCORES if name in item)
     names: Sequence[str] = pick_fields(item, SCORES)
     if not names and kind in (NAMED, ROW) and _find_holder(item) is not item:
-        # A distance beside a document is often computed and has a name of the database's making.
+        # A computed distance beside a document has whatever name the database gave it.
         names = [name for name, value in list_fields(item).items() if is_number(value)]
     if not names and has_field(item, "metadata") and not isinstance(item.metadata, Mapping):
-        # Weaviate keeps the numbers in the metadata, which is an object there, and the user's
-        # fields beside it.
+        # In Weaviate the metadata is an object that holds the scores. The user's fields are beside
+        # it.
         return (("metadata", name) for name in SCORES)
     return ((name,) for name in names)
 
 
 def _read_scores(item: Any) -> Iterable[Any]:
+    """Return the values that may be the score, in the order they are read."""
     if type(item) is dict:
         return _list_values(item, SCORES)
     return (get_path(item, path) for path in _find_score_paths(item))
 
 
 def _read_named(item: Any, name: str) -> Iterator[Any]:
-    """What stands under the field that the user names: in the metadata, in what has the item's fields, in the item."""
+    """Return the values under the field that the user names.
+
+    It is looked for in the metadata, then in the object with the item's fields, then in the item.
+    """
     for root in (read_metadata(item), _find_holder(item), item):
         for path in ((name,), name.split(".")):
             if (value := get_path(root, path)) is not ABSENT:
@@ -432,20 +468,20 @@ def _read_named(item: Any, name: str) -> Iterator[Any]:
 
 
 def _find_named_paths(item: Any, name: str) -> Iterator[Path]:
-    """The paths of what `_read_named` reads."""
+    """Return the paths of the values that `_read_named` returns."""
     starts: Sequence[Path] = (
         [(0,), (2,)][: len(item) - 1] if find_kind(type(item)) is PLAIN else [(_NODE,), ()]
     )
     for start in starts:
-        for between in (*METADATA, None):
+        for middle in (*METADATA, None):
             for inner in ((name,), name.split(".")):
-                path = (*start, *inner) if between is None else (*start, between, *inner)
+                path = (*start, *inner) if middle is None else (*start, middle, *inner)
                 if get_path(item, path) is not ABSENT:
                     yield path
 
 
 def find_text(holder: Any) -> str | None:
-    """Returns the first text under one of the usual names, or in LlamaIndex's ``_node_content``; ``None`` without."""
+    """Return the first text under a usual name, or in LlamaIndex's ``_node_content``."""
     for value in _list_values(holder, TEXTS):
         if isinstance(value, str) and value and not value.isspace():
             return value
@@ -462,7 +498,7 @@ def find_text(holder: Any) -> str | None:
 
 
 def _list_values(holder: Any, names: Names) -> Iterable[Any]:
-    """What stands under those of *names* that are there."""
+    """Return the values of *holder* under each of *names* that it has."""
     if type(holder) is dict:
         picked = names.pick_keys(tuple(holder))
         return [holder[name] for name in picked] if picked else ()
@@ -474,12 +510,12 @@ def _list_values(holder: Any, names: Names) -> Iterable[Any]:
 
 
 def get_attribute(holder: Any, name: str) -> Any:
-    """Returns what *holder* has under *name*, ``None`` if nothing."""
+    """Return the attribute *name* of *holder*, ``None`` if it has none."""
     return getattr(holder, name, None)
 
 
-def _list_all(item: Any) -> Mapping[str, Any]:
-    """All fields of the item itself, by name."""
+def _list_own_fields(item: Any) -> Mapping[str, Any]:
+    """Return all fields of the item itself, by name."""
     holder = _find_holder(item)
     if isinstance(holder, (str, int)):
         return {}
@@ -487,7 +523,7 @@ def _list_all(item: Any) -> Mapping[str, Any]:
 
 
 def _measure_item(item: Any) -> dict[str, int]:
-    """How long those fields of the item are that read like a text, by name."""
+    """Return the length of each field of the item that reads like a text, by name."""
     leaves = _flatten_item(item).items()
     return {
         name: len(value)
@@ -497,11 +533,12 @@ def _measure_item(item: Any) -> dict[str, int]:
 
 
 def _flatten_item(item: Any) -> dict[str, Any]:
-    """The item's fields and those of its metadata, by name, with dots for what lies inside others."""
-    return _flatten(_list_all(item)) | _flatten(read_metadata(item))
+    """Return the item's fields and its metadata's by name, with dots for nested ones."""
+    return _flatten_fields(_list_own_fields(item)) | _flatten_fields(read_metadata(item))
 
 
-def _flatten(fields: Mapping[Any, Any], depth: int = 2) -> dict[str, Any]:
+def _flatten_fields(fields: Mapping[Any, Any], depth: int = 2) -> dict[str, Any]:
+    """Return *fields* and the fields nested in them, down to *depth*, by dotted name."""
     leaves: dict[str, Any] = {}
     for name, value in fields.items():
         if not (isinstance(name, str) and _FIELD_NAME.fullmatch(name)) or name in _NOT_METADATA:
@@ -510,13 +547,19 @@ def _flatten(fields: Mapping[Any, Any], depth: int = 2) -> dict[str, Any]:
             leaves[name] = value
         elif depth > 1 and name not in METADATA:
             leaves.update(
-                {f"{name}.{inner}": leaf for inner, leaf in _flatten(value, depth - 1).items()}
+                {
+                    f"{name}.{inner}": leaf
+                    for inner, leaf in _flatten_fields(value, depth - 1).items()
+                }
             )
     return leaves
 
 
 def _collect_columns(items: Sequence[Any]) -> dict[str, list[Any]] | None:
-    """The values of each field that all *items* have, by name; ``None`` if they have no fields at all."""
+    """Return the values of each field that all *items* have, by name.
+
+    ``None`` if the items have no fields at all.
+    """
     leaves = list(map(_flatten_item, items))
     if not any(leaves):
         return None
@@ -528,12 +571,13 @@ def _collect_columns(items: Sequence[Any]) -> dict[str, list[Any]] | None:
 
 
 def _are_different_words(column: Sequence[Any]) -> bool:
+    """Return whether *column* holds only ids, no two of which are equal."""
     words = {str(value) for value in column if is_id(value)}
     return len(words) == len(column) and "" not in words
 
 
 def _find_first(holder: Any, names: Names) -> Any:
-    """The first of *names* that holds something."""
+    """Return the value under the first of *names* that has one."""
     for value in _list_values(holder, names):
         if value is not None:
             return value
@@ -541,11 +585,21 @@ def _find_first(holder: Any, names: Names) -> Any:
 
 
 def _to_text(value: Any) -> str | None:
+    """Return *value* if it is a text that is not blank, else ``None``."""
     return value if isinstance(value, str) and value and not value.isspace() else None
 
 
-def _runs_code(kind: type, name: str) -> bool:
-    """Whether setting the attribute runs code of the class, which may write to what a copy shares with the original."""
-    own = getattr(kind, name, None)
-    settable = hasattr(type(own), "__set__") and getattr(own, "fset", own) is not None
-    return settable and not isinstance(own, MemberDescriptorType) and not issubclass(kind, tuple)
+def _runs_code(class_: type, name: str) -> bool:
+    """Return whether setting attribute *name* runs code of the class.
+
+    Such code might write to data that the copy shares with the original.
+    """
+    descriptor = getattr(class_, name, None)
+    settable = (
+        hasattr(type(descriptor), "__set__") and getattr(descriptor, "fset", descriptor) is not None
+    )
+    return (
+        settable
+        and not isinstance(descriptor, MemberDescriptorType)
+        and not issubclass(class_, tuple)
+    )

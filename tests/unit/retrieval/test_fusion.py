@@ -19,15 +19,15 @@ from qtmiddleware.plugins import FoundFusion
 from qtmiddleware.retrieval.fusion import (
     MOST_SPREADS,
     WHOLE_TO_TAIL,
-    Fused,
-    Fusion,
+    FusedList,
+    FusionResult,
     OwnFusionFailed,
     find_direction,
     fuse,
     has_scores,
     measure_spread,
+    select_rankings,
     sum_weighted,
-    weighted_rankings,
 )
 from qtmiddleware.types import Key, Ranking, Variant, VariantKind
 
@@ -49,11 +49,11 @@ def ranked(
     return Ranking(Variant(kind, "text", weight), keys, [score for _, score in rows], items)
 
 
-def names(fused: Fused) -> list[str]:
+def names(fused: FusedList) -> list[str]:
     return [name for _, name in fused.keys]
 
 
-def scores_of(fused: Fused) -> dict[str, float]:
+def scores_of(fused: FusedList) -> dict[str, float]:
     return dict(zip(names(fused), fused.scores, strict=True))
 
 
@@ -66,7 +66,7 @@ def test_a_question_that_weighs_nothing_counts_as_one_list_where_the_others_foun
 ) -> None:
     question = ranked(("a", 0.9), ("b", 0.8), weight=weight, kind="original")
     options = FusionSettings(weights=FusionWeights(original=0.0))
-    found = weighted_rankings(question, [ranked(weight=it) for it in others], options)
+    found = select_rankings(question, [ranked(weight=it) for it in others], options)
     assert [it.variant.weight for it in found] == [1.0, *others]
     assert scores_of(fuse([*found, ranked()], "weighted_rrf")) == {"a": 1 / 61, "b": 1 / 62}
 
@@ -314,14 +314,14 @@ def test_concat_keeps_everything_with_the_place_where_each_list_begins() -> None
     lists = [ranked(("a", 0.9), ("b", 0.8)), ranked(), ranked(("b", 0.95), ("a", 0.1), ("c", 0.0))]
     fused = fuse(lists, "concat")
     assert names(fused) == ["a", "b", "b", "a", "c"]
-    assert Fusion(fused, tuple(lists), lists[0]).offsets == (0, 2, 2)
+    assert FusionResult(fused, tuple(lists), lists[0]).offsets == (0, 2, 2)
     assert [it.sources for it in fused.items] == [0b001, 0b001, 0b100, 0b100, 0b100]
     assert [it.item for it in fused.items] == [item for ranking in lists for item in ranking.items]
 
 
 def test_concat_of_one_list_has_its_offset() -> None:
     ranking = ranked(("a", 0.9))
-    assert Fusion(fuse([ranking], "concat"), (ranking,), ranking).offsets == (0,)
+    assert FusionResult(fuse([ranking], "concat"), (ranking,), ranking).offsets == (0,)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -482,7 +482,7 @@ def test_scores_never_rise_down_the_list(rankings: list[Ranking], method: Fusion
 # --- a method of an installed package ------------------------------------------------------------
 
 
-def fuse_by_own(rankings: list[Ranking], merge: Callable[..., Any]) -> Fused:
+def fuse_by_own(rankings: list[Ranking], merge: Callable[..., Any]) -> FusedList:
     """What `fuse` makes of *rankings* with *merge*, as though a package named it ``own``."""
     method = FoundFusion(FusionMethodRow(name="own"), merge)
     with pytest.MonkeyPatch.context() as patched:
@@ -574,7 +574,7 @@ def test_raising_a_passages_score_in_a_list_never_lowers_its_anchored_place(
     rows.sort(key=lambda row: row[1], reverse=True)
     raised = [ranked(*rows) if i == which else it for i, it in enumerate(rankings)]
 
-    def better_than(fused: Fused) -> int:
+    def better_than(fused: FusedList) -> int:
         return sum(score > scores_of(fused)[name[1]] + 1e-9 for score in fused.scores)
 
     assert better_than(fuse(raised)) <= better_than(fuse(rankings))
