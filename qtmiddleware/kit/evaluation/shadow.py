@@ -199,7 +199,7 @@ def read_shadow_log(path: str | Path) -> ShadowReport:
 
 
 def _read_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines that are not blank; a line that is too long becomes ``?``, which is no JSON."""
+    """Yield the lines that are not blank; for one that is too long ``?``, which is no JSON."""
     with open_document(path, follow_link=True) as file:
         while line := file.readline(MOST_BYTES):
             is_whole = line.endswith(b"\n") or len(line) < MOST_BYTES
@@ -247,8 +247,8 @@ def _build_list(rows: Iterable[Mapping[str, Any]]) -> tuple[Shown, ...]:
 
 
 def judge_lists(
-    report: ShadowReport, model: LanguageModel, *, count: int = 50, seed: int = 0, timeout: float = 60.0,
-    concurrency: int = 4,
+    report: ShadowReport, model: LanguageModel, *, count: int = 50, seed: int = 0,
+    timeout: float = 60.0, concurrency: int = 4,
 ) -> ShadowReport:  # fmt: skip
     """Let *model* judge which list answers better, and return *report* with its verdicts.
 

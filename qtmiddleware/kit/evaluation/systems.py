@@ -179,7 +179,7 @@ def run_of(retrieval: Retrieval) -> Run:
 
     Raises `ConfigError` if the results cannot be read, or have no ids to compare with judgements.
     """
-    if unreadable := next(
+    if failure := next(
         (
             note
             for note in retrieval.degradations
@@ -188,7 +188,7 @@ def run_of(retrieval: Retrieval) -> Run:
         None,
     ):
         raise ConfigError(
-            f"the function's results cannot be read as passages ({unreadable.detail}); return a list"
+            f"the function's results cannot be read as passages ({failure.detail}); return a list"
             ' of passages, each with an "id" that the judgements use',
             path="fn",
         )
