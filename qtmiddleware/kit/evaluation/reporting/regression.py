@@ -1,4 +1,4 @@
-"""A measurement beside its baseline, told to people: sentences and a pull request's comment."""
+"""A measurement beside its baseline as sentences and as a pull request's comment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LENGTH: Final = 2_000
 
 
 def write_headline(gate: Gate) -> str:
-    """Return the verdict in a sentence, and how large a loss could have gone unnoticed."""
+    """Return the verdict in one sentence, and how large a loss could have gone unnoticed."""
     if gate.verdict == "worse":
         names = [_quote(change.name) for change in gate.changes if change.verdict == "worse"]
         return f"Retrieval got worse with {join_names(names)}."
@@ -28,7 +28,7 @@ def write_headline(gate: Gate) -> str:
 
 
 def _describe_hidden(gate: Gate) -> str:
-    """How large a loss the intervals leave possible."""
+    """Return how large a loss the intervals still allow; empty if they allow none."""
     lowest = min(gate.changes, key=lambda change: change.difference.low)
     size = _format_size(lowest.difference.low)
     if lowest.difference.low >= 0 or size == "0.0":
@@ -37,7 +37,7 @@ def _describe_hidden(gate: Gate) -> str:
 
 
 def write_sentences(gate: Gate) -> tuple[str, ...]:
-    """Return the headline, what became of each system, and what a reader must know with it."""
+    """Return the headline, a sentence per system, and the conditions that changed."""
     return (
         f"{write_headline(gate)} The baseline is {gate.baseline}.",
         *(f"{_quote(change.name)}: {_describe(gate, change)}" for change in gate.changes),
@@ -46,26 +46,26 @@ def write_sentences(gate: Gate) -> tuple[str, ...]:
 
 
 def write_comment(gate: Gate) -> str:
-    """Return a comment for a pull request in GitHub's Markdown: verdict, figures, worst questions.
+    """Return a pull request's comment in GitHub's Markdown: verdict, figures, worst questions.
 
-    Questions are named by their ids. Their texts are not known here.
+    Questions are named by their ids, because their texts are not known here.
     """
     worse = [change for change in gate.changes if change.verdict == "worse"]
     reasons = (f"{_quote(change.name)}: {_describe(gate, change)}" for change in worse)
     worst = [_list_worst(change) for change in gate.changes if change.worse]
-    said = (*_list_conditions(gate), _describe_method(gate))
-    parts = [
+    remarks = (*_list_conditions(gate), _describe_method(gate))
+    paragraphs = [
         f"**{escape_text(write_headline(gate), _LENGTH)}**",
         *(escape_text(sentence, _LENGTH) for sentence in reasons),
         _write_figures(gate),
         *(["Questions that lost most, in points:\n\n" + "\n".join(worst)] if worst else []),
-        *(escape_text(sentence, _LENGTH) for sentence in said),
+        *(escape_text(sentence, _LENGTH) for sentence in remarks),
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(paragraphs) + "\n"
 
 
 def _describe(gate: Gate, change: Change) -> str:
-    """What became of a system, in three sentences at most."""
+    """Return the change of one system in at most three sentences."""
     total = _count(len(change.gains), "question", "questions")
     if not change.worse and not change.better:
         return f"no change in {total}."
@@ -76,6 +76,7 @@ def _describe(gate: Gate, change: Change) -> str:
 
 
 def _describe_mean(gate: Gate, change: Change) -> str:
+    """Return a sentence on the change of the mean."""
     before, after = map(figures.format_measure, (change.before, change.after))
     size = _format_size(change.difference.gain)
     interval = figures.format_interval(change.difference)
@@ -86,6 +87,7 @@ def _describe_mean(gate: Gate, change: Change) -> str:
 
 
 def _describe_chance(gate: Gate, change: Change) -> str:
+    """Return a sentence on whether chance explains the change, or on the allowed loss."""
     if gate.rule.bound is not None:
         allowed = _format_size(gate.rule.bound)
         over = "more than" if change.verdict == "worse" else "within"
@@ -102,12 +104,14 @@ def _describe_chance(gate: Gate, change: Change) -> str:
 
 
 def _list_conditions(gate: Gate) -> tuple[str, ...]:
-    apart = (("Only in the baseline", gate.missing), ("Not in the baseline", gate.new))
-    systems = (f"{where}: {join_names([*map(_quote, names)])}." for where, names in apart if names)
+    """Return sentences on systems that are on one side only, and the gate's notes."""
+    groups = (("Only in the baseline", gate.missing), ("Not in the baseline", gate.new))
+    systems = (f"{label}: {join_names([*map(_quote, names)])}." for label, names in groups if names)
     return (*systems, *gate.notes)
 
 
 def _write_figures(gate: Gate) -> str:
+    """Return the table of the systems' figures."""
     titles = ("system", "before", "after", "change [95%]", "better", "worse", "verdict")
     lines = [
         [
@@ -125,6 +129,7 @@ def _write_figures(gate: Gate) -> str:
 
 
 def _list_worst(change: Change) -> str:
+    """Return the questions that lost most with one system, as an entry of a list."""
     worst = [
         f"{escape_text(id_, ID_LENGTH)} ({figures.format_points(gain)})"
         for id_, gain in change.list_worst()
@@ -133,6 +138,7 @@ def _list_worst(change: Change) -> str:
 
 
 def _describe_method(gate: Gate) -> str:
+    """Return how the figures were compared."""
     if gate.rule.bound is None:
         rule = (
             "A system is worse if its mean fell, or more of its questions got worse than better, by"
@@ -148,7 +154,7 @@ def _describe_method(gate: Gate) -> str:
 
 
 def _format_size(gain: float) -> str:
-    """A gain or loss in points without its sign, which the sentence tells."""
+    """Return a gain or loss in points without its sign, because the sentence says the direction."""
     return figures.format_points(abs(gain)).removeprefix("+")
 
 
