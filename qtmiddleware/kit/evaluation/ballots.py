@@ -87,9 +87,9 @@ class Opinion:
     marks: tuple[Mark, ...]
     reason: str = field(default="", repr=False)
 
-    def prefers(self, one: int, other: int) -> bool:
-        """Whether the text at index *one* is ranked before the text at index *other*."""
-        return self.marks[one].place < self.marks[other].place
+    def prefers(self, index: int, other_index: int) -> bool:
+        """Whether the text at *index* is ranked before the text at *other_index*."""
+        return self.marks[index].place < self.marks[other_index].place
 
     def find_better(self) -> int | None:
         """Return the index of the better one of two texts; ``None`` if they are equal."""
@@ -117,21 +117,21 @@ class Ballot:
 
     @property
     def is_flip(self) -> bool:
-        """Whether the orders disagree on which of two texts is better, or whether one is."""
+        """Whether two orders lead to different opinions on which of two texts is better."""
         return len({opinion.find_better() for opinion in self.opinions}) > 1
 
     def find_winner(self) -> int | None:
-        """Return the index of the one of two texts that is better in every order, or ``None``."""
+        """Return the index of the text that is better in every order; ``None`` if neither is."""
         return self.opinions[0].find_better() if self.opinions and not self.is_flip else None
 
-    def average_scores(self, at: int) -> dict[str, float]:
-        """Return the mean score per criterion of the text at index *at*."""
-        return average_scores([opinion.marks[at].scores for opinion in self.opinions])
+    def average_scores(self, index: int) -> dict[str, float]:
+        """Return the mean score per criterion of the text at *index*."""
+        return average_scores([opinion.marks[index].scores for opinion in self.opinions])
 
     def list_reasons(self, names: Sequence[str]) -> tuple[Reason, ...]:
         """Return the judge's reasons, if it gave any; *names* are the texts' names."""
         return tuple(
-            Reason(opinion.reason, tuple(names[at] for at in order))
+            Reason(opinion.reason, tuple(names[index] for index in order))
             for opinion, order in zip(self.opinions, self.orders, strict=False)
             if opinion.reason
         )
@@ -184,13 +184,13 @@ class Judge:
 
     def _draw_order(self, count: int) -> list[int]:
         """Return one order; over many questions every text has every place equally often."""
-        left = self._left.setdefault(count, [])
+        unused = self._left.setdefault(count, [])
         # All rotations of one random order together give each text each place once.
-        if not left:
+        if not unused:
             order = self.random.sample(range(count), count)
-            left += [order[at:] + order[:at] for at in range(count)]
-            self.random.shuffle(left)
-        return left.pop()
+            unused += [order[start:] + order[:start] for start in range(count)]
+            self.random.shuffle(unused)
+        return unused.pop()
 
     def ask(
         self,
@@ -225,7 +225,7 @@ class Judge:
                     continue
                 failures += 1
                 if failures >= MOST_FAILURES or ballot.error.reason == "unauthorized":
-                    _give_up(ballot.error, ballots, questions)
+                    _stop_judging(ballot.error, ballots, questions)
                     break
             if progress is not None:
                 progress(len(ballots), len(questions))
@@ -237,7 +237,9 @@ class Judge:
             (ballot, order) for ballot in ballots if ballot.error is None for order in ballot.orders
         ]
         prompts = [
-            build_ranking_prompt(self._task, ballot.question, [ballot.shown[at] for at in order])
+            build_ranking_prompt(
+                self._task, ballot.question, [ballot.shown[index] for index in order]
+            )
             for ballot, order in pairs
         ]
         for (ballot, order), reply in zip(pairs, self._runner.run(prompts), strict=True):
@@ -250,7 +252,7 @@ class Judge:
                 ballot.opinions = ()
 
 
-def _give_up(error: ModelError, ballots: list[Ballot], questions: Sequence[Question]) -> None:
+def _stop_judging(error: ModelError, ballots: list[Ballot], questions: Sequence[Question]) -> None:
     """Raise *error* if the judge has compared nothing yet; otherwise fail what is left."""
     if not any(ballot.opinions for ballot in ballots):
         raise error
@@ -336,7 +338,7 @@ def parse_score(value: object) -> float:
 
 
 def read_line(value: object) -> str:
-    """Return the judge's text on one line of at most 1,000 characters; empty if it is not text."""
+    """Return the judge's text on one line, cut to 1,000 characters; empty if it is not text."""
     return " ".join(value.split())[:_MOST_REASON_CHARS] if isinstance(value, str) else ""
 
 

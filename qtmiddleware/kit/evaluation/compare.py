@@ -107,11 +107,11 @@ def compare(
         systems, has_model=client is not None or is_wrapped, is_wrapped=is_wrapped
     )
     with open_runner(base, "compare") as runner:
-        own = OwnFunction(base, dict(arguments or {}), top_k, runner, IdCheck.of(data.qrels))
-        return measure_systems(own, data, settings, deep=deep, seed=seed, progress=progress)
+        function = OwnFunction(base, dict(arguments or {}), top_k, runner, IdCheck.of(data.qrels))
+        return measure_systems(function, data, settings, deep=deep, seed=seed, progress=progress)
 
 
-class Makes(Protocol):
+class SystemMaker(Protocol):
     """Makes systems from their settings: an index, or your own function."""
 
     def system(self, settings: Mapping[str, Any], top_k: int = ...) -> System:
@@ -120,7 +120,7 @@ class Makes(Protocol):
 
 
 def measure_systems(
-    bench: Makes,
+    bench: SystemMaker,
     data: Dataset,
     systems: Mapping[str, Mapping[str, Any]],
     *,
@@ -343,10 +343,10 @@ def _build_dataset(
                 f"query {number} must be a Question, or text under an id that is text",
                 path="queries",
             )
-    known = {question.id for question in questions}
-    if len(known) < len(questions):
+    question_ids = {question.id for question in questions}
+    if len(question_ids) < len(questions):
         raise ConfigError("two of the queries have the same id", path="queries")
-    if unknown := [id_ for id_ in qrels if id_ not in known]:
+    if unknown := [id_ for id_ in qrels if id_ not in question_ids]:
         raise ConfigError(
             f"{len(unknown)} judged questions are not among the queries, the first is"
             f" {unknown[0]!r}",

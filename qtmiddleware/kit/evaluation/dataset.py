@@ -135,12 +135,12 @@ class Dataset:
 
     def only(self, ids: Collection[str]) -> Dataset:
         """Return the same passages with the questions in *ids* and their judgements."""
-        kept = tuple(question for question in self.questions if question.id in ids)
+        questions = tuple(question for question in self.questions if question.id in ids)
         return Dataset(
             self.name,
             self.passages,
-            kept,
-            {question.id: self.qrels[question.id] for question in kept},
+            questions,
+            {question.id: self.qrels[question.id] for question in questions},
         )
 
     @property
@@ -285,6 +285,10 @@ def _read_records(file: Path, build: Callable[[dict[str, Any]], T]) -> tuple[T, 
 
 
 def _parse_record(text: str) -> dict[str, Any]:
+    """Return the JSON object in *text*, with its ``_id`` as text and its metadata as a dict.
+
+    Raises `ValueError` if one of them is missing or of another type.
+    """
     record = parse_object(text)
     id_ = record.get("_id")
     # Ids are often written as numbers; a number counts as its text.
@@ -300,6 +304,7 @@ def _parse_record(text: str) -> dict[str, Any]:
 
 
 def _get_text(record: Mapping[str, Any], key: str) -> str:
+    """Return the text under *key*; raises `ValueError` if there is none."""
     value = record.get(key)
     if value is None:
         raise ValueError(f'no "{key}"')
@@ -309,6 +314,7 @@ def _get_text(record: Mapping[str, Any], key: str) -> str:
 
 
 def _build_passage(record: dict[str, Any]) -> Passage:
+    """Return the passage of a record of ``corpus.jsonl``."""
     title = "" if record.get("title") is None else _get_text(record, "title")
     text, metadata = _get_text(record, "text"), record["metadata"]
     if title:
@@ -317,6 +323,7 @@ def _build_passage(record: dict[str, Any]) -> Passage:
 
 
 def _build_question(record: dict[str, Any]) -> Question:
+    """Return the question of a record of ``queries.jsonl``; raises `ValueError` if it is wrong."""
     metadata = record["metadata"]
     try:
         messages = [
@@ -362,11 +369,11 @@ def _read_qrels(
                 continue
             with name_line_in_errors(file, number):
                 question, passage, grade = _parse_judgement(columns)
-                for id_, known, name in (
+                for id_, known_ids, name in (
                     (question, questions, "queries"),
                     (passage, passages, "corpus"),
                 ):
-                    if known is not None and id_ not in known:
+                    if known_ids is not None and id_ not in known_ids:
                         raise ValueError(f"judges {id_!r}, which is not in {name}.jsonl")
                 if qrels.setdefault(question, {}).setdefault(passage, grade) != grade:
                     raise ValueError(
@@ -376,6 +383,7 @@ def _read_qrels(
 
 
 def _parse_judgement(columns: Sequence[str]) -> tuple[str, str, int]:
+    """Return the question id, the passage id and the grade in *columns*; raises `ValueError`."""
     is_whole = len(columns) in (3, 4) and _GRADE.fullmatch(columns[-1])
     if not is_whole or int(columns[-1]) > HIGHEST_GRADE:
         raise ValueError(

@@ -66,15 +66,15 @@ class Rule:
         name, _, number = " ".join(text.split()).partition(" ")
         if (name.casefold(), number) == ("worse", ""):
             return cls()
-        known = {measure.casefold(): measure for measure in (*MEASURES, *DEEP)}
-        if name.casefold() not in known:
+        measures = {measure.casefold(): measure for measure in (*MEASURES, *DEEP)}
+        if name.casefold() not in measures:
             raise ConfigError(
                 f"{_RULE} must be worse, or a measure and a change, {_EXAMPLE}, not {text!r}. The "
-                f"measures are {', '.join(known.values())}",
+                f"measures are {', '.join(measures.values())}",
                 path=_RULE,
                 value=text,
             )
-        measure, bound = known[name.casefold()], _parse_bound(number)
+        measure, bound = measures[name.casefold()], _parse_bound(number)
         if bound is None:
             raise ConfigError(
                 f"{_RULE} must have a change from -1 to 0 after the measure, {_EXAMPLE}, not "
@@ -86,6 +86,7 @@ class Rule:
 
 
 def _parse_bound(number: str) -> float | None:
+    """Return the change in *number*; ``None`` if it is not a number from -1 to 0."""
     try:
         bound = float(number)
     except ValueError:
@@ -183,16 +184,16 @@ class Baseline:
         """
         if rule.measure in DEEP and not deep:
             raise ConfigError(f"{_RULE} {rule.measure} needs --deep", path=_RULE, value=rule.text)
-        known = self.values.get(rule.measure)
-        if not known:
+        values_by_system = self.values.get(rule.measure)
+        if not values_by_system:
             flag = " and --deep" if rule.measure in DEEP else ""
             message = f"the baseline {self.name} has no {rule.measure}; {_HOW}{flag}"
             raise _baseline_error(self.name, message)
-        if known.keys().isdisjoint(systems):
+        if values_by_system.keys().isdisjoint(systems):
             raise _baseline_error(
                 self.name,
                 f"the baseline {self.name} must hold one of the systems {join_names(systems)}, not "
-                f"{join_names(known)}. Name the same ones with --systems or --config",
+                f"{join_names(values_by_system)}. Name the same ones with --systems or --config",
             )
 
 

@@ -57,17 +57,17 @@ def load_judged(path: str | Path, *, split: str = "") -> Dataset:
     for place, record in read_records(root, needs=(_ID, *_IDS)):
         try:
             question, ids, is_named = _read_record(record, str(len(questions) + 1))
-            known = by_text.get(question.text) if not is_named else None
-            if known is None and question.id in questions:
+            question_id = by_text.get(question.text) if not is_named else None
+            if question_id is None and question.id in questions:
                 raise ValueError(f"the id {question.id!r} occurs a second time")
         except ValueError as error:
             raise ConfigError(f"{place}: {error}", path=str(root)) from None
-        if known is None:
-            known = question.id
-            questions[known] = question
+        if question_id is None:
+            question_id = question.id
+            questions[question_id] = question
             if not is_named:
-                by_text[question.text] = known
-        qrels.setdefault(known, {}).update(dict.fromkeys(ids, 1))
+                by_text[question.text] = question_id
+        qrels.setdefault(question_id, {}).update(dict.fromkeys(ids, 1))
     if not questions:
         raise ConfigError(
             f"{root} must hold questions with the ids of their passages; it holds none",

@@ -305,6 +305,7 @@ def _build_verdict(ballot: Ballot, systems: Sequence[str]) -> Verdict:
 
 
 def _require_text(answer: object) -> str:
+    """Return *answer*; raises `ConfigError` if it is not text."""
     if not isinstance(answer, str):
         raise ConfigError(f"a system must return the answer's text, not {type(answer).__name__}")
     return answer

@@ -84,7 +84,7 @@ def evaluate(
     scores = {question: _score_by_rank(run[question]) for question in qrels if run.get(question)}
     if scores:
         # Objects, not names: ir-measures' name parser needs a module that newer Pythons lack.
-        known = {
+        measure_objects = {
             "nDCG@10": ir_measures.nDCG @ 10,
             "R@10": ir_measures.R @ 10,
             "MRR@10": ir_measures.RR @ 10,
@@ -92,7 +92,7 @@ def evaluate(
             "AP": ir_measures.AP,
             "R@100": ir_measures.R @ 100,
         }
-        names: dict[Any, str] = {known[name]: name for name in measures}
+        names: dict[Any, str] = {measure_objects[name]: name for name in measures}
         judged = {question: dict(qrels[question]) for question in scores}
         for result in ir_measures.iter_calc(list(names), judged, scores):
             values[names[result.measure]][result.query_id] = float(result.value)

@@ -58,8 +58,8 @@ class Hit:
             "kind": self.kind,
             "weight": round(self.weight, 4),
             "place": self.place,
-            "score": _round(self.score),
-            "added": _round(self.added),
+            "score": _round_value(self.score),
+            "added": _round_value(self.added),
         }
 
 
@@ -115,18 +115,18 @@ class Movement:
             "id": self.match.id,
             "namespace": self.match.namespace,
             "place": self.place,
-            "score": _round(self.score),
+            "score": _round_value(self.score),
             "before": self.before,
             "change": self.change,
             "hits": [hit.to_dict() for hit in self.hits],
             "fused_place": self.fused_place,
-            "fused_score": _round(self.fused_score),
+            "fused_score": _round_value(self.fused_score),
             "weighed_place": self.weighed_place,
-            "weighed_score": _round(self.weighed_score),
-            "evidence": _round(self.evidence),
+            "weighed_score": _round_value(self.weighed_score),
+            "evidence": _round_value(self.evidence),
             "keywords": list(self.keywords),
             "reranked_place": self.reranked_place,
-            "rerank_score": _round(self.rerank_score),
+            "rerank_score": _round_value(self.rerank_score),
             "passed_by": list(self.passed_by),
             "why": self.why,
         }
@@ -155,7 +155,7 @@ class Movements:
             "passages": [movement.to_dict() for movement in self.passages],
             "dropped": [movement.to_dict() for movement in self.dropped],
             "depth": self.depth,
-            "evidence_weight": _round(self.evidence_weight),
+            "evidence_weight": _round_value(self.evidence_weight),
         }
 
 
@@ -199,8 +199,8 @@ def find_language(retrieval: Retrieval) -> str:
     """Return the code of the question's language; empty if it is unknown."""
     # A query that is not text is kept as it is.
     query: Any = retrieval.original_query
-    known = "" if retrieval.evidence is None else retrieval.evidence.language
-    return known or (prepare(query).language if isinstance(query, str) else "")
+    language = "" if retrieval.evidence is None else retrieval.evidence.language
+    return language or (prepare(query).language if isinstance(query, str) else "")
 
 
 def drop_function_words(words: Sequence[str], language: str) -> list[str]:
@@ -212,14 +212,15 @@ def drop_function_words(words: Sequence[str], language: str) -> list[str]:
 class _Explainer:
     """Follows the passages of one retrieval through its lists."""
 
-    def __init__(self, found: Retrieval, before: Sequence[Match]) -> None:
-        self._found = found
+    def __init__(self, retrieval: Retrieval, before: Sequence[Match]) -> None:
+        """Look up each passage's rank in all lists of *retrieval* and in the list *before*."""
+        self._retrieval = retrieval
         self._before = before
-        evidence = found.evidence
-        order = found.fused if evidence is None else _put_first(evidence.keys, found.fused)
-        self._lists = [_find_places(ranking.keys) for ranking in found.rankings]
-        self._labels = label_searches(ranking.variant for ranking in found.rankings)
-        self._fused = _find_places(found.fused)
+        evidence = retrieval.evidence
+        order = retrieval.fused if evidence is None else _put_first(evidence.keys, retrieval.fused)
+        self._lists = [_find_places(ranking.keys) for ranking in retrieval.rankings]
+        self._labels = label_searches(ranking.variant for ranking in retrieval.rankings)
+        self._fused = _find_places(retrieval.fused)
         self._weighed = {} if evidence is None else _find_places(order)
         self._scores = (
             {} if evidence is None else dict(zip(evidence.keys, evidence.scores, strict=True))
@@ -227,24 +228,28 @@ class _Explainer:
         self._shares = (
             {} if evidence is None else dict(zip(evidence.keys, evidence.shares, strict=True))
         )
-        self._reranked = _find_places(_put_first(found.reranked, order)) if found.reranked else {}
-        self._rerank_scores = dict(zip(found.reranked, found.rerank_scores, strict=True))
-        self._final = _find_places([match.key for match in found.matches])
-        known = self._final.keys() | {key for ranking in found.rankings for key in ranking.keys}
-        self._keys_before = [_find_key(match, known) for match in before]
+        self._reranked = (
+            _find_places(_put_first(retrieval.reranked, order)) if retrieval.reranked else {}
+        )
+        self._rerank_scores = dict(zip(retrieval.reranked, retrieval.rerank_scores, strict=True))
+        self._final = _find_places([match.key for match in retrieval.matches])
+        known_keys = self._final.keys() | {
+            key for ranking in retrieval.rankings for key in ranking.keys
+        }
+        self._keys_before = [_find_key(match, known_keys) for match in before]
         self._plain = _find_places(self._keys_before)
 
     def explain(self) -> Movements:
         """Return the movements of all passages of both lists."""
-        retrieval = self._found
+        retrieval = self._retrieval
         matches_before = dict(zip(self._keys_before, self._before, strict=True))
         return Movements(
             passages=tuple(
-                self._follow(match.key, match, place)
+                self._follow_passage(match.key, match, place)
                 for place, match in enumerate(retrieval.matches, start=1)
             ),
             dropped=tuple(
-                self._follow(key, match, None)
+                self._follow_passage(key, match, None)
                 for key, match in matches_before.items()
                 if key not in self._final
             ),
@@ -252,13 +257,13 @@ class _Explainer:
             evidence_weight=None if retrieval.evidence is None else retrieval.evidence.weight,
         )
 
-    def _follow(self, key: Key, match: Match, place: int | None) -> Movement:
+    def _follow_passage(self, key: Key, match: Match, place: int | None) -> Movement:
         """Return the movement of the passage *match*, which is at *place* in the final list."""
         if place is not None and place != self._final[key]:
             # If lists are joined without merging, a passage occurs once per search that found it.
             return Movement(match, place, match.fused_score, None, why="listed here again")
         fused_place = self._fused.get(key)
-        scores = self._found.fused_scores
+        scores = self._retrieval.fused_scores
         share = self._shares.get(key)
         movement = Movement(
             match=match,
@@ -293,9 +298,9 @@ class _Explainer:
 
     def _list_hits(self, key: Key) -> Iterator[Hit]:
         """Yield the searches that found the passage *key*."""
-        gains = self._found.gains
+        gains = self._retrieval.gains
         for search, (ranking, places) in enumerate(
-            zip(self._found.rankings, self._lists, strict=True)
+            zip(self._retrieval.rankings, self._lists, strict=True)
         ):
             if (place := places.get(key)) is not None:
                 added = gains[search][place - 1] if gains else None
@@ -306,7 +311,7 @@ class _Explainer:
 
     def _find_keywords(self, text: str) -> tuple[str, ...]:
         """Return the keywords of the evidence that are in *text*."""
-        evidence = self._found.evidence
+        evidence = self._retrieval.evidence
         if evidence is None:
             return ()
         return find_held_words(
@@ -331,24 +336,24 @@ class _Explainer:
 
     def _say_where(self, movement: Movement) -> str:
         """Return the passage's way from the plain list to the final one, in a few words."""
-        before, place = movement.before, movement.place
+        old, place = movement.before, movement.place
         if place is None:
             last = movement.reranked_place or movement.weighed_place or movement.fused_place
-            end = "no search found it" if last is None else f"now {format_place(last)}"
+            now = "no search found it" if last is None else f"now {format_place(last)}"
             return (
-                f"was {format_place(before or 0)}, {end} and out of the {len(self._found.matches)}"
+                f"was {format_place(old or 0)}, {now} and out of the {len(self._retrieval.matches)}"
                 " shown"
             )
-        end = format_place(place)
-        if before is not None:
-            return f"stays {end}" if before == place else f"from {format_place(before)} to {end}"
+        now = format_place(place)
+        if old is not None:
+            return f"stays {now}" if old == place else f"from {format_place(old)} to {now}"
         start = self._find_start(movement)
         origin = (
             f", from {format_place(start)} in the question's own search"
             if start is not None
             else ""
         )
-        return f"new at {end}{origin}"
+        return f"new at {now}{origin}"
 
     def _say_why(self, movement: Movement) -> Iterator[str]:
         """Yield what moved the passage its way; a stage that moved it the other way is skipped."""
@@ -359,14 +364,14 @@ class _Explainer:
         )
         is_down = place is None or (movement.before is not None and place > movement.before)
         if not is_down:
-            others = [hit for hit in movement.hits if hit.kind != "original"]
-            is_found_by_question = len(others) < len(movement.hits)
-            if others and (by_fusion is not False or not is_found_by_question):
+            other_hits = [hit for hit in movement.hits if hit.kind != "original"]
+            is_found_by_question = len(other_hits) < len(movement.hits)
+            if other_hits and (by_fusion is not False or not is_found_by_question):
                 labels = [
-                    f"{self._labels[hit.search]} ({format_place(hit.place)})" for hit in others
+                    f"{self._labels[hit.search]} ({format_place(hit.place)})" for hit in other_hits
                 ]
                 is_missed_by_question = not is_found_by_question and any(
-                    ranking.variant.kind == "original" for ranking in self._found.rankings
+                    ranking.variant.kind == "original" for ranking in self._retrieval.rankings
                 )
                 prefix, suffix = (
                     "also " if is_found_by_question else "",
@@ -376,8 +381,8 @@ class _Explainer:
             if (words := self._drop_function_words(movement.keywords)) and by_words is not False:
                 yield f"holds {_join([repr(word) for word in words])}"
         elif movement.passed_by:
-            subject = "the passage" if len(movement.passed_by) == 1 else "those"
-            yield f"passed by {subject} now {_join(list(map(format_place, movement.passed_by)))}"
+            who = "the passage" if len(movement.passed_by) == 1 else "those"
+            yield f"passed by {who} now {_join(list(map(format_place, movement.passed_by)))}"
         if is_down and by_fusion is False:
             yield "the other searches raise other passages"
         if is_down and by_words is False and movement.keywords:
@@ -398,13 +403,13 @@ class _Explainer:
         if (
             place is not None
             and last is not None
-            and last > len(self._found.matches)
+            and last > len(self._retrieval.matches)
             and movement.before is not None
         ):
             yield "kept, because the plain search returned it"
 
     def _drop_function_words(self, words: Sequence[str]) -> list[str]:
-        return drop_function_words(words, find_language(self._found)) if words else []
+        return drop_function_words(words, find_language(self._retrieval)) if words else []
 
     def _find_start(self, movement: Movement) -> int | None:
         """Return the passage's rank in the question's own search."""
@@ -429,15 +434,15 @@ def _find_places(keys: Iterable[Key]) -> dict[Key, int]:
     return places
 
 
-def _find_key(match: Match, known: Collection[Key]) -> Key:
-    """Return the passage's key among *known*.
+def _find_key(match: Match, known_keys: Collection[Key]) -> Key:
+    """Return the passage's key among *known_keys*.
 
     Chunks that share an id have their text in the key.
     """
     with_text = (match.namespace, f"{match.id or ''}\0{match.text or ''}")
     # A match that was built by hand has no key.
     key = match.key if match.key[1] else (match.namespace, match.id) if match.id else with_text
-    return with_text if key not in known and with_text in known else key
+    return with_text if key not in known_keys and with_text in known_keys else key
 
 
 def _find_plain_list(retrieval: Retrieval) -> tuple[Match, ...]:
@@ -472,5 +477,5 @@ def _join(texts: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(texts[:-1]), *texts[-1:])))
 
 
-def _round(value: float | None) -> float | None:
+def _round_value(value: float | None) -> float | None:
     return None if value is None else round(float(value), 6)

@@ -51,7 +51,7 @@ class IdCheck:
         # A dictionary keeps the order, so the example in the message is the first judged id.
         return cls({id_: None for grades in qrels.values() for id_ in grades}.keys())
 
-    def look(self, run: Run) -> None:
+    def check_run(self, run: Run) -> None:
         """Check the ids of one run.
 
         Raises `ConfigError` as soon as too many questions found no judged id.
@@ -134,16 +134,16 @@ class OwnFunction:
         def run(question: Question) -> Run:
             result = None if memory is None else memory.recall(name, question.id)
             if result is None:
-                result = self._ask(function, question, arguments)
+                result = self._ask_function(function, question, arguments)
                 if memory is not None and result.error is None:
                     memory.remember(name, question.id, result)
             if self.ids is not None:
-                self.ids.look(result)
+                self.ids.check_run(result)
             return result
 
         return run
 
-    def _ask(self, function: Any, question: Question, arguments: Mapping[str, Any]) -> Run:
+    def _ask_function(self, function: Any, question: Question, arguments: Mapping[str, Any]) -> Run:
         """Return the run of *function* for *question*; an exception becomes its ``error``."""
         keywords: dict[str, Any] = {"history": question.history, **arguments}
         try:

@@ -321,19 +321,20 @@ class PromptRunner:
         size = self._concurrency
         batches = [prompts[start : start + size] for start in range(0, len(prompts), size)]
         return [
-            self._reply(outcome)
+            self._read_outcome(outcome)
             for batch in batches
-            for outcome in run(self._ask(batch), self._performer)
+            for outcome in run(self._ask_together(batch), self._performer)
         ]
 
-    def _ask(self, prompts: Sequence[Prompt]) -> Flow[list[Outcome]]:
+    def _ask_together(self, prompts: Sequence[Prompt]) -> Flow[list[Outcome]]:
+        """Ask all *prompts* at the same time, and return their outcomes in the same order."""
         deadline = Deadline.after(self._timeout)
         # Each prompt has its own deadline object, because cancelling one must not cancel all.
         asks = [Ask(prompt, Deadline(deadline.at)) for prompt in prompts]
         outcomes: list[Outcome] = yield Together(asks, deadline, len(asks))
         return outcomes
 
-    def _reply(self, outcome: Outcome) -> Reply | ModelError:
+    def _read_outcome(self, outcome: Outcome) -> Reply | ModelError:
         """Return the outcome's reply, with its cost added to the total, or the error."""
         if outcome.ok:
             reply: Reply = outcome.value

@@ -215,9 +215,9 @@ class RankedSystems:
                 f"{self.judge} ranked none of the {len(self.questions) + self.skipped}"
                 f" questions.{remarks}"
             )
-        listed = standings[0].system
+        order = standings[0].system
         for standing, following in pairwise(standings):
-            listed += f" {'=' if standing.rank == following.rank else '>'} {following.system}"
+            order += f" {'=' if standing.rank == following.rank else '>'} {following.system}"
         questions = "1 question" if judged == 1 else f"{judged} questions"
         ahead = [standing.system for standing in standings if standing.is_ahead]
         if judged > 1 and any(standing.lead is not None for standing in standings):
@@ -226,7 +226,7 @@ class RankedSystems:
             )
         if self.agreement is not None:
             remarks = f" Repeats agree on {100 * self.agreement:.0f}% of the pairs.{remarks}"
-        return f"Ranked by {self.judge} on {questions}: {listed}.{remarks}"
+        return f"Ranked by {self.judge} on {questions}: {order}.{remarks}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the ranking as plain data."""

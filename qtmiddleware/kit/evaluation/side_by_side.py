@@ -245,9 +245,9 @@ def _choose_systems(
     if systems is None:
         systems = SHOWN if has_model else SHOWN[:2]
     names = [systems] if isinstance(systems, str) else list(systems)
-    known = chosen([name for name in names if name != OWN])
+    settings = chosen([name for name in names if name != OWN])
     return {
-        name: {} if name == OWN else {**known[name], **_PLAIN}
+        name: {} if name == OWN else {**settings[name], **_PLAIN}
         for name in dict.fromkeys((BASELINE, *names))
     }
 

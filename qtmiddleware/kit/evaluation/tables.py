@@ -33,7 +33,7 @@ def read_table(file: Path, needs: Collection[str] = ()) -> Iterator[tuple[str, d
     Raises:
         ConfigError: The table cannot be read. The error names the line.
     """
-    text = _decode(file)
+    text = _decode_table(file)
     names, separator = _read_header(file, text, needs)
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     is_header = True
@@ -85,7 +85,7 @@ def _read_header(file: Path, text: str, needs: Collection[str]) -> tuple[list[st
             header = next((row for row in rows if any(map(str.strip, row))), [])
         except csv.Error:
             continue
-        names = [_fold(cell) for cell in header]
+        names = [_fold_name(cell) for cell in header]
         if not set(names).isdisjoint(QUESTION_NAMES) and (
             not needs or not set(names).isdisjoint(needs)
         ):
@@ -99,11 +99,11 @@ def _read_header(file: Path, text: str, needs: Collection[str]) -> tuple[list[st
     raise ConfigError(f"{file} must name {expected} in its first line, not {shown}", path=str(file))
 
 
-def _fold(name: str) -> str:
+def _fold_name(name: str) -> str:
     return name.strip().casefold()
 
 
-def _decode(file: Path) -> str:
+def _decode_table(file: Path) -> str:
     """Return the table's text, from UTF-8 or UTF-16; raises `ConfigError` if it is neither."""
     try:
         with open_document(file, follow_link=True) as stream:

@@ -160,7 +160,7 @@ def build_index(
     store = SQLiteStore(path, embedding_model=embedder.name, dimension=embedder.dimension)
     try:
         done = 0
-        for batch in _read_pages(data):
+        for batch in _split_into_batches(data):
             store.upsert(batch, embedder.embed([passage.text for passage in batch]))
             done += len(batch)
             if progress is not None:
@@ -171,7 +171,7 @@ def build_index(
     return store
 
 
-def _read_pages(data: Dataset) -> Iterator[Sequence[Passage]]:
+def _split_into_batches(data: Dataset) -> Iterator[Sequence[Passage]]:
     """Yield the passages in batches of `BATCH`."""
     for start in range(0, len(data.passages), BATCH):
         yield data.passages[start : start + BATCH]
@@ -209,7 +209,7 @@ def open_index(
         return store
     store.close()
     if engine is not None and isinstance(embedder, CachedEmbedder):
-        pages = ([passage.text for passage in page] for page in _read_pages(data))
+        pages = ([passage.text for passage in page] for page in _split_into_batches(data))
         embedder.embed_ahead(
             pages,
             engine,
@@ -406,11 +406,11 @@ def open_bench(folder: str | Path | Dataset, options: BenchOptions) -> Iterator[
     """
     with ExitStack() as stack:
         replies = _open_replies(_open_data(folder, options), options, stack)
-        data, drawn = _draw_questions(replies.data, options)
+        data, question_notes = _draw_questions(replies.data, options)
         if options.check is not None:
             options.check(data)
         bench = _open_searching(data, replies.model, options, stack)
-        notes = (*replies.notes, *drawn)
+        notes = (*replies.notes, *question_notes)
         if options.function is not None:
             notes = (*notes, *_describe_function(options.function, cast(OwnFunction, bench)))
         yield OpenedBench(
@@ -493,8 +493,10 @@ def _open_searching(
         # Outside the cache, so that cached replies are recorded too.
         model = RecordingModel(model, _require_writable(options.record))
     if options.function is not None:
-        own = open_function(options.function, data, settings=settings, model=model, cache=cache)
-        return stack.enter_context(own)
+        function = open_function(
+            options.function, data, settings=settings, model=model, cache=cache
+        )
+        return stack.enter_context(function)
     embedder = stack.enter_context(_open_embedder(settings, cache))
     index = open_index(data, cache, embedder, engine=options.engine, progress=options.progress)
     return Bench(
@@ -650,10 +652,10 @@ def _describe_recording(
         yield f"{recorded_count} of {total} questions were recorded; the others are skipped."
 
 
-def _describe_function(function: FunctionSource, own: OwnFunction) -> Iterator[str]:
+def _describe_function(function: FunctionSource, opened: OwnFunction) -> Iterator[str]:
     """Yield notes about your own function."""
-    memory = own.memory
-    if own.base.top_k_argument is None:
+    memory = opened.memory
+    if opened.base.top_k_argument is None:
         yield (
             f"{function.name} has no parameter for the number of passages, so its own number is"
             " used."

@@ -84,7 +84,7 @@ class CacheFile:
                 str(self._path), timeout=BUSY_SECONDS
             )
             try:
-                self._prepare()
+                self._prepare_file()
             except BaseException:
                 self._connection.close()
                 raise
@@ -122,12 +122,12 @@ class CacheFile:
                 f"the cache {self._path} cannot be used ({describe_error(error)}); {advice}"
             ) from cause
 
-    def _prepare(self) -> None:
+    def _prepare_file(self) -> None:
         """Check the file if it has content; otherwise create its tables."""
         connection = self._connection
         if not is_empty(connection):
             # Check first: another program's file must not be changed.
-            self._check()
+            self._check_version()
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_ROW_BYTES)
         connection.execute("PRAGMA synchronous = NORMAL")
         use_write_ahead_log(connection)
@@ -136,9 +136,9 @@ class CacheFile:
             # Two processes may create the file at the same time; the second finds it complete.
             for statement in _SCHEMA if is_empty(connection) else ():
                 connection.execute(statement)
-        self._check()
+        self._check_version()
 
-    def _check(self) -> None:
+    def _check_version(self) -> None:
         """Raise `StoreError` if the file is not a cache of this version."""
         if read_mark(self._connection) != (APPLICATION_ID, VERSION):
             raise StoreError(
@@ -178,13 +178,13 @@ class CachedEmbedder:
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """Return one vector per text, in the texts' order; equal texts are embedded once."""
         keys = self._compute_keys(texts)
-        vectors = self._look_up(keys)
+        vectors = self._look_up_vectors(keys)
         missing = [text for text in keys if text not in vectors]
         if missing:
             start = perf_counter()
             embedded = dict(zip(missing, self._inner.embed(missing), strict=True))
             share = (perf_counter() - start) / len(missing)
-            self._keep((keys[text], vector, share) for text, vector in embedded.items())
+            self._keep_vectors((keys[text], vector, share) for text, vector in embedded.items())
             vectors |= embedded
         return [vectors[text] for text in texts]
 
@@ -215,7 +215,7 @@ class CachedEmbedder:
         done, total = 0, sum(map(len, batches))
         build = partial(_build_timed_batch, self._inner, identify_embedding(self._inner))
         for vectors, share in engine.map(build, batches):
-            self._keep((key, decode_vector(blob), share) for key, blob in vectors)
+            self._keep_vectors((key, decode_vector(blob), share) for key, blob in vectors)
             done += len(vectors)
             if progress is not None:
                 progress(done, total)
@@ -251,21 +251,21 @@ class CachedEmbedder:
         seen: set[bytes] = set()
         for page in pages:
             keys = self._compute_keys(page)
-            known = self._look_up(keys)
+            vectors = self._look_up_vectors(keys)
             if missing := [
-                (key, text) for text, key in keys.items() if text not in known and key not in seen
+                (key, text) for text, key in keys.items() if text not in vectors and key not in seen
             ]:
                 seen.update(key for key, _ in missing)
                 yield missing
 
-    def _keep(self, vectors: Iterable[tuple[bytes, Sequence[float], float]]) -> None:
+    def _keep_vectors(self, vectors: Iterable[tuple[bytes, Sequence[float], float]]) -> None:
         """Write vectors to the file, each with its key and the seconds it took."""
-        rows = [(key, _pack(vector), seconds) for key, vector, seconds in vectors]
+        rows = [(key, _pack_vector(vector), seconds) for key, vector, seconds in vectors]
         with self._file.connection() as connection, connection:
             connection.execute("BEGIN IMMEDIATE")
             connection.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)", rows)
 
-    def _look_up(self, keys: Mapping[str, bytes]) -> dict[str, list[float]]:
+    def _look_up_vectors(self, keys: Mapping[str, bytes]) -> dict[str, list[float]]:
         """Return the vectors in the file by text, and record their seconds if that is requested."""
         vectors: dict[str, list[float]] = {}
         with self._file.connection() as connection:
@@ -273,7 +273,7 @@ class CachedEmbedder:
                 row = connection.execute(
                     "SELECT vector, seconds FROM vectors WHERE key = ?", (key,)
                 ).fetchone()
-                vector = _unpack(row[0], self.dimension) if row else None
+                vector = _unpack_vector(row[0], self.dimension) if row else None
                 if vector is not None and isinstance(row[1], float):
                     vectors[text] = vector
                     if self._replayed is not None:
@@ -296,11 +296,12 @@ def _build_timed_batch(
     return embed_timed
 
 
-def _pack(vector: Sequence[float]) -> bytes:
+def _pack_vector(vector: Sequence[float]) -> bytes:
+    """Return *vector* as bytes: little-endian 64-bit floats."""
     return struct.pack(f"<{len(vector)}d", *vector)
 
 
-def _unpack(packed: object, dimension: int) -> list[float] | None:
+def _unpack_vector(packed: object, dimension: int) -> list[float] | None:
     """Return the vector in *packed*; ``None`` if it is damaged and must be embedded again."""
     if not isinstance(packed, bytes) or len(packed) != 8 * dimension:
         return None
@@ -347,21 +348,21 @@ class CachedModel:
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt*; raises whatever the inner model raises."""
         key = self._compute_key(prompt)
-        if (known := self._look_up(key)) is not None:
-            return known
+        if (cached := self._look_up_reply(key)) is not None:
+            return cached
         start = perf_counter()
         reply = self._inner.complete(prompt, deadline)
-        self._keep(key, reply, perf_counter() - start)
+        self._keep_reply(key, reply, perf_counter() - start)
         return reply
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt*; raises whatever the inner model raises."""
         key = self._compute_key(prompt)
-        if (known := self._look_up(key)) is not None:
-            return known
+        if (cached := self._look_up_reply(key)) is not None:
+            return cached
         start = perf_counter()
         reply = await self._inner.acomplete(prompt, deadline)
-        self._keep(key, reply, perf_counter() - start)
+        self._keep_reply(key, reply, perf_counter() - start)
         return reply
 
     def close(self) -> None:
@@ -382,7 +383,7 @@ class CachedModel:
         ]
         return hashlib.sha256(json.dumps([*decisive, prompt.max_tokens]).encode()).digest()
 
-    def _look_up(self, key: bytes) -> Reply | None:
+    def _look_up_reply(self, key: bytes) -> Reply | None:
         """Return the kept reply; ``None`` if there is none or it is damaged."""
         try:
             with self._file.connection() as connection:
@@ -401,24 +402,24 @@ class CachedModel:
             )
             return None
 
-    def _keep(self, key: bytes, reply: Reply, seconds: float) -> None:
+    def _keep_reply(self, key: bytes, reply: Reply, seconds: float) -> None:
         """Write *reply* to the file unless it is truncated."""
         if reply.truncated:
             return
         # A reply that the inner model replayed keeps the time it states.
-        kept = replace(reply, seconds=reply.seconds or seconds)
+        timed = replace(reply, seconds=reply.seconds or seconds)
         try:
             with self._file.connection() as connection:
                 connection.execute(
-                    "INSERT OR REPLACE INTO replies VALUES (?, ?)", (key, json.dumps(asdict(kept)))
+                    "INSERT OR REPLACE INTO replies VALUES (?, ?)", (key, json.dumps(asdict(timed)))
                 )
         except StoreError as error:
             _log.warning("a reply could not be cached: %s", error, event="reply_cache_failed")
 
 
-def _read_reply(kept: Any) -> Reply:
-    """Return the reply in *kept*; raises `TypeError` or `ValueError` if it is damaged."""
-    reply = Reply(**json.loads(kept))
+def _read_reply(record: Any) -> Reply:
+    """Return the reply in *record*; raises `TypeError` or `ValueError` if it is damaged."""
+    reply = Reply(**json.loads(record))
     text: Any = reply.text
     amounts = [
         reply.input_tokens,

@@ -93,11 +93,11 @@ def open_function(
         base.middleware.warm_up()
         runner = stack.enter_context(open_runner(base, "open_bench"))
         memory = KeptRuns(cache, _identify_measurement(source, data, base.middleware.config))
-        own = OwnFunction(
+        function = OwnFunction(
             base, source.arguments, source.top_k, runner, IdCheck.of(data.qrels), memory, model
         )
         try:
-            yield own
+            yield function
         except ConfigError:
             # The settings or the judgements must change first, so no later run can use what was
             # kept.
@@ -159,14 +159,14 @@ class Forecast:
     usd: float | None = None
 
     @classmethod
-    def of(cls, searches: int, own: OwnFunction) -> Forecast:
-        """Return the forecast of *searches* by a function, at one read unit each."""
-        price = own.base.middleware.settings.store.read_price
+    def of(cls, searches: int, function: OwnFunction) -> Forecast:
+        """Return the forecast of *searches* by *function*, at one read unit each."""
+        price = function.base.middleware.settings.store.read_price
         return cls(searches, None if price is None else searches * price / 1e6)
 
 
 def forecast_searches(
-    own: OwnFunction,
+    function: OwnFunction,
     data: Dataset,
     systems: Mapping[str, Mapping[str, Any]],
     *,
@@ -176,7 +176,7 @@ def forecast_searches(
     """Return the most searches that measuring *systems* on *data* takes.
 
     Args:
-        own: Your own function. Runs that it remembers are not counted.
+        function: Your own function. Runs that it remembers are not counted.
         data: The judged questions.
         systems: The settings of each system.
         has_model: Whether a model is asked.
@@ -185,21 +185,21 @@ def forecast_searches(
     searches = 0
     for settings in systems.values():
         for_first_question, for_follow_up = (
-            _count_most_searches(own, settings, follows=follows, has_model=has_model)
+            _count_most_searches(function, settings, follows=follows, has_model=has_model)
             for follows in (False, True)
         )
-        for top_k in (own.top_k, DEPTH) if deep else (own.top_k,):
+        for top_k in (function.top_k, DEPTH) if deep else (function.top_k,):
             name = describe_system(settings, top_k)
             searches += sum(
                 for_follow_up if question.history else for_first_question
                 for question in data.questions
-                if own.memory is None or own.memory.recall(name, question.id) is None
+                if function.memory is None or function.memory.recall(name, question.id) is None
             )
-    return Forecast.of(searches, own)
+    return Forecast.of(searches, function)
 
 
 def _count_most_searches(
-    own: OwnFunction, settings: Mapping[str, Any], *, follows: bool, has_model: bool
+    function: OwnFunction, settings: Mapping[str, Any], *, follows: bool, has_model: bool
 ) -> int:
     """Return the most searches that one question takes.
 
@@ -207,7 +207,7 @@ def _count_most_searches(
     """
     if not has_model:
         return 1
-    context = own.wrap(settings)._context
+    context = function.wrap(settings)._context
     history = (Message("user", "?"),) if follows else ()
     return count_most_searches(
         Request(

@@ -45,9 +45,9 @@ class KeptRuns:
         try:
             make_private_folders(self.path.parent)
             if self.path.exists():
-                self._load()
+                self._load_runs()
         except OSError as error:
-            raise self._explain(error) from error
+            raise self._build_error(error) from error
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -65,14 +65,14 @@ class KeptRuns:
         try:
             append_line(self.path, line.encode())
         except OSError as error:
-            raise self._explain(error) from error
+            raise self._build_error(error) from error
 
     def finish(self) -> None:
         """Forget all runs and delete the file, because the measurement is complete."""
         self._runs.clear()
         self.path.unlink(missing_ok=True)
 
-    def _load(self) -> None:
+    def _load_runs(self) -> None:
         """Read the runs in the file; damaged lines are skipped."""
         for _, text in read_lines(self.path):
             try:
@@ -83,17 +83,17 @@ class KeptRuns:
             except (ValueError, TypeError, KeyError, AttributeError):
                 continue
 
-    def _explain(self, error: OSError) -> StoreError:
+    def _build_error(self, error: OSError) -> StoreError:
         """Return the `StoreError` for *error*."""
         why = error.strerror or type(error).__name__
         return StoreError(f"{self.path} cannot be used: {why}. Name another folder with --cache")
 
 
-def _read_run(kept: Mapping[str, Any]) -> Run:
-    """Return the run in *kept*; raises various exceptions if it is damaged."""
-    rest = {name: value for name, value in kept.items() if name not in _PARTS}
-    ids = tuple(str(id_) for id_ in kept["ids"])
-    return Run(ids, variants=tuple(Variant(**variant) for variant in kept["variants"]), **rest)
+def _read_run(record: Mapping[str, Any]) -> Run:
+    """Return the run in *record*; raises various exceptions if it is damaged."""
+    rest = {name: value for name, value in record.items() if name not in _PARTS}
+    ids = tuple(str(id_) for id_ in record["ids"])
+    return Run(ids, variants=tuple(Variant(**variant) for variant in record["variants"]), **rest)
 
 
 def _hash_name(system: str) -> str:

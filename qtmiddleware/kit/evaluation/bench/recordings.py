@@ -135,13 +135,13 @@ class EstimatedModel:
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt*; raises whatever the inner model raises."""
-        return self._estimate(prompt, self._inner.complete(prompt, deadline))
+        return self._add_estimates(prompt, self._inner.complete(prompt, deadline))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt*; raises whatever the inner model raises."""
-        return self._estimate(prompt, await self._inner.acomplete(prompt, deadline))
+        return self._add_estimates(prompt, await self._inner.acomplete(prompt, deadline))
 
-    def _estimate(self, prompt: Prompt, reply: Reply) -> Reply:
+    def _add_estimates(self, prompt: Prompt, reply: Reply) -> Reply:
         """Return *reply* with estimates for the time, tokens and cost that it does not state."""
         timed = replace(reply, seconds=reply.seconds or self._seconds)
         if reply.input_tokens or reply.output_tokens:

@@ -308,8 +308,8 @@ class Scatter:
     @property
     def numbered(self) -> tuple[Point, ...]:
         """The points listed below the chart, because their names have no room beside them."""
-        held = (point for mark in self.marks if mark.label is None for point in mark.points)
-        return tuple(sorted(held, key=lambda point: point.number))
+        points = (point for mark in self.marks if mark.label is None for point in mark.points)
+        return tuple(sorted(points, key=lambda point: point.number))
 
 
 def draw_costs(comparison: Comparison) -> tuple[Scatter, ...]:
@@ -380,10 +380,10 @@ def draw_scatter(
     ranked = [
         (number, score, cost(score)) for number, score in enumerate(rank_systems(comparison), 1)
     ]
-    known = [(number, score, price) for number, score, price in ranked if figures.is_known(price)]
+    priced = [(number, score, price) for number, score, price in ranked if figures.is_known(price)]
     # With some room around them, so that no point lies on an axis.
-    across = make_axis([price for _, _, price in known], AREA.left + 12.0, AREA.right - 12.0)
-    qualities = [score.means[PRIMARY] for _, score, _ in known]
+    across = make_axis([price for _, _, price in priced], AREA.left + 12.0, AREA.right - 12.0)
+    qualities = [score.means[PRIMARY] for _, score, _ in priced]
     up = make_axis(qualities, AREA.bottom - 12.0, AREA.top + 12.0, zero=False, most=1.0)
     points = tuple(
         Point(
@@ -395,9 +395,9 @@ def draw_scatter(
             x=across.place(price),
             y=up.place(score.means[PRIMARY]),
         )
-        for number, score, price in known
+        for number, score, price in priced
     )
-    best = [points[place] for place in find_frontier([price for _, _, price in known], qualities)]
+    best = [points[place] for place in find_frontier([price for _, _, price in priced], qualities)]
     # A staircase: the quality stays until you pay for the next better system.
     steps = "".join(f"H{point.x:g}V{point.y:g}" for point in best[1:])
     return Scatter(
@@ -494,11 +494,11 @@ def _place_labels(dots: Sequence[Mark], numbered: Sequence[Mark]) -> list[Mark]:
     marks, names = (*dots, *numbered), list[Box]()
     labelled = []
     for dot in dots:
-        taken = [*names, *(mark.box.grow(*_CLEAR) for mark in marks if mark is not dot), dot.box]
+        occupied = [*names, *(mark.box.grow(*_CLEAR) for mark in marks if mark is not dot), dot.box]
         free = (
             candidate
             for candidate in _list_labels(dot)
-            if _LABELLED.holds(candidate.box) and not any(map(candidate.box.overlaps, taken))
+            if _LABELLED.holds(candidate.box) and not any(map(candidate.box.overlaps, occupied))
         )
         label = next(free, None)
         names += [label.box] if label is not None else []

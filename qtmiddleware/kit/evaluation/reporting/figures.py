@@ -280,14 +280,14 @@ def choose_columns(comparison: Comparison, *, wide: bool = True) -> tuple[Column
     R@100 and the searches' cost are there only if they are known. Without *wide*, names and columns
     fit into 120 characters.
     """
-    known = {
+    optional = {
         _DEEP: any(_DEEP in score.means for score in comparison.systems),
         _READS: any(is_known(score.read_usd_per_thousand) for score in comparison.systems),
     }
     return tuple(
         column
         for column in _COLUMNS
-        if (wide or not column.wide) and known.get(column.heading, True)
+        if (wide or not column.wide) and optional.get(column.heading, True)
     )
 
 

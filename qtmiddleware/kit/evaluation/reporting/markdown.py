@@ -48,7 +48,7 @@ def markdown(
     headline, details = write_verdict(comparison, decision)
     sections = [
         f"# {escape_text(headline, 10 * _NOTE_LENGTH)}",
-        *_write_rest(details, decision),
+        *_write_details(details, decision),
         (
             f"## {escape_text(comparison.dataset, _NAME_LENGTH)}: {count:,}"
             f" question{'' if count == 1 else 's'}{passages}"
@@ -123,7 +123,7 @@ def _write_times(stage: str, percentiles: Percentiles) -> str:
     return f"{escape_text(stage, _NAME_LENGTH)} {p50} / {p95}"
 
 
-def _write_rest(details: str, decision: Decision | None) -> list[str]:
+def _write_details(details: str, decision: Decision | None) -> list[str]:
     """Return the paragraphs below the headline.
 
     With a decision, they are a list of its sentences, and the config to write.

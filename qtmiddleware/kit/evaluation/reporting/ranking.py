@@ -141,12 +141,14 @@ def _measure_cost(rows: Sequence[AskedQuestion], name: str) -> Cost:
     answers = [row[name] for row in rows]
     traces = [answer.retrieval.trace for answer in answers if answer.retrieval is not None]
     prices = [trace.cost_usd for trace in traces]
-    known = [price for price in prices if price is not None]
+    known_prices = [price for price in prices if price is not None]
     return Cost(
         searches=fmean(trace.searches for trace in traces) if traces else None,
         calls=fmean(trace.llm_calls for trace in traces) if traces else None,
         seconds=fmean(answer.seconds for answer in answers),
-        usd_per_thousand=1_000 * fmean(known) if known and len(known) == len(prices) else None,
+        usd_per_thousand=1_000 * fmean(known_prices)
+        if known_prices and len(known_prices) == len(prices)
+        else None,
     )
 
 

@@ -17,10 +17,10 @@ _LENGTH: Final = 2_000
 def write_headline(gate: Gate) -> str:
     """Return the verdict in one sentence, and how large a loss could have gone unnoticed."""
     if gate.verdict == "worse":
-        names = [_quote(change.name) for change in gate.changes if change.verdict == "worse"]
+        names = [_quote_name(change.name) for change in gate.changes if change.verdict == "worse"]
         return f"Retrieval got worse with {join_names(names)}."
     if gate.verdict == "inconclusive":
-        count = _count(gate.questions, "question is", "questions are")
+        count = _format_count(gate.questions, "question is", "questions are")
         return f"{count} too few to tell whether retrieval got worse. Use at least {FEW}."
     if gate.rule.bound is not None:
         return f"No system lost more than the allowed {_format_size(gate.rule.bound)} points."
@@ -33,14 +33,17 @@ def _describe_hidden(gate: Gate) -> str:
     size = _format_size(lowest.difference.low)
     if lowest.difference.low >= 0 or size == "0.0":
         return ""
-    return f" A loss of up to {size} points with {_quote(lowest.name)} cannot be ruled out."
+    return f" A loss of up to {size} points with {_quote_name(lowest.name)} cannot be ruled out."
 
 
 def write_sentences(gate: Gate) -> tuple[str, ...]:
     """Return the headline, a sentence per system, and the conditions that changed."""
     return (
         f"{write_headline(gate)} The baseline is {gate.baseline}.",
-        *(f"{_quote(change.name)}: {_describe(gate, change)}" for change in gate.changes),
+        *(
+            f"{_quote_name(change.name)}: {_describe_change(gate, change)}"
+            for change in gate.changes
+        ),
         *_list_conditions(gate),
     )
 
@@ -51,7 +54,7 @@ def write_comment(gate: Gate) -> str:
     Questions are named by their ids, because their texts are not known here.
     """
     worse = [change for change in gate.changes if change.verdict == "worse"]
-    reasons = (f"{_quote(change.name)}: {_describe(gate, change)}" for change in worse)
+    reasons = (f"{_quote_name(change.name)}: {_describe_change(gate, change)}" for change in worse)
     worst = [_list_worst(change) for change in gate.changes if change.worse]
     remarks = (*_list_conditions(gate), _describe_method(gate))
     paragraphs = [
@@ -64,9 +67,9 @@ def write_comment(gate: Gate) -> str:
     return "\n\n".join(paragraphs) + "\n"
 
 
-def _describe(gate: Gate, change: Change) -> str:
+def _describe_change(gate: Gate, change: Change) -> str:
     """Return the change of one system in at most three sentences."""
-    total = _count(len(change.gains), "question", "questions")
+    total = _format_count(len(change.gains), "question", "questions")
     if not change.worse and not change.better:
         return f"no change in {total}."
     return (
@@ -82,8 +85,8 @@ def _describe_mean(gate: Gate, change: Change) -> str:
     interval = figures.format_interval(change.difference)
     if size == "0.0":
         return f"{gate.rule.measure} stays at {after} {interval}."
-    moved = "fell" if change.difference.gain < 0 else "rose"
-    return f"{gate.rule.measure} {moved} from {before} to {after}, by {size} points {interval}."
+    verb = "fell" if change.difference.gain < 0 else "rose"
+    return f"{gate.rule.measure} {verb} from {before} to {after}, by {size} points {interval}."
 
 
 def _describe_chance(gate: Gate, change: Change) -> str:
@@ -106,7 +109,9 @@ def _describe_chance(gate: Gate, change: Change) -> str:
 def _list_conditions(gate: Gate) -> tuple[str, ...]:
     """Return sentences on systems that are on one side only, and the gate's notes."""
     groups = (("Only in the baseline", gate.missing), ("Not in the baseline", gate.new))
-    systems = (f"{label}: {join_names([*map(_quote, names)])}." for label, names in groups if names)
+    systems = (
+        f"{label}: {join_names([*map(_quote_name, names)])}." for label, names in groups if names
+    )
     return (*systems, *gate.notes)
 
 
@@ -148,8 +153,9 @@ def _describe_method(gate: Gate) -> str:
         allowed = _format_size(gate.rule.bound)
         rule = f"A system is worse if its mean fell by more than {allowed} points."
     return (
-        f"{gate.rule.measure} of {_count(gate.questions, 'question', 'questions')}, before in "
-        f"{gate.baseline}. The change is in points (hundredths) with its 95% interval. {rule}"
+        f"{gate.rule.measure} of {_format_count(gate.questions, 'question', 'questions')},"
+        f" before in {gate.baseline}. The change is in points (hundredths) with its 95% interval."
+        f" {rule}"
     )
 
 
@@ -158,9 +164,9 @@ def _format_size(gain: float) -> str:
     return figures.format_points(abs(gain)).removeprefix("+")
 
 
-def _quote(name: str) -> str:
+def _quote_name(name: str) -> str:
     return f"“{shorten(name, figures.NAME_LENGTH)}”"
 
 
-def _count(number: int, singular: str, plural: str) -> str:
+def _format_count(number: int, singular: str, plural: str) -> str:
     return f"{number:,} {singular if number == 1 else plural}"

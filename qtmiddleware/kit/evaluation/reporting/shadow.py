@@ -50,7 +50,7 @@ def write_shadow_verdict(report: ShadowReport) -> tuple[str, str]:
     questions = report.questions
     other_count, total_text = (
         sum(not question.is_first_same for question in questions),
-        _count(len(questions)),
+        _count_questions(len(questions)),
     )
     same_count = sum(question.change == "same" for question in questions)
     same_lists = f"{_count_or_none(same_count)} would get the same list"
@@ -157,7 +157,7 @@ def _require_questions(report: ShadowReport) -> None:
         )
 
 
-def _count(questions: int) -> str:
+def _count_questions(questions: int) -> str:
     return f"{questions:,} question{'' if questions == 1 else 's'}"
 
 
@@ -166,6 +166,7 @@ def _count_or_none(count: int) -> str:
 
 
 def _format_price(plain: dict[str, Any]) -> str:
+    """Return the price per 1,000 questions in words."""
     cost = plain["costUsd"]
     return (
         "at an unknown price"
@@ -218,12 +219,12 @@ def _list_votes(report: ShadowReport) -> list[list[str]]:
 
 def _describe_change(question: ShadowQuestion) -> str:
     """Return how our list differs, and which list the judge prefers."""
-    new = f"{question.entered} new" if question.entered else "another order"
-    first = "" if question.is_first_same else ", another first"
-    judged = {None: "", "failed": "; the judge failed"}.get(
+    list_change = f"{question.entered} new" if question.entered else "another order"
+    first_change = "" if question.is_first_same else ", another first"
+    preference = {None: "", "failed": "; the judge failed"}.get(
         question.better, f"; the judge prefers {question.better}"
     )
-    return f"{new}{first}{judged}"
+    return f"{list_change}{first_change}{preference}"
 
 
 def _cut_list(passages: tuple[Shown, ...]) -> tuple[Shown, ...]:
@@ -239,6 +240,7 @@ def _escape_cell(text: str) -> str:
 
 
 def _write_example(question: ShadowQuestion) -> str:
+    """Return both lists of one question as a table."""
     rows = max(len(question.plain), len(question.ours))
     lists = [
         [_escape_cell(passage.name) for passage in passages]

@@ -47,7 +47,7 @@ def render(name: str, *, style: str = "", **values: Any) -> str:
 def load_template(name: str) -> tuple[jinja2.Template, type[Markup]]:
     """Return the compiled template called *name*, and the class that marks text as safe HTML."""
     environment = build_environment(read_file, "eval")
-    environment.filters.update(typeset=_typeset, count="{:,}".format)
+    environment.filters.update(typeset=_set_minus_signs, count="{:,}".format)
     from markupsafe import Markup
 
     return environment.get_template(name), Markup
@@ -80,6 +80,6 @@ def read_file(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-def _typeset(text: str) -> str:
+def _set_minus_signs(text: str) -> str:
     """Return *text* with a real minus sign before each number; names keep their hyphens."""
     return _MINUS.sub("\N{MINUS SIGN}", text)

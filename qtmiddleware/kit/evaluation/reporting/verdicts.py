@@ -166,22 +166,22 @@ def _describe_first(comparison: Comparison, score: SystemScore) -> str:
     helped, _, hurt = count_outcomes(score)
     total = f"{comparison.questions:,}"
     if after > before:
-        worse = f"{hurt:,} of {total} {_get(hurt)} worse" if hurt else "none gets worse"
+        worse = f"{hurt:,} of {total} {_conjugate_get(hurt)} worse" if hurt else "none gets worse"
         return (
             f"The right passage comes first for {_count_questions(comparison, score)} instead of"
             f" {before:,}; {worse}."
         )
     none_or_hurt = f"{hurt:,}" if hurt else "none"
     better = (
-        f"{helped:,} of {total} questions {_get(helped)} better and {none_or_hurt}"
-        f" {_get(hurt or 1)} worse"
+        f"{helped:,} of {total} questions {_conjugate_get(helped)} better and {none_or_hurt}"
+        f" {_conjugate_get(hurt or 1)} worse"
     )
     comparison_text = "as before" if after == before else f"instead of {before:,}"
     separator = ", " if after == before else " "
     return f"{better}; the right passage comes first for {after:,}{separator}{comparison_text}."
 
 
-def _get(count: int) -> str:
+def _conjugate_get(count: int) -> str:
     return "gets" if count == 1 else "get"
 
 
@@ -190,10 +190,10 @@ def _describe_price(comparison: Comparison, best: SystemScore) -> str:
     adds = figures.format_duration(best.added_ms.p50)
     remark = figures.describe_missing_time(comparison) if best.llm_calls else ""
     searches = best.searches_per_question
-    searches_text = "" if searches is None else f", makes {figures.format_rate(searches)} searches"
+    searching = "" if searches is None else f", makes {figures.format_rate(searches)} searches"
     if not best.llm_calls:
-        per_question = searches_text and " per question"
-        return f"It adds {adds} (median){searches_text}{per_question} and calls no model."
+        per_question = searching and " per question"
+        return f"It adds {adds} (median){searching}{per_question} and calls no model."
     cost = best.usd_per_thousand
     price = (
         "at an unknown price"
@@ -201,8 +201,8 @@ def _describe_price(comparison: Comparison, best: SystemScore) -> str:
         else f"for {figures.format_dollars(cost)} per 1,000 questions"
     )
     text = (
-        f"It adds {adds} (median{remark}){searches_text} and calls the model {_format_calls(best)} times"
-        f" per question, {price}."
+        f"It adds {adds} (median{remark}){searching} and calls the model {_format_calls(best)}"
+        f" times per question, {price}."
     )
     free = [score for score in comparison.challengers if not score.llm_calls]
     if certain := _find_best([score for score in free if _is_better(score)]):
@@ -375,10 +375,10 @@ class HurtFinder:
     def find(self, score: SystemScore) -> tuple[HurtQuestion, ...]:
         """Return the ten questions that *score*'s system hurt most, worst first."""
         return tuple(
-            self._describe(score, question, gain) for question, gain in score.worst(_WORST)
+            self._describe_question(score, question, gain) for question, gain in score.worst(_WORST)
         )
 
-    def _describe(self, score: SystemScore, id_: str, gain: float) -> HurtQuestion:
+    def _describe_question(self, score: SystemScore, id_: str, gain: float) -> HurtQuestion:
         """Return the hurt question with the id *id_*."""
         run, base, question = score.runs[id_], self._base.runs[id_], self._questions.get(id_)
         after = score.per_query.values[PRIMARY][id_]

@@ -136,31 +136,31 @@ def is_copied(question: str, text: str) -> bool:
     return _longest_run(words, flag_content_words(words, question), normalized) > run
 
 
-def _longest_run(words: Sequence[str], counts: Sequence[bool], there: str) -> int:
+def _longest_run(words: Sequence[str], counts: Sequence[bool], normalized: str) -> int:
     """Return the most content words in any stretch of *words* that occurs in a text.
 
     Args:
         words: The words of the question.
         counts: Per word, whether it is a content word.
-        there: The normalized text.
+        normalized: The normalized text.
     """
     longest = end = 0
     for begin in range(len(words)):
         end = max(end, begin)
-        while end < len(words) and f" {' '.join(words[begin : end + 1])} " in there:
+        while end < len(words) and f" {' '.join(words[begin : end + 1])} " in normalized:
             end += 1
         longest = max(longest, sum(counts[begin:end]))
     return longest
 
 
-def is_quoted(quote: str, there: str) -> bool:
-    """Whether *quote* occurs in the normalized text *there*.
+def is_quoted(quote: str, normalized: str) -> bool:
+    """Whether *quote* occurs in the text *normalized*.
 
     Dots must mark what the quote leaves out.
     """
     parts = split_quote(quote)
     return sum(len(part.split()) for part in parts) >= LEAST_QUOTED and all(
-        part in there for part in parts
+        part in normalized for part in parts
     )
 
 
@@ -210,8 +210,9 @@ def flag_content_words(words: list[str], text: str) -> list[bool]:
 
 @lru_cache(len(LANGUAGES) + 1)
 def _load_small_words(language: str) -> frozenset[str]:
+    """Return the words of *language* that carry little meaning; empty for an unknown language."""
     if not language:
         return frozenset()
     lexicon = load(language)
-    listed = lexicon.stop | lexicon.weak | lexicon.strong
-    return frozenset(token for word in listed for token in split_tokens(word))
+    words = lexicon.stop | lexicon.weak | lexicon.strong
+    return frozenset(token for word in words for token in split_tokens(word))

@@ -101,19 +101,19 @@ def generate(
     if len({passage.id for passage in passages}) < len(passages):
         raise ConfigError("two of the passages have the same id", path="passages")
     runner = PromptRunner(model, timeout, concurrency)
-    drawn = draw_passages(passages, seed)[: ATTEMPTS * count]
-    if not drawn:
+    candidates = draw_passages(passages, seed)[: ATTEMPTS * count]
+    if not candidates:
         raise ConfigError(
             f"none of the {len(passages)} passages is long enough: each needs {MIN_WORDS} words in"
             " whole phrases",
             path="passages",
         )
     builder = _TestSetBuilder(model.name, Relevance(passages))
-    while len(builder.questions) < count and builder.asked < len(drawn):
+    while len(builder.questions) < count and builder.asked < len(candidates):
         # Never more than are missing, so that the result does not depend on the concurrency.
         wave = min(concurrency, count - len(builder.questions))
-        for draft in _write_drafts(drawn[builder.asked : builder.asked + wave], runner):
-            builder.settle(draft)
+        for draft in _write_drafts(candidates[builder.asked : builder.asked + wave], runner):
+            builder.add_draft(draft)
         if progress is not None:
             progress(len(builder.questions), count)
         if builder.is_in_vain:
@@ -219,7 +219,7 @@ class _TestSetBuilder:
             self.error.reason == "unauthorized" or self.failures >= MOST_FAILURES
         )
 
-    def settle(self, draft: _Draft) -> None:
+    def add_draft(self, draft: _Draft) -> None:
         """Keep the question of *draft*, or count why it is dropped."""
         self.asked += 1
         self.error = draft.error

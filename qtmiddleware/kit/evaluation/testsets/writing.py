@@ -18,20 +18,27 @@ from qtmiddleware.runtime.files import make_private_folders, private_opener
 _README: Final = """\
 # {name}: a synthetic test set
 
-{questions} questions about {passages} passages. **No user asked them**: {synthetic} of them were written by a language
-model ({models}), each from one passage, and kept if the model found them answered there, in words that do stand there.
+{questions} questions about {passages} passages. **No user asked them**: {synthetic} of them were \
+written by a language
+model ({models}), each from one passage, and kept if the model found them answered there, in \
+words that do stand there.
 
-Trust it to tell a system that is clearly better on these documents from one that is clearly worse. Do not trust it
+Trust it to tell a system that is clearly better on these documents from one that is clearly \
+worse. Do not trust it
 
-- as the quality users will see: these questions are clear, fit one passage and have an answer, theirs need not,
+- as the quality users will see: these questions are clear, fit one passage and have an answer, \
+theirs need not,
 - to judge differences of a few points, or rankings that are not significant,
 - for questions that need several passages, follow up on a conversation, or have no answer here,
-- for systems that use the same model: it may understand its own questions better than those of people,
-- as complete: a passage that answers a question in other words than its own is not marked as relevant.
+- for systems that use the same model: it may understand its own questions better than those of \
+people,
+- as complete: a passage that answers a question in other words than its own is not marked as \
+relevant.
 
 Replace it by real questions, judged by people, as soon as there are some.
 
-The layout is that of BEIR: `corpus.jsonl`, `queries.jsonl` and `qrels/test.tsv`. In a question's metadata, `passage`
+The layout is that of BEIR: `corpus.jsonl`, `queries.jsonl` and `qrels/test.tsv`. In a question's \
+metadata, `passage`
 is the one it was made of and `answer` what it says there.
 """
 
@@ -101,6 +108,7 @@ def _check_ids(dataset: Dataset) -> None:
 
 
 def _write_files(folder: Path, dataset: Dataset) -> None:
+    """Write the data set's files to the new *folder*."""
     make_private_folders(folder / "qrels")
     # A passage's text already begins with its title, if it has one.
     corpus = (
@@ -128,6 +136,7 @@ def _write_lines(path: Path, lines: Iterable[str]) -> None:
 
 
 def _to_json(record: Mapping[str, Any]) -> str:
+    """Return *record* as JSON; raises `ConfigError` if its metadata is not JSON."""
     try:
         return json.dumps(record, ensure_ascii=False)
     except (TypeError, ValueError) as error:
@@ -137,6 +146,7 @@ def _to_json(record: Mapping[str, Any]) -> str:
 
 
 def _build_readme(dataset: Dataset) -> str:
+    """Return the README's text for *dataset*."""
     synthetic = [
         question.metadata
         for question in dataset.questions

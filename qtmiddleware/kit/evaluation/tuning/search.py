@@ -95,10 +95,10 @@ def _list_escalations(max_call_rate: float | None) -> Iterator[Flat]:
         yield {"escalation.mode": "always"}
     for rate in sorted({*RATES, limit} - {0.0, 1.0}):
         if rate <= limit:
-            yield gate(rate)
+            yield build_gate_settings(rate)
 
 
-def gate(rate: float) -> Flat:
+def build_gate_settings(rate: float) -> Flat:
     """Return the settings that call the model for the share *rate* of the questions."""
     return {"escalation.mode": "auto", "escalation.targetCallRate": rate}
 
@@ -148,7 +148,7 @@ class Search:
     def _search_greedily(self) -> Trial:
         """Return the candidate that trying one setting after the other ends with."""
         tiers = [trial for tier in self.tiers for trial in self._try_tier(tier)]
-        best = choose(self.find_default(), [self.trials.raw, *tiers])
+        best = choose_better(self.find_default(), [self.trials.raw, *tiers])
         if best is self.trials.raw:
             return best
         for _ in range(PASSES):
@@ -157,7 +157,7 @@ class Search:
                 best.settings, max_call_rate=self.budget.max_call_rate, has_words=self.has_words
             )
             for options in axes.values():
-                best = choose(
+                best = choose_better(
                     best,
                     [self.trials.run(best.tier, {**best.settings, **option}) for option in options],
                 )
@@ -179,7 +179,11 @@ class Search:
         rate = self._limit_rate(results[0])
         if asks_a_model(tier) and results[0].broken and 0.0 < rate < 1.0:
             for share in _SHARES:
-                results.append(self.trials.run(tier, {**settings, **gate(round(share * rate, 3))}))
+                results.append(
+                    self.trials.run(
+                        tier, {**settings, **build_gate_settings(round(share * rate, 3))}
+                    )
+                )
                 if not results[-1].broken:
                     break
         return results
@@ -193,13 +197,13 @@ class Search:
         return min(rates)
 
 
-def choose(held: Trial, others: Iterable[Trial]) -> Trial:
-    """Return *held*, or the best candidate within the budget that is clearly better.
+def choose_better(current: Trial, candidates: Iterable[Trial]) -> Trial:
+    """Return *current*, or the best candidate within the budget that is clearly better.
 
     If several are equally good, the one with the fewest model calls wins.
     """
-    allowed = [trial for trial in others if not trial.broken]
-    better = [trial for trial in allowed if trial.is_clearly_better(held)]
-    best = max(better, key=lambda trial: trial.mean, default=held)
+    allowed = [trial for trial in candidates if not trial.broken]
+    better = [trial for trial in allowed if trial.is_clearly_better(current)]
+    best = max(better, key=lambda trial: trial.mean, default=current)
     cheaper = [trial for trial in allowed if trial.can_replace(best)]
     return min(cheaper, key=lambda trial: (trial.calls, -trial.mean), default=best)

@@ -337,13 +337,13 @@ class Trials:
         """Return the candidate with *settings*, which belongs to *tier*; it is run only once."""
         key = tuple(drop_defaults(settings).items())
         if key not in self._known:
-            score = self._score(settings)
+            score = self._measure_candidate(settings)
             self._known[key] = Trial(tier, dict(settings), score, self._budget.broken_by(score))
             if self._report is not None:
                 self._report(len(self._known))
         return self._known[key]
 
-    def _score(self, settings: Flat) -> SystemScore:
+    def _measure_candidate(self, settings: Flat) -> SystemScore:
         """Return the score of *settings*; the first ones are the raw query's."""
         systems = {BASELINE: self._baseline}
         name = BASELINE

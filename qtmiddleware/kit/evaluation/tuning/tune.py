@@ -148,12 +148,12 @@ def tune(
 
 
 def forecast_tuning(
-    own: OwnFunction, data: Dataset, tiers: Sequence[str], *, has_model: bool, seed: int = 0
+    function: OwnFunction, data: Dataset, tiers: Sequence[str], *, has_model: bool, seed: int = 0
 ) -> Forecast:
     """Return the most searches that tuning your own function takes.
 
     Args:
-        own: The function.
+        function: The function.
         data: The judged questions.
         tiers: The tiers to try.
         has_model: Whether a model is called.
@@ -164,14 +164,16 @@ def forecast_tuning(
 
     def count(questions: Dataset) -> int:
         return max(
-            forecast_searches(own, questions, {tier: settings}, has_model=has_model).searches
+            forecast_searches(function, questions, {tier: settings}, has_model=has_model).searches
             for tier, settings in systems.items()
         )
 
     most = estimate_trials([flat(settings) for settings in systems.values()], PASSES)
     # A gate sees all questions once before it is measured.
     visits = 2 if has_model else 1
-    return Forecast.of(visits * (most * count(train) + (len(DEFAULTS) + 2) * count(held_out)), own)
+    return Forecast.of(
+        visits * (most * count(train) + (len(DEFAULTS) + 2) * count(held_out)), function
+    )
 
 
 def _list_compared(
@@ -227,8 +229,8 @@ def _estimate_needed(score: SystemScore, trained_on: int) -> int:
     The training questions are included. The number is rounded up to two digits.
     """
     gains = list(score.gains.values())
-    held = ceil((_POWER * stdev(gains) / score.difference.gain) ** 2)
-    total = ceil(max(held, len(gains) + 1) * (1.0 + trained_on / len(gains)))
+    held_out = ceil((_POWER * stdev(gains) / score.difference.gain) ** 2)
+    total = ceil(max(held_out, len(gains) + 1) * (1.0 + trained_on / len(gains)))
     step: int = 10 ** max(0, len(str(total)) - 2)
     return ceil(total / step) * step
 
@@ -276,8 +278,9 @@ def _get_conversation(question: Question) -> str:
 def _check_sizes(
     data: Dataset, sides: tuple[Dataset, Dataset], groups: int, holdout: float
 ) -> None:
-    train, held = (len(side.questions) for side in sides)
-    if min(train, held) >= LEAST:
+    """Raise `ConfigError` if a side has fewer than `LEAST` questions."""
+    train, held_out = (len(side.questions) for side in sides)
+    if min(train, held_out) >= LEAST:
         return
     needed = max(ceil(LEAST / holdout), ceil(LEAST / (1.0 - holdout)))
     total = len(data.questions)
@@ -290,7 +293,7 @@ def _check_sizes(
         )
     raise ConfigError(
         f"{message}, so that at least {LEAST} are left to train on ({train} now) and {LEAST} to"
-        f" report on ({held} now)",
+        f" report on ({held_out} now)",
         path="dataset",
         value=data.name,
     )
