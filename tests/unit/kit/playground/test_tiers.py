@@ -13,7 +13,7 @@ import qtmiddleware as qtm
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.evaluation import Question
 from qtmiddleware.kit.playground.asked import Asked
-from qtmiddleware.kit.playground.tiers import TierAnswer, Tiers, _branch
+from qtmiddleware.kit.playground.tiers import TierAnswer, Tiers, _copy_with_learned
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.testing import ScriptedModel
 from tests.support import playground_app as app
@@ -101,7 +101,7 @@ def test_what_the_examples_show_of_a_function_is_known_to_every_question() -> No
 
 
 def read_learned(tiers: Tiers) -> Learned:
-    return _branch(tiers.all[1].function, tiers._learned)._context.learned
+    return _copy_with_learned(tiers.all[1].function, tiers._learned)._context.learned
 
 
 def test_without_a_model_the_free_tiers_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
