@@ -94,8 +94,8 @@ KNOBS: Final[Mapping[str, Knob]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What the user asks: a question, the messages before it, and how to retrieve.
+class PageState:
+    """The content of the page's address: a question, the messages before it, and how to retrieve.
 
     Attributes:
         question: The question.
@@ -114,7 +114,7 @@ class Asked:
     @classmethod
     def read(
         cls, pairs: Iterable[tuple[str, str]], known: Sequence[str], shown: Sequence[str]
-    ) -> Asked:
+    ) -> PageState:
         """Read the name and value pairs of an address.
 
         Args:
@@ -180,7 +180,7 @@ class Asked:
         """Return the query part of the address, with the ``?`` before it."""
         return "?" + urlencode(self.list_pairs(shown), errors="replace")
 
-    def follow_up(self) -> Asked:
+    def follow_up(self) -> PageState:
         """Return the same with the question among the earlier messages, for the next question."""
         message = [Message("user", self.question)] if self.question.strip() else []
         return replace(self, question="", history=(*self.history, *message)[-MOST_TURNS:])

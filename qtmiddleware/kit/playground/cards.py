@@ -19,7 +19,7 @@ from qtmiddleware.kit.evaluation.movement import (
 from qtmiddleware.kit.evaluation.reporting import figures
 from qtmiddleware.kit.evaluation.systems import BASELINE
 from qtmiddleware.kit.playground import drawing, reasons
-from qtmiddleware.kit.playground.asked import Asked
+from qtmiddleware.kit.playground.asked import PageState
 from qtmiddleware.kit.playground.drawing import Bar, Moves, Segment
 from qtmiddleware.kit.playground.tiers import Tier, TierAnswer
 from qtmiddleware.preprocessing import prepare, preprocess
@@ -153,9 +153,9 @@ class Card:
         return self.tier.name == BASELINE
 
 
-def describe(
+def build_card(
     answer: TierAnswer,
-    asked: Asked,
+    state: PageState,
     baseline: Retrieval | None,
     answers: Collection[str] | None,
     config: str,
@@ -164,7 +164,7 @@ def describe(
 
     Args:
         answer: The tier's result.
-        asked: What the user asked.
+        state: What the user asks.
         baseline: The retrieval of the plain list, to compare with.
         answers: The ids of the passages that answer the question; ``None`` if nobody judged.
         config: The tier's config.
@@ -175,7 +175,7 @@ def describe(
         return Card(answer.tier, "No answer", problem=answer.problem, config=config, took=duration)
     moves = explain_movement(retrieval, None if baseline is None else baseline.matches)
     is_baseline = answer.tier.name == BASELINE
-    write = _RowWriter(moves, retrieval, asked, answers or (), is_baseline=is_baseline)
+    write = _RowWriter(moves, retrieval, state, answers or (), is_baseline=is_baseline)
     rows = tuple(map(write, moves.passages))
     judged, trace = answers or (), retrieval.trace
     return Card(
@@ -227,7 +227,7 @@ class _RowWriter:
         self,
         moves: Movements,
         retrieval: Retrieval,
-        asked: Asked,
+        state: PageState,
         answers: Collection[str],
         *,
         is_baseline: bool,
@@ -238,7 +238,7 @@ class _RowWriter:
         self._answers = answers
         self._is_baseline = is_baseline
         self._language = "" if retrieval.evidence is None else retrieval.evidence.language
-        self._own, self._models = _find_keywords(asked, retrieval)
+        self._own, self._models = _find_keywords(state, retrieval)
 
     def __call__(self, movement: Movement) -> Row:
         """Return the row of one passage."""
@@ -307,7 +307,7 @@ def _name_passage(match: Match) -> tuple[str, str]:
     return shorten(title, _TITLE), shorten(", ".join(where), _TITLE)
 
 
-def _find_keywords(asked: Asked, retrieval: Retrieval) -> tuple[str, str]:
+def _find_keywords(state: PageState, retrieval: Retrieval) -> tuple[str, str]:
     """Return the keywords of the question, and the model's keywords, without function words."""
     texts = [*retrieval.transformation.keywords]
     texts += [
@@ -320,7 +320,7 @@ def _find_keywords(asked: Asked, retrieval: Retrieval) -> tuple[str, str]:
     language = find_language(retrieval) or next(
         filter(None, (prepare(text).language for text in texts)), ""
     )
-    return _join_content_words([preprocess(asked.question)], language), _join_content_words(
+    return _join_content_words([preprocess(state.question)], language), _join_content_words(
         map(preprocess, texts), language
     )
 

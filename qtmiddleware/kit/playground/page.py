@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 from qtmiddleware.kit.evaluation.dataset import Question
 from qtmiddleware.kit.evaluation.reporting import figures
 from qtmiddleware.kit.evaluation.reporting.template import build_environment, read_file
-from qtmiddleware.kit.playground.asked import KNOBS, TOP_K, Asked, Knob
-from qtmiddleware.kit.playground.cards import Card, describe, hide_unseen
+from qtmiddleware.kit.playground.asked import KNOBS, TOP_K, Knob, PageState
+from qtmiddleware.kit.playground.cards import Card, build_card, hide_unseen
 from qtmiddleware.kit.playground.tiers import TierAnswer, Tiers
-from qtmiddleware.kit.playground.verdict import find_headline, judge
+from qtmiddleware.kit.playground.verdict import find_headline, judge_cards
 from qtmiddleware.types import Retrieval
 
 if TYPE_CHECKING:
@@ -93,17 +93,17 @@ class Page:
         self._folded = folded
         self._environment = _load_environment()
 
-    def write_head(self, asked: Asked, nonce: str, *, is_running: bool) -> str:
+    def write_head(self, state: PageState, nonce: str, *, is_running: bool) -> str:
         """Return the beginning of the page: the form, and a place for each answer to come."""
         shown = self.tiers.shown
-        folded = self.tiers.list_folded(asked) if is_running else ()
+        folded = self.tiers.list_folded(state) if is_running else ()
         chosen = [
-            tier for tier in self.tiers.all if tier.name in asked.tiers and tier.name not in folded
+            tier for tier in self.tiers.all if tier.name in state.tiers and tier.name not in folded
         ]
-        examples = [self._build_example(question, asked) for question in self.examples]
+        examples = [self._build_example(question, state) for question in self.examples]
         return self._render_part(
             "head",
-            asked=asked,
+            state=state,
             nonce=nonce,
             style=read_file("house.css") + _read_file("page.css"),
             script=_read_file("page.js"),
@@ -113,14 +113,14 @@ class Page:
             is_running=is_running,
             knobs=[knob for knob in KNOBS.values() if knob.key != TOP_K or self.tiers.takes_top_k],
             describe_usual=self._describe_usual,
-            follow_up=asked.follow_up().write(shown),
+            follow_up=state.follow_up().write(shown),
             examples=examples[:FEW],
             more=examples[FEW:],
         )
 
-    def _build_example(self, question: Question, asked: Asked) -> Example:
-        """Return the example of *question*, with a link that keeps the settings of *asked*."""
-        link = replace(asked, question=question.text, history=question.history).write(
+    def _build_example(self, question: Question, state: PageState) -> Example:
+        """Return the example of *question*, with a link that keeps the settings of *state*."""
+        link = replace(state, question=question.text, history=question.history).write(
             self.tiers.shown
         )
         return Example(question, self._kinds.get(question.id, ""), link)
@@ -129,20 +129,20 @@ class Page:
         """Return the part for one tier's result."""
         return self._render_part("card", card=card)
 
-    def write_tail(self, asked: Asked, cards: Sequence[Card], problem: str = "") -> str:
+    def write_tail(self, state: PageState, cards: Sequence[Card], problem: str = "") -> str:
         """Return the end of the page: the verdict, all tiers side by side, and remarks.
 
         Args:
-            asked: What the user asked.
+            state: What the user asks.
             cards: The tiers' results.
             problem: Why there is no verdict, if something failed.
         """
         card_by_tier = {card.tier.name: card for card in cards}
         ordered = [card_by_tier[tier.name] for tier in self.tiers.all if tier.name in card_by_tier]
-        folded = self.tiers.list_folded(asked)
+        folded = self.tiers.list_folded(state)
         return self._render_part(
             "tail",
-            asked=asked,
+            state=state,
             page=self,
             cards=ordered,
             problem=problem,
@@ -150,10 +150,10 @@ class Page:
             sums=list(_list_sums(ordered)),
             folded=folded if ordered else (),
             why_folded=self._folded,
-            verdict=None if problem or len(ordered) < 2 else judge(ordered),
+            verdict=None if problem or len(ordered) < 2 else judge_cards(ordered),
             headline="" if problem else find_headline(ordered),
             unanswered=[
-                name for name in asked.tiers if name not in card_by_tier and name not in folded
+                name for name in state.tiers if name not in card_by_tier and name not in folded
             ],
         )
 
@@ -161,13 +161,13 @@ class Page:
         """Return the closing part of the page."""
         return self._render_part("foot", is_running=is_running)
 
-    def describe(self, answer: TierAnswer, asked: Asked, baseline: Retrieval | None) -> Card:
+    def describe(self, answer: TierAnswer, state: PageState, baseline: Retrieval | None) -> Card:
         """Return the card for *answer* beside the plain list in *baseline*."""
         config = json.dumps(
-            self.tiers.build_config(answer.tier, asked), indent=2, ensure_ascii=False
+            self.tiers.build_config(answer.tier, state), indent=2, ensure_ascii=False
         )
-        answers = self._answers.get((asked.question.strip(), asked.history))
-        return describe(answer, asked, baseline, answers, config)
+        answers = self._answers.get((state.question.strip(), state.history))
+        return build_card(answer, state, baseline, answers, config)
 
     def _describe_usual(self, knob: Knob) -> str:
         """Return the value that the field of *knob* shows if nothing was entered."""

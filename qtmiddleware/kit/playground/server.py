@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.errors import ConfigError, MissingExtra
 from qtmiddleware.kit.evaluation.systems import BASELINE
-from qtmiddleware.kit.playground.asked import Asked, wants_follow_up
+from qtmiddleware.kit.playground.asked import PageState, wants_follow_up
 from qtmiddleware.kit.playground.cards import Card
 from qtmiddleware.kit.playground.page import Page
 from qtmiddleware.runtime.logs import format_error, get_logger
@@ -122,7 +122,7 @@ class Guard:
                 for name, value in headers
                 if name == b"sec-fetch-site"
             )
-            and not _only_opens(scope)
+            and not _is_opening_only(scope)
         ):
             return (
                 "Another site requested this page, so it is not shown. Copy the address to the"
@@ -138,7 +138,7 @@ class Guard:
         return ""
 
 
-def _only_opens(scope: Scope) -> bool:
+def _is_opening_only(scope: Scope) -> bool:
     """Whether a request only opens the page and asks nothing yet.
 
     The file that `qtm playground` opens leads the browser here like this.
@@ -215,30 +215,32 @@ class Server:
 
         tiers = page.tiers
         pairs = request.query_params.multi_items()
-        asked = Asked.read(pairs, tiers.names, tiers.shown)
+        state = PageState.read(pairs, tiers.names, tiers.shown)
         if wants_follow_up(pairs):
-            return RedirectResponse(asked.follow_up().write(tiers.shown), 303)
+            return RedirectResponse(state.follow_up().write(tiers.shown), 303)
         # A form also sends its blank fields; redirect to the address without them.
-        if not asked.problems and pairs != asked.list_pairs(tiers.shown):
-            return RedirectResponse(asked.write(tiers.shown), 303)
+        if not state.problems and pairs != state.list_pairs(tiers.shown):
+            return RedirectResponse(state.write(tiers.shown), 303)
         nonce = secrets.token_urlsafe(16)
         headers = {"content-security-policy": _POLICY.format(nonce=nonce)}
-        return _make_stream(self._write_page(page, asked, nonce), headers)
+        return _make_stream(self._write_page(page, state, nonce), headers)
 
-    async def _write_page(self, page: Page, asked: Asked, nonce: str) -> AsyncGenerator[str, None]:
+    async def _write_page(
+        self, page: Page, state: PageState, nonce: str
+    ) -> AsyncGenerator[str, None]:
         """Yield the page in parts: its head, each tier's result as it comes, then the end."""
-        is_running = bool(asked.question.strip())
-        yield page.write_head(asked, nonce, is_running=is_running)
+        is_running = bool(state.question.strip())
+        yield page.write_head(state, nonce, is_running=is_running)
         if is_running:
             cards: list[Card] = []
             baseline: Retrieval | None = None
             problem = ""
-            async with self._room, aclosing(page.tiers.ask(asked)) as answers:
+            async with self._room, aclosing(page.tiers.ask(state)) as answers:
                 try:
                     async for answer in answers:
                         if answer.tier.name == BASELINE:
                             baseline = answer.retrieval
-                        cards.append(page.describe(answer, asked, baseline))
+                        cards.append(page.describe(answer, state, baseline))
                         yield page.write_card(cards[-1])
                 except ConfigError as error:
                     problem = str(error)
@@ -248,7 +250,7 @@ class Server:
                     logger.debug(
                         "the page could not be made: %s", format_error(error), event="page_failed"
                     )
-            yield page.write_tail(asked, cards, problem)
+            yield page.write_tail(state, cards, problem)
         yield page.write_foot(is_running=is_running)
 
 

@@ -18,7 +18,7 @@ from qtmiddleware.kit.evaluation.dataset import Question
 from qtmiddleware.kit.evaluation.own_function import configure
 from qtmiddleware.kit.evaluation.systems import BASELINE, SYSTEMS, read_tier
 from qtmiddleware.kit.evaluation.tuning.trials import nested
-from qtmiddleware.kit.playground.asked import TOP_K, Asked
+from qtmiddleware.kit.playground.asked import TOP_K, PageState
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.types import Message, Retrieval
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
@@ -186,10 +186,10 @@ class Tiers:
         """Whether the function can be asked for a number of passages."""
         return self._base.top_k_argument is not None
 
-    def list_folded(self, asked: Asked) -> tuple[str, ...]:
+    def list_folded(self, state: PageState) -> tuple[str, ...]:
         """Return the names of the tiers that ask a model, if it has no reply for this question."""
         has_reply = self.has_model and (
-            self._is_covered is None or self._is_covered(asked.question, asked.history)
+            self._is_covered is None or self._is_covered(state.question, state.history)
         )
         return () if has_reply else tuple(tier.name for tier in self.all if tier.asks_model)
 
@@ -209,35 +209,35 @@ class Tiers:
             function.retrieve(example.text, **{**self._given, "history": list(example.history)})
         self._learned = deepcopy(function._context.learned)
 
-    def build_config(self, tier: Tier, asked: Asked) -> dict[str, Any]:
-        """Return the config that makes the function retrieve as *tier* does for what is *asked*."""
+    def build_config(self, tier: Tier, state: PageState) -> dict[str, Any]:
+        """Return the config that makes the function retrieve as *tier* does for this *state*."""
         rows = self.middleware.config.rows()
         own_settings = nested({name: value for name, value, origin in rows if origin != "default"})
-        return merge(merge(own_settings, tier.settings), nested(asked.settings))
+        return merge(merge(own_settings, tier.settings), nested(state.settings))
 
-    async def ask(self, asked: Asked) -> AsyncGenerator[TierAnswer, None]:
+    async def ask(self, state: PageState) -> AsyncGenerator[TierAnswer, None]:
         """Yield the result of each tier: the plain one first and alone, then the free ones.
 
         The tiers that ask a model follow, in the order they finish. If the plain function fails or
         its result cannot be read, no other tier is asked, because each of them begins with the same
         search. Raises `ConfigError` for impossible settings.
         """
-        flat = {key: value for key, value in asked.settings.items() if key != TOP_K}
+        flat = {key: value for key, value in state.settings.items() if key != TOP_K}
         overrides = nested(flat)
         # Impossible settings are refused once, here, and not by each tier.
         self.middleware.config.overridden(overrides)
         arguments: dict[str, Any] = {
             **self._given,
-            "history": list(asked.history),
+            "history": list(state.history),
             "qtm_config": overrides or None,
         }
-        if TOP_K in asked.settings and self.takes_top_k:
-            arguments[self._base.top_k_argument] = asked.settings[TOP_K]
-        folded = self.list_folded(asked)
-        chosen = [tier for tier in self.all if tier.name in asked.tiers and tier.name not in folded]
+        if TOP_K in state.settings and self.takes_top_k:
+            arguments[self._base.top_k_argument] = state.settings[TOP_K]
+        folded = self.list_folded(state)
+        chosen = [tier for tier in self.all if tier.name in state.tiers and tier.name not in folded]
         free = [tier for tier in chosen if not tier.asks_model]
         for tier in free:
-            answer = await self._ask_tier(tier, asked.question, arguments)
+            answer = await self._ask_tier(tier, state.question, arguments)
             yield answer
             if tier.name == BASELINE and not answer.is_readable:
                 return
@@ -245,7 +245,7 @@ class Tiers:
 
         async def ask(tier: Tier) -> TierAnswer:
             async with room:
-                return await self._ask_tier(tier, asked.question, arguments)
+                return await self._ask_tier(tier, state.question, arguments)
 
         tasks = [asyncio.create_task(ask(tier)) for tier in chosen if tier not in free]
         try:

@@ -52,7 +52,7 @@ class Verdict:
     tiers: tuple[TierVerdict, ...]
 
 
-def judge(cards: Sequence[Card]) -> Verdict:
+def judge_cards(cards: Sequence[Card]) -> Verdict:
     """Return the verdict on *cards*, of which the first is the plain list."""
     is_judged = bool(cards[0].answers)
     judge_tier = _judge_place if is_judged else _count_moves
