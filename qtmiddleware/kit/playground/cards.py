@@ -244,7 +244,7 @@ class _RowWriter:
         """Return the row of one passage."""
         match, way, is_baseline = movement.match, drawing.find_way(movement), self._is_baseline
         title, source = _name_passage(match)
-        # The text may begin with the title, as in an index of the kit's.
+        # An index may have stored the title at the start of the text.
         text = (match.text or "").removeprefix(f"{title}\n")
         shown = text[:MOST_SHOWN] + (" …" if len(text) > MOST_SHOWN else "")
         snippet = self._cut_snippet(text[: 4 * MOST_SHOWN]) if is_baseline or way == "new" else ""

@@ -41,7 +41,8 @@ _LABELS: Final[Mapping[str, str]] = {
     OWN: "What your config says.",
     **_PRESETS,
 }
-# Questions on the page are experiments: they are not logged, and their results are really used.
+# Questions on the page are experiments: they are not logged. Shadow mode is off, because it would
+# return the plain list.
 _EXPERIMENT: Final[Mapping[str, Any]] = {"log": {"path": None}, "shadow": None}
 _MOST_MESSAGE_CHARS: Final = 300
 

@@ -249,9 +249,9 @@ class OpenedBench:
         return self.model.name if self.has_model and self.model is not None else None
 
     def lacks(self, system: Mapping[str, Any]) -> frozenset[str]:
-        """Return the fields that *system*, some settings, needs if none of them is recorded.
+        """Return the fields that *system* asks the model for, if none of them is recorded.
 
-        Otherwise the result is empty.
+        Otherwise the result is empty. *system* holds the system's settings.
         """
         fields = list_fields(system)
         return frozenset() if self.recorded is None or fields & self.recorded else fields

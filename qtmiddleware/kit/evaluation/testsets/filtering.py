@@ -28,7 +28,7 @@ A long name alone can make up half of them.
 GRAM: Final = 4
 """How many words make one n-gram."""
 LEAST_QUOTED: Final = 3
-"""The least words of a quote: fewer words prove nothing, because they can be in any passage."""
+"""The fewest words of a quote; fewer prove nothing, because they can be in any passage."""
 
 # How a question refers to the text it was written from. "The author of Emma" and "article 5" do
 # not count, because they are things in the world.
@@ -118,7 +118,7 @@ def is_other_language(question: str, text: str) -> bool:
 
 
 def is_copied(question: str, text: str) -> bool:
-    """Whether *question* repeats the words of *text* where it could use others.
+    """Whether *question* repeats the words of *text* although it could use others.
 
     A search would find the passage by these words alone. Users who have not read it do not know
     them.
@@ -133,10 +133,10 @@ def is_copied(question: str, text: str) -> bool:
     ]
     if len(grams) > 1 and sum(grams) > MOST_SHARED * len(grams):
         return True
-    return _longest_run(words, flag_content_words(words, question), normalized) > run
+    return _measure_longest_run(words, flag_content_words(words, question), normalized) > run
 
 
-def _longest_run(words: Sequence[str], counts: Sequence[bool], normalized: str) -> int:
+def _measure_longest_run(words: Sequence[str], counts: Sequence[bool], normalized: str) -> int:
     """Return the most content words in any stretch of *words* that occurs in a text.
 
     Args:

@@ -53,6 +53,8 @@ _CHANCE: Final = 0.05
 class Budget:
     """The limits of a search; ``None`` is no limit.
 
+    Raises `ConfigError` for an impossible limit.
+
     Attributes:
         max_call_rate: The share of questions for which the model may be called.
         max_added_ms: Milliseconds beyond a plain search that 95 of 100 questions may take (p95),
@@ -344,7 +346,7 @@ class Trials:
         return self._known[key]
 
     def _measure_candidate(self, settings: Flat) -> SystemScore:
-        """Return the score of *settings*; the first ones are the raw query's."""
+        """Return the score of *settings*; the first call measures the raw query."""
         systems = {BASELINE: self._baseline}
         name = BASELINE
         if self._known:

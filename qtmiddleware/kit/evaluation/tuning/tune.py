@@ -44,7 +44,7 @@ from qtmiddleware.kit.evaluation.tuning.trials import (
 from qtmiddleware.protocols import KeywordStore
 
 LEAST: Final = 20
-"""The least questions on either side; fewer say nothing."""
+"""The fewest questions allowed on either side; fewer say nothing."""
 TUNED: Final = "tuned"
 """The name of the tuned config in the comparison, unless it is a default and has its name."""
 TRYING: Final = "trying candidates"
@@ -83,7 +83,7 @@ def tune(
         tiers: The tiers to try; names of `evaluation.SYSTEMS`.
         seed: The seed of the split and of every resampling, at least 0.
         holdout: The share of questions to hold out.
-        progress: Receives the stage's name, the steps done and their most.
+        progress: Receives the stage's name, the steps done, and how many there are at most.
 
     Raises:
         ConfigError: A tier is unknown, *seed* is negative or there are too few questions.
@@ -148,12 +148,12 @@ def tune(
 
 
 def forecast_tuning(
-    function: OwnFunction, data: Dataset, tiers: Sequence[str], *, has_model: bool, seed: int = 0
+    own: OwnFunction, data: Dataset, tiers: Sequence[str], *, has_model: bool, seed: int = 0
 ) -> Forecast:
     """Return the most searches that tuning your own function takes.
 
     Args:
-        function: The function.
+        own: The function.
         data: The judged questions.
         tiers: The tiers to try.
         has_model: Whether a model is called.
@@ -164,16 +164,14 @@ def forecast_tuning(
 
     def count(questions: Dataset) -> int:
         return max(
-            forecast_searches(function, questions, {tier: settings}, has_model=has_model).searches
+            forecast_searches(own, questions, {tier: settings}, has_model=has_model).searches
             for tier, settings in systems.items()
         )
 
     most = estimate_trials([flat(settings) for settings in systems.values()], PASSES)
     # A gate sees all questions once before it is measured.
     visits = 2 if has_model else 1
-    return Forecast.of(
-        visits * (most * count(train) + (len(DEFAULTS) + 2) * count(held_out)), function
-    )
+    return Forecast.of(visits * (most * count(train) + (len(DEFAULTS) + 2) * count(held_out)), own)
 
 
 def _list_compared(
