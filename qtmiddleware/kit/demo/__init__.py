@@ -1,4 +1,4 @@
-"""The collections that ship with the project: their own texts, questions, judgements and recorded replies."""
+"""The shipped collections: their own texts, questions, judgements and recorded replies."""
 
 from __future__ import annotations
 
@@ -36,46 +36,50 @@ EXAMPLES: Final[Mapping[str, Mapping[str, str]]] = {
         "typo": "s6",
     },
 }
-"""For the folder of each collection one question of each kind, by its id: what the playground shows as examples."""
+"""Per collection, one question id of each kind; the playground shows them as examples."""
 
 
 def dataset(folder: str = "data") -> Dataset:
-    """Return the passages, questions and judgements of a shipped collection: ``data``, or the ``small`` one."""
+    """Return a shipped collection's passages, questions and judgements.
+
+    *folder* is ``data``, or ``small`` for the small collection.
+    """
     data = Dataset.load(_find_folder(folder))
     return replace(data, name="demo") if folder == "data" else data
 
 
 class UnhurriedModel:
-    """Passes on the replies of *inner*, each after *seconds*, as if it had thought about it."""
+    """Passes on another model's replies after a delay, as if the model had to think."""
 
     def __init__(self, inner: LanguageModel, seconds: float) -> None:
+        """Delay the replies of *inner* by *seconds*, but not beyond the deadline."""
         self._inner = inner
         self._seconds = seconds
 
     @property
     def name(self) -> str:
-        """The name of the model that answers."""
+        """The name of the model that replies."""
         return self._inner.name
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """The reply to *prompt*; raises what the inner model raises."""
+        """Return the reply to *prompt*; raises whatever the inner model raises."""
         sleep(min(self._seconds, deadline.remaining()))
         return self._inner.complete(prompt, deadline)
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """The reply to *prompt*; raises what the inner model raises."""
+        """Return the reply to *prompt*; raises whatever the inner model raises."""
         await asyncio.sleep(min(self._seconds, deadline.remaining()))
         return await self._inner.acomplete(prompt, deadline)
 
 
 def recorded_model(folder: str = "data") -> RecordedModel:
-    """Return the recorded replies of a shipped collection, as a model."""
+    """Return a shipped collection's recorded replies, as a model."""
     questions = [question.to_record() for question in dataset(folder).questions]
     return RecordedModel.from_file(_find_folder(folder) / "recordings.jsonl", questions)
 
 
 def has_recording(model: RecordedModel, question: str, history: Sequence[Message]) -> bool:
-    """Whether *model* holds a reply for the *question* after the messages of *history*."""
+    """Whether *model* has a reply for *question* after the messages of *history*."""
     prompt = PROMPTS["combined"].build_prompt(Settings(), question, history)
     try:
         model.complete(prompt, Deadline())

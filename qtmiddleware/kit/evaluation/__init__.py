@@ -1,11 +1,11 @@
-"""Measuring retrieval on judged questions: a data set, the field's measures, systems side by side.
+"""Measure retrieval on judged questions: data sets, the field's measures, systems compared.
 
 import qtmiddleware as qtm
-found = qtm.evaluation.compare(retrieve, {"q1": "Where is it?"}, {"q1": {"passage-7": 1}})
-found["rules"].difference.gain, found["rules"].hurt_rate
+comparison = qtm.evaluation.compare(retrieve, {"q1": "Where is it?"}, {"q1": {"passage-7": 1}})
+comparison["rules"].difference.gain, comparison["rules"].hurt_rate
 
-`ask_systems` puts a question to several systems side by side, and needs no judgements;
-`explain_movement` says of every passage where it stood at each stage, and why it moved.
+`ask_systems` asks several systems the same question and needs no judgements. `explain_movement`
+says for each passage which rank it had after each stage, and why it moved.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Texts compared by a language model that does not know whose they are, each question in several orders.
+"""Texts that a language model compares without knowing which system wrote them, in several orders.
 
-Judges of this kind prefer what stands first, so each order is shown again in reverse (Zheng et al.
+Such judges prefer the text that comes first, so each order is shown again in reverse (Zheng et al.
 2023, "Judging LLM-as-a-Judge with MT-Bench and Chatbot Arena").
 """
 
@@ -27,7 +27,7 @@ from qtmiddleware.protocols import LanguageModel, Reply
 from qtmiddleware.runtime.logs import get_logger
 
 MOST_FAILURES: Final = 16
-"""After so many failures in a row, of the systems or of the judge, nothing is asked any more."""
+"""After this many failures in a row, of the systems or of the judge, asking stops."""
 _SCORE: Final = re.compile(r"(\d{1,2}(?:\.\d{1,9})?)(?: ?/ ?10)?")
 _MOST_REASON_CHARS: Final = 1_000
 
@@ -36,26 +36,38 @@ logger: Final = get_logger("qtmiddleware.judging")
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """The judge's own words, which may call answers by letters: *order* are the systems that were A, B and so on."""
+    """The judge's reason in its own words, which may call the answers by letters.
+
+    Attributes:
+        text: The judge's words.
+        order: The names of the systems that were A, B and so on.
+    """
 
     text: str = field(repr=False)
     order: tuple[str, ...]
 
     @property
     def legend(self) -> str:
-        """Which system each letter stands for."""
+        """Which system each letter stands for, such as ``A is raw, B is rules``."""
         return ", ".join(
             f"{letter} is {name}" for letter, name in zip(LETTERS, self.order, strict=False)
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The words and the letters."""
+        """Return the words, and the system of each letter, as plain data."""
         return {"text": self.text, **dict(zip(LETTERS, self.order, strict=False))}
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What the judge says of one text: its *place* from 1, which equals share, and its *scores* from 1 to 10."""
+    """The judge's opinion of one text.
+
+    Attributes:
+        place: The text's rank, from 1. Equal texts share the mean of their ranks.
+        scores: A score from 1 to 10 per criterion; empty if none was asked for.
+        strengths: What is right with the text.
+        weaknesses: What is wrong with the text.
+    """
 
     place: float
     scores: Mapping[str, float] = field(default_factory=dict)
@@ -65,26 +77,36 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """What the judge says when it sees one order: a mark for each text of the ballot, and why."""
+    """The judge's opinion of all texts of a ballot, after it saw them in one order.
+
+    Attributes:
+        marks: One mark per text, in the ballot's own order.
+        reason: Why the best text is the best.
+    """
 
     marks: tuple[Mark, ...]
     reason: str = field(default="", repr=False)
 
-    def prefers(self, one: int, other: int) -> bool:
-        """Whether the text at *one* stands before the text at *other*."""
-        return self.marks[one].place < self.marks[other].place
+    def prefers(self, index: int, other_index: int) -> bool:
+        """Whether the text at *index* is ranked before the text at *other_index*."""
+        return self.marks[index].place < self.marks[other_index].place
 
     def find_better(self) -> int | None:
-        """Return which of two texts is better; ``None`` if neither is."""
+        """Return the index of the better one of two texts; ``None`` if they are equal."""
         return 0 if self.prefers(0, 1) else 1 if self.prefers(1, 0) else None
 
 
 @dataclass(slots=True)
 class Ballot:
-    """One question with the texts that are *shown* to the judge in each of *orders*.
+    """One question with the texts to compare, and the judge's opinions of them.
 
-    An order is a permutation of places in *shown*. Without orders the judge is not asked.
-    *opinions* has one opinion for each order; *error* says why there is none.
+    Attributes:
+        question: The question.
+        shown: The texts, or lists of texts, to compare.
+        orders: The orders in which the judge sees them, each a permutation of the indices of
+            *shown*. If there are none, the judge is not asked.
+        error: Why there are no opinions, if the systems or the judge failed.
+        opinions: One opinion per order.
     """
 
     question: Question
@@ -95,32 +117,28 @@ class Ballot:
 
     @property
     def is_flip(self) -> bool:
-        """Whether another of two texts is better, or neither, when they change places."""
+        """Whether two orders lead to different opinions on which of two texts is better."""
         return len({opinion.find_better() for opinion in self.opinions}) > 1
 
     def find_winner(self) -> int | None:
-        """Return which of two texts is better in every order; ``None`` if neither is."""
+        """Return the index of the text that is better in every order; ``None`` if neither is."""
         return self.opinions[0].find_better() if self.opinions and not self.is_flip else None
 
-    def average_scores(self, at: int) -> dict[str, float]:
-        """Return the mean scores of the text at this place, as `average_scores` does."""
-        return average_scores([opinion.marks[at].scores for opinion in self.opinions])
+    def average_scores(self, index: int) -> dict[str, float]:
+        """Return the mean score per criterion of the text at *index*."""
+        return average_scores([opinion.marks[index].scores for opinion in self.opinions])
 
     def list_reasons(self, names: Sequence[str]) -> tuple[Reason, ...]:
-        """Return the judge's words, if it gave any, with the *names* of the texts in its order."""
+        """Return the judge's reasons, if it gave any; *names* are the texts' names."""
         return tuple(
-            Reason(opinion.reason, tuple(names[at] for at in order))
+            Reason(opinion.reason, tuple(names[index] for index in order))
             for opinion, order in zip(self.opinions, self.orders, strict=False)
             if opinion.reason
         )
 
 
 class Judge:
-    """Lets *model* do the ranking *task* for many questions, each in *repeats* orders that *seed* draws.
-
-    *concurrency* judgements run at a time, each within *timeout* seconds. Raises `ConfigError` for
-    impossible numbers.
-    """
+    """Lets a model rank the texts of many questions, each question in several random orders."""
 
     def __init__(
         self,
@@ -132,33 +150,47 @@ class Judge:
         timeout: float,
         concurrency: int,
     ) -> None:
+        """Set up a judge.
+
+        Args:
+            task: The ranking prompt.
+            model: The model that judges.
+            repeats: How many orders it sees per question, an even number.
+            seed: The seed that draws the orders.
+            timeout: Seconds allowed per judgement.
+            concurrency: How many judgements run at a time.
+
+        Raises:
+            ConfigError: *timeout* or *concurrency* is impossible.
+        """
         self.random = Random(seed)
         self._task = task
         self._criteria = [field.name for field in task.fields if field.name in CRITERIA]
         self._runner = PromptRunner(model, timeout, concurrency)
         self._repeats = repeats
-        # All orders of a question are asked together.
+        # Questions per batch: all orders of a question are asked together.
         self._size = max(1, concurrency // repeats)
         self._left: dict[int, list[list[int]]] = {}
 
     @property
     def cost_usd(self) -> float | None:
-        """What the replies have cost so far; ``None`` if the price of one is unknown."""
+        """The cost of all replies so far in US dollars; ``None`` if the price of one is unknown."""
         return self._runner.cost_usd
 
     def draw_orders(self, count: int) -> list[list[int]]:
-        """Return orders of *count* texts, every second one the reverse of the one before."""
+        """Return orders of *count* texts; every second one is the reverse of the one before."""
         orders = [self._draw_order(count) for _ in range(self._repeats // 2)]
-        return [shown for order in orders for shown in (order, order[::-1])]
+        return [variant for order in orders for variant in (order, order[::-1])]
 
     def _draw_order(self, count: int) -> list[int]:
-        """Return an order. Over many questions each text has each place equally often, so chance favours none."""
-        left = self._left.setdefault(count, [])
-        if not left:
+        """Return one order; over many questions every text has every place equally often."""
+        unused = self._left.setdefault(count, [])
+        # All rotations of one random order together give each text each place once.
+        if not unused:
             order = self.random.sample(range(count), count)
-            left += [order[at:] + order[:at] for at in range(count)]
-            self.random.shuffle(left)
-        return left.pop()
+            unused += [order[start:] + order[:start] for start in range(count)]
+            self.random.shuffle(unused)
+        return unused.pop()
 
     def ask(
         self,
@@ -166,14 +198,19 @@ class Judge:
         fill: Callable[[Question], Ballot],
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Ballot]:
-        """Return the ballot that *fill* makes for each question, with the judge's opinions or its error.
+        """Return one ballot per question, with the judge's opinions or the error.
 
-        *fill* is called in the caller's thread, one question after the other. A ballot that comes
-        with an error counts as a failure. *progress* receives how many questions are done of how
-        many.
+        If `MOST_FAILURES` questions in a row fail, or the service refuses the key, the remaining
+        questions are not asked and fail as ``cancelled``.
 
-        Raises `ModelError` after `MOST_FAILURES` failures in a row, or for a refused key, if the
-        judge has compared nothing yet. Otherwise the questions that are left fail as ``cancelled``.
+        Args:
+            questions: The questions to judge.
+            fill: Makes a question's ballot. It is called in the caller's thread, one question after
+                the other. A ballot that it returns with an error counts as a failure.
+            progress: Receives how many questions are done and how many there are.
+
+        Raises:
+            ModelError: The judge had to stop before it compared anything.
         """
         ballots: list[Ballot] = []
         failures = 0
@@ -183,27 +220,29 @@ class Judge:
             for ballot in batch:
                 ballots.append(ballot)
                 if ballot.error is None:
-                    # A question that was not asked, as its answers are equal, says nothing of the
-                    # judge.
+                    # Equal answers are not shown to the judge, so they do not prove that it works.
                     failures = 0 if ballot.opinions else failures
                     continue
                 failures += 1
                 if failures >= MOST_FAILURES or ballot.error.reason == "unauthorized":
-                    _give_up(ballot.error, ballots, questions)
+                    _stop_judging(ballot.error, ballots, questions)
                     break
             if progress is not None:
                 progress(len(ballots), len(questions))
         return ballots
 
     def _collect_opinions(self, ballots: Sequence[Ballot]) -> None:
-        asked = [
+        """Ask the judge about all *ballots* at once; add its opinions or its error to each."""
+        pairs = [
             (ballot, order) for ballot in ballots if ballot.error is None for order in ballot.orders
         ]
         prompts = [
-            build_ranking_prompt(self._task, ballot.question, [ballot.shown[at] for at in order])
-            for ballot, order in asked
+            build_ranking_prompt(
+                self._task, ballot.question, [ballot.shown[index] for index in order]
+            )
+            for ballot, order in pairs
         ]
-        for (ballot, order), reply in zip(asked, self._runner.run(prompts), strict=True):
+        for (ballot, order), reply in zip(pairs, self._runner.run(prompts), strict=True):
             try:
                 ballot.opinions = (*ballot.opinions, parse_opinion(reply, order, self._criteria))
             except ModelError as error:
@@ -213,56 +252,71 @@ class Judge:
                 ballot.opinions = ()
 
 
-def _give_up(error: ModelError, ballots: list[Ballot], questions: Sequence[Question]) -> None:
-    """Raise *error* if the judge has compared nothing yet; else add a failed ballot for all that is left."""
+def _stop_judging(error: ModelError, ballots: list[Ballot], questions: Sequence[Question]) -> None:
+    """Raise *error* if the judge has compared nothing yet; otherwise fail what is left."""
     if not any(ballot.opinions for ballot in ballots):
         raise error
-    left = questions[len(ballots) :]
-    ballots += [Ballot(question, error=ModelError("cancelled")) for question in left]
-    about: dict[str, Any] = {"event": "judging_given_up", "reason": error.reason, "left": len(left)}
+    remaining = questions[len(ballots) :]
+    ballots += [Ballot(question, error=ModelError("cancelled")) for question in remaining]
+    record: dict[str, Any] = {
+        "event": "judging_given_up",
+        "reason": error.reason,
+        "left": len(remaining),
+    }
     logger.warning(
-        "judging stopped with %d questions left (%s: %s)", len(left), error.reason, error, **about
+        "judging stopped with %d questions left (%s: %s)",
+        len(remaining),
+        error.reason,
+        error,
+        **record,
     )
 
 
 def parse_opinion(
     reply: Reply | ModelError, order: Sequence[int], criteria: Sequence[str] = CRITERIA
 ) -> Opinion:
-    """Return what *reply* says of each text, which the judge saw in *order*.
+    """Return the judge's opinion in *reply*.
 
-    Raises `ModelError` (``unparsable``) if a part is missing or impossible, or *reply* itself if it
-    is one.
+    Args:
+        reply: The judge's reply, or the error instead.
+        order: The order in which the judge saw the texts.
+        criteria: The names of the scores that the reply must have.
+
+    Raises:
+        ModelError: *reply* itself if it is an error; ``unparsable`` if a part is missing or
+            impossible.
     """
     if isinstance(reply, ModelError):
         raise reply
     letters = LETTERS[: len(order)]
-    wanted = [f"{letter.lower()}_{criterion}" for letter in letters for criterion in criteria]
-    given = parse_object(reply, [*wanted, "ranking"])
-    places = parse_places(given.get("ranking"), letters)
-    scores = {name: parse_score(given.get(name)) for name in wanted}
+    score_names = [f"{letter.lower()}_{criterion}" for letter in letters for criterion in criteria]
+    members = parse_object(reply, [*score_names, "ranking"])
+    places = parse_places(members.get("ranking"), letters)
+    scores = {name: parse_score(members.get(name)) for name in score_names}
     if not places or not all(scores.values()):
         raise ModelError(
             "unparsable",
             "the judge's reply is not a ranking of all answers with scores from 1 to 10",
         )
     marks = {}
-    for letter, at in zip(letters, order, strict=True):
+    for letter, index in zip(letters, order, strict=True):
         name = letter.lower()
-        marks[at] = Mark(
+        marks[index] = Mark(
             places[letter],
             {criterion: scores[f"{name}_{criterion}"] for criterion in criteria},
-            read_line(given.get(f"{name}_strengths")),
-            read_line(given.get(f"{name}_weaknesses")),
+            read_line(members.get(f"{name}_strengths")),
+            read_line(members.get(f"{name}_weaknesses")),
         )
-    return Opinion(tuple(marks[at] for at in sorted(marks)), read_line(given.get("reason")))
+    return Opinion(tuple(marks[index] for index in sorted(marks)), read_line(members.get("reason")))
 
 
-def parse_places(given: object, names: str) -> dict[str, float]:
+def parse_places(ranking: object, names: str) -> dict[str, float]:
     """Return the place of each of *names* in a ranking such as ``B > A = C``.
 
-    Equals share the mean of the places they take. Empty where a name is missing or there twice.
+    Equal names share the mean of their places. The result is empty if a name is missing or occurs
+    twice.
     """
-    text = re.sub(r"(?i)\banswers?\b", "", given) if isinstance(given, str) else ""
+    text = re.sub(r"(?i)\banswers?\b", "", ranking) if isinstance(ranking, str) else ""
     if text.islower():
         text = text.upper()
     groups = [re.findall(r"[A-Z]", group) for group in re.split(r"[>,;\n]|\b(?i:then)\b", text)]
@@ -276,19 +330,19 @@ def parse_places(given: object, names: str) -> dict[str, float]:
     return places
 
 
-def parse_score(given: object) -> float:
-    """Return a score from 1 to 10; 0 for anything else."""
-    match = _SCORE.fullmatch(given.strip()) if isinstance(given, str) else None
+def parse_score(value: object) -> float:
+    """Return the score in the judge's text, from 1 to 10; 0 if there is none."""
+    match = _SCORE.fullmatch(value.strip()) if isinstance(value, str) else None
     score = float(match.group(1)) if match else 0.0
     return score if 1 <= score <= 10 else 0.0
 
 
-def read_line(given: object) -> str:
-    """Return what the judge wrote as one line of at most a thousand characters; empty where it is no text."""
-    return " ".join(given.split())[:_MOST_REASON_CHARS] if isinstance(given, str) else ""
+def read_line(value: object) -> str:
+    """Return the judge's text on one line, cut to 1,000 characters; empty if it is not text."""
+    return " ".join(value.split())[:_MOST_REASON_CHARS] if isinstance(value, str) else ""
 
 
 def average_scores(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the mean of *scores* for each criterion; empty where none is given."""
-    given = [one for one in scores if one]
-    return {name: fmean(one[name] for one in given) for name in CRITERIA} if given else {}
+    """Return the mean score per criterion; empty if there are no scores."""
+    nonempty = [entry for entry in scores if entry]
+    return {name: fmean(entry[name] for entry in nonempty) for name in CRITERIA} if nonempty else {}

@@ -1,4 +1,4 @@
-"""Systems measured on the same judged questions: a live function under several settings, or systems of any make."""
+"""Measure systems on the same judged questions: your function under several settings, or others."""
 
 from __future__ import annotations
 
@@ -35,15 +35,19 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 
 OWN: Final = "yours"
+"""The name of the system that is a wrapped function with its own settings."""
 MOST_FAILED: Final = 5
-"""A system that fails on each of its first so many questions is not asked the others."""
+"""A system that fails on each of its first 5 questions is stopped, and its error raised."""
 MOST_IN_A_ROW: Final = 20
-"""Nor is one that fails on so many one after the other: its index is down, and may be up again later."""
+"""Later on, a system is stopped after this many failed questions in a row.
+
+Fewer are skipped: an index that is down may be up again for the next question.
+"""
 _MOST_NAMED: Final = 3
 _MOST_CHARS: Final = 160
 
 Progress = Callable[[str, int, int], None]
-"""Receives the system's name, how many questions are done and how many there are."""
+"""Receives the system's name, how many questions are done, and how many there are."""
 
 
 def compare(
@@ -61,24 +65,35 @@ def compare(
     progress: Progress | None = None,
     **options: Unpack[WrapOptions],
 ) -> Comparison:
-    """Measure the retrieval function *fn* as it is and under each of the *systems*, on judged questions.
+    """Measure *fn* as it is and under the settings of each of *systems*, on judged questions.
 
-    *fn* is a plain function as it would be wrapped, with `WrapOptions` for *options*, or one that
-    is wrapped already: then every system's settings are laid over its own, and ``yours`` is what it
-    does by itself. It is called with the question first, *top_k* where its signature has a
-    parameter for that, and *arguments*. *queries* are texts by id, or `Question`s, which may have a
-    history; *qrels* the grades of passages, by question and passage. *systems* are settings by
-    name, or names out of `SYSTEMS`; by default those that need no model and, with a *client* or a
-    wrapped
-    *fn*, the others too. ``raw`` is always among them, and all are measured against it. With *deep*
-    every system is asked once more, for a hundred passages, which R@100 is measured by.
+    The system ``raw`` is always included, and all others are compared with it. A question that *fn*
+    fails on is left out of all figures, and the notes say why. An exception of *fn* passes through
+    only if *fn* fails on each of the first five questions, or on twenty in a row.
 
-    A question that *fn* fails on is left out of all figures, and the notes say why; what *fn*
-    raises passes through only if it fails on each of the first five, or on twenty one after the
-    other. Raises `ConfigError` for unknown systems, impossible settings, questions or judgements
-    that do not fit, results without ids, or ids that no judgement knows; `WrapError` for a function
-    that cannot be wrapped, or an asynchronous one where an event loop runs already; `MissingExtra`
-    without ir-measures or scipy.
+    Args:
+        fn: A plain function, wrapped here with *options*, or a wrapped one. Each system's settings
+            override the wrapped function's own; ``yours`` measures it with its own settings. The
+            question is its first argument.
+        queries: Texts by id, or `Question`s, which may have a history.
+        qrels: The grades, by question id and passage id.
+        systems: Settings by name, or names from `SYSTEMS`. Default: the systems that need no model;
+            with *client* or a wrapped *fn*, those with a model too.
+        client: The model client for a plain *fn*.
+        arguments: Other arguments for every call of *fn*.
+        top_k: How many passages to ask for, if *fn* has a parameter for it. ``None``: its own
+            default.
+        deep: Also ask every system for a hundred passages, to measure R@100.
+        name: What reports call the data.
+        seed: The seed of every resampling.
+        progress: Receives the system's name, the questions done and their total.
+        options: Options for wrapping a plain *fn*, as in `WrapOptions`.
+
+    Raises:
+        ConfigError: A system is unknown, settings are impossible, questions and judgements do not
+            fit, results have no ids, or no judgement knows their ids.
+        WrapError: *fn* cannot be wrapped, or is asynchronous while an event loop is running.
+        MissingExtra: ir-measures or scipy is not installed.
     """
     data = _build_dataset(name, queries, qrels)
     check_options(compare, options, WrapOptions.__optional_keys__)
@@ -92,20 +107,20 @@ def compare(
         systems, has_model=client is not None or is_wrapped, is_wrapped=is_wrapped
     )
     with open_runner(base, "compare") as runner:
-        own = OwnFunction(base, dict(arguments or {}), top_k, runner, IdCheck.of(data.qrels))
-        return measure_systems(own, data, settings, deep=deep, seed=seed, progress=progress)
+        function = OwnFunction(base, dict(arguments or {}), top_k, runner, IdCheck.of(data.qrels))
+        return measure_systems(function, data, settings, deep=deep, seed=seed, progress=progress)
 
 
-class Makes(Protocol):
-    """Something that systems can be made of by their settings: an index, or a function of the user's own."""
+class SystemMaker(Protocol):
+    """Makes systems from their settings: an index, or your own function."""
 
     def system(self, settings: Mapping[str, Any], top_k: int = ...) -> System:
-        """Return the system of *settings*, which asks for *top_k* passages."""
+        """Return the system with *settings*, which asks for *top_k* passages."""
         ...
 
 
 def measure_systems(
-    bench: Makes,
+    bench: SystemMaker,
     data: Dataset,
     systems: Mapping[str, Mapping[str, Any]],
     *,
@@ -114,16 +129,24 @@ def measure_systems(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Measure every one of the *systems*, made of *bench*, on every question of *data* against the raw query.
+    """Measure every one of *systems*, made by *bench*, on every question of *data*.
 
-    With *deep* each is asked once more, for a hundred passages, which R@100 is measured by.
+    All are compared with the system ``raw``.
+
+    Args:
+        bench: Makes a system from settings.
+        data: The judged questions.
+        systems: Settings by the system's name.
+        deep: Also ask each system for a hundred passages, to measure R@100.
+        notes: Sentences to put before the comparison's own notes.
+        seed: The seed of every resampling.
+        progress: Receives the system's name, the questions done and their total.
     """
     comparison = measure(
         {name: bench.system(settings) for name, settings in systems.items()},
         data,
         baseline=BASELINE,
-        # These are systems of their own, so a gate learns nothing here that changes the measured
-        # ones.
+        # Separate systems: what their gate learns here must not change the measured ones.
         deep=(
             {name: bench.system(settings, DEPTH) for name, settings in systems.items()}
             if deep
@@ -148,18 +171,26 @@ def measure(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Run every system on every question of *dataset* and measure them against the one called *baseline*.
+    """Run every system on every question of *dataset* and compare them with *baseline*.
 
-    One question at a time, so that times mean something. *deep* holds the same systems once more,
-    asked for a hundred
-    passages: R@100 is measured by them, and nothing else. *notes* are the comparison's, before
-    those on what was found. A question whose run has an ``error`` is counted, noted and left out of
-    every system's figures; the error is raised if a system fails on each of its first `MOST_FAILED`
-    questions, or on `MOST_IN_A_ROW` one after the other. What a system raises passes through with a
-    note of which it was and on which question: a system that fails has no score.
+    The questions are asked one at a time, so that times mean something. A question whose run has an
+    ``error`` is counted, noted, and left out of every system's figures. That error is raised if a
+    system fails on each of its first `MOST_FAILED` questions, or on `MOST_IN_A_ROW` in a row. An
+    exception that a system raises passes through with a note that names system and question.
 
-    Raises `ConfigError` if no system is called *baseline*, or there are no questions, a blank one
-    or no relevant passage; `MissingExtra` without ir-measures or scipy.
+    Args:
+        systems: The systems by name.
+        dataset: The judged questions.
+        baseline: The name of the system to compare the others with.
+        deep: The same systems, asking for a hundred passages. Only R@100 is measured with them.
+        notes: Sentences to put before the comparison's own notes.
+        seed: The seed of every resampling.
+        progress: Receives the system's name, the questions done and their total.
+
+    Raises:
+        ConfigError: No system is called *baseline*, there are no questions, one is blank, or no
+            passage is relevant.
+        MissingExtra: ir-measures or scipy is not installed.
     """
     if baseline not in systems:
         raise ConfigError(
@@ -176,29 +207,41 @@ def measure(
     failures: dict[str, dict[str, Exception]] = {}
     whole = dataset
     for name, system in systems.items():
-        runs[name], seconds[name] = _run(name, system, dataset, progress)
+        runs[name], seconds[name] = _run_system(name, system, dataset, progress)
         dataset = _leave_failed_out(name, runs[name], dataset, failures)
     for name, system in (deep or {}).items():
-        deep_runs[name], _ = _run(f"{name}, deep", system, dataset, progress)
+        deep_runs[name], _ = _run_system(f"{name}, deep", system, dataset, progress)
         dataset = _leave_failed_out(name, deep_runs[name], dataset, failures)
-    left = [question.id for question in dataset.questions]
-    runs = {name: {asked: found[asked] for asked in left} for name, found in runs.items()}
-    measured = {name: evaluate(dataset.qrels, _list_ids(found)) for name, found in runs.items()}
-    for name, found in deep_runs.items():
+    answered = [question.id for question in dataset.questions]
+    runs = {
+        name: {question_id: system_runs[question_id] for question_id in answered}
+        for name, system_runs in runs.items()
+    }
+    measured = {
+        name: evaluate(dataset.qrels, _list_ids(system_runs)) for name, system_runs in runs.items()
+    }
+    for name, system_runs in deep_runs.items():
         measured[name] = PerQuery(
-            {**measured[name].values, **evaluate(dataset.qrels, _list_ids(found), DEEP).values}
+            {
+                **measured[name].values,
+                **evaluate(dataset.qrels, _list_ids(system_runs), DEEP).values,
+            }
         )
     scores = {}
-    for name, found in runs.items():
-        # What a system does not say itself is its time beyond the baseline's on the same question.
-        beyond = {asked: seconds[name][asked] - seconds[baseline][asked] for asked in found}
+    for name, system_runs in runs.items():
+        # If a system does not report its added time, its time beyond the baseline's on the same
+        # question counts.
+        extra_seconds = {
+            question_id: seconds[name][question_id] - seconds[baseline][question_id]
+            for question_id in system_runs
+        }
         added = [
-            beyond[asked] if run.seconds_added is None else run.seconds_added
-            for asked, run in found.items()
+            extra_seconds[question_id] if run.seconds_added is None else run.seconds_added
+            for question_id, run in system_runs.items()
         ]
-        added_ms = Percentiles.of([1e3 * took for took in added])
-        score = _score(
-            name, found, measured[name], measured[baseline], added_ms=added_ms, seed=seed
+        added_ms = Percentiles.of([1e3 * added_seconds for added_seconds in added])
+        score = _score_system(
+            name, system_runs, measured[name], measured[baseline], added_ms=added_ms, seed=seed
         )
         scores[name] = replace(score, failed=len(failures.get(name, ())))
     corrected = holm(
@@ -221,7 +264,7 @@ def measure(
 
 
 def require_measurable(dataset: Dataset) -> None:
-    """Raise `ConfigError` where *dataset* has no judged questions, a blank one, or no relevant passage at all."""
+    """Raise `ConfigError` if *dataset* has no questions, a blank one, or no relevant passage."""
     if not dataset.questions:
         raise ConfigError(
             f"the data set {dataset.name} has no judged questions",
@@ -239,7 +282,7 @@ def require_measurable(dataset: Dataset) -> None:
 
 
 def require_extras() -> None:
-    """Raise `MissingExtra` for what measuring needs: now, and not when everything was run and paid for."""
+    """Raise `MissingExtra` before any question is asked and paid for, not afterwards."""
     evaluate({}, {})
     difference(())
 
@@ -253,44 +296,57 @@ def choose_systems(
     has_model: bool,
     is_wrapped: bool,
 ) -> dict[str, Mapping[str, Any]]:
-    """Return the systems to compare, the baseline first."""
+    """Return the settings of the systems to compare, by name, the baseline first.
+
+    Args:
+        systems: Settings by name, names, or ``None`` for the default systems.
+        has_model: Whether the default systems include those that ask a model.
+        is_wrapped: Whether to add ``yours``, the function with its own settings.
+
+    Raises:
+        ConfigError: A name is unknown or reserved.
+    """
     if isinstance(systems, Mapping):
         reserved = {BASELINE, OWN} if is_wrapped else {BASELINE}
-        if taken := [
+        if reserved_names := [
             name for name in systems if name in reserved and systems[name] != SYSTEMS.get(name)
         ]:
             raise ConfigError(
-                f"the name {taken[0]!r} is reserved; rename the system", path="systems"
+                f"the name {reserved_names[0]!r} is reserved; rename the system", path="systems"
             )
-        found = {**chosen(()), **systems}
+        selected = {**chosen(()), **systems}
     elif isinstance(systems, str):
-        found = chosen([systems])
+        selected = chosen([systems])
     else:
-        found = chosen(systems if systems is not None else USUAL if has_model else FREE)
-    return {**found, OWN: {}} if is_wrapped else found
+        selected = chosen(systems if systems is not None else USUAL if has_model else FREE)
+    return {**selected, OWN: {}} if is_wrapped else selected
 
 
 def _build_dataset(
     name: str, queries: Mapping[str, str] | Iterable[Question], qrels: Qrels
 ) -> Dataset:
-    """Return the judged questions; raises `ConfigError` where a judgement is about none of them, or is none."""
+    """Return the judged questions as a data set without passages.
+
+    Raises `ConfigError` if a query is not a question, or a judgement names an unknown question.
+    """
     questions: list[Any] = (
-        [Question(*one) for one in queries.items()]
+        [Question(*entry) for entry in queries.items()]
         if isinstance(queries, Mapping)
         else list(queries)
     )
-    for number, one in enumerate(questions, 1):
+    for number, question in enumerate(questions, 1):
         if not (
-            isinstance(one, Question) and all(isinstance(it, str) for it in (one.id, one.text))
+            isinstance(question, Question)
+            and all(isinstance(value, str) for value in (question.id, question.text))
         ):
             raise ConfigError(
                 f"query {number} must be a Question, or text under an id that is text",
                 path="queries",
             )
-    known = {question.id for question in questions}
-    if len(known) < len(questions):
+    question_ids = {question.id for question in questions}
+    if len(question_ids) < len(questions):
         raise ConfigError("two of the queries have the same id", path="queries")
-    if unknown := [id_ for id_ in qrels if id_ not in known]:
+    if unknown := [id_ for id_ in qrels if id_ not in question_ids]:
         raise ConfigError(
             f"{len(unknown)} judged questions are not among the queries, the first is"
             f" {unknown[0]!r}",
@@ -302,7 +358,7 @@ def _build_dataset(
 
 
 def _check_grades(question: str, grades: Any) -> dict[str, int]:
-    """Return the judgements of one *question*; raises `ConfigError` for what is none."""
+    """Return the grades of one question; raises `ConfigError` if they are not valid."""
     if not isinstance(grades, Mapping) or not all(
         isinstance(id_, str) and isinstance(grade, int) and abs(grade) <= HIGHEST_GRADE
         for id_, grade in grades.items()
@@ -319,29 +375,31 @@ def _check_grades(question: str, grades: Any) -> dict[str, int]:
 # --- figures --------------------------------------------------------------------------------------
 
 
-def _run(
+def _run_system(
     name: str, system: System, dataset: Dataset, progress: Progress | None
 ) -> tuple[dict[str, Run], dict[str, float]]:
-    """Return what *system* finds for each question, and how many seconds the whole call takes."""
+    """Ask *system* every question; return its run and the seconds of the call, per question id."""
     runs: dict[str, Run] = {}
     seconds: dict[str, float] = {}
-    failed, total = 0, len(dataset.questions)
+    failed_in_a_row, total = 0, len(dataset.questions)
     for done, question in enumerate(dataset.questions, 1):
-        began = perf_counter()
+        start = perf_counter()
         try:
             answer = system(question)
         except Exception as error:
             error.add_note(f"The system {name!r} raised this on the question {question.id!r}.")
             raise
-        seconds[question.id] = perf_counter() - began
-        found = answer if isinstance(answer, Run) else Run(tuple(id_ for id_, _ in answer))
-        runs[question.id] = found
-        failed = 0 if found.error is None else failed + 1
-        if found.error is not None and (
-            failed == min(MOST_FAILED, total) == done or failed == MOST_IN_A_ROW
+        seconds[question.id] = perf_counter() - start
+        run = answer if isinstance(answer, Run) else Run(tuple(id_ for id_, _ in answer))
+        runs[question.id] = run
+        failed_in_a_row = 0 if run.error is None else failed_in_a_row + 1
+        if run.error is not None and (
+            failed_in_a_row == min(MOST_FAILED, total) == done or failed_in_a_row == MOST_IN_A_ROW
         ):
-            found.error.add_note(f"The system {name!r} failed on {failed} questions in a row.")
-            raise found.error
+            run.error.add_note(
+                f"The system {name!r} failed on {failed_in_a_row} questions in a row."
+            )
+            raise run.error
         if progress is not None:
             progress(name, done, total)
     return runs, seconds
@@ -350,39 +408,42 @@ def _run(
 def _leave_failed_out(
     name: str, runs: Mapping[str, Run], dataset: Dataset, failures: dict[str, dict[str, Exception]]
 ) -> Dataset:
-    """Return *dataset* without the questions that the system called *name* failed on, which *failures* get."""
-    failed = {asked: run.error for asked, run in runs.items() if run.error is not None}
-    if not failed:
+    """Return *dataset* without the questions that the system called *name* failed on.
+
+    Their errors are added to *failures*.
+    """
+    errors = {question_id: run.error for question_id, run in runs.items() if run.error is not None}
+    if not errors:
         return dataset
-    failures[name] = {**failures.get(name, {}), **failed}
-    if len(failed) == len(dataset.questions):
-        error = next(iter(failed.values()))
+    failures[name] = {**failures.get(name, {}), **errors}
+    if len(errors) == len(dataset.questions):
+        error = next(iter(errors.values()))
         error.add_note(f"The system {name!r} failed on every question that was left.")
         raise error
-    return dataset.only(dataset.qrels.keys() - failed.keys())
+    return dataset.only(dataset.qrels.keys() - errors.keys())
 
 
 def _describe_failures(
     failures: Mapping[str, Mapping[str, Exception]], dataset: Dataset
 ) -> Iterator[str]:
-    """Yield a sentence on the questions that no figure is about."""
+    """Yield a sentence on the questions that are left out of all figures."""
     if not failures:
         return
     count = sum(map(len, failures.values()))
-    named = [
-        f"{name} on {asked!r} ({describe_error(error)})"
-        for name, found in failures.items()
-        for asked, error in found.items()
+    descriptions = [
+        f"{name} on {question_id!r} ({describe_error(error)})"
+        for name, errors in failures.items()
+        for question_id, error in errors.items()
     ]
-    more = f" and {count - _MOST_NAMED} more" if count > _MOST_NAMED else ""
+    remainder = f" and {count - _MOST_NAMED} more" if count > _MOST_NAMED else ""
     yield (
         f"{count} of {len(dataset.questions)} questions failed and are not counted: "
-        f"{'; '.join(named[:_MOST_NAMED])}{more}."
+        f"{'; '.join(descriptions[:_MOST_NAMED])}{remainder}."
     )
 
 
 def describe_error(error: Exception) -> str:
-    """Return the kind of *error* and what it says, on one line of bounded length."""
+    """Return the type and message of *error* on one line of limited length."""
     text = " ".join(str(error)[: 4 * _MOST_CHARS].split())
     text = text if len(text) <= _MOST_CHARS else text[: _MOST_CHARS - 3] + "..."
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -392,25 +453,25 @@ def _list_ids(runs: Mapping[str, Run]) -> dict[str, Sequence[str]]:
     return {question: run.ids for question, run in runs.items()}
 
 
-def _score(
+def _score_system(
     name: str,
     runs: Mapping[str, Run],
-    found: PerQuery,
+    measured: PerQuery,
     base: PerQuery,
     *,
     added_ms: Percentiles,
     seed: int,
 ) -> SystemScore:
-    """Return one system's figures against the baseline's; they are not yet corrected for many systems."""
+    """Return one system's figures against the baseline's, not yet corrected for many systems."""
     gains = {
-        question: found.values[PRIMARY][question] - base.values[PRIMARY][question]
+        question: measured.values[PRIMARY][question] - base.values[PRIMARY][question]
         for question in runs
     }
     costs = [run.cost_usd for run in runs.values()]
     degraded = sum(run.degraded for run in runs.values())
     return SystemScore(
         name=name,
-        means=found.means,
+        means=measured.means,
         difference=difference(list(gains.values()), seed=seed),
         hurt_rate=sum(gain < -TOLERANCE for gain in gains.values()) / len(gains),
         helped_rate=sum(gain > TOLERANCE for gain in gains.values()) / len(gains),
@@ -419,7 +480,7 @@ def _score(
         llm_calls=sum(run.llm_calls for run in runs.values()),
         input_tokens=sum(run.input_tokens for run in runs.values()),
         output_tokens=sum(run.output_tokens for run in runs.values()),
-        # What a model would have cost that never replied is not known.
+        # If every answer is degraded, the model never replied: its real cost is not known.
         cost_usd=(
             None
             if None in costs or degraded == len(runs)
@@ -427,12 +488,13 @@ def _score(
         ),
         degraded=degraded,
         gains=gains,
-        per_query=found,
+        per_query=measured,
         runs=runs,
     )
 
 
 def _summarise_stages(runs: Mapping[str, Run]) -> dict[str, Percentiles]:
+    """Return the percentiles of the milliseconds of each stage."""
     stages: dict[str, list[float]] = {}
     for run in runs.values():
         for name, ms in run.stages.items():
@@ -441,7 +503,7 @@ def _summarise_stages(runs: Mapping[str, Run]) -> dict[str, Percentiles]:
 
 
 def _find_doubts(dataset: Dataset, runs: Mapping[str, Mapping[str, Run]]) -> Iterator[str]:
-    """Yield a sentence on each thing that makes the figures of *runs* mean less than they seem to."""
+    """Yield a sentence per reason why the figures of *runs* mean less than they seem to."""
     count = len(dataset.questions)
     if unanswerable := sum(not _is_answerable(grades) for grades in dataset.qrels.values()):
         yield (
@@ -449,16 +511,16 @@ def _find_doubts(dataset: Dataset, runs: Mapping[str, Mapping[str, Run]]) -> Ite
             "they count as 0 for every system."
         )
     if not any(
-        not dataset.qrels[asked].keys().isdisjoint(run.ids)
-        for found in runs.values()
-        for asked, run in found.items()
+        not dataset.qrels[question_id].keys().isdisjoint(run.ids)
+        for system_runs in runs.values()
+        for question_id, run in system_runs.items()
     ):
         yield (
             "No passage that a system found is judged; check that the judgements use the ids that"
             " the search returns."
         )
-    for name, found in runs.items():
-        if degraded := sum(run.degraded for run in found.values()):
+    for name, system_runs in runs.items():
+        if degraded := sum(run.degraded for run in system_runs.values()):
             yield (
                 f"{name}: {degraded} of {count} answers are degraded, mostly as the model did not"
                 " reply. They count with what was found without it, and their time and price are"

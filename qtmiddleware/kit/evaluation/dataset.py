@@ -1,4 +1,4 @@
-"""A judged collection in the layout of BEIR: passages, questions and which passage answers which question.
+"""Judged collections in BEIR's layout: passages, questions, and which passage answers which.
 
 Source: Thakur et al. 2021 (BEIR).
 """
@@ -24,15 +24,22 @@ from qtmiddleware.types import Message
 T = TypeVar("T")
 
 Qrels = Mapping[str, Mapping[str, int]]
-"""The judgements: for each question's id, the grade of each judged passage's id; above 0 is relevant."""
+"""The judgements: per question id, the grade per passage id. A grade above 0 means relevant."""
 HIGHEST_GRADE: Final = 10_000
-"""The measures' library counts passages by grade, in memory that grows with the highest one."""
+"""The highest grade allowed: ir-measures counts passages per grade in memory that grows with it."""
 _GRADE: Final = re.compile("-?[0-9]{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One judged question, with the *history* of its conversation where there is one."""
+    """One judged question, and the conversation before it if there is one.
+
+    Attributes:
+        id: The question's id.
+        text: The question as the user asks it.
+        history: The earlier messages of the conversation; empty by default.
+        metadata: Other fields, such as ``answer``, the reference answer.
+    """
 
     id: str
     text: str = field(repr=False)
@@ -41,12 +48,12 @@ class Question:
 
     @property
     def reference(self) -> str:
-        """The answer that is known to be right (``answer`` in the metadata), which a judge goes by; empty without."""
-        given = self.metadata.get("answer")
-        return given if isinstance(given, str) and given.strip() else ""
+        """The answer that a judge compares with: ``answer`` in the metadata; empty if unknown."""
+        answer = self.metadata.get("answer")
+        return answer if isinstance(answer, str) and answer.strip() else ""
 
     def to_record(self) -> dict[str, Any]:
-        """Return the question as a line of ``queries.jsonl`` has it."""
+        """Return the question as a record of ``queries.jsonl``."""
         history = [{"role": turn.role, "content": turn.content} for turn in self.history]
         return {
             "_id": self.id,
@@ -57,10 +64,15 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Passages, the questions that are judged, and the judgements (*qrels*).
+    """A judged collection: passages, the judged questions, and the judgements.
 
-    A passage's text is what is indexed: its title, a line break and its text, or its text alone
-    where it has no title. The title stands in its metadata too.
+    Attributes:
+        name: The data set's name: the folder's or file's name if it was loaded.
+        passages: The passages; empty if they are not known. A passage's text is the text to index:
+            its title, a line break and its text, or the text alone if it has no title. The title is
+            in its metadata too.
+        questions: The questions that have judgements.
+        qrels: The judgements.
     """
 
     name: str
@@ -70,12 +82,19 @@ class Dataset:
 
     @classmethod
     def load(cls, folder: str | Path, *, split: str = "") -> Dataset:
-        """Load the data set in *folder*: ``corpus.jsonl``, ``queries.jsonl`` and the ``.tsv`` files in ``qrels/``.
+        """Load a data set from *folder*: ``corpus.jsonl``, ``queries.jsonl``, ``qrels/*.tsv``.
 
-        *split* names one of those files (``test``); by default all are read. The files' own header
-        lines are optional. Questions without a judgement are left out. Raises `ConfigError` naming
-        file and line if something is missing, unreadable, there twice, judged but not there or
-        judged in two ways.
+        Questions without a judgement are left out. A header line in a ``.tsv`` file is optional.
+
+        Args:
+            folder: The folder of the data set.
+            split: The name of the one file in ``qrels/`` to read, such as ``test``. Default: all
+                files.
+
+        Raises:
+            ConfigError: A file or field is missing or unreadable, an id occurs twice, a judgement
+                names an unknown id, or two judgements of the same passage differ. The error names
+                file and line.
         """
         root = Path(folder).expanduser()
         if root.is_file():
@@ -96,7 +115,10 @@ class Dataset:
             {passage.id for passage in passages},
         )
         return cls(
-            root.resolve().name, passages, tuple(one for one in questions if one.id in qrels), qrels
+            root.resolve().name,
+            passages,
+            tuple(question for question in questions if question.id in qrels),
+            qrels,
         )
 
     def first(self, count: int) -> Dataset:
@@ -104,42 +126,45 @@ class Dataset:
         return self.only({question.id for question in self.questions[:count]})
 
     def sampled(self, count: int, *, seed: int = 0) -> Dataset:
-        """Return the same passages with *count* questions drawn by *seed*, in their order; or all."""
+        """Return the same passages with *count* questions drawn at random with *seed*.
+
+        The questions keep their order. If there are fewer than *count*, all of them stay.
+        """
         ids = [question.id for question in self.questions]
         return self.only(set(random.Random(seed).sample(ids, min(count, len(ids)))))
 
     def only(self, ids: Collection[str]) -> Dataset:
-        """Return the same passages with the questions of these *ids* and their judgements."""
-        kept = tuple(question for question in self.questions if question.id in ids)
+        """Return the same passages with the questions in *ids* and their judgements."""
+        questions = tuple(question for question in self.questions if question.id in ids)
         return Dataset(
             self.name,
             self.passages,
-            kept,
-            {question.id: self.qrels[question.id] for question in kept},
+            questions,
+            {question.id: self.qrels[question.id] for question in questions},
         )
 
     @property
     def is_synthetic(self) -> bool:
-        """Whether a language model wrote any of the questions: their metadata says ``"synthetic": true``."""
+        """Whether a model wrote any of the questions: its metadata has ``"synthetic": true``."""
         return any(question.metadata.get("synthetic") is True for question in self.questions)
 
     @property
     def data_hash(self) -> str:
-        """The sha256, in hex, of the passages, questions and judgements, whichever files they came from."""
-        found = hashlib.sha256()
+        """The sha256, in hex, of the passages, questions and judgements, from whatever files."""
+        digest = hashlib.sha256()
         for passage in self.passages:
-            _update_hash(found, "passage", passage.id, passage.text, passage.metadata)
+            _update_hash(digest, "passage", passage.id, passage.text, passage.metadata)
         for question in self.questions:
-            _update_hash(found, "question", question.to_record())
-        for id_, grades in sorted(self.qrels.items()):
-            _update_hash(found, "qrels", id_, grades)
-        return found.hexdigest()
+            _update_hash(digest, "question", question.to_record())
+        for question_id, grades in sorted(self.qrels.items()):
+            _update_hash(digest, "qrels", question_id, grades)
+        return digest.hexdigest()
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """The sha256 of the ``questions``, the ``judgements`` and the ``passages``, which their order does not change.
+        """The sha256 of the ``questions``, ``judgements`` and ``passages`` each, in any order.
 
-        That of the passages is empty if they are not known.
+        ``passages`` is an empty string if the passages are not known.
         """
         questions = tuple(sorted(self.questions, key=attrgetter("id")))
         passages = tuple(sorted(self.passages, key=attrgetter("id")))
@@ -159,20 +184,25 @@ _ADVICE: Final = "; a data set is a folder with corpus.jsonl, queries.jsonl and 
 
 
 def load_questions(path: str | Path) -> tuple[Question, ...]:
-    """Load questions, with their ideal answers where they have some, for answers to be judged by.
+    """Load questions, with their reference answers if they have some.
 
-    *path* is a JSON file with a list of objects (``{"question": ..., "ideal_answer": ...}``), one
-    with such an object a line, a table (``.csv``, ``.tsv``) with such columns, or a data set's
-    folder, whose ``queries.jsonl`` is read (``text``, and ``answer`` in the metadata). Without an
-    ``_id`` or ``id`` of its own a question is called by its number. Raises `ConfigError` naming
-    what is wrong where.
+    Args:
+        path: One of four sources: a JSON file with a list of objects (``{"question": ...,
+            "ideal_answer": ...}``); a file with one such object per line; a table (``.csv``,
+            ``.tsv``) with such columns; or a data set's folder, whose ``queries.jsonl`` is read
+            (``text``, and ``answer`` in the metadata). A question without an ``_id`` or ``id`` gets
+            its number as id.
+
+    Raises:
+        ConfigError: The file cannot be read, holds no questions, or a record is wrong. The error
+            names the place.
     """
     root = Path(path).expanduser()
     file = root / "queries.jsonl" if root.is_dir() else root
     questions: dict[str, Question] = {}
-    for number, (place, given) in enumerate(read_records(file), 1):
+    for number, (place, record) in enumerate(read_records(file), 1):
         try:
-            question = build_asked(given, str(number))
+            question = build_asked(record, str(number))
             if question.id in questions:
                 raise ValueError(f"the id {question.id!r} occurs a second time")
         except ValueError as error:
@@ -186,8 +216,9 @@ def load_questions(path: str | Path) -> tuple[Question, ...]:
 def read_records(file: Path, needs: Collection[str] = ()) -> Iterator[tuple[str, Any]]:
     """Yield the records of *file*, each with its place in words.
 
-    They are the rows of a table (see `read_table`, also for *needs*), the objects on the lines of a
-    JSON file, or those in its list.
+    Args:
+        file: A table (see `read_table`), a file with one JSON object per line, or a JSON list.
+        needs: For a table: column names of which at least one must be present.
     """
     if file.suffix.lower() in TABLES:
         yield from read_table(file, needs)
@@ -209,7 +240,10 @@ def read_records(file: Path, needs: Collection[str] = ()) -> Iterator[tuple[str,
 
 
 def build_asked(record: Any, number: str) -> Question:
-    """Return the question of a *record*, called by its *number* if it has no id; raises `ValueError`."""
+    """Return the question of *record*, with *number* as its id if it has none.
+
+    Raises `ValueError` if the record is not an object or has no question.
+    """
     if not isinstance(record, dict):
         raise ValueError("must be a JSON object")
     text = next((record[name] for name in QUESTION_NAMES if name in record), None)
@@ -229,13 +263,17 @@ def build_asked(record: Any, number: str) -> Question:
     )
 
 
-def _update_hash(found: hashlib._Hash, *parts: Any) -> None:
-    # A line each: no content can stand for two of them, as JSON escapes line breaks.
-    found.update(json.dumps(parts, sort_keys=True, default=repr).encode() + b"\n")
+def _update_hash(digest: hashlib._Hash, *parts: Any) -> None:
+    """Add *parts* to *digest*."""
+    # One line per call. JSON escapes line breaks, so no content can look like two lines.
+    digest.update(json.dumps(parts, sort_keys=True, default=repr).encode() + b"\n")
 
 
 def _read_records(file: Path, build: Callable[[dict[str, Any]], T]) -> tuple[T, ...]:
-    """Return what *build* makes of each JSON object in *file*, which has an ``_id`` that no other has."""
+    """Build one object from each line of *file*, and return them in the file's order.
+
+    Every line is a JSON object with an ``_id`` that no other line has.
+    """
     built: dict[str, T] = {}
     for number, text in read_lines(file, _ADVICE):
         with name_line_in_errors(file, number):
@@ -247,9 +285,13 @@ def _read_records(file: Path, build: Callable[[dict[str, Any]], T]) -> tuple[T, 
 
 
 def _parse_record(text: str) -> dict[str, Any]:
+    """Return the JSON object in *text*, with its ``_id`` as text and its metadata as a dict.
+
+    Raises `ValueError` if one of them is missing or of another type.
+    """
     record = parse_object(text)
     id_ = record.get("_id")
-    # Ids are often written as numbers, and are taken as such.
+    # Ids are often written as numbers; a number counts as its text.
     record["_id"] = (
         str(id_) if isinstance(id_, int) and not isinstance(id_, bool) else _get_text(record, "_id")
     )
@@ -262,6 +304,7 @@ def _parse_record(text: str) -> dict[str, Any]:
 
 
 def _get_text(record: Mapping[str, Any], key: str) -> str:
+    """Return the text under *key*; raises `ValueError` if there is none."""
     value = record.get(key)
     if value is None:
         raise ValueError(f'no "{key}"')
@@ -271,6 +314,7 @@ def _get_text(record: Mapping[str, Any], key: str) -> str:
 
 
 def _build_passage(record: dict[str, Any]) -> Passage:
+    """Return the passage of a record of ``corpus.jsonl``."""
     title = "" if record.get("title") is None else _get_text(record, "title")
     text, metadata = _get_text(record, "text"), record["metadata"]
     if title:
@@ -279,32 +323,38 @@ def _build_passage(record: dict[str, Any]) -> Passage:
 
 
 def _build_question(record: dict[str, Any]) -> Question:
+    """Return the question of a record of ``queries.jsonl``; raises `ValueError` if it is wrong."""
     metadata = record["metadata"]
     try:
-        turns = [(turn["role"], turn["content"]) for turn in metadata.pop("history", None) or ()]
+        messages = [
+            (message["role"], message["content"]) for message in metadata.pop("history", None) or ()
+        ]
     except (TypeError, KeyError):
         raise ValueError('"history" must be a list of {"role": ..., "content": ...}') from None
-    if not all(isinstance(part, str) for turn in turns for part in turn):
+    if not all(isinstance(value, str) for message in messages for value in message):
         raise ValueError('"history" must have text as role and content')
-    history = tuple(Message(role, content) for role, content in turns)
+    history = tuple(Message(role, content) for role, content in messages)
     return Question(record["_id"], _get_text(record, "text"), history, metadata)
 
 
 def load_judged_folder(root: Path, split: str) -> Dataset:
-    """Load the questions and judgements of the data set in *root* without its passages, which may be missing."""
+    """Load the questions and judgements in the folder *root*; its passages may be missing."""
     questions = _read_records(root / "queries.jsonl", _build_question)
     qrels = _read_qrels(root, split, {question.id for question in questions}, None)
     return Dataset(
-        root.resolve().name, (), tuple(one for one in questions if one.id in qrels), qrels
+        root.resolve().name,
+        (),
+        tuple(question for question in questions if question.id in qrels),
+        qrels,
     )
 
 
 def _read_qrels(
     root: Path, split: str, questions: set[str], passages: set[str] | None
 ) -> dict[str, dict[str, int]]:
-    """Return the judgements of all files, or of the one of *split*.
+    """Return the judgements in all files of ``qrels/``, or in the file of *split*.
 
-    Without *passages* every passage may be judged.
+    If *passages* is ``None``, judgements may name any passage id.
     """
     folder = root / "qrels"
     files = [folder / f"{split}.tsv"] if split else sorted(folder.glob("*.tsv"))
@@ -314,15 +364,16 @@ def _read_qrels(
     for file in files:
         for number, text in read_lines(file, _ADVICE):
             columns = [column.strip() for column in text.split("\t")]
+            # A first line that does not end with a grade is a header.
             if number == 1 and columns[-1][:1].isalpha():
                 continue
             with name_line_in_errors(file, number):
                 question, passage, grade = _parse_judgement(columns)
-                for id_, known, name in (
+                for id_, known_ids, name in (
                     (question, questions, "queries"),
                     (passage, passages, "corpus"),
                 ):
-                    if known is not None and id_ not in known:
+                    if known_ids is not None and id_ not in known_ids:
                         raise ValueError(f"judges {id_!r}, which is not in {name}.jsonl")
                 if qrels.setdefault(question, {}).setdefault(passage, grade) != grade:
                     raise ValueError(
@@ -332,11 +383,12 @@ def _read_qrels(
 
 
 def _parse_judgement(columns: Sequence[str]) -> tuple[str, str, int]:
+    """Return the question id, the passage id and the grade in *columns*; raises `ValueError`."""
     is_whole = len(columns) in (3, 4) and _GRADE.fullmatch(columns[-1])
     if not is_whole or int(columns[-1]) > HIGHEST_GRADE:
         raise ValueError(
             "is not a question's id, a passage's id and a whole number of at most"
             f" {HIGHEST_GRADE:,}, separated by tabs"
         )
-    # Four columns are the older layout of TREC, whose second says nothing.
+    # Four columns are TREC's older layout, whose second column carries no information.
     return columns[0], columns[-2], int(columns[-1])

@@ -1,6 +1,6 @@
-"""Whether retrieval got worse than a baseline: the same questions measured twice, and compared.
+"""Find out whether retrieval got worse than a baseline, by measuring the same questions again.
 
-A baseline is an earlier `Comparison` as JSON: what ``qtm bench --json`` prints, and the file
+A baseline is an earlier `Comparison` as JSON: the output of ``qtm bench --json``, and the file
 report.json of ``--report``.
 """
 
@@ -33,7 +33,7 @@ from qtmiddleware.kit.evaluation.measures import (
 Verdict = Literal["worse", "not worse", "inconclusive"]
 _Scores = Mapping[str, float]
 Values = Mapping[str, _Scores]
-"""A measure of each question, by the name of the system."""
+"""The value of a measure per question id, by the system's name."""
 
 OPTION: Final = "--baseline"
 _RULE: Final = "--fail-if"
@@ -48,9 +48,9 @@ class Rule:
 
     Attributes:
         text: The rule as people write it.
-        measure: What is compared.
-        bound: The lowest allowed change of the mean, such as -0.01. ``None``: whatever is more than
-            chance is worse.
+        measure: The measure to compare.
+        bound: The lowest allowed change of the mean, such as -0.01. ``None``: any loss that is more
+            than chance is worse.
     """
 
     text: str = "worse"
@@ -59,22 +59,22 @@ class Rule:
 
     @classmethod
     def parse(cls, text: str) -> Rule:
-        """Return the rule of *text*: ``worse``, or a measure and a change: ``ndcg@10 -0.01``.
+        """Return the rule in *text*: ``worse``, or a measure and a change (``ndcg@10 -0.01``).
 
         Raises `ConfigError` for anything else.
         """
         name, _, number = " ".join(text.split()).partition(" ")
         if (name.casefold(), number) == ("worse", ""):
             return cls()
-        known = {measure.casefold(): measure for measure in (*MEASURES, *DEEP)}
-        if name.casefold() not in known:
+        measures = {measure.casefold(): measure for measure in (*MEASURES, *DEEP)}
+        if name.casefold() not in measures:
             raise ConfigError(
                 f"{_RULE} must be worse, or a measure and a change, {_EXAMPLE}, not {text!r}. The "
-                f"measures are {', '.join(known.values())}",
+                f"measures are {', '.join(measures.values())}",
                 path=_RULE,
                 value=text,
             )
-        measure, bound = known[name.casefold()], _parse_bound(number)
+        measure, bound = measures[name.casefold()], _parse_bound(number)
         if bound is None:
             raise ConfigError(
                 f"{_RULE} must have a change from -1 to 0 after the measure, {_EXAMPLE}, not "
@@ -86,6 +86,7 @@ class Rule:
 
 
 def _parse_bound(number: str) -> float | None:
+    """Return the change in *number*; ``None`` if it is not a number from -1 to 0."""
     try:
         bound = float(number)
     except ValueError:
@@ -95,13 +96,14 @@ def _parse_bound(number: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """An earlier measurement, to compare with.
+    """An earlier measurement to compare with.
 
     Attributes:
-        name: What people call it: the path it was read from.
+        name: The name that messages use: the path it was read from.
         values: By measure, then by system: the value of each question.
-        data_hash: The sha256 of what it was measured on.
-        fingerprints: The same apart, as in `Comparison`; empty in files of older versions.
+        data_hash: The sha256 of the data it was measured on.
+        fingerprints: The sha256 of each part of the data, as in `Comparison`; empty in files of
+            older versions.
         settings: The sha256 of each system's settings, if known.
         version: The version of qtmiddleware that measured it, if known.
         model: The name of the language model, if known.
@@ -117,24 +119,30 @@ class Baseline:
 
     @classmethod
     def read(cls, path: str | Path) -> Baseline:
-        """Read the baseline at *path*; raises `ConfigError` with what to do for any other file."""
+        """Read the baseline at *path*; raises `ConfigError` with the fix for any other file."""
         try:
             data = Path(path).expanduser().read_bytes()
         except OSError as error:
             why = error.strerror or type(error).__name__
-            raise _refuse(path, f"the baseline {path} cannot be read: {why}; {_HOW}") from error
+            raise _baseline_error(
+                path, f"the baseline {path} cannot be read: {why}; {_HOW}"
+            ) from error
         if not data.strip():
-            raise _refuse(path, f"the baseline {path} is empty; {_HOW}, and compare in a later run")
+            raise _baseline_error(
+                path, f"the baseline {path} is empty; {_HOW}, and compare in a later run"
+            )
         try:
-            # As bytes, because some shells write what a command prints as UTF-16.
+            # Parse bytes, because some shells redirect a command's output as UTF-16.
             plain = json.loads(data)
         except (ValueError, RecursionError):
-            raise _refuse(path, f"the baseline {path} is no JSON, or was cut; {_HOW}") from None
+            raise _baseline_error(
+                path, f"the baseline {path} is no JSON, or was cut; {_HOW}"
+            ) from None
         return cls.of(plain, str(path))
 
     @classmethod
     def of(cls, plain: Any, name: str) -> Baseline:
-        """Return the baseline that `Comparison.to_dict` made *plain*; messages call it *name*.
+        """Return the baseline in *plain*, which `Comparison.to_dict` made; messages call it *name*.
 
         Raises `ConfigError` for anything else.
         """
@@ -145,16 +153,16 @@ class Baseline:
             (data_hash,) = _read_texts({"hash": plain["dataHash"]}).values()
         except (KeyError, TypeError, AttributeError, ValueError):
             message = f"the baseline {name} must hold what qtm bench --json prints; {_HOW}"
-            raise _refuse(name, message) from None
+            raise _baseline_error(name, message) from None
         if not any(values.get(PRIMARY, {}).values()):
             why = f"{_HOW}, with judgements in --data"
-            raise _refuse(name, f"the baseline {name} must hold judged questions; {why}")
-        told = (plain.get(key) for key in ("version", "model"))
-        known = (text if isinstance(text, str) else None for text in told)
-        return cls(name, values, data_hash, fingerprints, settings, *known)
+            raise _baseline_error(name, f"the baseline {name} must hold judged questions; {why}")
+        values_of_keys = (plain.get(key) for key in ("version", "model"))
+        texts = (text if isinstance(text, str) else None for text in values_of_keys)
+        return cls(name, values, data_hash, fingerprints, settings, *texts)
 
     def check_data(self, data: Dataset) -> None:
-        """Raise `ConfigError` unless this was measured on the questions and passages of *data*."""
+        """Raise `ConfigError` unless the baseline has the same questions and passages as *data*."""
         if self.data_hash == data.data_hash:
             return
         then, now = self.fingerprints, data.fingerprints
@@ -162,7 +170,7 @@ class Baseline:
         parts = [part for part in _PARTS if then.get(part) != now[part]] if then else ["data"]
         if not parts:
             return
-        raise _refuse(
+        raise _baseline_error(
             self.name,
             f"the baseline {self.name} was measured on other {join_names(parts)}, so it cannot be "
             "compared. Use the same --function, --data, --split, --recordings, --questions and "
@@ -170,40 +178,45 @@ class Baseline:
         )
 
     def check_systems(self, systems: Collection[str], rule: Rule, *, deep: bool) -> None:
-        """Raise `ConfigError` unless *rule* can be applied to one of the *systems*."""
+        """Raise `ConfigError` unless *rule* can be applied to at least one of *systems*.
+
+        *deep* says whether a hundred passages are measured too.
+        """
         if rule.measure in DEEP and not deep:
             raise ConfigError(f"{_RULE} {rule.measure} needs --deep", path=_RULE, value=rule.text)
-        known = self.values.get(rule.measure)
-        if not known:
+        values_by_system = self.values.get(rule.measure)
+        if not values_by_system:
             flag = " and --deep" if rule.measure in DEEP else ""
             message = f"the baseline {self.name} has no {rule.measure}; {_HOW}{flag}"
-            raise _refuse(self.name, message)
-        if known.keys().isdisjoint(systems):
-            raise _refuse(
+            raise _baseline_error(self.name, message)
+        if values_by_system.keys().isdisjoint(systems):
+            raise _baseline_error(
                 self.name,
                 f"the baseline {self.name} must hold one of the systems {join_names(systems)}, not "
-                f"{join_names(known)}. Name the same ones with --systems or --config",
+                f"{join_names(values_by_system)}. Name the same ones with --systems or --config",
             )
 
 
-def _refuse(path: str | Path, message: str) -> ConfigError:
+def _baseline_error(path: str | Path, message: str) -> ConfigError:
+    """Return the error for a baseline that cannot be used."""
     return ConfigError(message, path=OPTION, value=str(path))
 
 
 def _read_values(systems: Any) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the values of *systems* by measure, system and question id."""
     values: dict[str, dict[str, dict[str, float]]] = {}
     for system in systems:
         (name,) = _read_texts({"name": system["name"]}).values()
-        for measure, found in system["perQuery"].items():
-            known = values.setdefault(measure, {})
-            if name in known:
+        for measure, by_question in system["perQuery"].items():
+            by_system = values.setdefault(measure, {})
+            if name in by_system:
                 raise ValueError(name)
-            known[name] = {id_: _read_value(value) for id_, value in found.items()}
+            by_system[name] = {id_: _read_value(value) for id_, value in by_question.items()}
     return values
 
 
 def _read_value(value: Any) -> float:
-    # JSON may hold NaN, which is not between them either.
+    # JSON may contain NaN, which is not between 0 and 1 either.
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise ValueError(value)
     return float(value)
@@ -217,16 +230,16 @@ def _read_texts(texts: Any) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What became of one system.
+    """The change of one system against the baseline.
 
     Attributes:
         name: The system's name.
         before: The mean of the measure in the baseline.
         after: The mean now.
-        difference: *after* less *before*, with its interval and corrected probability.
-        gains: What each question gained, by its id; below 0 it got worse.
-        sign_p: The probability that chance makes so uneven numbers of better and worse questions,
-            corrected like that of the difference.
+        difference: *after* minus *before*, with its interval and corrected probability.
+        gains: The gain per question id; below 0 the question got worse.
+        sign_p: The probability that chance makes the numbers of better and worse questions this
+            uneven, corrected like that of the difference.
         verdict: ``worse``, ``not worse`` or ``inconclusive``.
     """
 
@@ -259,12 +272,12 @@ class Change:
         return self.sign_p < SIGNIFICANT and self.worse > self.better
 
     def list_worst(self, count: int = 5) -> list[tuple[str, float]]:
-        """Return the ids of the *count* questions that lost most, and their gains; worst first."""
+        """Return the ids and gains of the *count* questions that lost most, worst first."""
         lost = sorted((gain, id_) for id_, gain in self.gains.items() if gain < 0)
         return [(id_, gain) for gain, id_ in lost[:count]]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it as plain data."""
+        """Return the change as plain data."""
         return {
             "name": self.name,
             "verdict": self.verdict,
@@ -285,28 +298,33 @@ def find_changes(
     *,
     seed: int = 0,
 ) -> tuple[Change, ...]:
-    """Return what became of each system that is in both *before* and *after*.
+    """Return the change of each system that is in both *before* and *after*.
 
     Without a bound, a system is worse if its mean fell by more than chance (paired randomisation
-    test), or if more of its questions got worse than better by more than chance (sign test). Holm's
-    correction covers both tests of every system. A system of which no question changed has no test,
-    because it could not be found worse. With fewer than `FEW` questions, a system that is not worse
-    is inconclusive. A question that is only on one side failed on the other, and counts as 0 there.
+    test), or if more questions got worse than better by more than chance (sign test). Holm's
+    correction covers both tests of every system. If no question of a system changed, it is not
+    tested, because it could not be found worse. With fewer than `FEW` questions, a system that is
+    not worse is inconclusive. A question that is on one side only failed on the other, and counts
+    as 0 there.
+
     Raises `MissingExtra` without scipy.
     """
-    changes = [_compare(name, before[name], after[name], seed) for name in after if name in before]
+    changes = [
+        _measure_change(name, before[name], after[name], seed) for name in after if name in before
+    ]
     tests: dict[str, float] = {}
     for change in changes:
         if change.worse or change.better:
             tests[f"mean {change.name}"] = change.difference.p
             tests[f"sign {change.name}"] = change.sign_p
     corrected = holm(tests)
-    return tuple(_decide(change, corrected, rule or Rule()) for change in changes)
+    return tuple(_decide_verdict(change, corrected, rule or Rule()) for change in changes)
 
 
-def _compare(name: str, before: _Scores, after: _Scores, seed: int) -> Change:
+def _measure_change(name: str, before: _Scores, after: _Scores, seed: int) -> Change:
+    """Return the change of one system, not yet corrected for many tests."""
     gains: dict[str, float] = {}
-    # In one order, because resampling depends on it.
+    # Sorted, because the result of resampling depends on the order.
     for id_ in sorted(before.keys() | after.keys()):
         gain = after.get(id_, 0.0) - before.get(id_, 0.0)
         gains[id_] = gain if abs(gain) > TOLERANCE else 0.0
@@ -315,7 +333,8 @@ def _compare(name: str, before: _Scores, after: _Scores, seed: int) -> Change:
     return replace(change, sign_p=sign_test(change.better, change.worse))
 
 
-def _decide(change: Change, corrected: Mapping[str, float], rule: Rule) -> Change:
+def _decide_verdict(change: Change, corrected: Mapping[str, float], rule: Rule) -> Change:
+    """Return *change* with its corrected probabilities and its verdict by *rule*."""
     p_mean, p_sign = (corrected.get(f"{test} {change.name}", 1.0) for test in ("mean", "sign"))
     change = replace(change, difference=replace(change.difference, p_holm=p_mean), sign_p=p_sign)
     if rule.bound is not None:
@@ -328,12 +347,12 @@ def _decide(change: Change, corrected: Mapping[str, float], rule: Rule) -> Chang
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A measurement, compared with its baseline.
+    """A measurement compared with its baseline.
 
     Attributes:
         baseline: The baseline's name.
-        rule: When it is worse.
-        changes: What became of each system that is in both.
+        rule: When a system is worse.
+        changes: The change of each system that is in both.
         missing: The systems that only the baseline has.
         new: The systems that only this measurement has.
         notes: Sentences on what else changed: version, model, settings, and failed questions.
@@ -348,10 +367,10 @@ class Gate:
 
     @property
     def verdict(self) -> Verdict:
-        """``worse`` if one system is, else ``inconclusive`` if there were too few questions."""
-        found = {change.verdict for change in self.changes}
+        """``worse`` if any system is, else ``inconclusive`` if there were too few questions."""
+        verdicts = {change.verdict for change in self.changes}
         order: tuple[Verdict, ...] = ("worse", "inconclusive")
-        return next((verdict for verdict in order if verdict in found), "not worse")
+        return next((verdict for verdict in order if verdict in verdicts), "not worse")
 
     @property
     def questions(self) -> int:
@@ -359,7 +378,7 @@ class Gate:
         return max((len(change.gains) for change in self.changes), default=0)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it as plain data."""
+        """Return the gate's result as plain data."""
         return {
             "verdict": self.verdict,
             "baseline": self.baseline,
@@ -380,15 +399,26 @@ def apply_gate(
     *,
     model: str | None = None,
 ) -> Gate:
-    """Compare *comparison* with *baseline* by *rule*, by default for losses that are not chance.
+    """Compare *comparison* with *baseline* by *rule*.
 
-    *model* is the name of the language model that was asked, if known. Raises `ConfigError` if no
-    system is in both, and `MissingExtra` without scipy.
+    Args:
+        baseline: The earlier measurement.
+        comparison: The new measurement.
+        rule: When a system is worse. Default: if it lost more than chance explains.
+        model: The name of the language model that was asked, if known.
+
+    Raises:
+        ConfigError: No system is in both.
+        MissingExtra: scipy is not installed.
     """
     rule = rule or Rule()
-    found = {system.name: system.per_query.values for system in comparison.systems}
-    after = {name: values[rule.measure] for name, values in found.items() if rule.measure in values}
-    baseline.check_systems(found, rule, deep=bool(after))
+    values_by_system = {system.name: system.per_query.values for system in comparison.systems}
+    after = {
+        name: values[rule.measure]
+        for name, values in values_by_system.items()
+        if rule.measure in values
+    }
+    baseline.check_systems(values_by_system, rule, deep=bool(after))
     before = baseline.values[rule.measure]
     conditions = _describe_conditions(baseline, comparison, model)
     return Gate(
@@ -402,7 +432,7 @@ def apply_gate(
 
 
 def _describe_conditions(old: Baseline, new: Comparison, model: str | None) -> Iterator[str]:
-    """Yield a sentence on each thing that may have changed beside the searches."""
+    """Yield a sentence per condition, other than the searches, that changed."""
     current = version("qtmiddleware")
     if old.version not in (None, current):
         yield f"The baseline is from qtmiddleware {old.version}, this run from {current}."
@@ -415,8 +445,8 @@ def _describe_conditions(old: Baseline, new: Comparison, model: str | None) -> I
 
 def _describe_failures(before: Values, after: Values) -> Iterator[str]:
     """Yield a sentence on the questions that failed on one side."""
-    both = before.keys() & after.keys()
-    then, now = ({id_ for name in both for id_ in values[name]} for values in (before, after))
+    systems = before.keys() & after.keys()
+    then, now = ({id_ for name in systems for id_ in values[name]} for values in (before, after))
     for failed, where in ((then - now, "this run"), (now - then, "the baseline")):
         if failed:
             count = f"{len(failed):,} question{'' if len(failed) == 1 else 's'}"
@@ -424,6 +454,6 @@ def _describe_failures(before: Values, after: Values) -> Iterator[str]:
 
 
 def join_names(names: Collection[str]) -> str:
-    """Return *names* as people list them."""
+    """Return *names* as people list them: with commas, and "and" before the last."""
     *others, last = names
     return f"{', '.join(others)} and {last}" if others else last

@@ -1,4 +1,4 @@
-"""A retrieval function of the user's own, measured and compared with its baseline in one call."""
+"""Measure your own retrieval function and compare it with its baseline in one call."""
 
 from __future__ import annotations
 
@@ -27,30 +27,31 @@ def gate_function(
     """Measure *fn* on the judged questions in *data*, and compare it with its baseline.
 
     Args:
-        fn: The function, plain or wrapped. It is measured as it is: as ``raw``, and if it is
-            wrapped, as ``yours`` too.
-        data: What `load_judged` reads.
-        baseline: A file that an earlier call with *update* or ``qtm bench --json`` wrote.
+        fn: The function, plain or wrapped. It is measured as it is, as ``raw``; a wrapped function
+            is measured with its own settings too, as ``yours``.
+        data: The file or folder of judged questions, for `load_judged`.
+        baseline: The file that an earlier call with *update* or ``qtm bench --json`` wrote.
         fail_if: The rule that `Rule.parse` reads.
         systems: Other systems to measure, as for `compare`.
-        update: Write the baseline instead of comparing with the one that is there.
+        update: Write the baseline instead of comparing with it.
         options: Other arguments of `compare`.
 
-    Raises what `compare` raises, and `ConfigError` for a baseline of other questions or of another
-    format, before *fn* is called.
+    Raises:
+        ConfigError: The baseline is of other questions or of another format; *fn* is not called
+            then. Whatever `compare` raises passes through too.
     """
     rule = Rule.parse(fail_if)
     judged = load_judged(data)
     if update:
         measured = compare(fn, judged.questions, judged.qrels, systems, name=judged.name, **options)
         plain = measured.to_dict()
-        written = json.dumps(plain, ensure_ascii=False, indent=2) + "\n"
-        replace_file(Path(baseline), written.encode("utf-8", "replace"))
+        text = json.dumps(plain, ensure_ascii=False, indent=2) + "\n"
+        replace_file(Path(baseline), text.encode("utf-8", "replace"))
         return apply_gate(Baseline.of(plain, str(baseline)), measured, rule)
-    before = Baseline.read(baseline)
-    before.check_data(judged)
+    earlier = Baseline.read(baseline)
+    earlier.check_data(judged)
     is_wrapped = isinstance(fn, Wrapped | Bound)
-    named = choose_systems(systems, has_model="client" in options, is_wrapped=is_wrapped)
-    before.check_systems(named, rule, deep=bool(options.get("deep")))
+    chosen_systems = choose_systems(systems, has_model="client" in options, is_wrapped=is_wrapped)
+    earlier.check_systems(chosen_systems, rule, deep=bool(options.get("deep")))
     measured = compare(fn, judged.questions, judged.qrels, systems, name=judged.name, **options)
-    return apply_gate(before, measured, rule)
+    return apply_gate(earlier, measured, rule)

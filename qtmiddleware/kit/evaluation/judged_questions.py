@@ -1,6 +1,6 @@
-"""Judged questions without their passages: a table, JSON lines or a data set's folder, for an index of the user's own.
+"""Judged questions without their passages, for your own index: a table, JSON or a folder.
 
-Which passages there are is known to the index alone; the judgements name them by their ids.
+Only the index knows which passages there are; the judgements name them by their ids.
 """
 
 from __future__ import annotations
@@ -26,16 +26,23 @@ _BETWEEN_IDS: Final = str.maketrans(dict.fromkeys(";|\n\r", ","))
 
 
 def load_judged(path: str | Path, *, split: str = "") -> Dataset:
-    """Load judged questions: a table (``.csv`` or ``.tsv``), JSON or JSON lines, or a data set's folder.
+    """Load judged questions from a table, a file of JSON objects, or a data set's folder.
 
-    A table has a line of column names: ``question`` (or ``query``, ``text``) and ``id``, the id of
-    a passage that answers it, or ``ids`` (or ``relevant``), several with commas between them or as
-    a JSON list. Commas, semicolons and tabs may separate its columns. Rows of the same question are
-    one question. JSON objects have the same keys. An ``id`` beside ``ids`` is the question's own.
-    Without one a question is called by its number. Every passage has grade 1; a folder has grades
-    of its own, and *split* names the one file of them to use. Its passages are not read.
+    A table (``.csv``, ``.tsv``) starts with a line of column names, separated by commas, semicolons
+    or tabs: ``question`` (or ``query``, ``text``), and ``id``, the id of a passage that answers the
+    question, or ``ids`` (or ``relevant``), several ids with commas between them or as a JSON list.
+    Rows with the same question are one question. JSON objects have the same keys. If a record has
+    both ``ids`` and ``id``, the ``id`` is the question's own; otherwise the question gets its
+    number as id. Every passage gets grade 1. A folder has its own grades; its passages are not
+    read.
 
-    Raises `ConfigError` naming file and line for what cannot be read, has no question or no id.
+    Args:
+        path: The file or folder.
+        split: For a folder: the name of the one file of judgements to use.
+
+    Raises:
+        ConfigError: Something cannot be read, or a record has no question or no id. The error names
+            file and line.
     """
     root = Path(path).expanduser()
     if root.is_dir():
@@ -50,17 +57,17 @@ def load_judged(path: str | Path, *, split: str = "") -> Dataset:
     for place, record in read_records(root, needs=(_ID, *_IDS)):
         try:
             question, ids, is_named = _read_record(record, str(len(questions) + 1))
-            known = by_text.get(question.text) if not is_named else None
-            if known is None and question.id in questions:
+            question_id = by_text.get(question.text) if not is_named else None
+            if question_id is None and question.id in questions:
                 raise ValueError(f"the id {question.id!r} occurs a second time")
         except ValueError as error:
             raise ConfigError(f"{place}: {error}", path=str(root)) from None
-        if known is None:
-            known = question.id
-            questions[known] = question
+        if question_id is None:
+            question_id = question.id
+            questions[question_id] = question
             if not is_named:
-                by_text[question.text] = known
-        qrels.setdefault(known, {}).update(dict.fromkeys(ids, 1))
+                by_text[question.text] = question_id
+        qrels.setdefault(question_id, {}).update(dict.fromkeys(ids, 1))
     if not questions:
         raise ConfigError(
             f"{root} must hold questions with the ids of their passages; it holds none",
@@ -70,34 +77,37 @@ def load_judged(path: str | Path, *, split: str = "") -> Dataset:
 
 
 def _read_record(record: Any, number: str) -> tuple[Question, list[str], bool]:
-    """Return the question of a *record*, the ids of its passages, and whether it has an id of its own.
+    """Return the record's question, its passage ids, and whether the question has its own id.
 
     Raises `ValueError` that says what is missing.
     """
     if not isinstance(record, Mapping):
         raise ValueError("must be a JSON object")
-    several = next((name for name in _IDS if name in record), None)
+    ids_name = next((name for name in _IDS if name in record), None)
     rest = dict(record)
-    found = rest.pop(several if several is not None else _ID, None)
-    if several is None and _ID not in record:
+    value = rest.pop(ids_name if ids_name is not None else _ID, None)
+    if ids_name is None and _ID not in record:
         raise ValueError(
             f'must have the id of a passage, under "{_ID}", or several ids under "{_IDS[0]}"'
         )
     for name in ("_id", _ID):
         if name in rest and not str(rest[name]).strip():
             del rest[name]
-    # White space around a question is no part of what a user would ask.
+    # White space around a question is not part of what a user would ask.
     question = build_asked(rest, number)
     question = replace(question, text=question.text.strip())
-    ids = _split_ids(found) if several is not None else _list_ids([found])
+    ids = _split_ids(value) if ids_name is not None else _list_ids([value])
     if not ids:
-        named = several or _ID
-        raise ValueError(f'has no passage id under "{named}". Fill it in, or remove the question')
+        id_name = ids_name or _ID
+        raise ValueError(f'has no passage id under "{id_name}". Fill it in, or remove the question')
     return question, ids, "_id" in rest or _ID in rest
 
 
 def _split_ids(value: Any) -> list[str]:
-    """Return the ids in *value*: a list, a JSON list as text, or a text with commas, semicolons or lines between."""
+    """Return the ids in a list, a JSON list, or a text.
+
+    In a text, commas, semicolons, vertical bars or line breaks separate the ids.
+    """
     if isinstance(value, str):
         if value.lstrip().startswith("["):
             try:
@@ -112,6 +122,7 @@ def _split_ids(value: Any) -> list[str]:
 
 
 def _list_ids(values: list[Any]) -> list[str]:
+    """Return the ids in *values* as texts, without blanks and repetitions."""
     if not all(
         value is None or (isinstance(value, str | int) and not isinstance(value, bool))
         for value in values

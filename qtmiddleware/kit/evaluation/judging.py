@@ -1,7 +1,7 @@
-"""Answers judged by a language model against a reference answer: two systems compared, here, or several ranked.
+"""Answers that a language model judges against a reference answer: two systems compared.
 
-A pair is a ranking of two: each is judged in both orders, and an answer wins only if it is better
-in both.
+Several systems are ranked in `ranking`. A pair is a ranking of two: the judge sees both orders, and
+an answer wins only if it is better in both.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ __all__ = [
 ]
 
 AnswerQuestion = Callable[[Question], str]
+"""Returns the text of a system's answer to a question."""
 
 Outcome = Literal["win", "loss", "tie", "failed"]
-"""How the challenger did."""
+"""The challenger's result."""
 
 _BASELINE, _CHALLENGER = 0, 1
 _OUTCOMES: Final[dict[int | None, Outcome]] = {_BASELINE: "loss", _CHALLENGER: "win", None: "tie"}
@@ -46,10 +47,18 @@ _OUTCOMES: Final[dict[int | None, Outcome]] = {_BASELINE: "loss", _CHALLENGER: "
 class Verdict:
     """The judge's verdict on one question.
 
-    *is_flip* says that the judge preferred the other answer, or none, as soon as they changed
-    places. *reason* says in one word why a verdict ``failed``, and ``equal`` where both answers
-    were the same. The scores are from 1 to 10, one for each of `CRITERIA`, the mean of both orders;
-    empty where the judge gave none.
+    Attributes:
+        question: The question's id.
+        outcome: The challenger's result.
+        is_flip: Whether the judge preferred another answer, or none, after the answers changed
+            places.
+        reason: Why a verdict ``failed``, in one word; ``equal`` if both answers were the same.
+        baseline_scores: From 1 to 10 per criterion, the mean of both orders; empty if there are
+            none.
+        challenger_scores: The same for the challenger.
+        baseline_answer: The baseline's answer.
+        challenger_answer: The challenger's answer.
+        reasons: The judge's reasons.
     """
 
     question: str
@@ -63,7 +72,7 @@ class Verdict:
     reasons: tuple[Reason, ...] = field(default=(), repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it but the answers as plain data."""
+        """Return the verdict as plain data, without the answers."""
         return {
             "question": self.question,
             "outcome": self.outcome,
@@ -77,10 +86,15 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Judged:
-    """How often the *challenger*'s answer was better than the *baseline*'s, in the eyes of the model *judge*.
+    """How often the challenger's answer was better than the baseline's, according to a judge.
 
-    *skipped* questions had no reference answer. *cost_usd* is what the judge's replies cost,
-    ``None`` where its price is not known.
+    Attributes:
+        baseline: The baseline's name.
+        challenger: The challenger's name.
+        judge: The name of the model that judged.
+        verdicts: One verdict per judged question.
+        skipped: How many questions had no reference answer.
+        cost_usd: The cost of the judge's replies in US dollars; ``None`` if its price is not known.
     """
 
     baseline: str
@@ -92,34 +106,34 @@ class Judged:
 
     @property
     def wins(self) -> int:
-        """Questions on which the challenger was better in both orders."""
+        """How many questions the challenger answered better in both orders."""
         return self._counts["win"]
 
     @property
     def losses(self) -> int:
-        """Questions on which the baseline was better in both orders."""
+        """How many questions the baseline answered better in both orders."""
         return self._counts["loss"]
 
     @property
     def ties(self) -> int:
-        """Questions on which neither was better in both orders."""
+        """How many questions neither system answered better in both orders."""
         return self._counts["tie"]
 
     @property
     def failed(self) -> int:
-        """Questions without a verdict: no answer, or no usable reply of the judge in one of the orders."""
+        """How many questions have no verdict: an answer or a reply of the judge is missing."""
         return self._counts["failed"]
 
     @property
     def flips(self) -> int:
-        """Ties of which the two orders said different things; many of them speak against the judge."""
+        """How many ties come from orders that disagree. Many of them speak against the judge."""
         return sum(verdict.is_flip for verdict in self.verdicts)
 
     @cached_property
     def p(self) -> float:
-        """The probability of so uneven wins and losses by chance: exact two-sided sign test, ties aside.
+        """The probability that chance makes wins and losses this uneven (two-sided sign test).
 
-        1.0 without wins and losses. Raises `MissingExtra` without scipy.
+        Ties are left out. 1.0 without wins and losses. Raises `MissingExtra` without scipy.
         """
         return sign_test(self.wins, self.losses)
 
@@ -130,12 +144,12 @@ class Judged:
 
     @property
     def baseline_scores(self) -> dict[str, float]:
-        """The baseline's mean score, 1 to 10, for each of `CRITERIA`; empty where nothing was scored."""
+        """The baseline's mean score per criterion, from 1 to 10; empty if nothing was scored."""
         return average_scores([verdict.baseline_scores for verdict in self.verdicts])
 
     @property
     def challenger_scores(self) -> dict[str, float]:
-        """The challenger's mean score, 1 to 10, for each of `CRITERIA`; empty where nothing was scored."""
+        """The challenger's mean score per criterion, from 1 to 10; empty if nothing was scored."""
         return average_scores([verdict.challenger_scores for verdict in self.verdicts])
 
     @cached_property
@@ -143,7 +157,7 @@ class Judged:
         return Counter(verdict.outcome for verdict in self.verdicts)
 
     def describe(self, verdict: Verdict) -> str:
-        """Return which of the two is better by *verdict*, in a few words."""
+        """Return which system is better according to *verdict*, in a few words."""
         outcomes = {
             "win": f"{self.challenger} is better",
             "loss": f"{self.baseline} is better",
@@ -152,7 +166,7 @@ class Judged:
         return outcomes.get(verdict.outcome, f"no verdict ({verdict.reason})")
 
     def summary(self) -> str:
-        """The result in one or two sentences."""
+        """Return the result in one or two sentences."""
         judged = self.wins + self.losses + self.ties
         if not judged:
             return (
@@ -167,16 +181,16 @@ class Judged:
             f" loses {self.losses} and ties {self.ties} against {self.baseline}: {verdict} (p ="
             f" {self.p:.2g}, sign test)."
         )
-        aside = (
+        counts = (
             ("The verdict changed when the answers were swapped", self.flips),
             ("failed", self.failed),
             ("without a reference answer", self.skipped),
         )
-        said = "; ".join(f"{what}: {count}" for what, count in aside if count)
-        return f"{text} {said[:1].upper()}{said[1:]}." if said else text
+        asides = "; ".join(f"{label}: {count}" for label, count in counts if count)
+        return f"{text} {asides[:1].upper()}{asides[1:]}." if asides else text
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it but the answers as plain data."""
+        """Return the result as plain data, without the answers."""
         return {
             "baseline": self.baseline,
             "challenger": self.challenger,
@@ -208,22 +222,35 @@ def judge(
     concurrency: int = 4,
     progress: Callable[[int, int], None] | None = None,
 ) -> Judged:
-    """Let *model* judge the answers of *baseline* and *challenger* against each question's reference answer.
+    """Let *model* compare the answers of two systems with each question's reference answer.
 
-    A question's reference is the ``answer`` in its metadata; those without are skipped. *model*
-    sees the answers as A and B, without the systems' names, twice: once in each order, of which
-    *seed* draws the first to be asked. A system wins where it is better in both, everything else is
-    a tie. Equal answers tie unseen.
+    The reference answer is ``answer`` in the question's metadata; questions without it are skipped.
+    The model sees both answers as A and B, without the systems' names, once in each order. A system
+    wins if it is better in both orders; everything else is a tie. Equal answers are a tie without
+    asking the model.
 
-    The answers are made one question after the other in the caller's thread, as a system may learn
-    from one for the next; *concurrency* judgements run at a time, each within *timeout* seconds. A
-    `ModelError` of a system, and a reply of the judge that is missing or no verdict, fail the
-    question. *progress* receives how many questions are done of how many.
+    The systems answer one question after the other in the caller's thread, because a system may
+    learn from one question for the next. A question fails if a system raises `ModelError`, or if
+    the judge's reply is missing or unusable. After `MOST_FAILURES` failures in a row, or if the
+    service refuses the key, the remaining questions fail, and a warning is logged.
 
-    Raises `ModelError` after `MOST_FAILURES` failures in a row, or for a refused key, before the
-    judge has compared anything; after that all that is left counts as failed, and is logged. Raises
-    `ConfigError` for names that are the same and numbers that are impossible, `MissingExtra`
-    without scipy, and what else the systems raise.
+    Args:
+        baseline: Returns the baseline's answer to a question.
+        challenger: Returns the challenger's answer to a question.
+        questions: The questions.
+        model: The model that judges.
+        baseline_name: The name of the baseline.
+        challenger_name: The name of the challenger.
+        seed: The seed that draws which order is asked first.
+        timeout: Seconds allowed per judgement.
+        concurrency: How many judgements run at a time.
+        progress: Receives how many questions are done and how many there are.
+
+    Raises:
+        ModelError: The judge had to stop before it compared anything.
+        ConfigError: The names are the same, or a number is impossible.
+        MissingExtra: scipy is not installed.
+        Exception: Whatever else the systems raise.
     """
     if baseline_name == challenger_name:
         raise ConfigError(
@@ -231,7 +258,7 @@ def judge(
             path="challenger_name",
             value=challenger_name,
         )
-    sign_test(0, 0)  # Without scipy nothing of what follows should be paid for.
+    sign_test(0, 0)  # Raises without scipy, before any answer is paid for.
     panel = Judge(ANSWERS, model, seed=seed, timeout=timeout, concurrency=concurrency)
 
     def ask_systems(question: Question) -> Ballot:
@@ -259,7 +286,7 @@ def judge(
 
 
 def _build_verdict(ballot: Ballot, systems: Sequence[str]) -> Verdict:
-    """Return what both orders say; a tie where the judge was not asked as the answers are equal."""
+    """Return the verdict of both orders; a tie if equal answers were not shown to the judge."""
     outcome, reason = _OUTCOMES[ballot.find_winner()], "" if ballot.opinions else "equal"
     if ballot.error is not None:
         outcome, reason = "failed", ballot.error.reason
@@ -278,6 +305,7 @@ def _build_verdict(ballot: Ballot, systems: Sequence[str]) -> Verdict:
 
 
 def _require_text(answer: object) -> str:
+    """Return *answer*; raises `ConfigError` if it is not text."""
     if not isinstance(answer, str):
         raise ConfigError(f"a system must return the answer's text, not {type(answer).__name__}")
     return answer

@@ -1,4 +1,4 @@
-"""The lines of a text file, numbered, and errors that name the line they are about."""
+"""The numbered lines of a text file, and errors that name the line they are about."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.runtime.files import open_document
 
 MOST_BYTES: Final = 1 << 24
-"""A line that is longer is no passage and no question."""
+"""The longest line in bytes; a longer one cannot be a passage or a question."""
 
 
 def read_lines(path: Path, advice: str = "") -> Iterator[tuple[int, str]]:
-    """Yield the lines of the file at *path* that hold something, numbered from 1.
+    """Yield the lines of the file at *path* that are not blank, numbered from 1.
 
-    Raises `ConfigError` that names the file, or the line. *advice* is added if the file cannot be
-    read.
+    Args:
+        path: The file.
+        advice: Is added to the message if the file cannot be read.
+
+    Raises:
+        ConfigError: The file cannot be read, or a line is too long or is not UTF-8.
     """
     try:
         with open_document(path, follow_link=True) as file:
@@ -39,17 +43,17 @@ def read_lines(path: Path, advice: str = "") -> Iterator[tuple[int, str]]:
 
 @contextmanager
 def name_line_in_errors(path: Path, number: int) -> Iterator[None]:
-    """Raise a `ValueError` of the block as a `ConfigError` that names the line."""
+    """Raise a `ValueError` of the block as a `ConfigError` that names file and line."""
     try:
         yield
     except ValueError as error:
         why = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
-        # What is being handled may hold the whole line.
+        # "from None", because the handled error may hold the whole line.
         raise ConfigError(f"{path} line {number}: {why}", path=f"{path}:{number}") from None
 
 
 def parse_object(text: str) -> dict[str, Any]:
-    """Return the JSON object that *text* is; raises `ValueError` without quoting it."""
+    """Return the JSON object in *text*; raises `ValueError`, which does not quote the text."""
     try:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:

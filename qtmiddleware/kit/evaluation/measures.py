@@ -1,4 +1,4 @@
-"""The field's measures as trec_eval computes them, whether a difference is more than chance, and how systems compare.
+"""The field's measures as trec_eval computes them, tests for chance, and the scores of systems.
 
 Sources: Smucker, Allan and Carterette 2007 (randomisation test and bootstrap in retrieval), Holm
 1979.
@@ -17,51 +17,64 @@ from qtmiddleware.kit.evaluation.dataset import Qrels
 from qtmiddleware.kit.evaluation.systems import Run
 
 MEASURES: Final = ("nDCG@10", "R@10", "MRR@10", "P@5", "AP")
-"""What is measured of the first passages."""
+"""The measures of the first `TOP_K` passages."""
 DEEP: Final = ("R@100",)
-"""What is measured of the first hundred."""
+"""The measures of the first `DEPTH` passages."""
 TOP_K: Final = 10
-"""So many passages a system is asked for: as far as the measures of the first look."""
+"""How many passages a system is asked for: as many as `MEASURES` look at."""
 DEPTH: Final = 100
-"""So many it is asked for once more where the first hundred are measured."""
+"""How many passages a system is asked for in the extra run that `DEEP` measures."""
 PRIMARY: Final = "nDCG@10"
-"""The measure by which systems are compared: gain, significance, hurt rate."""
+"""The measure by which systems are compared: gain, significance and hurt rate."""
 TOLERANCE: Final = 1e-9
-"""By how much two values of a measure must differ to be different, and not the rounding of one."""
+"""Two values of a measure that differ by less are equal: the rest is rounding."""
 RESAMPLES: Final = 9_999
-"""So many resamples, which with the sample itself make ten thousand."""
+"""How many resamples are drawn; with the sample itself they make ten thousand."""
 CONFIDENCE: Final = 0.95
+"""The share of resampled means that the interval of a difference covers."""
 SIGNIFICANT: Final = 0.05
+"""A probability below this level is called significant."""
 FEW: Final = 30
-"""With fewer questions only a large difference can be seen."""
+"""With fewer questions than this, only a large difference can be seen."""
 _NUMBERS_AT_ONCE: Final = 4_000_000
-"""Numbers held at once while resampling: 32 MB."""
+"""How many numbers resampling holds in memory at once: 32 MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class PerQuery:
-    """Every measure of every judged question: *values* by measure, then by the question's id, each from 0 to 1."""
+    """Every measure of every judged question.
+
+    Attributes:
+        values: By measure, then by question id: a value from 0 to 1.
+    """
 
     values: Mapping[str, Mapping[str, float]] = field(repr=False)
 
     @property
     def means(self) -> dict[str, float]:
-        """The mean of each measure over all judged questions; 0 where there are none."""
+        """The mean of each measure over all judged questions; 0 if there are none."""
         return {
-            name: sum(found.values()) / len(found) if found else 0.0
-            for name, found in self.values.items()
+            name: sum(by_question.values()) / len(by_question) if by_question else 0.0
+            for name, by_question in self.values.items()
         }
 
 
 def evaluate(
     qrels: Qrels, run: Mapping[str, Sequence[str]], measures: Sequence[str] = MEASURES
 ) -> PerQuery:
-    """Measure *run*, the ids each question found, best first, against the judgements.
+    """Measure a run against the judgements.
 
-    A judged question that found nothing, or is not in *run*, counts 0; an unjudged one is not
-    counted. An id that comes twice counts where it first stands. Measures: nDCG@10 (gain = grade,
-    Järvelin and Kekäläinen 2002), R@10, MRR@10, P@5, AP (its mean over the questions is MAP) and
-    R@100. Raises `MissingExtra` without ir-measures.
+    A judged question without results counts as 0. A question without judgements is not counted. If
+    an id occurs twice in a list, its first rank counts.
+
+    Args:
+        qrels: The judgements.
+        run: Per question id, the ids of the passages the system returned, best first.
+        measures: Which measures to compute: nDCG@10 (the gain is the grade, Järvelin and Kekäläinen
+            2002), R@10, MRR@10, P@5, AP (its mean over the questions is MAP) and R@100.
+
+    Raises:
+        MissingExtra: ir-measures is not installed.
     """
     try:
         import ir_measures
@@ -70,8 +83,8 @@ def evaluate(
     values = {name: dict.fromkeys(qrels, 0.0) for name in measures}
     scores = {question: _score_by_rank(run[question]) for question in qrels if run.get(question)}
     if scores:
-        # As objects: its parser of names uses what newer Pythons no longer have.
-        known = {
+        # Objects, not names: ir-measures' name parser needs a module that newer Pythons lack.
+        measure_objects = {
             "nDCG@10": ir_measures.nDCG @ 10,
             "R@10": ir_measures.R @ 10,
             "MRR@10": ir_measures.RR @ 10,
@@ -79,23 +92,28 @@ def evaluate(
             "AP": ir_measures.AP,
             "R@100": ir_measures.R @ 100,
         }
-        names: dict[Any, str] = {known[name]: name for name in measures}
+        names: dict[Any, str] = {measure_objects[name]: name for name in measures}
         judged = {question: dict(qrels[question]) for question in scores}
-        for found in ir_measures.iter_calc(list(names), judged, scores):
-            values[names[found.measure]][found.query_id] = float(found.value)
+        for result in ir_measures.iter_calc(list(names), judged, scores):
+            values[names[result.measure]][result.query_id] = float(result.value)
     return PerQuery(values)
 
 
 def _score_by_rank(ids: Sequence[str]) -> dict[str, float]:
-    """Return a falling score for each rank, as trec_eval orders by score and breaks ties by id, not by place."""
+    """Return a falling score per id, because trec_eval breaks ties by id and not by rank."""
     return {id_: -float(rank) for rank, id_ in enumerate(dict.fromkeys(ids))}
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A mean difference *gain* with its 95 % interval from *low* to *high* and the probability *p* of chance.
+    """A mean difference, how certain it is, and how likely chance alone explains it.
 
-    *p_holm* is *p* corrected for all systems that were compared, so that below 0.05 is significant.
+    Attributes:
+        gain: The mean difference.
+        low: The lower end of the 95 % interval.
+        high: The upper end of the 95 % interval.
+        p: The probability that chance alone makes a difference this large.
+        p_holm: *p* corrected for the number of systems compared. Below 0.05 is significant.
     """
 
     gain: float = 0.0
@@ -110,7 +128,7 @@ class Difference:
         return self.p_holm < SIGNIFICANT
 
     def to_dict(self) -> dict[str, float]:
-        """Return all of it as plain data."""
+        """Return all fields as plain data."""
         return {
             "gain": self.gain,
             "low": self.low,
@@ -121,10 +139,17 @@ class Difference:
 
 
 def difference(gains: Sequence[float], *, seed: int = 0) -> Difference:
-    """Return the mean of *gains*, one a question, with a paired bootstrap interval and a two-sided randomisation test.
+    """Return the mean of *gains* with its bootstrap interval and a two-sided randomisation test.
 
-    Both resample `RESAMPLES` times with *seed*. Without gains, or where none differs from 0, it is
-    no difference. Raises `MissingExtra` without scipy.
+    The resampling is paired: both draw `RESAMPLES` resamples with *seed*. If there are no gains, or
+    all of them are 0, the result is no difference: a gain of 0 with a probability of 1.
+
+    Args:
+        gains: One gain per question.
+        seed: The seed of the resampling.
+
+    Raises:
+        MissingExtra: scipy is not installed.
     """
     try:
         import numpy as np
@@ -137,7 +162,7 @@ def difference(gains: Sequence[float], *, seed: int = 0) -> Difference:
     gain = float(sample.mean())
     if len(sample) == 1:
         return Difference(gain, gain, gain)
-    drawn: dict[str, Any] = {
+    resampling: dict[str, Any] = {
         "n_resamples": RESAMPLES,
         "batch": max(1, _NUMBERS_AT_ONCE // len(sample)),
         "vectorized": True,
@@ -148,20 +173,25 @@ def difference(gains: Sequence[float], *, seed: int = 0) -> Difference:
         method="percentile",
         confidence_level=CONFIDENCE,
         rng=np.random.default_rng(seed),
-        **drawn,
+        **resampling,
     ).confidence_interval
     test = stats.permutation_test(
-        (sample,), np.mean, permutation_type="samples", rng=np.random.default_rng(seed), **drawn
+        (sample,),
+        np.mean,
+        permutation_type="samples",
+        rng=np.random.default_rng(seed),
+        **resampling,
     )
-    # Of equal gains the means differ in their last digit, and either end may be the larger one.
+    # If all gains are equal, the resampled means differ in their last digit only, and the lower
+    # end may come out as the larger one.
     low, high = sorted((float(interval.low), float(interval.high)))
     return Difference(gain, low, high, float(test.pvalue))
 
 
 def sign_test(better: int, worse: int) -> float:
-    """Return the two-sided probability that chance makes so uneven counts, ties aside; 1.0 if both are 0.
+    """Return the two-sided probability that chance makes two counts this uneven; ties are left out.
 
-    Raises `MissingExtra` without scipy.
+    It is 1.0 if both counts are 0. Raises `MissingExtra` without scipy.
     """
     try:
         from scipy import stats
@@ -171,10 +201,10 @@ def sign_test(better: int, worse: int) -> float:
 
 
 def holm(probabilities: Mapping[str, float]) -> dict[str, float]:
-    """Return each of the *probabilities* corrected for being one of many.
+    """Return each probability corrected for being one of many tests (Holm 1979).
 
-    The k-th smallest of n is multiplied by (n - k + 1), at most to 1, and never less than a smaller
-    one.
+    The k-th smallest of n probabilities is multiplied by (n - k + 1). The result is at most 1, and
+    never less than the corrected value of a smaller probability.
     """
     corrected: dict[str, float] = {}
     least = 0.0
@@ -186,35 +216,52 @@ def holm(probabilities: Mapping[str, float]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """Half of the values are at most *p50*, 95 of 100 at most *p95* (nearest rank)."""
+    """The 50th and the 95th percentile of some values, by nearest rank.
+
+    Attributes:
+        p50: Half of the values are at most this.
+        p95: 95 of 100 values are at most this.
+    """
 
     p50: float = 0.0
     p95: float = 0.0
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Percentiles:
-        """Return those of *values*; 0 where there are none."""
+        """Return the percentiles of *values*; both are 0 if there are none."""
         ordered = sorted(values)
         if not ordered:
             return cls()
         return cls(*(ordered[ceil(share * len(ordered)) - 1] for share in (0.5, 0.95)))
 
     def to_dict(self) -> dict[str, float]:
-        """Return both as plain data."""
+        """Return both percentiles as plain data."""
         return {"p50": self.p50, "p95": self.p95}
 
 
 @dataclass(frozen=True, slots=True)
 class SystemScore:
-    """How one system did on all questions.
+    """How well one system did on all questions.
 
-    *difference* is its nDCG@10 less the baseline's; *hurt_rate* and *helped_rate* are the shares of
-    questions with a lower or higher one. *gains* holds it for every single question, *runs* and
-    *per_query* what was found and measured there. *added_ms* is what the system reported of itself
-    or, where it reported nothing, its time beyond the baseline's on the same question; *stages_ms*
-    the milliseconds of each stage, over the questions that went through it. *cost_usd* is that of
-    the model for all questions, ``None`` where a price is not known or every answer was degraded.
-    *failed* counts the questions it failed on, which no figure is about.
+    Attributes:
+        name: The system's name.
+        means: The mean of each measure over the questions.
+        difference: The system's nDCG@10 minus the baseline's.
+        hurt_rate: The share of questions with a lower nDCG@10 than the baseline's.
+        helped_rate: The share of questions with a higher nDCG@10 than the baseline's.
+        added_ms: Milliseconds beyond a plain search, as the system itself reports them. If it
+            reports none: its time minus the baseline's time for the same question.
+        stages_ms: Milliseconds per stage, over the questions that went through the stage.
+        llm_calls: How many model calls all questions took.
+        input_tokens: How many tokens the model read.
+        output_tokens: How many tokens the model wrote.
+        cost_usd: The model's cost for all questions in US dollars. ``None`` if a price is not known
+            or every answer was degraded.
+        degraded: How many answers were degraded.
+        gains: Per question id: its nDCG@10 minus the baseline's.
+        per_query: Every measure of every question.
+        runs: Per question id: what the system returned.
+        failed: How many questions the system failed on. They are left out of all figures.
     """
 
     name: str
@@ -236,28 +283,28 @@ class SystemScore:
 
     @property
     def call_rate(self) -> float:
-        """The share of the questions for which the model was asked at all."""
+        """The share of questions for which the model was called at least once."""
         return sum(run.llm_calls > 0 for run in self.runs.values()) / len(self.runs)
 
     @property
     def searches(self) -> int | None:
-        """How many searches all questions took, ``None`` where that is not known."""
+        """How many searches all questions took; ``None`` if that is not known."""
         counts = [run.searches for run in self.runs.values()]
         return None if None in counts else sum(count for count in counts if count is not None)
 
     @property
     def searches_per_question(self) -> float | None:
-        """How many searches a question took, on the average; ``None`` where that is not known."""
+        """How many searches a question took on average; ``None`` if that is not known."""
         return None if self.searches is None else self.searches / len(self.runs)
 
     @property
     def usd_per_thousand(self) -> float | None:
-        """US dollars that the model costs for a thousand questions, ``None`` where that is not known."""
+        """The model's cost in US dollars per thousand questions; ``None`` if that is not known."""
         return None if self.cost_usd is None else 1_000 * self.cost_usd / len(self.runs)
 
     @property
     def read_usd_per_thousand(self) -> float | None:
-        """US dollars that the searches of a thousand questions cost, ``None`` where that is not known."""
+        """The searches' cost in US dollars per thousand questions; ``None`` if it is not known."""
         costs = [run.read_cost_usd for run in self.runs.values()]
         return (
             None
@@ -267,23 +314,23 @@ class SystemScore:
 
     @property
     def usd_per_point(self) -> float | None:
-        """US dollars that the model costs for a thousand questions and each +0.01 of nDCG@10.
+        """The model's cost in US dollars per thousand questions and per +0.01 of nDCG@10.
 
-        ``None`` where the cost is not known or nothing was gained.
+        ``None`` if the cost is not known or nothing was gained.
         """
         cost, gain = self.usd_per_thousand, self.difference.gain
         return None if cost is None or gain <= TOLERANCE else cost / (100 * gain)
 
     def worst(self, count: int = 10) -> list[tuple[str, float]]:
-        """Return the ids of the *count* questions that lost most against the baseline, and what they lost; worst first.
+        """Return the *count* questions that lost most against the baseline, worst first.
 
-        Only those that lost anything.
+        Each is an id and its gain, which is negative. Questions that lost nothing are left out.
         """
         lost = [(question, gain) for question, gain in self.gains.items() if gain < -TOLERANCE]
         return sorted(lost, key=lambda entry: entry[1])[:count]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it as plain data, without what was searched and found."""
+        """Return the figures as plain data, without queries and passages."""
         worst = self.worst(1)
         return {
             "name": self.name,
@@ -293,7 +340,9 @@ class SystemScore:
             "helpedRate": self.helped_rate,
             "worstQuestion": {"id": worst[0][0], "gain": worst[0][1]} if worst else None,
             "addedMs": self.added_ms.to_dict(),
-            "stagesMs": {name: found.to_dict() for name, found in self.stages_ms.items()},
+            "stagesMs": {
+                name: percentiles.to_dict() for name, percentiles in self.stages_ms.items()
+            },
             "searches": self.searches,
             "searchesPerQuestion": self.searches_per_question,
             "readUsdPerThousand": self.read_usd_per_thousand,
@@ -312,16 +361,23 @@ class SystemScore:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How all systems did on one data set, in the order they were given.
+    """The scores of all systems on one data set, in the order the systems were given.
 
-    *passages* is ``None`` where it is not known, as behind a function of one's own. *notes* are
-    sentences a reader must know to judge the figures: that the questions are synthetic, replies
-    recorded, or tokens estimated. *seed* is that of every resampling, *data_hash* the sha256 of the
-    passages, questions and judgements they were measured on.
-    *fingerprints* are the same apart, by ``questions``, ``judgements`` and ``passages``, in
-    whichever order they came;
-    *settings* is the sha256 of each system's settings. *counts_model_time* is false where replies
-    were replayed without the time they took.
+    Attributes:
+        dataset: The data set's name.
+        passages: How many passages there are. ``None`` if that is not known, as behind your own
+            function.
+        questions: How many questions were measured.
+        baseline: The name of the system that all others are compared with.
+        systems: The score of each system.
+        notes: Sentences that a reader needs to judge the figures: synthetic questions, recorded
+            replies, estimated tokens.
+        seed: The seed of every resampling.
+        data_hash: The sha256 of the passages, questions and judgements.
+        counts_model_time: ``False`` if recorded replies were replayed without the time they took.
+        fingerprints: The sha256 of the ``questions``, ``judgements`` and ``passages`` each,
+            whatever their order.
+        settings: The sha256 of each system's settings.
     """
 
     dataset: str
@@ -337,16 +393,16 @@ class Comparison:
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __getitem__(self, name: str) -> SystemScore:
-        """Return the score of the system called *name*; raises `KeyError` for an unknown one."""
+        """Return the score of the system called *name*; raises `KeyError` if there is none."""
         return {system.name: system for system in self.systems}[name]
 
     @property
     def challengers(self) -> tuple[SystemScore, ...]:
-        """Every system but the baseline."""
+        """All systems except the baseline."""
         return tuple(system for system in self.systems if system.name != self.baseline)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it as plain data, ready for JSON."""
+        """Return the whole comparison as plain data, ready for JSON."""
         return {
             "dataset": self.dataset,
             "passages": self.passages,

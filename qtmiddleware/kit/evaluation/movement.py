@@ -1,7 +1,7 @@
-"""Where each passage of a retrieval stood at every stage, and why: from the plain search to the list the caller gets.
+"""Explain each passage's rank after every stage: from the plain search to the caller's list.
 
-Nothing is reckoned again here: places, gains and shares are those that the retrieval wrote down
-while it ran.
+Nothing is computed again here: ranks, gains and shares are those that the retrieval recorded while
+it ran.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from qtmiddleware.retrieval.question_words import find_held_words, load_word_rul
 from qtmiddleware.retrieval.responses import get_raw, read_metadata, read_text
 from qtmiddleware.types import Key, Match, Retrieval, Variant
 
-_SAID: Final = {
+_SEARCH_LABELS: Final = {
     "original": "the question",
     JOINED: "the question and its variants in one text",
     TEXT_CLAUSE: "the keywords in a text clause",
@@ -26,18 +26,22 @@ _SAID: Final = {
     "standalone": "the standalone form",
     "step_back": "the step-back question",
 }
-_MOST_SAID: Final = 4
-"""Words, or passages, that a sentence names."""
+_MOST_NAMED: Final = 4
+"""How many words or passages a sentence names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
     """One search that found a passage.
 
-    *search* is which of `Retrieval.rankings` it is, from 0; *kind* and *weight* are its variant's.
-    *place*, from 1, and
-    *score*, the backend's own, are the passage's in that list. *added* is what that place added to
-    the fused score, ``None`` where the fusion adds nothing up.
+    Attributes:
+        search: The search's index in `Retrieval.rankings`, from 0.
+        kind: The kind of the variant that was searched.
+        weight: The variant's weight in the fusion.
+        place: The passage's rank in this search, from 1.
+        score: The passage's score by the backend.
+        added: How much this rank added to the fused score; ``None`` if the fusion method adds
+            nothing up.
     """
 
     search: int
@@ -48,31 +52,40 @@ class Hit:
     added: float | None
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain data."""
+        """Return the hit as plain data."""
         return {
             "search": self.search,
             "kind": self.kind,
             "weight": round(self.weight, 4),
             "place": self.place,
-            "score": _round(self.score),
-            "added": _round(self.added),
+            "score": _round_value(self.score),
+            "added": _round_value(self.added),
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """The way of one passage. Places count from 1; ``None`` where it stood in no such list, or there was none.
+    """One passage's rank after each stage, and why it moved.
 
-    *place* is that in the final list, ``None`` for one that dropped out of it, and *score* what it
-    is sorted by there.
-    *before* is its place in the plain list, *hits* are the searches that found it, in their order.
-    *fused_place* and
-    *fused_score* are those after the fusion; *weighed_place* and *weighed_score* those after
-    keyword evidence, of which
-    *evidence* is the part that the keywords added and *keywords* are the words that stand in its
-    text, the question's first; *reranked_place* and *rerank_score* are the reranker's. *passed_by*
-    are the places of the passages that are before it now and were not. *why* says all of it in a
-    sentence.
+    Ranks count from 1. A rank is ``None`` if the stage did not run or the passage was not in its
+    list.
+
+    Attributes:
+        match: The passage.
+        place: Its rank in the final list; ``None`` if it dropped out.
+        score: The score that the final list is sorted by.
+        before: Its rank in the plain list.
+        hits: The searches that found it, in their order.
+        fused_place: Its rank after the fusion.
+        fused_score: Its score after the fusion.
+        weighed_place: Its rank after keyword evidence.
+        weighed_score: Its score after keyword evidence.
+        evidence: The part of *weighed_score* that the keywords added.
+        keywords: The keywords in its text, the question's own first.
+        reranked_place: Its rank after the reranker.
+        rerank_score: The reranker's score.
+        passed_by: The final ranks of the passages that overtook it.
+        why: All of this in one sentence.
     """
 
     match: Match
@@ -93,27 +106,27 @@ class Movement:
 
     @property
     def change(self) -> int | None:
-        """How many places it went up, below 0 down; ``None`` where it is new or dropped out."""
+        """How many ranks it went up, below 0 down; ``None`` if it is new or dropped out."""
         return None if self.place is None or self.before is None else self.before - self.place
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain data; the passage itself is there by its id."""
+        """Return the movement as plain data, with the passage's id in place of the passage."""
         return {
             "id": self.match.id,
             "namespace": self.match.namespace,
             "place": self.place,
-            "score": _round(self.score),
+            "score": _round_value(self.score),
             "before": self.before,
             "change": self.change,
             "hits": [hit.to_dict() for hit in self.hits],
             "fused_place": self.fused_place,
-            "fused_score": _round(self.fused_score),
+            "fused_score": _round_value(self.fused_score),
             "weighed_place": self.weighed_place,
-            "weighed_score": _round(self.weighed_score),
-            "evidence": _round(self.evidence),
+            "weighed_score": _round_value(self.weighed_score),
+            "evidence": _round_value(self.evidence),
             "keywords": list(self.keywords),
             "reranked_place": self.reranked_place,
-            "rerank_score": _round(self.rerank_score),
+            "rerank_score": _round_value(self.rerank_score),
             "passed_by": list(self.passed_by),
             "why": self.why,
         }
@@ -121,12 +134,14 @@ class Movement:
 
 @dataclass(frozen=True, slots=True)
 class Movements:
-    """How a retrieval's list came about beside the plain one, which has *depth* passages.
+    """How the passages of a retrieval moved against the plain list.
 
-    *passages* are those of the final list, in its order; *dropped* those of the plain list that are
-    not in it.
-    *evidence_weight* is what keywords counted beside the scores, ``None`` where they were not
-    weighed.
+    Attributes:
+        passages: The passages of the final list, in its order.
+        dropped: The passages of the plain list that are not in the final list.
+        depth: How many passages the plain list has.
+        evidence_weight: The weight of the keywords beside the scores; ``None`` if keyword evidence
+            did not run.
     """
 
     passages: tuple[Movement, ...]
@@ -135,33 +150,35 @@ class Movements:
     evidence_weight: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain data."""
+        """Return the movements as plain data."""
         return {
-            "passages": [it.to_dict() for it in self.passages],
-            "dropped": [it.to_dict() for it in self.dropped],
+            "passages": [movement.to_dict() for movement in self.passages],
+            "dropped": [movement.to_dict() for movement in self.dropped],
             "depth": self.depth,
-            "evidence_weight": _round(self.evidence_weight),
+            "evidence_weight": _round_value(self.evidence_weight),
         }
 
 
 def explain_movement(found: Retrieval, before: Sequence[Match] | None = None) -> Movements:
-    """Say where each passage of *found* stood at every stage, and why it moved from its place in the list *before*.
+    """Return each passage's rank after every stage, and why it moved from its rank in *before*.
 
-    *before* is what the plain function gives, such as the `Retrieval.matches` of the system
-    ``raw``. Without it the question's own list within *found* stands in, as far as the plain call
-    would have shown it.
+    Args:
+        found: The retrieval to explain.
+        before: The plain function's passages, such as `Retrieval.matches` of the system ``raw``.
+            Default: the passages of the question's own search in *found*, as many as the plain call
+            would have returned.
     """
-    return _Account(found, _find_plain_list(found) if before is None else before).explain()
+    return _Explainer(found, _find_plain_list(found) if before is None else before).explain()
 
 
 def label_searches(variants: Iterable[Variant]) -> list[str]:
-    """Return what people call each of several searches, with numbers where there are several of a kind."""
+    """Return a name for the search of each variant, numbered if several are of the same kind."""
     kinds = [variant.kind for variant in variants]
     seen: Counter[str] = Counter()
     labels = []
     for kind in kinds:
         seen[kind] += 1
-        label = _SAID.get(kind, f"the {kind}")
+        label = _SEARCH_LABELS.get(kind, f"the {kind}")
         labels.append(
             f"{label.removeprefix('the ')} {seen[kind]}" if kinds.count(kind) > 1 else label
         )
@@ -178,64 +195,77 @@ def format_place(place: int) -> str:
     return f"{place}{ending}"
 
 
-def find_language(found: Retrieval) -> str:
+def find_language(retrieval: Retrieval) -> str:
     """Return the code of the question's language; empty if it is unknown."""
-    # A query that was no text is kept as it was.
-    query: Any = found.original_query
-    known = "" if found.evidence is None else found.evidence.language
-    return known or (prepare(query).language if isinstance(query, str) else "")
+    # A query that is not text is kept as it is.
+    query: Any = retrieval.original_query
+    language = "" if retrieval.evidence is None else retrieval.evidence.language
+    return language or (prepare(query).language if isinstance(query, str) else "")
 
 
 def drop_function_words(words: Sequence[str], language: str) -> list[str]:
-    """Return the *words* that a reason may name: no function words such as "does", which explain nothing."""
+    """Return *words* without function words such as "does", which explain nothing."""
     function_words = load_word_rules(language).function_words
     return [word for word in words if word.casefold() not in function_words]
 
 
-class _Account:
-    """The lists of *found*, as places by passage."""
+class _Explainer:
+    """Follows the passages of one retrieval through its lists."""
 
-    def __init__(self, found: Retrieval, before: Sequence[Match]) -> None:
-        self._found = found
+    def __init__(self, retrieval: Retrieval, before: Sequence[Match]) -> None:
+        """Look up each passage's rank in all lists of *retrieval* and in the list *before*."""
+        self._retrieval = retrieval
         self._before = before
-        held = found.evidence
-        order = found.fused if held is None else _put_first(held.keys, found.fused)
-        self._lists = [_find_places(ranking.keys) for ranking in found.rankings]
-        self._labels = label_searches(ranking.variant for ranking in found.rankings)
-        self._fused = _find_places(found.fused)
-        self._weighed = {} if held is None else _find_places(order)
-        self._scores = {} if held is None else dict(zip(held.keys, held.scores, strict=True))
-        self._shares = {} if held is None else dict(zip(held.keys, held.shares, strict=True))
-        self._reranked = _find_places(_put_first(found.reranked, order)) if found.reranked else {}
-        self._rerank_scores = dict(zip(found.reranked, found.rerank_scores, strict=True))
-        self._final = _find_places([match.key for match in found.matches])
-        known = self._final.keys() | {key for ranking in found.rankings for key in ranking.keys}
-        self._keys_before = [_find_key(match, known) for match in before]
+        evidence = retrieval.evidence
+        order = retrieval.fused if evidence is None else _put_first(evidence.keys, retrieval.fused)
+        self._lists = [_find_places(ranking.keys) for ranking in retrieval.rankings]
+        self._labels = label_searches(ranking.variant for ranking in retrieval.rankings)
+        self._fused = _find_places(retrieval.fused)
+        self._weighed = {} if evidence is None else _find_places(order)
+        self._scores = (
+            {} if evidence is None else dict(zip(evidence.keys, evidence.scores, strict=True))
+        )
+        self._shares = (
+            {} if evidence is None else dict(zip(evidence.keys, evidence.shares, strict=True))
+        )
+        self._reranked = (
+            _find_places(_put_first(retrieval.reranked, order)) if retrieval.reranked else {}
+        )
+        self._rerank_scores = dict(zip(retrieval.reranked, retrieval.rerank_scores, strict=True))
+        self._final = _find_places([match.key for match in retrieval.matches])
+        known_keys = self._final.keys() | {
+            key for ranking in retrieval.rankings for key in ranking.keys
+        }
+        self._keys_before = [_find_key(match, known_keys) for match in before]
         self._plain = _find_places(self._keys_before)
 
     def explain(self) -> Movements:
-        """Follow every passage of both lists."""
-        found = self._found
-        gone = dict(zip(self._keys_before, self._before, strict=True))
+        """Return the movements of all passages of both lists."""
+        retrieval = self._retrieval
+        matches_before = dict(zip(self._keys_before, self._before, strict=True))
         return Movements(
             passages=tuple(
-                self._follow(it.key, it, place) for place, it in enumerate(found.matches, start=1)
+                self._follow_passage(match.key, match, place)
+                for place, match in enumerate(retrieval.matches, start=1)
             ),
             dropped=tuple(
-                self._follow(key, it, None) for key, it in gone.items() if key not in self._final
+                self._follow_passage(key, match, None)
+                for key, match in matches_before.items()
+                if key not in self._final
             ),
             depth=len(self._before),
-            evidence_weight=None if found.evidence is None else found.evidence.weight,
+            evidence_weight=None if retrieval.evidence is None else retrieval.evidence.weight,
         )
 
-    def _follow(self, key: Key, match: Match, place: int | None) -> Movement:
+    def _follow_passage(self, key: Key, match: Match, place: int | None) -> Movement:
+        """Return the movement of the passage *match*, which is at *place* in the final list."""
         if place is not None and place != self._final[key]:
-            # Lists that stand one after the other hold a passage as often as it was found.
+            # If lists are joined without merging, a passage occurs once per search that found it.
             return Movement(match, place, match.fused_score, None, why="listed here again")
-        fused = self._fused.get(key)
-        scores = self._found.fused_scores
+        fused_place = self._fused.get(key)
+        scores = self._retrieval.fused_scores
         share = self._shares.get(key)
-        moved = Movement(
+        movement = Movement(
             match=match,
             place=place,
             score=(
@@ -247,8 +277,10 @@ class _Account:
             ),
             before=self._plain.get(key),
             hits=tuple(self._list_hits(key)),
-            fused_place=fused,
-            fused_score=None if fused is None or len(scores) < fused else scores[fused - 1],
+            fused_place=fused_place,
+            fused_score=None
+            if fused_place is None or len(scores) < fused_place
+            else scores[fused_place - 1],
             weighed_place=self._weighed.get(key),
             weighed_score=self._scores.get(key),
             evidence=share,
@@ -258,20 +290,28 @@ class _Account:
             passed_by=tuple(self._find_passing(key, place)),
         )
         return replace(
-            moved,
-            why=": ".join(filter(None, (self._say_where(moved), "; ".join(self._say_why(moved))))),
+            movement,
+            why=": ".join(
+                filter(None, (self._say_where(movement), "; ".join(self._say_why(movement))))
+            ),
         )
 
     def _list_hits(self, key: Key) -> Iterator[Hit]:
-        gains = self._found.gains
-        for at, (ranking, places) in enumerate(zip(self._found.rankings, self._lists, strict=True)):
+        """Yield the searches that found the passage *key*."""
+        gains = self._retrieval.gains
+        for search, (ranking, places) in enumerate(
+            zip(self._retrieval.rankings, self._lists, strict=True)
+        ):
             if (place := places.get(key)) is not None:
-                added = gains[at][place - 1] if gains else None
+                added = gains[search][place - 1] if gains else None
                 variant = ranking.variant
-                yield Hit(at, variant.kind, variant.weight, place, ranking.scores[place - 1], added)
+                yield Hit(
+                    search, variant.kind, variant.weight, place, ranking.scores[place - 1], added
+                )
 
     def _find_keywords(self, text: str) -> tuple[str, ...]:
-        evidence = self._found.evidence
+        """Return the keywords of the evidence that are in *text*."""
+        evidence = self._retrieval.evidence
         if evidence is None:
             return ()
         return find_held_words(
@@ -279,126 +319,143 @@ class _Account:
         )
 
     def _find_passing(self, key: Key, place: int | None) -> Iterator[int]:
-        """The places of those that are before it now, and were behind it, or nowhere, in the plain list."""
+        """Yield the final ranks of the passages that overtook the passage *key*.
+
+        They are before it in the final list, and behind it or missing in the plain list.
+        """
         before = self._plain.get(key)
         if before is None:
             return
-        for other, now in self._final.items():
-            if (place is None or now < place) and self._plain.get(other, before + 1) > before:
-                yield now
+        for other_key, other_place in self._final.items():
+            if (place is None or other_place < place) and self._plain.get(
+                other_key, before + 1
+            ) > before:
+                yield other_place
 
-    # --- in words
-    # -----------------------------------------------------------------------------------------------------
+    # --- in words ---------------------------------------------------------------------------------
 
-    def _say_where(self, moved: Movement) -> str:
-        before, place = moved.before, moved.place
+    def _say_where(self, movement: Movement) -> str:
+        """Return the passage's way from the plain list to the final one, in a few words."""
+        old, place = movement.before, movement.place
         if place is None:
-            last = moved.reranked_place or moved.weighed_place or moved.fused_place
+            last = movement.reranked_place or movement.weighed_place or movement.fused_place
             now = "no search found it" if last is None else f"now {format_place(last)}"
             return (
-                f"was {format_place(before or 0)}, {now} and out of the {len(self._found.matches)}"
+                f"was {format_place(old or 0)}, {now} and out of the {len(self._retrieval.matches)}"
                 " shown"
             )
         now = format_place(place)
-        if before is not None:
-            return f"stays {now}" if before == place else f"from {format_place(before)} to {now}"
-        start = self._find_start(moved)
-        own = (
+        if old is not None:
+            return f"stays {now}" if old == place else f"from {format_place(old)} to {now}"
+        start = self._find_start(movement)
+        origin = (
             f", from {format_place(start)} in the question's own search"
             if start is not None
             else ""
         )
-        return f"new at {now}{own}"
+        return f"new at {now}{origin}"
 
-    def _say_why(self, moved: Movement) -> Iterator[str]:
-        """What moved it the way it went; each stage that moved it the other way is passed over."""
-        start, place = self._find_start(moved), moved.place
-        stages = (moved.fused_place, moved.weighed_place, moved.reranked_place)
+    def _say_why(self, movement: Movement) -> Iterator[str]:
+        """Yield what moved the passage its way; a stage that moved it the other way is skipped."""
+        start, place = self._find_start(movement), movement.place
+        stages = (movement.fused_place, movement.weighed_place, movement.reranked_place)
         by_fusion, by_words, by_reranker = (
             _goes_up(before, after) for before, after in zip((start, *stages), stages, strict=False)
         )
-        is_down = place is None or (moved.before is not None and place > moved.before)
+        is_down = place is None or (movement.before is not None and place > movement.before)
         if not is_down:
-            others = [hit for hit in moved.hits if hit.kind != "original"]
-            is_own = len(others) < len(moved.hits)
-            if others and (by_fusion is not False or not is_own):
-                named = [
-                    f"{self._labels[hit.search]} ({format_place(hit.place)})" for hit in others
+            other_hits = [hit for hit in movement.hits if hit.kind != "original"]
+            is_found_by_question = len(other_hits) < len(movement.hits)
+            if other_hits and (by_fusion is not False or not is_found_by_question):
+                labels = [
+                    f"{self._labels[hit.search]} ({format_place(hit.place)})" for hit in other_hits
                 ]
-                alone = not is_own and any(
-                    it.variant.kind == "original" for it in self._found.rankings
+                is_missed_by_question = not is_found_by_question and any(
+                    ranking.variant.kind == "original" for ranking in self._retrieval.rankings
                 )
-                also, apart = (
-                    "also " if is_own else "",
-                    ", not by the question's own search" if alone else "",
+                prefix, suffix = (
+                    "also " if is_found_by_question else "",
+                    ", not by the question's own search" if is_missed_by_question else "",
                 )
-                yield f"{also}found by {_join(named)}{apart}"
-            if (words := self._drop_function_words(moved.keywords)) and by_words is not False:
+                yield f"{prefix}found by {_join(labels)}{suffix}"
+            if (words := self._drop_function_words(movement.keywords)) and by_words is not False:
                 yield f"holds {_join([repr(word) for word in words])}"
-        elif moved.passed_by:
-            one = "the passage" if len(moved.passed_by) == 1 else "those"
-            yield f"passed by {one} now {_join(list(map(format_place, moved.passed_by)))}"
+        elif movement.passed_by:
+            who = "the passage" if len(movement.passed_by) == 1 else "those"
+            yield f"passed by {who} now {_join(list(map(format_place, movement.passed_by)))}"
         if is_down and by_fusion is False:
             yield "the other searches raise other passages"
-        if is_down and by_words is False and moved.keywords:
+        if is_down and by_words is False and movement.keywords:
             yield "its keywords add less"
-        if moved.evidence is not None and not moved.keywords and (is_down or by_words is False):
+        if (
+            movement.evidence is not None
+            and not movement.keywords
+            and (is_down or by_words is False)
+        ):
             yield "holds no keyword"
         if (
             by_reranker is not None
             and by_reranker is not is_down
-            and moved.rerank_score is not None
+            and movement.rerank_score is not None
         ):
-            yield f"the reranker puts it {format_place(moved.reranked_place or 0)}"
-        last = moved.reranked_place or moved.weighed_place or moved.fused_place
+            yield f"the reranker puts it {format_place(movement.reranked_place or 0)}"
+        last = movement.reranked_place or movement.weighed_place or movement.fused_place
         if (
             place is not None
             and last is not None
-            and last > len(self._found.matches)
-            and moved.before is not None
+            and last > len(self._retrieval.matches)
+            and movement.before is not None
         ):
             yield "kept, because the plain search returned it"
 
     def _drop_function_words(self, words: Sequence[str]) -> list[str]:
-        return drop_function_words(words, find_language(self._found)) if words else []
+        return drop_function_words(words, find_language(self._retrieval)) if words else []
 
-    def _find_start(self, moved: Movement) -> int | None:
-        """Its place in the question's own search."""
-        return next((hit.place for hit in moved.hits if hit.kind == "original"), moved.before)
+    def _find_start(self, movement: Movement) -> int | None:
+        """Return the passage's rank in the question's own search."""
+        return next((hit.place for hit in movement.hits if hit.kind == "original"), movement.before)
 
 
 def _goes_up(before: int | None, after: int | None) -> bool | None:
-    """Whether a passage went up from one list to the next; ``None`` where it stayed, or is not in both."""
+    """Whether a passage went up between two lists; ``None`` if it stayed or is not in both."""
     return None if before is None or after is None or before == after else after < before
 
 
 def _put_first(keys: Sequence[Key], others: Sequence[Key]) -> tuple[Key, ...]:
-    """*keys*, and behind them the *others* in their order."""
+    """Return *keys*, followed by the *others* in their order."""
     return tuple(dict.fromkeys((*keys, *others)))
 
 
 def _find_places(keys: Iterable[Key]) -> dict[Key, int]:
-    """The first place of each of *keys*, from 1."""
+    """Return the first rank, from 1, of each of *keys*."""
     places: dict[Key, int] = {}
     for place, key in enumerate(keys, start=1):
         places.setdefault(key, place)
     return places
 
 
-def _find_key(match: Match, known: Collection[Key]) -> Key:
-    """What the passage is called among the *known*; chunks that share an id are told apart by their text there."""
+def _find_key(match: Match, known_keys: Collection[Key]) -> Key:
+    """Return the passage's key among *known_keys*.
+
+    Chunks that share an id have their text in the key.
+    """
     with_text = (match.namespace, f"{match.id or ''}\0{match.text or ''}")
-    # One that was made by hand has no key.
+    # A match that was built by hand has no key.
     key = match.key if match.key[1] else (match.namespace, match.id) if match.id else with_text
-    return with_text if key not in known and with_text in known else key
+    return with_text if key not in known_keys and with_text in known_keys else key
 
 
-def _find_plain_list(found: Retrieval) -> tuple[Match, ...]:
-    """What the plain call would have shown, from the question's own list; the result itself where nothing was fused."""
-    own = next((ranking for ranking in found.rankings if ranking.variant.kind == "original"), None)
-    if own is None:
-        return () if found.rankings else found.matches
-    rows = zip(own.keys, own.items, own.scores, found.matches, strict=False)
+def _find_plain_list(retrieval: Retrieval) -> tuple[Match, ...]:
+    """Return the passages that the plain call would have returned, from the question's own search.
+
+    If nothing was fused, they are the result itself.
+    """
+    ranking = next(
+        (entry for entry in retrieval.rankings if entry.variant.kind == "original"), None
+    )
+    if ranking is None:
+        return () if retrieval.rankings else retrieval.matches
+    rows = zip(ranking.keys, ranking.items, ranking.scores, retrieval.matches, strict=False)
     return tuple(
         Match(
             id=key[1].partition("\0")[0] or None,
@@ -414,11 +471,11 @@ def _find_plain_list(found: Retrieval) -> tuple[Match, ...]:
 
 
 def _join(texts: Sequence[str]) -> str:
-    """*texts* as people list them, the first few of many."""
-    if len(texts) > _MOST_SAID:
-        return f"{', '.join(texts[:_MOST_SAID])} and {len(texts) - _MOST_SAID} more"
+    """Return *texts* as people list them; of many, the first `_MOST_NAMED`."""
+    if len(texts) > _MOST_NAMED:
+        return f"{', '.join(texts[:_MOST_NAMED])} and {len(texts) - _MOST_NAMED} more"
     return " and ".join(filter(None, (", ".join(texts[:-1]), *texts[-1:])))
 
 
-def _round(value: float | None) -> float | None:
+def _round_value(value: float | None) -> float | None:
     return None if value is None else round(float(value), 6)

@@ -1,4 +1,4 @@
-"""A retrieval function of the user's own, of which any system can be made and measured."""
+"""Your own retrieval function, from which any system can be made and measured."""
 
 from __future__ import annotations
 
@@ -17,24 +17,26 @@ from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.wrapping.wrapped import Bound
 
 ASKED_FOR_IDS: Final = 20
-"""So many questions may find no judged passage before the ids are taken to be of another kind."""
+"""If this many questions find no judged passage, the ids are taken to be of different kinds."""
 
 
 class RunMemory(Protocol):
-    """What remembers the runs of a measurement that may be interrupted."""
+    """Remembers the runs of a measurement, so that an interrupted one can continue."""
 
     def recall(self, system: str, question: str) -> Run | None:
-        """Return what *system* found for the question of this id, ``None`` if that is not known."""
+        """Return the run of *system* for the question with this id; ``None`` if it is not known."""
 
     def remember(self, system: str, question: str, run: Run) -> None:
-        """Keep what *system* found for it."""
+        """Keep the run of *system* for the question with this id."""
 
 
 @dataclass(slots=True)
 class IdCheck:
     """Notices judgements that name passages by other ids than the function returns.
 
-    *judged* are the ids of the judgements, *questions* is how many questions may find none of them.
+    Attributes:
+        judged: The ids in the judgements.
+        questions: How many questions may find none of these ids before the check fails.
     """
 
     judged: Set[str] = field(repr=False)
@@ -45,12 +47,15 @@ class IdCheck:
 
     @classmethod
     def of(cls, qrels: Qrels) -> IdCheck:
-        """Return the check of these judgements."""
-        # In their order, so that the example is the first one.
+        """Return a check against the ids in *qrels*."""
+        # A dictionary keeps the order, so the example in the message is the first judged id.
         return cls({id_: None for grades in qrels.values() for id_ in grades}.keys())
 
-    def look(self, run: Run) -> None:
-        """Look at what one question found; raises `ConfigError` after so many questions without a judged id."""
+    def check_run(self, run: Run) -> None:
+        """Check the ids of one run.
+
+        Raises `ConfigError` as soon as too many questions found no judged id.
+        """
         if self._is_over or run.error is not None:
             return
         self._asked += 1
@@ -60,7 +65,10 @@ class IdCheck:
             self.finish()
 
     def finish(self) -> None:
-        """Raise `ConfigError` with an id of each side if ids were returned and none of them is judged."""
+        """Raise `ConfigError` if ids were returned and none of them is judged.
+
+        The error quotes one id of each side.
+        """
         if self._is_over or self._example is None:
             return
         raise ConfigError(
@@ -75,17 +83,17 @@ class IdCheck:
 
 @dataclass(frozen=True, slots=True)
 class OwnFunction:
-    """A wrapped function (*base*) that any system can be made of.
+    """A wrapped function from which any system can be made.
 
     Attributes:
-        base: The function, wrapped; every system's settings are laid over its own.
-        arguments: What it is called with beside the question.
-        top_k: How many passages it is asked for where no other number is, ``None`` for its own
-        number.
-        runner: What runs it if it is asynchronous.
-        ids: What looks at the ids it returns.
-        memory: What remembers finished runs, if they are kept.
-        model: The model whose replies are kept, ``None`` if the function asks one of its own.
+        base: The wrapped function. Every system's settings override its own.
+        arguments: The arguments of every call, beside the question.
+        top_k: How many passages to ask for if a system names no number; ``None``: the function's
+            own default.
+        runner: Runs the function if it is asynchronous.
+        ids: Checks the ids that the function returns.
+        memory: Remembers finished runs, if they are kept.
+        model: The model whose replies are recorded; ``None`` if the function asks its own.
     """
 
     base: Any
@@ -97,46 +105,54 @@ class OwnFunction:
     model: LanguageModel | None = None
 
     def wrap(self, settings: Mapping[str, Any]) -> Any:
-        """Return the function under *settings*; its gate and caches are its own."""
+        """Return the function with *settings*, and with its own gate and caches."""
         return configure(configure(self.base, MEASURED), settings)
 
     def system(self, settings: Mapping[str, Any], top_k: int | None = None) -> System:
-        """Return the system of *settings*, to be measured one question at a time.
+        """Return the system with *settings*, which measures one question at a time.
 
-        If the function raises for a question, that is the run's ``error``. A remembered run is not
-        made again; those of a gate are always made, as it learns from every question.
+        If the function raises, the exception becomes the run's ``error``. A remembered run is not
+        repeated, except for a system with an adaptive gate: the gate learns from every question.
+
+        Args:
+            settings: The system's settings.
+            top_k: How many passages to ask for; ``None``: as the function's `top_k` says.
         """
         function = self.wrap(settings)
-        given = dict(self.arguments)
-        wanted = self.top_k if top_k is None else top_k
-        if wanted is not None and function.top_k_argument is not None:
-            given[function.top_k_argument] = wanted
-        in_force = function._context.settings
-        is_gated = in_force.transformation_type != "none" and in_force.escalation.mode == "auto"
+        arguments = dict(self.arguments)
+        passage_count = self.top_k if top_k is None else top_k
+        if passage_count is not None and function.top_k_argument is not None:
+            arguments[function.top_k_argument] = passage_count
+        active_settings = function._context.settings
+        is_gated = (
+            active_settings.transformation_type != "none"
+            and active_settings.escalation.mode == "auto"
+        )
         memory = None if is_gated else self.memory
-        name = describe_system(settings, wanted)
+        name = describe_system(settings, passage_count)
 
         def run(question: Question) -> Run:
-            found = None if memory is None else memory.recall(name, question.id)
-            if found is None:
-                found = self._ask(function, question, given)
-                if memory is not None and found.error is None:
-                    memory.remember(name, question.id, found)
+            result = None if memory is None else memory.recall(name, question.id)
+            if result is None:
+                result = self._ask_function(function, question, arguments)
+                if memory is not None and result.error is None:
+                    memory.remember(name, question.id, result)
             if self.ids is not None:
-                self.ids.look(found)
-            return found
+                self.ids.check_run(result)
+            return result
 
         return run
 
-    def _ask(self, function: Any, question: Question, given: Mapping[str, Any]) -> Run:
-        asked: dict[str, Any] = {"history": question.history, **given}
+    def _ask_function(self, function: Any, question: Question, arguments: Mapping[str, Any]) -> Run:
+        """Return the run of *function* for *question*; an exception becomes its ``error``."""
+        keywords: dict[str, Any] = {"history": question.history, **arguments}
         try:
             if self.runner is None:
-                retrieval = function.retrieve(question.text, **asked)
+                retrieval = function.retrieve(question.text, **keywords)
             else:
-                retrieval = self.runner.run(function.aretrieve(question.text, **asked))
+                retrieval = self.runner.run(function.aretrieve(question.text, **keywords))
         except (ConfigError, MissingExtra, WrapError):
-            # Wrong settings fail for every question.
+            # Wrong settings would fail for every question.
             raise
         except Exception as error:
             return Run((), error=error)
@@ -147,26 +163,26 @@ class OwnFunction:
 
 
 def describe_system(settings: Mapping[str, Any], top_k: int | None) -> str:
-    """Return what tells the system of *settings* from others in a memory of runs."""
+    """Return a text that identifies the system with *settings* among remembered runs."""
     return json.dumps([settings, top_k], sort_keys=True, default=repr)
 
 
 def hash_settings(settings: Mapping[str, Any]) -> str:
-    """Return the sha256 of *settings*."""
+    """Return the sha256 of *settings*, in hex."""
     return hashlib.sha256(describe_system(settings, None).encode()).hexdigest()
 
 
 def configure(function: Any, settings: Mapping[str, Any]) -> Any:
-    """Return the wrapped function or method under these settings; its gate and caches are its own."""
+    """Return the wrapped function or method with *settings*, and with its own gate and caches."""
     configured = function.configured(settings)
     return Bound(configured, function.__self__) if isinstance(function, Bound) else configured
 
 
 @contextmanager
 def open_runner(function: Any, caller: str) -> Iterator[asyncio.Runner | None]:
-    """Yield what runs the wrapped *function* if it is asynchronous, else ``None``.
+    """Yield a runner for the wrapped *function* if it is asynchronous, otherwise ``None``.
 
-    Raises `WrapError` with the way out where *caller* is called inside a running event loop.
+    Raises `WrapError`, which names the fix, if *caller* is called in a running event loop.
     """
     if not function.is_async:
         yield None
@@ -177,7 +193,10 @@ def open_runner(function: Any, caller: str) -> Iterator[asyncio.Runner | None]:
 
 
 def refuse_running_loop(name: str) -> None:
-    """Raise `WrapError` with the way out where *name* is called inside a running event loop, as in a notebook."""
+    """Raise `WrapError`, which names the fix, if an event loop is running, as in a notebook.
+
+    *name* is the function to call in a thread instead.
+    """
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,8 +1,8 @@
-"""Any number of answers to each question, ranked by a language model against a reference answer.
+"""Let a language model rank several answers to each question against a reference answer.
 
-An answer's place is the mean of its places in all orders. As judges prefer longer answers too,
-among them stands a control, one of them said twice: where the judge places it before what it
-repeats, whichever stands first, the question is set aside.
+An answer's place is its mean place over all orders. Judges also prefer longer answers, so one
+answer is shown a second time as a control, repeated twice. If the judge places the control before
+the answer it repeats, in both directions of an order, the question is set aside.
 """
 
 from __future__ import annotations
@@ -24,24 +24,30 @@ from qtmiddleware.kit.evaluation.systems import BASELINE
 from qtmiddleware.protocols import LanguageModel
 
 MOST_SYSTEMS: Final = len(LETTERS) - 1
-"""So many are ranked at once; the last letter is the control's."""
+"""How many systems can be ranked at once; the last letter is for the control."""
 FEWEST: Final = 6
-"""With fewer questions nothing is more than chance: five that say the same come of it in 6 of 100 cases (2 / 2^5)."""
+"""With fewer questions nothing is significant: by chance, 5 agree in 6 of 100 cases (2 / 2^5)."""
 _SWAYED: Final = "length"
 _RESAMPLES: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How one system's answer did on one question, or all of its answers.
+    """The result of one system, on one question or over all of them.
 
-    *rank* counts from 1, the best; equals share one. *place* is the mean of the places the judge
-    gave, *scores* its scores from 1 to 10 for each of `CRITERIA`, the means of all orders.
-    *strengths* and *weaknesses* are its words, one for each order. *firsts* says how often the
-    system was best, alone or with others, of *questions*. *interval* is the 95 % bootstrap interval
-    of *place* over the questions. *lead* is how many places it stands before ``raw`` on the
-    questions that both answered, and *lead_interval* that one's; ``None`` for ``raw`` itself, or
-    without it.
+    Attributes:
+        system: The system's name.
+        rank: Its rank, from 1; equal systems share one.
+        place: The mean of the places the judge gave, over all orders.
+        scores: The mean score per criterion, from 1 to 10.
+        strengths: The judge's words, one text per order.
+        weaknesses: The judge's words, one text per order.
+        firsts: On how many questions the system was best, alone or with others.
+        questions: How many questions the result is about.
+        interval: The 95 % bootstrap interval of *place* over the questions.
+        lead: How many places it is before ``raw``, over the questions that both answered. ``None``
+            for ``raw`` itself, or without ``raw``.
+        lead_interval: The 95 % bootstrap interval of *lead*.
     """
 
     system: str
@@ -58,7 +64,7 @@ class Standing:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether it stands before ``raw`` by more than chance."""
+        """Whether the system is before ``raw`` by more than chance."""
         return (
             self.lead_interval is not None
             and self.lead_interval[0] > 0
@@ -67,11 +73,11 @@ class Standing:
 
     @property
     def score(self) -> float:
-        """The mean over the criteria; 0 where nothing was scored."""
+        """The mean score over the criteria; 0 if nothing was scored."""
         return fmean(self.scores.values()) if self.scores else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain data."""
+        """Return the standing as plain data."""
         return {
             "system": self.system,
             "rank": self.rank,
@@ -90,14 +96,18 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class RankedAnswers:
-    """The judge's ranking of the answers to one *question*, by its id, the best first.
+    """The judge's ranking of the answers to one question.
 
-    Empty where it could not be ranked; *error* says in one word why. It is ``equal`` where all
-    answers were the same, and ``length`` where the question is set aside, as the judge preferred an
-    answer as soon as it was said twice.
-    *is_flip* says that another answer was best as soon as they changed places. *agreement* is the
-    share of pairs of answers of which two orders said the same, ``None`` where there was nothing to
-    rank.
+    Attributes:
+        question: The question's id.
+        standings: The answers, best first; empty if there is no ranking.
+        reasons: The judge's reasons.
+        is_flip: Whether another answer was best after the answers changed places.
+        error: Why there is no ranking, in one word: ``equal`` if all answers are the same,
+            ``length`` if the judge preferred an answer because it was repeated, or the reason of a
+            failure.
+        agreement: The share of answer pairs that two orders ranked alike; ``None`` if there was
+            nothing to rank.
     """
 
     question: str
@@ -108,7 +118,7 @@ class RankedAnswers:
     agreement: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain data."""
+        """Return the ranking as plain data."""
         return {
             "question": self.question,
             "ranking": [standing.to_dict() for standing in self.standings],
@@ -121,10 +131,15 @@ class RankedAnswers:
 
 @dataclass(frozen=True)
 class RankedSystems:
-    """What the model *judge* made of all questions. *skipped* ones had no reference, or fewer than two answers.
+    """The judge's ranking of several systems over all questions.
 
-    *cost_usd* is what its replies cost, ``None`` where its price is not known. *repeats* is how
-    often each question was judged, and *seed* drew the orders and what is resampled.
+    Attributes:
+        judge: The name of the model that judged.
+        questions: The ranking per question.
+        skipped: How many questions had no reference answer, or fewer than two answers.
+        cost_usd: The cost of the judge's replies in US dollars; ``None`` if its price is not known.
+        repeats: In how many orders each question was judged.
+        seed: The seed that drew the orders and the resamples.
     """
 
     judge: str
@@ -136,82 +151,89 @@ class RankedSystems:
 
     @cached_property
     def standings(self) -> tuple[Standing, ...]:
-        """The systems, the best first: by their mean place, then by their mean score."""
-        found: dict[str, list[Standing]] = {}
+        """The systems, best first: by their mean place, then by their mean score."""
+        by_system: dict[str, list[Standing]] = {}
         leads: dict[str, list[float]] = {}
         for ranked in self.questions:
-            base = next((one.place for one in ranked.standings if one.system == BASELINE), None)
-            for one in ranked.standings:
-                found.setdefault(one.system, []).append(one)
-                if base is not None and one.system != BASELINE:
-                    leads.setdefault(one.system, []).append(base - one.place)
-        return _order(
+            base = next(
+                (entry.place for entry in ranked.standings if entry.system == BASELINE), None
+            )
+            for standing in ranked.standings:
+                by_system.setdefault(standing.system, []).append(standing)
+                if base is not None and standing.system != BASELINE:
+                    leads.setdefault(standing.system, []).append(base - standing.place)
+        return _assign_ranks(
             Standing(
                 name,
                 0,
-                fmean(one.place for one in held),
-                average_scores([one.scores for one in held]),
-                firsts=sum(one.rank == 1 for one in held),
-                questions=len(held),
-                interval=resample([one.place for one in held], self.seed),
+                fmean(standing.place for standing in standings),
+                average_scores([standing.scores for standing in standings]),
+                firsts=sum(standing.rank == 1 for standing in standings),
+                questions=len(standings),
+                interval=resample([standing.place for standing in standings], self.seed),
                 lead=fmean(leads[name]) if name in leads else None,
                 lead_interval=resample(leads[name], self.seed) if name in leads else None,
             )
-            for name, held in found.items()
+            for name, standings in by_system.items()
         )
 
     @property
     def failed(self) -> int:
-        """Questions without a ranking, though there was something to rank and the judge was not swayed."""
-        return sum(not one.standings and one.error != _SWAYED for one in self.questions)
+        """How many questions have no ranking, apart from those that are set aside."""
+        return sum(not ranking.standings and ranking.error != _SWAYED for ranking in self.questions)
 
     @property
     def set_aside(self) -> int:
-        """Questions on which the judge preferred an answer as soon as it was said twice."""
-        return sum(one.error == _SWAYED for one in self.questions)
+        """How many questions are set aside because the judge preferred a repeated answer."""
+        return sum(ranking.error == _SWAYED for ranking in self.questions)
 
     @property
     def agreement(self) -> float | None:
-        """The share of pairs of answers of which two orders said the same, the mean of the questions."""
-        shares = [one.agreement for one in self.questions if one.agreement is not None]
+        """The share of answer pairs that two orders ranked alike, as a mean over the questions."""
+        shares = [ranking.agreement for ranking in self.questions if ranking.agreement is not None]
         return fmean(shares) if shares else None
 
     def summary(self) -> str:
-        """The result in a few sentences; one question says nothing of the next."""
+        """Return the result in a few sentences.
+
+        With a single question, no system is called ahead by more than chance.
+        """
         standings, judged = self.standings, len(self.questions) - self.failed - self.set_aside
-        aside = (
+        counts = (
             (
                 "Another answer was best when their order was reversed",
-                sum(one.is_flip for one in self.questions),
+                sum(ranking.is_flip for ranking in self.questions),
             ),
             ("not counted, because the judge preferred a repeated answer", self.set_aside),
             ("failed", self.failed),
             ("without a reference answer or a second answer", self.skipped),
         )
-        said = "; ".join(f"{what}: {count}" for what, count in aside if count)
-        said = f" {said[:1].upper()}{said[1:]}." if said else ""
+        remarks = "; ".join(f"{label}: {count}" for label, count in counts if count)
+        remarks = f" {remarks[:1].upper()}{remarks[1:]}." if remarks else ""
         if not standings:
             return (
                 f"{self.judge} ranked none of the {len(self.questions) + self.skipped}"
-                f" questions.{said}"
+                f" questions.{remarks}"
             )
-        listed = standings[0].system
-        for before, one in pairwise(standings):
-            listed += f" {'=' if before.rank == one.rank else '>'} {one.system}"
+        order = standings[0].system
+        for standing, following in pairwise(standings):
+            order += f" {'=' if standing.rank == following.rank else '>'} {following.system}"
         questions = "1 question" if judged == 1 else f"{judged} questions"
-        ahead = [one.system for one in standings if one.is_ahead]
-        if judged > 1 and any(one.lead is not None for one in standings):
-            said = f" Ahead of {BASELINE} by more than chance: {', '.join(ahead) or 'none'}.{said}"
+        ahead = [standing.system for standing in standings if standing.is_ahead]
+        if judged > 1 and any(standing.lead is not None for standing in standings):
+            remarks = (
+                f" Ahead of {BASELINE} by more than chance: {', '.join(ahead) or 'none'}.{remarks}"
+            )
         if self.agreement is not None:
-            said = f" Repeats agree on {100 * self.agreement:.0f}% of the pairs.{said}"
-        return f"Ranked by {self.judge} on {questions}: {listed}.{said}"
+            remarks = f" Repeats agree on {100 * self.agreement:.0f}% of the pairs.{remarks}"
+        return f"Ranked by {self.judge} on {questions}: {order}.{remarks}"
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain data."""
+        """Return the ranking as plain data."""
         return {
             "judge": self.judge,
             "ranking": [standing.to_dict() for standing in self.standings],
-            "questions": [one.to_dict() for one in self.questions],
+            "questions": [ranking.to_dict() for ranking in self.questions],
             "failed": self.failed,
             "setAside": self.set_aside,
             "skipped": self.skipped,
@@ -233,19 +255,27 @@ def rank(
     concurrency: int = 4,
     progress: Callable[[int, int], None] | None = None,
 ) -> RankedSystems:
-    """Let *model* rank the *answers*, by system and question's id, against each question's reference answer.
+    """Let *model* rank the answers to each question against its reference answer.
 
-    A question's reference is the ``answer`` in its metadata. Those without one, or with fewer than
-    two answers, are skipped; a system without an answer takes no part in that question. Answers
-    that are the same are shown once and share a place; where all are, nothing is asked. Each
-    question is judged *repeats* times, half of them in orders that
-    *seed* draws and half in their reverse. *concurrency* judgements run at a time, each within
-    *timeout* seconds.
-    *progress* receives how many questions are done of how many.
+    The reference answer is ``answer`` in the question's metadata. A question without it, or with
+    fewer than two answers, is skipped. A system without an answer takes no part in that question.
+    Equal answers are shown once and share a place; if all are equal, the model is not asked. If a
+    reply is missing or is not a ranking, its question fails.
 
-    A reply that is missing or no ranking fails its question. Raises `ModelError` where that is so
-    of every question that was asked about, or as `Judge.ask` does, and `ConfigError` for more than
-    twelve systems, or impossible numbers.
+    Args:
+        questions: The questions.
+        answers: The answers, by system and question id.
+        model: The model that judges.
+        repeats: In how many orders each question is judged, an even number: half of the orders are
+            drawn, the others are their reverse.
+        seed: The seed that draws the orders.
+        timeout: Seconds allowed per judgement.
+        concurrency: How many judgements run at a time.
+        progress: Receives how many questions are done and how many there are.
+
+    Raises:
+        ModelError: Every question failed, or `Judge.ask` raised.
+        ConfigError: There are more than twelve systems, or a number is impossible.
     """
     if len(answers) > MOST_SYSTEMS:
         raise ConfigError(
@@ -260,14 +290,22 @@ def rank(
     judge = Judge(
         ANSWERS, model, repeats=repeats, seed=seed, timeout=timeout, concurrency=concurrency
     )
-    judged = [one for one in questions if one.reference and len(_collect_answers(one, answers)) > 1]
+    judged = [
+        question
+        for question in questions
+        if question.reference and len(_collect_answers(question, answers)) > 1
+    ]
     ballots = judge.ask(
-        judged, lambda one: _fill_ballot(one, _collect_answers(one, answers), judge), progress
+        judged,
+        lambda question: _fill_ballot(question, _collect_answers(question, answers), judge),
+        progress,
     )
     errors = [ballot.error for ballot in ballots if ballot.error is not None]
     if errors and not any(ballot.opinions for ballot in ballots):
         raise errors[0]
-    ranked = tuple(_count(ballot, _collect_answers(ballot.question, answers)) for ballot in ballots)
+    ranked = tuple(
+        _build_ranking(ballot, _collect_answers(ballot.question, answers)) for ballot in ballots
+    )
     return RankedSystems(
         model.name, ranked, len(questions) - len(judged), judge.cost_usd, repeats, seed
     )
@@ -276,27 +314,28 @@ def rank(
 def _collect_answers(
     question: Question, answers: Mapping[str, Mapping[str, str]]
 ) -> dict[str, str]:
+    """Return the answers to *question* by system, without blank ones."""
     return {
-        name: given[question.id].strip()
-        for name, given in answers.items()
-        if given.get(question.id, "").strip()
+        name: by_question[question.id].strip()
+        for name, by_question in answers.items()
+        if by_question.get(question.id, "").strip()
     }
 
 
 def _fill_ballot(question: Question, answers: Mapping[str, str], judge: Judge) -> Ballot:
-    """Return a ballot with each of the *answers* once, and behind them the control: one of them said twice."""
+    """Return a ballot with each distinct answer, and after them the control: one of them twice."""
     texts = list(dict.fromkeys(answers.values()))
-    control = _say_twice(judge.random.choice(texts))
+    control = _repeat(judge.random.choice(texts))
     shown = list(dict.fromkeys((*texts, control)))
     return Ballot(question, shown, judge.draw_orders(len(shown)) if len(texts) > 1 else ())
 
 
-def _say_twice(text: str) -> str:
+def _repeat(text: str) -> str:
     return f"{text}\n\n{text}"
 
 
-def _count(ballot: Ballot, answers: Mapping[str, str]) -> RankedAnswers:
-    """Return what the judge's opinions of the *answers*, by system, come to."""
+def _build_ranking(ballot: Ballot, answers: Mapping[str, str]) -> RankedAnswers:
+    """Return the ranking that follows from the judge's opinions; *answers* are by system."""
     if ballot.error is not None:
         return RankedAnswers(ballot.question.id, error=ballot.error.reason)
     if not ballot.orders:
@@ -304,24 +343,28 @@ def _count(ballot: Ballot, answers: Mapping[str, str]) -> RankedAnswers:
         return RankedAnswers(ballot.question.id, standings, error="equal")
     texts = list(dict.fromkeys(answers.values()))
     systems = [
-        " = ".join(name for name, given in answers.items() if given == text) for text in texts
+        " = ".join(name for name, answer in answers.items() if answer == text) for text in texts
     ]
     control = len(texts)
     repeated = next(
-        (at for at, text in enumerate(texts) if [_say_twice(text)] == list(ballot.shown[control:])),
+        (
+            index
+            for index, text in enumerate(texts)
+            if [_repeat(text)] == list(ballot.shown[control:])
+        ),
         None,
     )
     if repeated is not None:
         systems.append(f"{systems[repeated]}, said twice")
     reasons = ballot.list_reasons(systems)
-    marks = [_place_anew(opinion.marks[:control]) for opinion in ballot.opinions]
+    marks = [_rank_among_themselves(opinion.marks[:control]) for opinion in ballot.opinions]
     agreement = _measure_agreement(marks)
     if repeated is not None and _is_swayed(ballot.opinions, control, repeated):
         return RankedAnswers(
             ballot.question.id, reasons=reasons, error=_SWAYED, agreement=agreement
         )
-    standings = _order(
-        _build_standing(name, [one[texts.index(text)] for one in marks])
+    standings = _assign_ranks(
+        _build_standing(name, [order_marks[texts.index(text)] for order_marks in marks])
         for name, text in answers.items()
     )
     is_flip = not frozenset.intersection(*map(_find_best, marks))
@@ -331,7 +374,7 @@ def _count(ballot: Ballot, answers: Mapping[str, str]) -> RankedAnswers:
 
 
 def _build_standing(system: str, marks: Sequence[Mark]) -> Standing:
-    """Return how the answer of *system* did, which has one mark for each order."""
+    """Return the standing of *system*, whose answer has one mark per order."""
     return Standing(
         system,
         0,
@@ -343,14 +386,17 @@ def _build_standing(system: str, marks: Sequence[Mark]) -> Standing:
 
 
 def _is_swayed(opinions: Sequence[Opinion], control: int, repeated: int) -> bool:
-    """Whether the judge places the control before what it repeats, mostly in an order and in its reverse too."""
+    """Whether the judge prefers the control to the answer it repeats.
+
+    That must be so in an order and in its reverse, for most pairs of orders.
+    """
     prefers = [opinion.prefers(control, repeated) for opinion in opinions]
-    pairs = [both[0] and both[1] for both in zip(prefers[::2], prefers[1::2], strict=True)]
+    pairs = [pair[0] and pair[1] for pair in zip(prefers[::2], prefers[1::2], strict=True)]
     return 2 * sum(pairs) > len(pairs)
 
 
-def _place_anew(marks: Sequence[Mark]) -> list[Mark]:
-    """Return *marks* with the places they take among themselves alone."""
+def _rank_among_themselves(marks: Sequence[Mark]) -> list[Mark]:
+    """Return *marks* with the places they have among themselves, without the control."""
     places = [mark.place for mark in marks]
     return [
         replace(
@@ -362,23 +408,27 @@ def _place_anew(marks: Sequence[Mark]) -> list[Mark]:
 
 
 def _measure_agreement(opinions: Sequence[Sequence[Mark]]) -> float:
-    """The share of pairs of answers that two of the *opinions* put in the same order, or both on one place."""
-    said = [
-        [_compare(one.place, other.place) for one, other in combinations(marks, 2)]
+    """Return the share of answer pairs that two opinions rank alike."""
+    relations = [
+        [_compare_places(mark.place, other.place) for mark, other in combinations(marks, 2)]
         for marks in opinions
     ]
     return fmean(
-        x == y for one, other in combinations(said, 2) for x, y in zip(one, other, strict=True)
+        relation == counterpart
+        for opinion, other in combinations(relations, 2)
+        for relation, counterpart in zip(opinion, other, strict=True)
     )
 
 
-def _compare(place: float, other: float) -> int:
+def _compare_places(place: float, other: float) -> int:
+    """Return -1 if *place* is before *other*, 0 if they are equal, and 1 if it is behind."""
     return (place > other) - (place < other)
 
 
 def _find_best(marks: Sequence[Mark]) -> frozenset[int]:
-    first = min(mark.place for mark in marks)
-    return frozenset(at for at, mark in enumerate(marks) if mark.place == first)
+    """Return the indices of the marks with the best place."""
+    best = min(mark.place for mark in marks)
+    return frozenset(index for index, mark in enumerate(marks) if mark.place == best)
 
 
 def resample(values: Sequence[float], seed: int) -> tuple[float, float]:
@@ -392,11 +442,17 @@ def _round_all(interval: tuple[float, float] | None) -> list[float] | None:
     return None if interval is None else [round(end, 3) for end in interval]
 
 
-def _order(standings: Iterable[Standing]) -> tuple[Standing, ...]:
-    """Return *standings* the best first, with their ranks: by place, then by score; who has both the same is equal."""
-    listed = sorted(standings, key=lambda one: (one.place, -one.score))
+def _assign_ranks(standings: Iterable[Standing]) -> tuple[Standing, ...]:
+    """Return *standings* best first, with their ranks: by place, then by score.
+
+    Standings with the same place and score share a rank.
+    """
+    ordered = sorted(standings, key=lambda standing: (standing.place, -standing.score))
     ranked: list[Standing] = []
-    for at, one in enumerate(listed):
-        same = at and (listed[at - 1].place, listed[at - 1].score) == (one.place, one.score)
-        ranked.append(replace(one, rank=ranked[-1].rank if same else at + 1))
+    for index, standing in enumerate(ordered):
+        is_equal = index and (ordered[index - 1].place, ordered[index - 1].score) == (
+            standing.place,
+            standing.score,
+        )
+        ranked.append(replace(standing, rank=ranked[-1].rank if is_equal else index + 1))
     return tuple(ranked)

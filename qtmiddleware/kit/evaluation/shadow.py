@@ -1,4 +1,4 @@
-"""What shadow mode logged: how often and how much our lists differ from what callers got, and what they would cost."""
+"""Read a shadow log: how much our lists differ from the callers' lists, how often, at what cost."""
 
 from __future__ import annotations
 
@@ -19,17 +19,24 @@ from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.runtime.files import open_document
 
 MOST_BYTES: Final = 1 << 24
-"""Bytes of a line that are read; a longer one counts as unreadable."""
+"""The longest line in bytes that is read; a longer one counts as unreadable."""
 
 Change = Literal["same", "order", "passages"]
+"""How our list differs from the caller's."""
 Better = Literal["ours", "plain", "neither", "failed"]
+"""Which list answers better, as the judge sees it."""
 
 _BETTER: Final[dict[int | None, Better]] = {0: "ours", 1: "plain", None: "neither"}
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """One passage of a list: its *name* (title, id or the like), and its *text* where the log holds it."""
+    """One passage of a list.
+
+    Attributes:
+        name: Its title, id or the like.
+        text: Its text, if the log has it.
+    """
 
     name: str
     text: str = field(default="", repr=False)
@@ -37,11 +44,24 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class ShadowQuestion:
-    """One question that was retrieved in the shadow, with the list its caller got and ours.
+    """One question that was retrieved in shadow mode, with the caller's list and ours.
 
-    *kept* passages are in both lists. Times are in milliseconds, *cost_usd* is model and reads
-    together, ``None`` where a price is not known. *dropped* others were left out since the one
-    before.
+    Attributes:
+        query: The question.
+        plain: The list that the caller got.
+        ours: The list that qtmiddleware would have returned.
+        kept: How many passages are in both lists.
+        is_first_same: Whether both lists have the same first passage.
+        is_order_same: Whether both lists are identical.
+        status: The status of our retrieval, such as ``degraded``.
+        searches: How many searches our retrieval took.
+        llm_calls: How many model calls it took.
+        tokens: How many tokens the model read and wrote.
+        cost_usd: The cost of model and reads in US dollars; ``None`` if a price is not known.
+        plain_ms: The time of the caller's retrieval, in milliseconds.
+        ms: The time of our retrieval, in milliseconds.
+        dropped: How many calls were not retrieved in shadow mode since the question before.
+        better: Which list answers better; ``None`` if that was not judged.
     """
 
     query: str = field(repr=False)
@@ -62,20 +82,27 @@ class ShadowQuestion:
 
     @property
     def change(self) -> Change:
-        """Whether ours are other passages, the same in another order, or the very same list."""
+        """Whether our list has other passages, another order, or is identical."""
         if self.is_order_same:
             return "same"
         return "order" if self.kept == len(self.ours) == len(self.plain) else "passages"
 
     @property
     def entered(self) -> int:
-        """How many passages of ours the caller did not get."""
+        """How many passages are only in our list."""
         return max(0, len(self.ours) - self.kept)
 
 
 @dataclass(frozen=True)
 class ShadowReport:
-    """All *questions* of a log; *unreadable* lines were passed over. *judge* is the model that compared the lists."""
+    """All questions of a shadow log.
+
+    Attributes:
+        questions: The questions.
+        unreadable: How many lines were skipped because they are damaged.
+        judge: The name of the model that compared the lists; empty if none did.
+        judge_cost_usd: The judge's cost in US dollars; ``None`` if its price is not known.
+    """
 
     questions: tuple[ShadowQuestion, ...] = field(repr=False)
     unreadable: int = 0
@@ -84,37 +111,45 @@ class ShadowReport:
 
     @property
     def dropped(self) -> int:
-        """How many calls were to be retrieved in the shadow and were not, as too many were under way."""
-        return sum(it.dropped for it in self.questions)
+        """How many calls were not retrieved in shadow mode because too many were running."""
+        return sum(question.dropped for question in self.questions)
 
     def count_better(self) -> dict[str, int]:
-        """How often which list answers better, by the judge; empty where nothing was judged."""
-        return dict(Counter(it.better for it in self.questions if it.better is not None))
+        """Return how often which list answers better; empty if nothing was judged."""
+        return dict(
+            Counter(question.better for question in self.questions if question.better is not None)
+        )
 
     def to_dict(self) -> dict[str, Any]:
-        """The figures as plain data: shares from 0 to 1, times in milliseconds, means a question."""
-        asked = self.questions
+        """Return the figures as plain data.
+
+        Shares are from 0 to 1, times in milliseconds, means per question.
+        """
+        questions = self.questions
         figures: dict[str, Any] = {
-            "questions": len(asked),
+            "questions": len(questions),
             "dropped": self.dropped,
             "unreadable": self.unreadable,
         }
-        if asked:
-            costs = [it.cost_usd for it in asked]
-            known = [it for it in costs if it is not None]
-            changes = Counter(it.change for it in asked)
+        if questions:
+            costs = [question.cost_usd for question in questions]
+            known_costs = [cost for cost in costs if cost is not None]
+            changes = Counter(question.change for question in questions)
             figures |= {
-                "changed": {it: changes[it] / len(asked) for it in ("passages", "order", "same")},
-                "otherFirst": fmean(not it.is_first_same for it in asked),
-                "enteredPassages": fmean(it.entered for it in asked),
-                "passages": fmean(len(it.ours) for it in asked),
-                "degraded": fmean(it.status == "degraded" for it in asked),
-                "searches": fmean(it.searches for it in asked),
-                "llmCalls": fmean(it.llm_calls for it in asked),
-                "tokens": fmean(it.tokens for it in asked),
-                "costUsd": fmean(known) if len(known) == len(costs) else None,
-                "plainMs": _describe_times([it.plain_ms for it in asked]),
-                "ms": _describe_times([it.ms for it in asked]),
+                "changed": {
+                    change: changes[change] / len(questions)
+                    for change in ("passages", "order", "same")
+                },
+                "otherFirst": fmean(not question.is_first_same for question in questions),
+                "enteredPassages": fmean(question.entered for question in questions),
+                "passages": fmean(len(question.ours) for question in questions),
+                "degraded": fmean(question.status == "degraded" for question in questions),
+                "searches": fmean(question.searches for question in questions),
+                "llmCalls": fmean(question.llm_calls for question in questions),
+                "tokens": fmean(question.tokens for question in questions),
+                "costUsd": fmean(known_costs) if len(known_costs) == len(costs) else None,
+                "plainMs": _describe_times([question.plain_ms for question in questions]),
+                "ms": _describe_times([question.ms for question in questions]),
             }
         if self.judge:
             figures["judged"] = {
@@ -125,21 +160,28 @@ class ShadowReport:
         return figures
 
     def pick_examples(self, count: int) -> list[ShadowQuestion]:
-        """The *count* questions whose lists differ most, those first whose first passage is another one."""
-        changed = [it for it in self.questions if it.change != "same"]
-        return sorted(changed, key=lambda it: (it.is_first_same, -it.entered))[:count]
+        """Return the *count* questions whose lists differ most.
+
+        Questions with another first passage come first, then the questions with the most new
+        passages.
+        """
+        changed = [question for question in self.questions if question.change != "same"]
+        return sorted(changed, key=lambda question: (question.is_first_same, -question.entered))[
+            :count
+        ]
 
 
 def _describe_times(times: Sequence[float]) -> dict[str, float]:
+    """Return the median and the 95th percentile of *times*."""
     p95 = quantiles(times, n=20, method="inclusive")[-1] if len(times) > 1 else times[0]
     return {"median": median(times), "p95": p95}
 
 
 def read_shadow_log(path: str | Path) -> ShadowReport:
-    """What shadow mode wrote to the query log at *path*.
+    """Return the report of the query log at *path*, to which shadow mode wrote.
 
-    Other records of the log are passed over; lines that are damaged are, too, and counted. Raises
-    `ConfigError` where the file cannot be read.
+    Other records of the log are skipped. Damaged lines are skipped and counted. Raises
+    `ConfigError` if the file cannot be read.
     """
     unreadable = 0
     questions: list[ShadowQuestion] = []
@@ -157,9 +199,11 @@ def read_shadow_log(path: str | Path) -> ShadowReport:
 
 
 def _read_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines that are not blank; for one that is too long ``?``, which is no JSON."""
     with open_document(path, follow_link=True) as file:
         while line := file.readline(MOST_BYTES):
             is_whole = line.endswith(b"\n") or len(line) < MOST_BYTES
+            # Read on to the end of a line that is too long, to find the next one.
             while not line.endswith(b"\n") and (rest := file.readline(MOST_BYTES)):
                 line = rest
             if not is_whole:
@@ -169,6 +213,7 @@ def _read_lines(path: Path) -> Iterator[bytes]:
 
 
 def _build_question(record: Mapping[str, Any]) -> ShadowQuestion:
+    """Return the question of a log's *record*; raises an exception if the record is damaged."""
     shadow, trace = record["shadow"], record["trace"]
     model_usd, read_usd = trace["cost_usd"], trace["read_cost_usd"]
     return ShadowQuestion(
@@ -190,32 +235,46 @@ def _build_question(record: Mapping[str, Any]) -> ShadowQuestion:
 
 
 def _build_list(rows: Iterable[Mapping[str, Any]]) -> tuple[Shown, ...]:
+    """Return the passages of a list in the log."""
     names = ("title", "id", "url", "source")
     return tuple(
         Shown(
-            next((str(row[it]) for it in names if row.get(it)), "(no id)"), str(row.get("text", ""))
+            next((str(row[name]) for name in names if row.get(name)), "(no id)"),
+            str(row.get("text", "")),
         )
         for row in rows
     )
 
 
 def judge_lists(
-    report: ShadowReport, model: LanguageModel, *, count: int = 50, seed: int = 0, timeout: float = 60.0,
-    concurrency: int = 4,
+    report: ShadowReport, model: LanguageModel, *, count: int = 50, seed: int = 0,
+    timeout: float = 60.0, concurrency: int = 4,
 ) -> ShadowReport:  # fmt: skip
-    """*report* with the verdicts of *model* on which list answers better, for *count* questions drawn by *seed*.
+    """Let *model* judge which list answers better, and return *report* with its verdicts.
 
-    Questions of which both lists are the same are not asked about. The model sees each pair twice,
-    once in each order, without being told whose list is whose; a list is better where it is in both
-    orders. Raises `ConfigError` where the log holds no texts of questions and passages, and the
-    `ModelError` of the first reply where there is no other.
+    Questions with two identical lists are not judged. The model sees each pair twice, once in each
+    order, without knowing which list is ours. A list is better only if it is better in both orders.
+
+    Args:
+        report: The report of a log that holds the texts of questions and passages.
+        model: The model that judges.
+        count: How many questions to judge.
+        seed: The seed that draws these questions.
+        timeout: Seconds allowed per judgement.
+        concurrency: How many judgements run at a time.
+
+    Raises:
+        ConfigError: The log does not hold the texts.
+        ModelError: Every judgement failed; this is the first error.
     """
-    places = [at for at, it in enumerate(report.questions) if it.change != "same"]
-    judged = Random(seed).sample(places, min(count, len(places)))
+    changed = [
+        index for index, question in enumerate(report.questions) if question.change != "same"
+    ]
+    judged = Random(seed).sample(changed, min(count, len(changed)))
     if any(
         not shown.text
-        for at in judged
-        for shown in (*report.questions[at].plain, *report.questions[at].ours)
+        for index in judged
+        for shown in (*report.questions[index].plain, *report.questions[index].ours)
     ):
         raise ConfigError(
             "the log must hold the texts of passages; set log.passageText, keep log.queryText on,"
@@ -225,11 +284,13 @@ def judge_lists(
     panel = Judge(LISTS, model, seed=seed, timeout=timeout, concurrency=concurrency)
 
     def show(question: Question) -> Ballot:
-        one = report.questions[int(question.id)]
-        lists = [[shown.text for shown in passages] for passages in (one.ours, one.plain)]
+        logged = report.questions[int(question.id)]
+        lists = [[shown.text for shown in passages] for passages in (logged.ours, logged.plain)]
         return Ballot(question, lists, panel.draw_orders(2))
 
-    ballots = panel.ask([Question(str(at), report.questions[at].query) for at in judged], show)
+    ballots = panel.ask(
+        [Question(str(index), report.questions[index].query) for index in judged], show
+    )
     errors = [ballot.error for ballot in ballots if ballot.error is not None]
     if (
         errors
@@ -238,9 +299,9 @@ def judge_lists(
     ):
         raise errors[0]
     questions = list(report.questions)
-    for at, ballot in zip(judged, ballots, strict=True):
+    for index, ballot in zip(judged, ballots, strict=True):
         better = "failed" if ballot.error is not None else _BETTER[ballot.find_winner()]
-        questions[at] = replace(questions[at], better=better)
+        questions[index] = replace(questions[index], better=better)
     return replace(
         report, questions=tuple(questions), judge=model.name, judge_cost_usd=panel.cost_usd
     )

@@ -1,6 +1,6 @@
-"""Questions put to several systems, side by side: what each finds and answers, how long it takes, what it costs.
+"""Ask several systems the same questions, and show what each finds, answers, takes and costs.
 
-It needs no judgements. Where the ideal answer is known, a language model ranks the answers against
+No judgements are needed. If a reference answer is known, a language model ranks the answers against
 it.
 """
 
@@ -34,23 +34,26 @@ SHOWN: Final = (
     *(name for name, row in TRANSFORMS.items() if len(row.fields) == 1),
     "combined",
 )
-"""The systems that are put side by side where none are named and there is a model; else the first two."""
+"""The default systems if there is a model; otherwise the first two of them."""
 JUDGING: Final = "judging answers"
-"""What is under way, as progress is told, when all systems have answered."""
+"""The stage that progress names when all systems have answered and the judge is at work."""
 _ONE: Final = "question"
-# A synthesis would decompose the question whatever the system is.
+# Plain answers only: a synthesis would decompose the question under every system.
 _PLAIN: Final[Mapping[str, Any]] = {"answer": {"mode": "plain"}}
-# The judge writes more than an answer has, and no question waits for it.
+# The judge writes more than an answer needs, and no user waits for it.
 _JUDGING: Final[Mapping[str, Any]] = {**MEASURED, "answer": {"maxTokens": 4_000}}
 
 
 @dataclass(frozen=True, slots=True)
 class SystemAnswer:
-    """What one *system* made of a question.
+    """The result of one system for one question.
 
-    *retrieval* is the answer's where there is one. *answer* is ``None`` where none was asked for,
-    or *error*, the model's or the function's own, says why there is none. *seconds* is the whole
-    time of the call.
+    Attributes:
+        system: The system's name.
+        retrieval: The passages it found; ``None`` if it failed.
+        answer: The model's answer; ``None`` if none was requested or there is an error.
+        error: The exception of the model or of the function.
+        seconds: The time of the whole call, in seconds.
     """
 
     system: str
@@ -61,38 +64,46 @@ class SystemAnswer:
 
     @property
     def matches(self) -> tuple[Match, ...]:
-        """The passages that were found, the best first."""
+        """The passages the system found, best first."""
         return () if self.retrieval is None else self.retrieval.matches
 
 
 @dataclass(frozen=True, slots=True)
 class AskedQuestion:
-    """What every system made of one *question*, in the order they were asked."""
+    """One question with the results of all systems, in the order the systems were asked."""
 
     question: Question
     systems: tuple[SystemAnswer, ...]
 
     def __getitem__(self, name: str) -> SystemAnswer:
-        """What the system called *name* made of it; raises `KeyError`."""
-        return {one.system: one for one in self.systems}[name]
+        """Return the result of the system called *name*; raises `KeyError` if there is none."""
+        return {result.system: result for result in self.systems}[name]
 
     def explain(self, name: str) -> Movements | None:
-        """Where the system called *name* has each passage, beside `raw`, and why; ``None`` where it found none."""
-        found = self[name].retrieval
-        return None if found is None else explain_movement(found, self[BASELINE].matches)
+        """Return each passage's rank under the system called *name* and `raw`, and why it moved.
+
+        ``None`` if the system found nothing.
+        """
+        retrieval = self[name].retrieval
+        return None if retrieval is None else explain_movement(retrieval, self[BASELINE].matches)
 
 
 @dataclass(frozen=True, slots=True)
 class SideBySide:
-    """What every system made of every question, and the judge's ranking of the answers, where there is one."""
+    """The results of all systems for all questions, and the judge's ranking if there is one.
+
+    Attributes:
+        questions: The questions with their results.
+        ranked: How a judge ranked the systems; ``None`` without reference answers.
+    """
 
     questions: tuple[AskedQuestion, ...]
     ranked: RankedSystems | None = None
 
     def ranking(self, question: Question) -> RankedAnswers | None:
-        """Return the ranking of the answers to *question*, where there is one."""
-        asked = self.ranked.questions if self.ranked is not None else ()
-        return next((one for one in asked if one.question == question.id), None)
+        """Return the ranking of the answers to *question*; ``None`` if there is none."""
+        rankings = self.ranked.questions if self.ranked is not None else ()
+        return next((ranking for ranking in rankings if ranking.question == question.id), None)
 
 
 def ask_systems(
@@ -111,25 +122,36 @@ def ask_systems(
     progress: Progress | None = None,
     **options: Unpack[WrapOptions],
 ) -> SideBySide:
-    """Put *questions* to the retrieval function *fn* as it is and under each of the *systems*.
+    """Ask *fn* all *questions*, as it is and under the settings of each of *systems*.
 
-    *fn*, *client*, *arguments* and *options* are those of `compare`. *systems* are settings by
-    name, or names out of `SYSTEMS` (``yours`` is what a wrapped *fn* does by itself); by default
-    ``raw``, ``rules`` and, with a *client* or a wrapped *fn*, each transformation and ``combined``.
-    ``raw`` is always among them. *top_k* is passed on where *fn* has a parameter for it. One call
-    at a time, after a plain one that is not counted, so that times mean something.
+    The system ``raw`` is always included. Calls run one at a time, after a first plain call that is
+    not counted, so that times mean something. If the model or *fn* fails, the exception becomes
+    that result's ``error``; if the judge fails, the ranking has the ``error``.
 
-    With *answers* the model answers from what each system found. Where a question has an ideal
-    answer, its `Question.reference` or, of a single text, *reference*, the answers are asked for
-    and ranked against it by *judge*, by default the model that answers, *repeats* times; *seed*
-    draws in which orders it sees them. A model, or a *fn*, that fails leaves the ``error`` of that
-    system, and a judge that fails that of the ranking. *progress* receives the system's name and
-    how many of the questions are done.
+    Args:
+        fn: The retrieval function, as for `compare`.
+        questions: A text, a `Question`, or several.
+        systems: Settings by name, or names from `SYSTEMS`; ``yours`` is a wrapped *fn* with its own
+            settings. Default: ``raw``, ``rules`` and, with *client* or a wrapped *fn*, each
+            transformation and ``combined``.
+        answers: Let the model answer from the passages that each system finds. Questions with a
+            reference answer are always answered.
+        reference: The reference answer of a single text. A `Question` has its own.
+        judge: The model that ranks the answers against the reference answer. Default: the model
+            that answers.
+        client: As for `compare`.
+        arguments: As for `compare`.
+        top_k: How many passages to ask for, if *fn* has a parameter for it.
+        repeats: How many orders of the answers the judge sees.
+        seed: The seed that draws these orders.
+        progress: Receives the system's name, the questions done and their total.
+        options: As for `compare`.
 
-    Raises `ConfigError` for unknown systems, impossible settings or questions, `InvalidQuery` for a
-    question that cannot be answered, `WrapError` for a function that cannot be wrapped, or an
-    asynchronous one where an event loop runs already, and whatever *fn* raises at that first plain
-    call.
+    Raises:
+        ConfigError: A system is unknown, or settings or questions are impossible.
+        InvalidQuery: A question cannot be answered, such as a blank one.
+        WrapError: *fn* cannot be wrapped, or is asynchronous while an event loop is running.
+        Exception: Whatever *fn* raises in the first plain call.
     """
     check_options(ask_systems, options, WrapOptions.__optional_keys__)
     is_wrapped = isinstance(fn, Wrapped | Bound)
@@ -138,50 +160,59 @@ def ask_systems(
             "fn is already wrapped; set the client and the options where you wrap it", path="fn"
         )
     base: Any = fn if is_wrapped else QueryMiddleware({}, client=client).wrap(fn, **options)
-    asked = _list_questions(questions, reference)
-    for question in asked:
+    listed = _list_questions(questions, reference)
+    for question in listed:
         validate_query(question.text, "question", base.middleware.settings)
-    given = dict(arguments or {})
+    call_arguments = dict(arguments or {})
     if top_k is not None and base.top_k_argument is not None:
-        given[base.top_k_argument] = top_k
+        call_arguments[base.top_k_argument] = top_k
     chosen_systems = _choose_systems(systems, has_model=client is not None or is_wrapped)
     functions = {
-        name: configure(configure(base, MEASURED), laid) for name, laid in chosen_systems.items()
+        name: configure(configure(base, MEASURED), settings)
+        for name, settings in chosen_systems.items()
     }
-    found: list[list[SystemAnswer]] = [[] for _ in asked]
+    results: list[list[SystemAnswer]] = [[] for _ in listed]
     with open_runner(base, "ask_systems") as runner:
-        if asked:
-            # What the first call of all has to load is no part of the time of the first system.
+        if listed:
+            # The very first call loads models; that time must not count for the first system.
             base.middleware.warm_up()
             for function in functions.values():
                 _load_models(
-                    function._context, answers=answers or any(one.reference for one in asked)
+                    function._context,
+                    answers=answers or any(question.reference for question in listed),
                 )
             plain = configure(functions[BASELINE], {})
-            first = _ask(BASELINE, plain, asked[0], runner, wants_answer=False, arguments=given)
-            if first.error is not None:
-                raise first.error
+            warm_up_answer = _ask_system(
+                BASELINE, plain, listed[0], runner, wants_answer=False, arguments=call_arguments
+            )
+            if warm_up_answer.error is not None:
+                raise warm_up_answer.error
         for name, function in functions.items():
-            for done, (question, row) in enumerate(zip(asked, found, strict=True), start=1):
+            for done, (question, row) in enumerate(zip(listed, results, strict=True), start=1):
                 wants_answer = answers or bool(question.reference)
                 row.append(
-                    _ask(
-                        name, function, question, runner, wants_answer=wants_answer, arguments=given
+                    _ask_system(
+                        name,
+                        function,
+                        question,
+                        runner,
+                        wants_answer=wants_answer,
+                        arguments=call_arguments,
                     )
                 )
                 if progress is not None:
-                    progress(name, done, len(asked))
+                    progress(name, done, len(listed))
     rows = tuple(
-        AskedQuestion(question, tuple(row)) for question, row in zip(asked, found, strict=True)
+        AskedQuestion(question, tuple(row)) for question, row in zip(listed, results, strict=True)
     )
-    if not any(question.reference for question in asked):
+    if not any(question.reference for question in listed):
         return SideBySide(rows)
     model = judge if judge is not None else configure(base, _JUDGING)._context.chat
-    return SideBySide(rows, _rank(rows, model, repeats, seed, progress))
+    return SideBySide(rows, _rank_answers(rows, model, repeats, seed, progress))
 
 
 def _load_models(runtime: Any, *, answers: bool) -> None:
-    """Load what the models of *runtime* need; what is wrong with one is told when it is asked."""
+    """Load the models that *runtime* needs. If one is broken, its first call reports that."""
     asks = runtime.settings.transformation_type != "none"
     with suppress(Exception):
         for model in ([runtime.chat] if answers else []) + ([runtime.model] if asks else []):
@@ -192,6 +223,7 @@ def _load_models(runtime: Any, *, answers: bool) -> None:
 def _list_questions(
     questions: str | Question | Iterable[Question], reference: str
 ) -> list[Question]:
+    """Return the questions as a list; raises `ConfigError` if two have the same id."""
     if isinstance(questions, str):
         return [Question(_ONE, questions, metadata={"answer": reference} if reference else {})]
     listed = [questions] if isinstance(questions, Question) else list(questions)
@@ -207,19 +239,20 @@ def _list_questions(
 def _choose_systems(
     systems: Mapping[str, Mapping[str, Any]] | Sequence[str] | None, *, has_model: bool
 ) -> dict[str, Mapping[str, Any]]:
+    """Return the settings of the systems to ask, by name, the baseline first."""
     if isinstance(systems, Mapping):
         return {BASELINE: {**SYSTEMS[BASELINE], **_PLAIN}, **systems}
     if systems is None:
         systems = SHOWN if has_model else SHOWN[:2]
     names = [systems] if isinstance(systems, str) else list(systems)
-    known = chosen([name for name in names if name != OWN])
+    settings = chosen([name for name in names if name != OWN])
     return {
-        name: {} if name == OWN else {**known[name], **_PLAIN}
+        name: {} if name == OWN else {**settings[name], **_PLAIN}
         for name in dict.fromkeys((BASELINE, *names))
     }
 
 
-def _ask(
+def _ask_system(
     name: str,
     function: Any,
     question: Question,
@@ -228,42 +261,46 @@ def _ask(
     wants_answer: bool,
     arguments: Mapping[str, Any],
 ) -> SystemAnswer:
-    given = {**arguments, "history": question.history}
-    began = perf_counter()
+    """Return the result of one system for *question*; an exception becomes its ``error``."""
+    call_arguments = {**arguments, "history": question.history}
+    start = perf_counter()
     try:
         if not wants_answer:
             retrieval = (
-                function.retrieve(question.text, **given)
+                function.retrieve(question.text, **call_arguments)
                 if runner is None
-                else runner.run(function.aretrieve(question.text, **given))
+                else runner.run(function.aretrieve(question.text, **call_arguments))
             )
-            return SystemAnswer(name, retrieval, seconds=perf_counter() - began)
+            return SystemAnswer(name, retrieval, seconds=perf_counter() - start)
         answer = (
-            function.answer(question.text, **given)
+            function.answer(question.text, **call_arguments)
             if runner is None
-            else runner.run(function.aanswer(question.text, **given))
+            else runner.run(function.aanswer(question.text, **call_arguments))
         )
     except Exception as error:
-        # What is wrong with the settings is wrong for every question.
+        # Wrong settings would fail for every question.
         if isinstance(error, QtMiddlewareError) and not isinstance(error, ModelError):
             raise
-        found = getattr(error, "retrieval", None)
-        return SystemAnswer(name, found, error=error, seconds=perf_counter() - began)
-    return SystemAnswer(name, answer.retrieval, answer, seconds=perf_counter() - began)
+        retrieval_before_error = getattr(error, "retrieval", None)
+        return SystemAnswer(
+            name, retrieval_before_error, error=error, seconds=perf_counter() - start
+        )
+    return SystemAnswer(name, answer.retrieval, answer, seconds=perf_counter() - start)
 
 
-def _rank(
+def _rank_answers(
     rows: Sequence[AskedQuestion],
     model: LanguageModel,
     repeats: int,
     seed: int,
     progress: Progress | None,
 ) -> RankedSystems:
+    """Let *model* rank the answers; if it fails, the ranking of each question has the error."""
     answers: dict[str, dict[str, str]] = {}
     for row in rows:
-        for one in row.systems:
-            if one.answer is not None:
-                answers.setdefault(one.system, {})[row.question.id] = one.answer.text
+        for result in row.systems:
+            if result.answer is not None:
+                answers.setdefault(result.system, {})[row.question.id] = result.answer.text
     questions = [row.question for row in rows]
     try:
         return rank(

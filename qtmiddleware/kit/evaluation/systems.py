@@ -1,4 +1,4 @@
-"""The systems that are compared, each as the settings that make it, and what one finds for a question."""
+"""The systems that can be compared, each given by its settings, and the results of one question."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from qtmiddleware.kit.evaluation.dataset import Question
 from qtmiddleware.types import Retrieval, Variant
 
 BASELINE: Final = "raw"
+"""The name of the system that all others are compared with."""
 
 _NO_RULES: Final[Mapping[str, Any]] = {
     "preprocess": {"enabled": False},
     "keywordEvidence": {"enabled": False},
 }
 
-# Also around a function whose own settings ask the model now and then.
+# Overrides a function's own settings, which may ask the model for some questions only.
 _ALWAYS: Final[Mapping[str, Any]] = {"escalation": {"mode": "always"}}
 
 SEEDS: Final = "seed-parity"
-"""The system that searches what the model wrote instead of the question, as the preset of that name does."""
+"""The system that searches the model's texts instead of the question, as its preset does."""
 
 
 @cache
 def read_tier(preset: str) -> Mapping[str, Any]:
-    """Return the settings of a *preset* without the model: all systems of a comparison ask the same one."""
+    """Return a preset's settings without its model: all compared systems ask the same model."""
     _, settings = read_preset(preset)
     return {
         key: value
@@ -39,7 +40,7 @@ def read_tier(preset: str) -> Mapping[str, Any]:
 
 
 class _Systems(Mapping[str, Mapping[str, Any]]):
-    """Settings by the name of their system; those of the preset are read when they are first asked for."""
+    """Settings by the system's name. The settings of a preset are read when first needed."""
 
     def __init__(self, settings: Mapping[str, Mapping[str, Any] | None]) -> None:
         self._settings = settings
@@ -85,35 +86,42 @@ SYSTEMS: Final[Mapping[str, Mapping[str, Any]]] = _Systems(
         },
     }
 )
-"""By name, all with the defaults they do not speak of; ``combined, no rules`` is the anchored fusion alone."""
+"""The settings of each system; everything else is at its default.
+
+``combined, no rules`` is the fusion anchored on the question, alone.
+"""
 
 FREE: Final = (BASELINE, "preprocessed as text", "rules")
-"""Those that ask no model and need no store of ours."""
+"""The systems that need no model and no store of the kit."""
 USUAL: Final = (
     *FREE,
     *_TRANSFORMS,
     "combined, auto",
     SEEDS,
 )
-"""Those that run around any function where there is a model: what is compared by default."""
+"""The default systems if there is a model; they run around any function."""
 
-# Every call is to be counted, and every reply to be waited for: what is compared is quality.
+# The comparison is about quality: a cache would hide calls, a short deadline would lose replies.
 MEASURED: Final[Mapping[str, Any]] = {
     "cache": {"enabled": False},
     "limits": {"llmTimeoutMs": 30_000, "deadlineMs": 60_000},
     "log": {"path": None},
 }
-"""Laid under the settings of every system that is measured."""
+"""Settings that lie below those of every measured system."""
 REPLAYED: Final = "model, replayed"
+"""The stage that holds the original time of replayed model replies."""
 
 
 def asks_a_model(name: str) -> bool:
-    """Whether the system called *name* needs a language model; raises `ConfigError` for an unknown one."""
+    """Whether the system called *name* needs a language model; raises `ConfigError` if unknown."""
     return bool(chosen([name])[name]["transformationType"] != "none")
 
 
 def chosen(names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
-    """Return the systems of these *names*, the baseline first; raises `ConfigError` for an unknown one."""
+    """Return the settings of the systems called *names*, the baseline first.
+
+    Raises `ConfigError` for an unknown name.
+    """
     for name in names:
         if name not in SYSTEMS:
             known = "; ".join(SYSTEMS)
@@ -128,15 +136,24 @@ def chosen(names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a system found for one question: *ids*, best first, and what that took.
+    """The result of one system for one question, and what it cost.
 
-    *seconds_added* is the time beyond that of a plain search, where the system knows it; the time
-    of model replies that were replayed is part of it as far as it is known. *cost_usd* is what the
-    model cost, ``None`` where a price is not known. *stages* holds milliseconds by the name of a
-    stage; ``model, replayed`` is what replayed replies took when they were first had. *variants* is
-    what was searched. *searches* is how many searches were made, and *read_cost_usd* what they
-    cost; ``None`` where that is not known. *error* is what a function of the user's own raised
-    instead: the question is then left out of every system's figures.
+    Attributes:
+        ids: The ids of the passages, best first.
+        seconds_added: Seconds beyond a plain search, with the known time of replayed replies;
+            ``None`` if the system does not report it.
+        llm_calls: How many model calls it took.
+        degraded: Whether the result is degraded.
+        input_tokens: How many tokens the model read.
+        output_tokens: How many tokens the model wrote.
+        cost_usd: The model's cost in US dollars; ``None`` if a price is not known.
+        stages: Milliseconds per stage. ``model, replayed`` is the time that replayed replies took
+            when they were recorded.
+        variants: The variants that were searched.
+        searches: How many searches it took; ``None`` if that is not known.
+        read_cost_usd: The searches' cost in US dollars; ``None`` if that is not known.
+        error: The exception your own function raised instead. The question is then left out of
+            every system's figures.
     """
 
     ids: tuple[str, ...]
@@ -154,29 +171,36 @@ class Run:
 
 
 System = Callable[[Question], Run | Sequence[tuple[str, float]]]
-"""Something that searches: answers a `Run`, or pairs of id and score, best first."""
+"""Something that searches. It returns a `Run`, or pairs of id and score, best first."""
 
 
-def run_of(found: Retrieval) -> Run:
-    """Return *found* as a run; raises `ConfigError` for results that cannot be read, or have no ids to judge by."""
-    if unread := next(
-        (it for it in found.degradations if (it.stage, it.reason) == ("response", "unreadable")),
+def run_of(retrieval: Retrieval) -> Run:
+    """Return a retrieval as a run.
+
+    Raises `ConfigError` if the results cannot be read, or have no ids to compare with judgements.
+    """
+    if failure := next(
+        (
+            note
+            for note in retrieval.degradations
+            if (note.stage, note.reason) == ("response", "unreadable")
+        ),
         None,
     ):
         raise ConfigError(
-            f"the function's results cannot be read as passages ({unread.detail}); return a list"
+            f"the function's results cannot be read as passages ({failure.detail}); return a list"
             ' of passages, each with an "id" that the judgements use',
             path="fn",
         )
-    ids = tuple(match.id for match in found.matches if match.id)
-    if len(ids) < len(found.matches):
+    ids = tuple(match.id for match in retrieval.matches if match.id)
+    if len(ids) < len(retrieval.matches):
         raise ConfigError(
             "the function's results have no ids, so they cannot be compared with the judgements;"
             ' return passages with an "id" that the judgements use, or set keywordEvidence.idField'
             " to their field",
             path="fn",
         )
-    trace = found.trace
+    trace = retrieval.trace
     stages: dict[str, float] = {}
     for stage in trace.stages:
         stages[stage.name] = stages.get(stage.name, 0.0) + stage.ms
@@ -186,12 +210,12 @@ def run_of(found: Retrieval) -> Run:
         ids=ids,
         seconds_added=(trace.added_ms + trace.replayed_ms) / 1e3,
         llm_calls=trace.llm_calls,
-        degraded=found.status == "degraded",
+        degraded=retrieval.status == "degraded",
         input_tokens=trace.input_tokens,
         output_tokens=trace.output_tokens,
         cost_usd=trace.cost_usd,
         stages=stages,
-        variants=found.variants,
+        variants=retrieval.variants,
         searches=trace.searches,
         read_cost_usd=trace.read_cost_usd,
     )

@@ -1,1 +1,1 @@
-"""The playground: a question put to every tier side by side, as a page of a server on this machine."""
+"""The playground: a page on this machine that asks every tier the same question, side by side."""

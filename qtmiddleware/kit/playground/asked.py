@@ -1,4 +1,4 @@
-"""What is asked, as it stands in the page's address: the question, the turns before it, the tiers and the settings."""
+"""The content of the page's address: the question, the messages before it, tiers and settings."""
 
 from __future__ import annotations
 
@@ -12,18 +12,25 @@ from qtmiddleware.config.keys import camel
 from qtmiddleware.types import Message
 
 MOST_TURNS: Final = 20
-"""Earlier turns that are taken: more than any prompt shows a model."""
+"""How many earlier messages are used; no prompt shows a model more of them."""
 _ROLES: Final = ("user", "assistant")
 _FOLLOW_UP: Final = "then"
-"""The parameter of the button that makes the question an earlier turn."""
+"""The parameter of the button that makes the question an earlier message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knob:
-    """One setting that the page offers: its config *key*, what people call it, what it means, and its limits.
+    """One setting that the page offers.
 
-    *usual* is what it is where nobody turns it. One with *choices* takes one of these, any other a
-    number.
+    Attributes:
+        key: Its config key.
+        label: The name that the page shows.
+        meaning: What it does.
+        usual: Its value if the user does not change it.
+        low: The lowest number allowed.
+        high: The highest number allowed.
+        step: The step between numbers.
+        choices: The allowed values, if it is not a number.
     """
 
     key: str
@@ -87,10 +94,15 @@ KNOBS: Final[Mapping[str, Knob]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A *question*, the turns before it, the names of the *tiers* it is put to, and *settings* by their flat keys.
+class PageState:
+    """The content of the page's address: a question, the messages before it, and how to retrieve.
 
-    *problems* says, in sentences, what of the address could not be used.
+    Attributes:
+        question: The question.
+        history: The messages before it.
+        tiers: The names of the tiers to ask.
+        settings: Values by flat config key.
+        problems: Sentences that say which parts of the address could not be used.
     """
 
     question: str = field(default="", repr=False)
@@ -102,9 +114,15 @@ class Asked:
     @classmethod
     def read(
         cls, pairs: Iterable[tuple[str, str]], known: Sequence[str], shown: Sequence[str]
-    ) -> Asked:
-        """Read what the *pairs* of an address mean; *known* are the tiers that can be asked, *shown* the usual ones."""
-        question, history, wanted, settings, problems = (
+    ) -> PageState:
+        """Read the name and value pairs of an address.
+
+        Args:
+            pairs: The names and values.
+            known: The tiers that can be asked.
+            shown: The tiers that are asked if the address names none.
+        """
+        question, history, requested, settings, problems = (
             "",
             list[Message](),
             set[str](),
@@ -119,7 +137,7 @@ class Asked:
             elif name in _ROLES and value.strip():
                 history.append(Message(name, value))
             elif name == "tier" and value in known:
-                wanted.add(value)
+                requested.add(value)
             elif name == "tier" and value.strip():
                 problems.append(f"There is no tier {value!r} here.")
             elif name in KNOBS and value.strip():
@@ -131,8 +149,8 @@ class Asked:
                     )
         if len(history) > MOST_TURNS:
             problems.append(f"Only the last {MOST_TURNS} earlier turns are used.")
-        # The plain list is what all others are held against.
-        tiers = tuple(name for name in known if name == known[0] or name in (wanted or shown))
+        # The plain list is always asked, because all others are compared with it.
+        tiers = tuple(name for name in known if name == known[0] or name in (requested or shown))
         return cls(
             question=question,
             history=tuple(history[-MOST_TURNS:]),
@@ -142,46 +160,52 @@ class Asked:
         )
 
     def list_pairs(self, shown: Sequence[str] = ()) -> list[tuple[str, str]]:
-        """The pairs of the address that means this, with nothing that goes without saying (tiers as *shown*)."""
+        """Return the names and values of the address, without those at their default.
+
+        *shown* are the default tiers.
+        """
         pairs = [("q", self.question)] if self.question.strip() else []
         pairs += [(turn.role, turn.content) for turn in self.history]
-        # The plain list is always there, and stands in the address where it stands alone.
+        # The plain list is always asked, so the address names it only if it is the only tier.
         chosen = self.tiers[1:] or self.tiers
         pairs += (
             [("tier", name) for name in chosen] if set(self.tiers[1:]) != set(shown[1:]) else []
         )
         return pairs + [
-            (key, it if isinstance(it, str) else f"{it:g}") for key, it in self.settings.items()
+            (key, value if isinstance(value, str) else f"{value:g}")
+            for key, value in self.settings.items()
         ]
 
     def write(self, shown: Sequence[str] = ()) -> str:
-        """The query of that address, with the ``?`` before it."""
+        """Return the query part of the address, with the ``?`` before it."""
         return "?" + urlencode(self.list_pairs(shown), errors="replace")
 
-    def follow_up(self) -> Asked:
-        """The same with the question among the earlier turns, for the next one."""
-        asked = [Message("user", self.question)] if self.question.strip() else []
-        return replace(self, question="", history=(*self.history, *asked)[-MOST_TURNS:])
+    def follow_up(self) -> PageState:
+        """Return the same with the question among the earlier messages, for the next question."""
+        message = [Message("user", self.question)] if self.question.strip() else []
+        return replace(self, question="", history=(*self.history, *message)[-MOST_TURNS:])
 
 
 def wants_follow_up(pairs: Iterable[tuple[str, str]]) -> bool:
-    """Whether the button was pressed that makes the question an earlier turn."""
+    """Whether the user pressed the button that makes the question an earlier message."""
     return any(name == _FOLLOW_UP for name, _ in pairs)
 
 
 def _read_value(knob: Knob, text: str) -> float | int | str:
+    """Return the value of *knob* in *text*; raises `ValueError` if it is not allowed."""
     if knob.choices:
         if text not in knob.choices:
             raise ValueError
         return text
     value = int(text) if knob.key == TOP_K else float(text)
-    # A number that is none compares with nothing.
+    # NaN fails this test too, because every comparison with NaN is false.
     if not knob.low <= value <= knob.high:
         raise ValueError
     return value
 
 
 def _describe_limits(knob: Knob) -> str:
+    """Return in words which values of *knob* are allowed."""
     if knob.choices:
         return f"one of {', '.join(knob.choices)}"
     return f"a {'whole ' if knob.key == TOP_K else ''}number from {knob.low:g} to {knob.high:g}"

@@ -1,4 +1,4 @@
-"""What one tier found, ready to be shown: its passages with what moved them, its searches, times and costs."""
+"""A tier's result, ready to be shown: passages and why they moved, searches, times, costs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from qtmiddleware.kit.evaluation.movement import (
 from qtmiddleware.kit.evaluation.reporting import figures
 from qtmiddleware.kit.evaluation.systems import BASELINE
 from qtmiddleware.kit.playground import drawing, reasons
-from qtmiddleware.kit.playground.asked import Asked
+from qtmiddleware.kit.playground.asked import PageState
 from qtmiddleware.kit.playground.drawing import Bar, Moves, Segment
 from qtmiddleware.kit.playground.tiers import Tier, TierAnswer
 from qtmiddleware.preprocessing import prepare, preprocess
@@ -27,9 +27,9 @@ from qtmiddleware.preprocessing.text import clean, shorten
 from qtmiddleware.types import Degradation, Match, Retrieval
 
 MOST_SHOWN: Final = 4_000
-"""Characters of a passage, or of a searched text, that are shown."""
+"""The most characters shown of a passage or of a searched text."""
 SAME: Final = "The same list"
-"""What is said of a tier that moves nothing."""
+"""The headline of a tier that moves nothing."""
 _TITLE: Final = 90
 _REASONS: Final = {
     "empty": "the model's reply was not usable",
@@ -41,7 +41,22 @@ _REASONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One passage of a list: where it stands, what it is called, what moved it, and its text with the words marked."""
+    """One passage of a list.
+
+    Attributes:
+        key: Identifies the passage on the page.
+        place: Its rank in the result; ``None`` if it dropped out.
+        title: Its title.
+        source: Where it is from.
+        way: How it moved.
+        badge: The movement as a short sign.
+        spoken: The movement in words, for screen readers.
+        why: Why it moved.
+        words: The words that moved it.
+        snippet: A short part of its text, with the keywords marked.
+        text: Its text, with the keywords marked.
+        is_answer: Whether it is judged to answer the question.
+    """
 
     key: str
     place: int | None
@@ -59,7 +74,16 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """One search: what was searched for, with what weight, and what it brought for the result."""
+    """One search of a tier.
+
+    Attributes:
+        label: Its name.
+        text: The searched text.
+        weight: Its weight in the fusion.
+        found: How many passages it returned.
+        moves: The drawing of its ranks and the result's.
+        spoken: The drawing in words, for screen readers.
+    """
 
     label: str
     text: str
@@ -71,14 +95,32 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What one tier found, ready to be shown.
+    """A tier's result, ready to be shown.
 
-    *answers* counts the passages that are judged to answer the question, ``None`` for a question
-    that nobody judged.
-    *answer* is the best place of them among the *rows*, *lost* the one behind these that the best
-    of them fell to.
-    *took*, *calls* and *cost* are what the verdict says of it. *is_unsure*: the search probably
-    found no answer.
+    Attributes:
+        tier: The tier.
+        headline: The result in a few words.
+        is_unsure: Whether the search probably found no answer.
+        answers: How many passages are judged to answer the question; ``None`` if nobody judged.
+        answer: The best rank of these passages in *rows*.
+        lost: The best rank, below *rows*, of these passages that dropped out.
+        took: The time, for the verdict.
+        calls: The model calls, for the verdict.
+        cost: The cost, for the verdict.
+        problem: Why there is no result.
+        rows: The passages.
+        dropped: The passages of the plain list that dropped out.
+        moves: The drawing of all movements.
+        searches: The searches, if there were several.
+        texts: The model's texts, each with its label.
+        figures: Times and costs, each with its name.
+        degradations: The degradations in words.
+        bars: The stages on the timeline.
+        overlap: Milliseconds for which search and model ran at the same time.
+        total_ms: Milliseconds of the whole call.
+        decision: Why the model was called or not.
+        notes: The trace's notes.
+        config: The config that makes a function retrieve like this.
     """
 
     tier: Tier
@@ -107,37 +149,45 @@ class Card:
 
     @property
     def is_baseline(self) -> bool:
-        """Whether it is the plain list, which nothing moves in."""
+        """Whether it is the plain list, in which nothing moves."""
         return self.tier.name == BASELINE
 
 
-def describe(
+def build_card(
     answer: TierAnswer,
-    asked: Asked,
+    state: PageState,
     baseline: Retrieval | None,
     answers: Collection[str] | None,
     config: str,
 ) -> Card:
-    """Return what *answer* has to show beside the plain list of *baseline*.
+    """Return the card for *answer*.
 
-    *answers* are the passages that answer the question, ``None`` if nobody judged; *config* is the
-    tier's.
+    Args:
+        answer: The tier's result.
+        state: What the user asks.
+        baseline: The retrieval of the plain list, to compare with.
+        answers: The ids of the passages that answer the question; ``None`` if nobody judged.
+        config: The tier's config.
     """
-    found = answer.retrieval
-    if found is None:
-        took = figures.format_duration(answer.seconds * 1e3)
-        return Card(answer.tier, "No answer", problem=answer.problem, config=config, took=took)
-    moves = explain_movement(found, None if baseline is None else baseline.matches)
+    retrieval = answer.retrieval
+    if retrieval is None:
+        duration = figures.format_duration(answer.seconds * 1e3)
+        return Card(answer.tier, "No answer", problem=answer.problem, config=config, took=duration)
+    moves = explain_movement(retrieval, None if baseline is None else baseline.matches)
     is_baseline = answer.tier.name == BASELINE
-    write = _RowWriter(moves, found, asked, answers or (), is_baseline=is_baseline)
+    write = _RowWriter(moves, retrieval, state, answers or (), is_baseline=is_baseline)
     rows = tuple(map(write, moves.passages))
-    judged, trace = answers or (), found.trace
+    judged, trace = answers or (), retrieval.trace
     return Card(
         tier=answer.tier,
         answers=None if answers is None else len(answers),
-        answer=_find_first(moved.place for moved in moves.passages if moved.match.id in judged),
+        answer=_find_first(
+            movement.place for movement in moves.passages if movement.match.id in judged
+        ),
         lost=_find_first(
-            drawing.find_place(moved) for moved in moves.dropped if moved.match.id in judged
+            drawing.find_place(movement)
+            for movement in moves.dropped
+            if movement.match.id in judged
         ),
         took=(
             figures.format_duration(answer.seconds * 1e3)
@@ -145,57 +195,61 @@ def describe(
             else f"+{figures.format_duration(trace.added_ms)}"
         ),
         calls="0, remembered" if trace.cache_hits and not trace.llm_calls else str(trace.llm_calls),
-        cost=_format_cost(found),
-        headline=count_things(len(found.matches), "passage") if is_baseline else _sum_up(moves),
-        is_unsure=found.is_unsure,
+        cost=_format_cost(retrieval),
+        headline=count_things(len(retrieval.matches), "passage")
+        if is_baseline
+        else _summarise_moves(moves),
+        is_unsure=retrieval.is_unsure,
         rows=rows,
         dropped=tuple(map(write, moves.dropped)),
         moves=None if is_baseline or not rows else drawing.draw_moves(moves),
-        searches=tuple(_describe_searches(found, moves)) if len(found.rankings) > 1 else (),
-        texts=tuple(_list_texts(found)),
-        figures=tuple(_list_figures(found, answer.seconds)),
-        degradations=tuple(map(_describe_degradation, found.degradations)),
-        # Around the plain call there are steps that do nothing.
+        searches=tuple(_describe_searches(retrieval, moves)) if len(retrieval.rankings) > 1 else (),
+        texts=tuple(_list_texts(retrieval)),
+        figures=tuple(_list_figures(retrieval, answer.seconds)),
+        degradations=tuple(map(_describe_degradation, retrieval.degradations)),
+        # Around the plain call, some stages do nothing and are not shown.
         bars=tuple(bar for bar in drawing.draw_trace(trace) if not is_baseline or bar.is_work),
         overlap=drawing.measure_overlap(trace),
         total_ms=trace.total_ms,
-        decision=_describe_decision(found),
+        decision=_describe_decision(retrieval),
         notes=tuple(trace.notes),
         config=config,
     )
 
 
 class _RowWriter:
-    """Describes the passages of one answer, of which *answers* answer the question.
+    """Describes the passages of one answer.
 
-    A tier shows the text of those passages alone that the plain list does not have.
+    A tier shows the text only of passages that the plain list does not have.
     """
 
     def __init__(
         self,
         moves: Movements,
-        found: Retrieval,
-        asked: Asked,
+        retrieval: Retrieval,
+        state: PageState,
         answers: Collection[str],
         *,
         is_baseline: bool,
     ) -> None:
+        """Prepare to describe the passages of *retrieval*; *answers* are the ids that answer."""
         self._moves = moves
-        self._found = found
+        self._retrieval = retrieval
         self._answers = answers
         self._is_baseline = is_baseline
-        self._language = "" if found.evidence is None else found.evidence.language
-        self._own, self._models = _find_keywords(asked, found)
+        self._language = "" if retrieval.evidence is None else retrieval.evidence.language
+        self._own, self._models = _find_keywords(state, retrieval)
 
-    def __call__(self, moved: Movement) -> Row:
-        match, way, is_baseline = moved.match, drawing.find_way(moved), self._is_baseline
+    def __call__(self, movement: Movement) -> Row:
+        """Return the row of one passage."""
+        match, way, is_baseline = movement.match, drawing.find_way(movement), self._is_baseline
         title, source = _name_passage(match)
-        # Whatever made the index may have put the title before the text.
+        # An index may have stored the title at the start of the text.
         text = (match.text or "").removeprefix(f"{title}\n")
         shown = text[:MOST_SHOWN] + (" …" if len(text) > MOST_SHOWN else "")
-        snippet = self._cut(text[: 4 * MOST_SHOWN]) if is_baseline or way == "new" else ""
-        words = () if is_baseline else self._list_words(moved)
-        change = abs(moved.change or 0)
+        snippet = self._cut_snippet(text[: 4 * MOST_SHOWN]) if is_baseline or way == "new" else ""
+        words = () if is_baseline else self._list_words(movement)
+        change = abs(movement.change or 0)
         badge, spoken = {
             "new": ("new", "new here"),
             "up": (f"▲ {change}", f"up {change}"),
@@ -205,7 +259,7 @@ class _RowWriter:
         }[way]
         return Row(
             key=drawing.name_key(match),
-            place=moved.place,
+            place=movement.place,
             title=title,
             source=source,
             way="same" if is_baseline else way,
@@ -214,82 +268,93 @@ class _RowWriter:
             why=(
                 ""
                 if is_baseline
-                else reasons.explain_move(moved, self._found, has_words=bool(words))
+                else reasons.explain_move(movement, self._retrieval, has_words=bool(words))
             ),
             words=words,
-            snippet=self._mark(snippet),
-            text=self._mark(hide_unseen(shown)),
+            snippet=self._mark_words(snippet),
+            text=self._mark_words(hide_unseen(shown)),
             is_answer=match.id in self._answers,
         )
 
-    def _list_words(self, moved: Movement) -> tuple[Segment, ...]:
-        if not reasons.is_raised_by_words(moved, self._found):
+    def _list_words(self, movement: Movement) -> tuple[Segment, ...]:
+        """Return the words that raised the passage; empty if words did not raise it."""
+        if not reasons.is_raised_by_words(movement, self._retrieval):
             return ()
         return tuple(
-            reasons.list_words(moved, self._moves, self._own, self._models, self._language)
+            reasons.list_words(movement, self._moves, self._own, self._models, self._language)
         )
 
-    def _mark(self, text: str) -> tuple[Segment, ...]:
+    def _mark_words(self, text: str) -> tuple[Segment, ...]:
         return tuple(drawing.mark_words(text, self._own, self._models, self._language))
 
-    def _cut(self, text: str) -> str:
+    def _cut_snippet(self, text: str) -> str:
         return drawing.cut_snippet(text, self._own, self._models, language=self._language)
 
 
 def _name_passage(match: Match) -> tuple[str, str]:
-    """What a passage is called, and where it stands."""
-    held = match.metadata
-    names = [held.get("title"), held.get("source"), held.get("url"), match.id]
-    known = [name for name in (clean(str(it)) for it in names if isinstance(it, str | int)) if name]
-    title = known[0] if known else clean(match.text or "") or "a passage without an id"
-    where = [it for it in known[1:] if it != title][:1] + [
-        it for it in [describe_place(held)] if it
+    """Return the passage's title, and where it is from."""
+    metadata = match.metadata
+    values = [metadata.get("title"), metadata.get("source"), metadata.get("url"), match.id]
+    names = [
+        name
+        for name in (clean(str(value)) for value in values if isinstance(value, str | int))
+        if name
+    ]
+    title = names[0] if names else clean(match.text or "") or "a passage without an id"
+    where = [name for name in names[1:] if name != title][:1] + [
+        place for place in [describe_place(metadata)] if place
     ]
     return shorten(title, _TITLE), shorten(", ".join(where), _TITLE)
 
 
-def _find_keywords(asked: Asked, found: Retrieval) -> tuple[str, str]:
-    """The keywords of the question, and those that the model brought, both without function words."""
-    texts = [*found.transformation.keywords]
+def _find_keywords(state: PageState, retrieval: Retrieval) -> tuple[str, str]:
+    """Return the keywords of the question, and the model's keywords, without function words."""
+    texts = [*retrieval.transformation.keywords]
     texts += [
         text
         for name, row in TEXT_FIELDS.items()
         if row.is_evidence
-        for text in found.transformation.texts(name)
+        for text in retrieval.transformation.texts(name)
     ]
-    # A question full of slips is in no known language, and what the model made of it is.
-    language = find_language(found) or next(
+    # If a question has too many typos to tell its language, the model's texts tell it.
+    language = find_language(retrieval) or next(
         filter(None, (prepare(text).language for text in texts)), ""
     )
-    return _join_telling([preprocess(asked.question)], language), _join_telling(
+    return _join_content_words([preprocess(state.question)], language), _join_content_words(
         map(preprocess, texts), language
     )
 
 
-def _join_telling(keywords: Iterable[str], language: str) -> str:
+def _join_content_words(keywords: Iterable[str], language: str) -> str:
+    """Return the content words among *keywords*, with spaces between them."""
     parts = [
         part for words in keywords for word in words.split() for part in drawing.split_word(word)
     ]
     return " ".join(drop_function_words(parts, language))
 
 
-def _sum_up(moves: Movements) -> str:
-    ways = [drawing.find_way(it) for it in (*moves.passages, *moves.dropped)]
-    said: dict[drawing.Way, str] = {"new": "new", "up": "up", "down": "down", "gone": "out"}
-    listed = ", ".join(f"{ways.count(way)} {word}" for way, word in said.items() if way in ways)
+def _summarise_moves(moves: Movements) -> str:
+    """Return how many passages are new, went up, went down and dropped out."""
+    ways = [drawing.find_way(movement) for movement in (*moves.passages, *moves.dropped)]
+    words: dict[drawing.Way, str] = {"new": "new", "up": "up", "down": "down", "gone": "out"}
+    summary = ", ".join(f"{ways.count(way)} {word}" for way, word in words.items() if way in ways)
     if not moves.passages:
         return "Nothing was found"
-    return listed or SAME
+    return summary or SAME
 
 
-def _describe_searches(found: Retrieval, moves: Movements) -> Iterator[Search]:
-    labels = label_searches(ranking.variant for ranking in found.rankings)
-    for at, (ranking, label) in enumerate(zip(found.rankings, labels, strict=True)):
+def _describe_searches(retrieval: Retrieval, moves: Movements) -> Iterator[Search]:
+    """Yield the searches of a retrieval."""
+    labels = label_searches(ranking.variant for ranking in retrieval.rankings)
+    for search, (ranking, label) in enumerate(zip(retrieval.rankings, labels, strict=True)):
         places = {
-            it.place: hit.place for it in moves.passages for hit in it.hits if hit.search == at
+            movement.place: hit.place
+            for movement in moves.passages
+            for hit in movement.hits
+            if hit.search == search
         }
         spoken = (
-            "; ".join(f"result {place} was at {was}" for place, was in places.items())
+            "; ".join(f"result {place} was at {before}" for place, before in places.items())
             or "not in the result"
         )
         yield Search(
@@ -297,27 +362,31 @@ def _describe_searches(found: Retrieval, moves: Movements) -> Iterator[Search]:
             text=shorten(ranking.variant.text, 400),
             weight=ranking.variant.weight,
             found=len(ranking.keys),
-            moves=drawing.draw_search(moves, at),
+            moves=drawing.draw_search(moves, search),
             spoken=f"In the list of {label}: {spoken}.",
         )
 
 
-def _list_texts(found: Retrieval) -> Iterator[tuple[str, str]]:
-    """What the model wrote, and what became of it where its list is not among those that were merged."""
-    merged = {ranking.variant.text for ranking in found.rankings}
-    searched = {variant.text for variant in found.variants}
+def _list_texts(retrieval: Retrieval) -> Iterator[tuple[str, str]]:
+    """Yield the model's texts with their labels.
+
+    The label says if a text was not searched, or if its list was not merged.
+    """
+    merged = {ranking.variant.text for ranking in retrieval.rankings}
+    searched = {variant.text for variant in retrieval.variants}
     for name, row in TEXT_FIELDS.items():
-        for text in found.transformation.texts(name):
-            what = "" if text in merged or not row.variant else ", without a search of its own"
-            if what and text in searched:
-                what = ", searched, with weight 0"
-            yield row.label + what, text[:MOST_SHOWN]
+        for text in retrieval.transformation.texts(name):
+            remark = "" if text in merged or not row.variant else ", without a search of its own"
+            if remark and text in searched:
+                remark = ", searched, with weight 0"
+            yield row.label + remark, text[:MOST_SHOWN]
 
 
-def _list_figures(found: Retrieval, seconds: float) -> Iterator[tuple[str, str]]:
-    trace = found.trace
-    if found.confidence is not None:
-        yield "confidence", f"{found.confidence:.2f}{', unsure' if found.is_unsure else ''}"
+def _list_figures(retrieval: Retrieval, seconds: float) -> Iterator[tuple[str, str]]:
+    """Yield the names and values of confidence, times and costs."""
+    trace = retrieval.trace
+    if retrieval.confidence is not None:
+        yield "confidence", f"{retrieval.confidence:.2f}{', unsure' if retrieval.is_unsure else ''}"
     yield "took", figures.format_duration(seconds * 1e3)
     yield "added", figures.format_duration(trace.added_ms)
     yield "searches", str(trace.searches)
@@ -337,21 +406,25 @@ def _list_figures(found: Retrieval, seconds: float) -> Iterator[tuple[str, str]]
         )
 
 
-def _format_cost(found: Retrieval) -> str:
-    """What the model, and the reads where their price is known, cost."""
-    trace = found.trace
+def _format_cost(retrieval: Retrieval) -> str:
+    """Return the model's cost, with the reads' cost if their price is known."""
+    trace = retrieval.trace
     if trace.cost_usd is None:
         return "unknown"
     return figures.format_dollars(trace.cost_usd + (trace.read_cost_usd or 0.0))
 
 
 def _describe_degradation(degradation: Degradation) -> str:
-    why = _REASONS.get(degradation.reason, degradation.detail)
-    return f"{degradation.stage}: {degradation.reason}" + (f" ({why})" if why else "")
+    """Return a degradation in words."""
+    explanation = _REASONS.get(degradation.reason, degradation.detail)
+    return f"{degradation.stage}: {degradation.reason}" + (
+        f" ({explanation})" if explanation else ""
+    )
 
 
-def _describe_decision(found: Retrieval) -> str:
-    decision = found.trace.decision
+def _describe_decision(retrieval: Retrieval) -> str:
+    """Return why the model was called or not; empty if there was nothing to decide."""
+    decision = retrieval.trace.decision
     if decision is None:
         return ""
     return (
@@ -366,17 +439,18 @@ def _find_first(places: Iterable[int | None]) -> int | None:
 
 
 def count_things(number: int, what: str) -> str:
-    """Return *number* and *what* is counted."""
+    """Return *number* and the noun *what*, with an "s" if there are several."""
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 _UNSEEN: Final = {
     **dict.fromkeys((*range(9), 11, 12, *range(14, 32), *range(127, 160)), "�"),
-    # What turns the direction of what follows; a text's own direction is found out by the browser.
+    # Characters that change the direction of the text after them. The browser detects a text's own
+    # direction.
     **dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A))),
 }
 
 
 def hide_unseen(text: str) -> str:
-    """Return *text* without what turns or hides it, and with a sign for what controls a terminal."""
+    """Return *text* without invisible characters, and with a sign for control characters."""
     return text.translate(_UNSEEN)

@@ -1,4 +1,4 @@
-"""What is drawn, as numbers: the way of each passage from list to list, the trace over time, words marked in texts."""
+"""Drawings as numbers: passages moving between lists, the trace over time, keywords in texts."""
 
 from __future__ import annotations
 
@@ -14,17 +14,26 @@ from qtmiddleware.retrieval.question_words import locate_words
 from qtmiddleware.types import Match, Stage, Trace
 
 Way = Literal["new", "up", "down", "same", "gone", "hit"]
-"""What became of a passage beside the plain list; a ``hit`` is one that a search itself put among the first."""
+"""How a passage moved against the plain list; a ``hit`` is ranked high by one search."""
 
 ROW: Final = 26.0
-"""The height of a place, in pixels at the usual size of letters; the page's script moves it beside its passage."""
+"""The height of a row in pixels at the usual font size; the page's script adjusts it."""
 _SLOT: Final = 26.0
 _GAP: Final = 6.0
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A passage (*key*) at its place in one list, at *x*, *y*; *text* is the place, a dash where it is in none."""
+    """A passage at its rank in one list.
+
+    Attributes:
+        x: The horizontal position.
+        y: The vertical position.
+        text: The rank; a dash if it is not in the list.
+        way: How the passage moved.
+        key: Identifies the passage on the page.
+        is_shown: Whether the rank is among the rows shown.
+    """
 
     x: float
     y: float
@@ -36,7 +45,13 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The *path* of one passage (*key*) from list to list."""
+    """The line of one passage between the lists.
+
+    Attributes:
+        path: The path, as in SVG.
+        way: How the passage moved.
+        key: Identifies the passage on the page.
+    """
 
     path: str
     way: Way
@@ -45,9 +60,17 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """Lists side by side, each with its *heading*, and the *lines* of the passages through them.
+    """Lists side by side, and the lines of the passages between them.
 
-    Places beyond the list that is shown, which has *rows* places, stand below it.
+    Ranks beyond the rows shown are drawn below them.
+
+    Attributes:
+        headings: The position and text of each list's heading.
+        nodes: The passages in each list.
+        lines: The lines of the passages.
+        width: The width of the drawing.
+        height: The height of the drawing.
+        rows: How many rows are shown.
     """
 
     headings: tuple[tuple[float, str], ...]
@@ -58,115 +81,150 @@ class Moves:
     rows: int
 
 
-def find_way(moved: Movement) -> Way:
-    """What became of a passage beside the plain list."""
-    if moved.place is None:
+def find_way(movement: Movement) -> Way:
+    """Return how a passage moved against the plain list."""
+    if movement.place is None:
         return "gone"
-    if moved.change is None:
+    if movement.change is None:
         return "new"
-    return "up" if moved.change > 0 else "down" if moved.change < 0 else "same"
+    return "up" if movement.change > 0 else "down" if movement.change < 0 else "same"
 
 
 def name_key(match: Match) -> str:
-    """A short name that is the same for a passage wherever it stands on the page."""
+    """Return a short key that identifies the passage everywhere on the page."""
     return f"{crc32(repr(match.key).encode()):08x}"
 
 
 def draw_moves(moves: Movements, step: float = 40.0) -> Moves:
-    """The way of every passage from the plain list to the result."""
+    """Return the drawing of all passages' ways from the plain list to the result.
+
+    *step* is the distance of the two lists.
+    """
     tracked = (*moves.passages, *moves.dropped)
     columns = [
-        ("raw", [_find_start(moved) for moved in tracked]),
-        ("result", [find_place(moved) for moved in tracked]),
+        ("raw", [_find_start(movement) for movement in tracked]),
+        ("result", [find_place(movement) for movement in tracked]),
     ]
-    ways = [(name_key(moved.match), find_way(moved)) for moved in tracked]
-    return _draw(columns, ways, _count_rows(moves), step=step, row=ROW, slot=_SLOT)
-
-
-def draw_search(moves: Movements, search: int) -> Moves:
-    """The way of the passages of the result from the list of one *search*, by its place among them, to the result."""
-    shown = moves.passages
-    places = [next((hit.place for hit in it.hits if hit.search == search), None) for it in shown]
-    columns: list[tuple[str, list[int | None]]] = [
-        ("here", places),
-        ("result", [it.place for it in shown]),
-    ]
-    # Of a list that counts for the result what matters is who was high in it.
-    ways: list[tuple[str, Way]] = [
-        (name_key(it.match), "hit" if place is not None and place <= len(shown) else "same")
-        for it, place in zip(shown, places, strict=True)
-    ]
-    return _draw(columns, ways, len(shown), step=58.0, row=26.0, slot=24.0)
-
-
-def _find_start(moved: Movement) -> int | None:
-    """The place in the plain list or, where that is too short for it, in the question's own one."""
-    if moved.before is not None:
-        return moved.before
-    return next((hit.place for hit in moved.hits if hit.kind == "original"), None)
-
-
-def find_place(moved: Movement) -> int | None:
-    """Return the place of a passage in the result or, if it fell out of it, in the last list that it stood in."""
-    return moved.place or moved.reranked_place or moved.weighed_place or moved.fused_place
-
-
-def _count_rows(moves: Movements) -> int:
-    return max(len(moves.passages), moves.depth)
-
-
-def _draw(
-    columns: Sequence[tuple[str, Sequence[int | None]]],
-    ways: Sequence[tuple[str, Way]],
-    rows: int,
-    *,
-    step: float,
-    row: float,
-    slot: float,
-) -> Moves:
-    margin = 18.0
-    spots = [_place(places, rows, row, slot) for _, places in columns]
-    nodes, lines = [], []
-    for at, (_, places) in enumerate(columns):
-        x = margin + at * step
-        for place, y, (key, way) in zip(places, spots[at], ways, strict=True):
-            is_shown = place is not None and place <= rows
-            nodes.append(Node(x, y, "–" if place is None else str(place), way, key, is_shown))
-    for number, (key, way) in enumerate(ways):
-        points = [(margin + at * step, spot[number]) for at, spot in enumerate(spots)]
-        lines.append(Line("".join(_curve(points)), way, key))
-    # What moves is drawn over what stays.
-    order = {"same": 0, "gone": 1, "down": 2, "up": 3, "hit": 3, "new": 4}
-    lines.sort(key=lambda line: order[line.way])
-    lowest = max((y for spot in spots for y in spot), default=0.0)
-    return Moves(
-        headings=tuple((margin + at * step, heading) for at, (heading, _) in enumerate(columns)),
-        nodes=tuple(nodes),
-        lines=tuple(lines),
-        width=2 * margin + step * (len(columns) - 1),
-        height=max(rows * row, lowest + slot / 2 + 2.0),
-        rows=rows,
+    ways = [(name_key(movement.match), find_way(movement)) for movement in tracked]
+    return _draw_columns(
+        columns, ways, _count_rows(moves), step=step, row_height=ROW, slot_height=_SLOT
     )
 
 
-def _place(places: Sequence[int | None], rows: int, row: float, slot: float) -> list[float]:
-    """Where each of *places* lies: in its row or, beyond them, in the order of the places below."""
-    found: dict[int, float] = {}
-    taken: set[int] = set()
-    beyond = []
+def draw_search(moves: Movements, search: int) -> Moves:
+    """Return the drawing of the result's passages between one search's list and the result.
+
+    *search* is the search's index.
+    """
+    shown = moves.passages
+    places = [
+        next((hit.place for hit in movement.hits if hit.search == search), None)
+        for movement in shown
+    ]
+    columns: list[tuple[str, list[int | None]]] = [
+        ("here", places),
+        ("result", [movement.place for movement in shown]),
+    ]
+    # For a single search, only passages that it ranked high matter.
+    ways: list[tuple[str, Way]] = [
+        (name_key(movement.match), "hit" if place is not None and place <= len(shown) else "same")
+        for movement, place in zip(shown, places, strict=True)
+    ]
+    return _draw_columns(columns, ways, len(shown), step=58.0, row_height=26.0, slot_height=24.0)
+
+
+def _find_start(movement: Movement) -> int | None:
+    """Return the passage's rank in the plain list or, below that, in the question's own search."""
+    if movement.before is not None:
+        return movement.before
+    return next((hit.place for hit in movement.hits if hit.kind == "original"), None)
+
+
+def find_place(movement: Movement) -> int | None:
+    """Return the passage's rank in the result or, if it dropped out, in the last list it was in."""
+    return (
+        movement.place or movement.reranked_place or movement.weighed_place or movement.fused_place
+    )
+
+
+def _count_rows(moves: Movements) -> int:
+    """Return how many rows are shown: as many as the longer list has."""
+    return max(len(moves.passages), moves.depth)
+
+
+def _draw_columns(
+    columns: Sequence[tuple[str, Sequence[int | None]]],
+    ways: Sequence[tuple[str, Way]],
+    row_count: int,
+    *,
+    step: float,
+    row_height: float,
+    slot_height: float,
+) -> Moves:
+    """Return the drawing of lists side by side.
+
+    Args:
+        columns: Each list's heading and the ranks of the passages in it.
+        ways: Each passage's key and how it moved.
+        row_count: How many rows are shown.
+        step: The distance between two lists.
+        row_height: The height of a row.
+        slot_height: The height of a passage below the rows.
+    """
+    margin = 18.0
+    heights = [_find_heights(places, row_count, row_height, slot_height) for _, places in columns]
+    nodes, lines = [], []
+    for column, (_, places) in enumerate(columns):
+        x = margin + column * step
+        for place, y, (key, way) in zip(places, heights[column], ways, strict=True):
+            is_shown = place is not None and place <= row_count
+            nodes.append(Node(x, y, "–" if place is None else str(place), way, key, is_shown))
+    for number, (key, way) in enumerate(ways):
+        points = [
+            (margin + column * step, column_heights[number])
+            for column, column_heights in enumerate(heights)
+        ]
+        lines.append(Line("".join(_draw_curve(points)), way, key))
+    # Sort the lines, so that moving passages are drawn over those that stay.
+    order = {"same": 0, "gone": 1, "down": 2, "up": 3, "hit": 3, "new": 4}
+    lines.sort(key=lambda line: order[line.way])
+    lowest = max((y for column_heights in heights for y in column_heights), default=0.0)
+    return Moves(
+        headings=tuple(
+            (margin + column * step, heading) for column, (heading, _) in enumerate(columns)
+        ),
+        nodes=tuple(nodes),
+        lines=tuple(lines),
+        width=2 * margin + step * (len(columns) - 1),
+        height=max(row_count * row_height, lowest + slot_height / 2 + 2.0),
+        rows=row_count,
+    )
+
+
+def _find_heights(
+    places: Sequence[int | None], row_count: int, row_height: float, slot_height: float
+) -> list[float]:
+    """Return the vertical position of each rank, in its row or below the rows.
+
+    Below the rows, passages are in the order of their ranks.
+    """
+    heights: dict[int, float] = {}
+    used_places: set[int] = set()
+    below_rows = []
     for number, place in enumerate(places):
-        if place is not None and place <= rows and place not in taken:
-            taken.add(place)
-            found[number] = (place - 0.5) * row
+        if place is not None and place <= row_count and place not in used_places:
+            used_places.add(place)
+            heights[number] = (place - 0.5) * row_height
         else:
-            beyond.append(number)
-    beyond.sort(key=lambda it: (places[it] is None, places[it] or 0))
-    for at, number in enumerate(beyond):
-        found[number] = rows * row + _GAP + (at + 0.5) * slot
-    return [found[number] for number in range(len(places))]
+            below_rows.append(number)
+    below_rows.sort(key=lambda index: (places[index] is None, places[index] or 0))
+    for position, number in enumerate(below_rows):
+        heights[number] = row_count * row_height + _GAP + (position + 0.5) * slot_height
+    return [heights[number] for number in range(len(places))]
 
 
-def _curve(points: Sequence[tuple[float, float]]) -> Iterator[str]:
+def _draw_curve(points: Sequence[tuple[float, float]]) -> Iterator[str]:
+    """Yield the parts of an SVG path through *points*."""
     (x, y), *rest = points
     yield f"M{x:g} {y:g}"
     for to_x, to_y in rest:
@@ -185,68 +243,80 @@ _STAGES: Final[Mapping[str, tuple[str, str]]] = {
     "keyword_evidence": ("weigh words", "own"),
     "rerank": ("rerank", "model"),
 }
+"""Per stage: its name on the page and who does the work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One stage over time, from *start* in hundredths of the whole, *wide*; *kind* is who works: own, search, model."""
+    """One stage on the timeline.
+
+    Attributes:
+        name: The stage's name.
+        kind: Who does the work: ``own``, ``search`` or ``model``.
+        start: Where it begins, in percent of the total time.
+        width: How long it takes, in percent of the total time.
+        ms: How long it takes, in milliseconds.
+        status: Its status, if it is not ``ok``.
+    """
 
     name: str
     kind: str
     start: float
-    wide: float
+    width: float
     ms: float
     status: str
 
     @property
     def is_work(self) -> bool:
-        """Whether it searches, embeds or asks a model."""
+        """Whether the stage searches, embeds or asks a model."""
         return self.kind != "own" or self.name.startswith("embed")
 
 
 def draw_trace(trace: Trace) -> tuple[Bar, ...]:
-    """Every stage of *trace* in the order they began."""
+    """Return every stage of *trace*, in the order they began."""
     whole = (
-        max([trace.total_ms, *(it.started_ms + it.ms for it in trace.stages)], default=0.0) or 1.0
+        max([trace.total_ms, *(stage.started_ms + stage.ms for stage in trace.stages)], default=0.0)
+        or 1.0
     )
     return tuple(
-        _draw_stage(it, whole)
-        for it in sorted(trace.stages, key=lambda it: (it.started_ms, -it.ms))
+        _draw_stage(stage, whole)
+        for stage in sorted(trace.stages, key=lambda stage: (stage.started_ms, -stage.ms))
     )
 
 
 def _draw_stage(stage: Stage, whole: float) -> Bar:
-    kind, _, what = stage.name.partition(".")
-    name, who = _STAGES.get(
-        stage.name, (f"model, {what}" if kind == "transform" else stage.name, "model")
+    """Return the bar of *stage*; *whole* is the total time in milliseconds."""
+    kind, _, transform = stage.name.partition(".")
+    name, worker = _STAGES.get(
+        stage.name, (f"model, {transform}" if kind == "transform" else stage.name, "model")
     )
     if stage.name == "embed":
-        name, who = (
+        name, worker = (
             "embed question" if stage.detail == "original" else f"embed {stage.detail}",
             "own",
         )
     start = min(99.0, 100 * stage.started_ms / whole)
-    wide = min(100 - start, max(0.7, 100 * stage.ms / whole))
+    width = min(100 - start, max(0.7, 100 * stage.ms / whole))
     return Bar(
         name,
-        who,
+        worker,
         round(start, 2),
-        round(wide, 2),
+        round(width, 2),
         stage.ms,
         "" if stage.status == "ok" else stage.status,
     )
 
 
 def measure_overlap(trace: Trace) -> float:
-    """For how many milliseconds the question's own search ran while the model thought."""
-    searches = [it for it in trace.stages if it.name == "search.original"]
-    models = [it for it in trace.stages if it.name.startswith("transform.")]
+    """Return for how many milliseconds the question's own search ran while the model worked."""
+    searches = [stage for stage in trace.stages if stage.name == "search.original"]
+    models = [stage for stage in trace.stages if stage.name.startswith("transform.")]
     return max(
         (
-            min(one.started_ms + one.ms, other.started_ms + other.ms)
-            - max(one.started_ms, other.started_ms)
-            for one in searches
-            for other in models
+            min(search.started_ms + search.ms, model.started_ms + model.ms)
+            - max(search.started_ms, model.started_ms)
+            for search in searches
+            for model in models
         ),
         default=0.0,
     )
@@ -255,85 +325,113 @@ def measure_overlap(trace: Trace) -> float:
 # --- words in texts -------------------------------------------------------------------------------
 
 _SNIPPET: Final = 150
+"""The most characters of a snippet."""
 _CODE: Final = re.compile(r"(?=\S*\d)(?=\S*[^\W\d_])\w+(?:[-./_:]\w+)+")
-"""A word of letters and digits with a sign between them."""
+"""A word of letters and digits with a sign between them, such as L-15."""
 _LETTER: Final = re.compile("[A-Za-z]")
 _SIGNS: Final = re.compile("[-‐–/_]+")
 
 Segment = tuple[str, str]
-"""A piece of a text, and whose word it is: ``question``, ``model`` or nobody's."""
+"""A piece of a text, and whose keyword it is: ``question``, ``model`` or an empty string."""
 
 
 def split_word(word: str) -> list[str]:
-    """Return the parts that *word* is searched by; a code such as L-15 is one."""
+    """Return the parts that *word* is searched by; a code such as L-15 stays whole."""
     return [word] if _CODE.fullmatch(word) else [part for part in _SIGNS.split(word) if part]
 
 
-def mark_words(text: str, own: str, models: str, language: str = "") -> list[Segment]:
-    """*text* in pieces, so that the keywords of the question, *own*, and those of the *models* can be marked.
+def mark_words(
+    text: str, question_words: str, model_words: str, language: str = ""
+) -> list[Segment]:
+    """Return *text* in pieces, so that keywords can be marked.
 
-    Forms of a word are those of the *language*, of which none are known by default.
+    Args:
+        text: The text.
+        question_words: The question's keywords, with spaces between them.
+        model_words: The model's keywords, with spaces between them.
+        language: The language whose word forms are recognised; none by default.
     """
     pieces: list[Segment] = []
     last = 0
-    for start, end, whose in _find_owners(text, own, models, language):
-        pieces += [(text[last:start], ""), (text[start:end], whose)]
+    for start, end, owner in _find_owners(text, question_words, model_words, language):
+        pieces += [(text[last:start], ""), (text[start:end], owner)]
         last = end
-    return [(piece, whose) for piece, whose in (*pieces, (text[last:], "")) if piece]
+    return [(piece, owner) for piece, owner in (*pieces, (text[last:], "")) if piece]
 
 
 def cut_snippet(
-    text: str, own: str, models: str, length: int = _SNIPPET, language: str = ""
+    text: str, question_words: str, model_words: str, length: int = _SNIPPET, language: str = ""
 ) -> str:
-    """The part of *text*, on one line, that holds most of the keywords; the question's count double."""
+    """Return the part of *text*, on one line, with the most keywords.
+
+    Args:
+        text: The text.
+        question_words: The question's keywords, which count double.
+        model_words: The model's keywords.
+        length: The most characters of the snippet.
+        language: The language whose word forms are recognised; none by default.
+    """
     whole = clean(text)
     if len(whole) <= length:
         return whole
     hits = [
-        (start, 2 if whose == "question" else 1)
-        for start, _, whose in _find_owners(whole, own, models, language)
+        (start, 2 if owner == "question" else 1)
+        for start, _, owner in _find_owners(whole, question_words, model_words, language)
     ]
     start = _find_densest(hits, max(1, length - 30))
-    # Begun at a word, a little before the first one that counts.
+    # Begin at a whole word, a little before the first keyword.
     start = whole.rfind(" ", 0, max(0, start - 12)) + 1 if start > 20 else 0
     cut = whole[start : start + length]
     return ("… " if start else "") + cut + (" …" if start + length < len(whole) else "")
 
 
 def _find_densest(hits: Sequence[tuple[int, int]], length: int) -> int:
-    """Return where the *length* characters begin that hold most of the *hits*, each a place and its worth, in order."""
-    best = most = held = end = 0
+    """Return the start of the *length* characters that hold the most *hits*.
+
+    Each hit is a position and its worth; hits are in ascending order.
+    """
+    best = highest = worth_in_window = end = 0
     for start, worth in hits:
         while end < len(hits) and hits[end][0] < start + length:
-            held += hits[end][1]
+            worth_in_window += hits[end][1]
             end += 1
-        if held > most:
-            best, most = start, held
-        held -= worth
+        if worth_in_window > highest:
+            best, highest = start, worth_in_window
+        worth_in_window -= worth
     return best
 
 
-def _find_owners(text: str, own: str, models: str, language: str) -> Iterator[tuple[int, int, str]]:
-    """Yield where each keyword stands in *text* and whose it is; one that is of both is the question's."""
-    theirs = [(start, end, "question") for start, end in _locate(own, text, language)]
-    last, taken = 0, {at for start, end, _ in theirs for at in range(start, end)}
-    brought = [
-        (start, end, "model")
-        for start, end in _locate(models, text, language)
-        if start not in taken
+def _find_owners(
+    text: str, question_words: str, model_words: str, language: str
+) -> Iterator[tuple[int, int, str]]:
+    """Yield the start and end of each keyword in *text*, and whose it is.
+
+    A keyword of both is the question's.
+    """
+    of_question = [
+        (start, end, "question") for start, end in _locate_words(question_words, text, language)
     ]
-    for start, end, whose in sorted(theirs + brought):
+    last, marked = 0, {position for start, end, _ in of_question for position in range(start, end)}
+    of_model = [
+        (start, end, "model")
+        for start, end in _locate_words(model_words, text, language)
+        if start not in marked
+    ]
+    for start, end, owner in sorted(of_question + of_model):
         if start >= last:
-            yield start, end, whose
+            yield start, end, owner
             last = end
 
 
-def _locate(words: str, text: str, language: str) -> list[tuple[int, int]]:
-    """Return where the *words* stand in *text*, a code such as L-15 as a whole: its 15 alone is another number."""
+def _locate_words(words: str, text: str, language: str) -> list[tuple[int, int]]:
+    """Return the start and end of each of *words* in *text*.
+
+    A code such as L-15 must match as a whole, because 15 alone is another number.
+    """
     codes = dict.fromkeys(word for word in words.split() if _CODE.fullmatch(word))
-    others = " ".join(word for word in words.split() if word not in codes)
-    spans = locate_words(others, text, language) if others else []
-    # The s of "dog's" is no word.
+    plain_words = " ".join(word for word in words.split() if word not in codes)
+    spans = locate_words(plain_words, text, language) if plain_words else []
+    # A single letter, such as the s of "dog's", is not a word.
     spans = [
         (start, end)
         for start, end in spans
@@ -341,5 +439,5 @@ def _locate(words: str, text: str, language: str) -> list[tuple[int, int]]:
     ]
     for code in codes:
         pattern = rf"(?<!\w){re.escape(code)}(?!\w)"
-        spans += [found.span() for found in re.finditer(pattern, text, re.IGNORECASE)]
+        spans += [match.span() for match in re.finditer(pattern, text, re.IGNORECASE)]
     return sorted(spans)

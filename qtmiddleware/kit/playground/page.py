@@ -1,4 +1,4 @@
-"""The page of the playground: its parts as HTML, each made when there is something to show in it."""
+"""The playground's page, as parts of HTML that are sent as soon as there is something to show."""
 
 from __future__ import annotations
 
@@ -12,24 +12,30 @@ from typing import TYPE_CHECKING, Any, Final
 from qtmiddleware.kit.evaluation.dataset import Question
 from qtmiddleware.kit.evaluation.reporting import figures
 from qtmiddleware.kit.evaluation.reporting.template import build_environment, read_file
-from qtmiddleware.kit.playground.asked import KNOBS, TOP_K, Asked, Knob
-from qtmiddleware.kit.playground.cards import Card, describe, hide_unseen
+from qtmiddleware.kit.playground.asked import KNOBS, TOP_K, Knob, PageState
+from qtmiddleware.kit.playground.cards import Card, build_card, hide_unseen
 from qtmiddleware.kit.playground.tiers import TierAnswer, Tiers
-from qtmiddleware.kit.playground.verdict import find_headline, judge
+from qtmiddleware.kit.playground.verdict import find_headline, judge_cards
 from qtmiddleware.types import Retrieval
 
 if TYPE_CHECKING:
     import jinja2
 
 FEW: Final = 6
-"""Examples that are shown at once; the others are folded."""
+"""How many examples are shown at once; the others are folded."""
 UNANSWERABLE: Final = "unanswerable"
-"""The type, in the metadata of a question, that says that no passage answers it."""
+"""The ``type`` in a question's metadata that says that no passage answers it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A *question* to begin with, of what *kind* it is where that is known, and the address (*link*) that asks it."""
+    """A question to begin with.
+
+    Attributes:
+        question: The question.
+        kind: What it is an example of, if known.
+        link: The address that asks it.
+    """
 
     question: Question
     kind: str
@@ -37,15 +43,14 @@ class Example:
 
 
 class Page:
-    """The page over *tiers*, called *name*; *examples* are questions to begin with, *notes* what to know of it all.
+    """The page over some tiers.
 
-    Args:
-        qrels: Grades of passages by the ids of questions and passages, as those of a `Dataset`.
-        judged: The questions that *qrels* are for. Default: the *examples*.
-        kinds: What kind of example a question is, by its id.
-        collections: What else can be asked, as pairs of a name and a link; an empty link is this
-        page.
-        folded: Why no model answers, where tiers are folded because of that.
+    Attributes:
+        tiers: The tiers.
+        name: The page's name.
+        examples: Questions to begin with.
+        notes: Sentences that a reader should know.
+        collections: The other pages, each a name and a link; an empty link is this page.
     """
 
     def __init__(
@@ -61,6 +66,19 @@ class Page:
         collections: Sequence[tuple[str, str]] = (),
         folded: str = "",
     ) -> None:
+        """Set up the page.
+
+        Args:
+            tiers: The tiers.
+            name: The page's name.
+            examples: Questions to begin with.
+            notes: Sentences that a reader should know.
+            qrels: Grades by question id and passage id, as in a `Dataset`.
+            judged: The questions that *qrels* are for. Default: the *examples*.
+            kinds: What each example is an example of, by question id.
+            collections: What else can be asked, each a name and a link; an empty link is this page.
+            folded: Why no model answers, if tiers are folded because of that.
+        """
         self.tiers = tiers
         self._answers = {
             (question.text.strip(), question.history): answers
@@ -75,17 +93,17 @@ class Page:
         self._folded = folded
         self._environment = _load_environment()
 
-    def write_head(self, asked: Asked, nonce: str, *, is_running: bool) -> str:
-        """Return the beginning of the page: the form, and a place for each answer that is to come."""
+    def write_head(self, state: PageState, nonce: str, *, is_running: bool) -> str:
+        """Return the beginning of the page: the form, and a place for each answer to come."""
         shown = self.tiers.shown
-        folded = self.tiers.list_folded(asked) if is_running else ()
+        folded = self.tiers.list_folded(state) if is_running else ()
         chosen = [
-            tier for tier in self.tiers.all if tier.name in asked.tiers and tier.name not in folded
+            tier for tier in self.tiers.all if tier.name in state.tiers and tier.name not in folded
         ]
-        examples = [self._link(question, asked) for question in self.examples]
-        return self._write(
+        examples = [self._build_example(question, state) for question in self.examples]
+        return self._render_part(
             "head",
-            asked=asked,
+            state=state,
             nonce=nonce,
             style=read_file("house.css") + _read_file("page.css"),
             script=_read_file("page.js"),
@@ -95,55 +113,64 @@ class Page:
             is_running=is_running,
             knobs=[knob for knob in KNOBS.values() if knob.key != TOP_K or self.tiers.takes_top_k],
             describe_usual=self._describe_usual,
-            follow_up=asked.follow_up().write(shown),
+            follow_up=state.follow_up().write(shown),
             examples=examples[:FEW],
             more=examples[FEW:],
         )
 
-    def _link(self, question: Question, asked: Asked) -> Example:
-        link = replace(asked, question=question.text, history=question.history).write(
+    def _build_example(self, question: Question, state: PageState) -> Example:
+        """Return the example of *question*, with a link that keeps the settings of *state*."""
+        link = replace(state, question=question.text, history=question.history).write(
             self.tiers.shown
         )
         return Example(question, self._kinds.get(question.id, ""), link)
 
     def write_card(self, card: Card) -> str:
-        """Return what one tier found."""
-        return self._write("card", card=card)
+        """Return the part for one tier's result."""
+        return self._render_part("card", card=card)
 
-    def write_tail(self, asked: Asked, cards: Sequence[Card], problem: str = "") -> str:
-        """Return the end of the page: the verdict, every tier beside the others, and what to say of it all."""
-        listed = {card.tier.name: card for card in cards}
-        ordered = [listed[tier.name] for tier in self.tiers.all if tier.name in listed]
-        folded = self.tiers.list_folded(asked)
-        return self._write(
+    def write_tail(self, state: PageState, cards: Sequence[Card], problem: str = "") -> str:
+        """Return the end of the page: the verdict, all tiers side by side, and remarks.
+
+        Args:
+            state: What the user asks.
+            cards: The tiers' results.
+            problem: Why there is no verdict, if something failed.
+        """
+        card_by_tier = {card.tier.name: card for card in cards}
+        ordered = [card_by_tier[tier.name] for tier in self.tiers.all if tier.name in card_by_tier]
+        folded = self.tiers.list_folded(state)
+        return self._render_part(
             "tail",
-            asked=asked,
+            state=state,
             page=self,
             cards=ordered,
             problem=problem,
-            table=list(_compare(ordered)),
+            table=list(_compare_tiers(ordered)),
             sums=list(_list_sums(ordered)),
             folded=folded if ordered else (),
             why_folded=self._folded,
-            verdict=None if problem or len(ordered) < 2 else judge(ordered),
+            verdict=None if problem or len(ordered) < 2 else judge_cards(ordered),
             headline="" if problem else find_headline(ordered),
-            unanswered=[name for name in asked.tiers if name not in listed and name not in folded],
+            unanswered=[
+                name for name in state.tiers if name not in card_by_tier and name not in folded
+            ],
         )
 
     def write_foot(self, *, is_running: bool) -> str:
-        """Return what closes the page."""
-        return self._write("foot", is_running=is_running)
+        """Return the closing part of the page."""
+        return self._render_part("foot", is_running=is_running)
 
-    def describe(self, answer: TierAnswer, asked: Asked, baseline: Retrieval | None) -> Card:
-        """Return what *answer* has to show beside the plain list of *baseline*."""
+    def describe(self, answer: TierAnswer, state: PageState, baseline: Retrieval | None) -> Card:
+        """Return the card for *answer* beside the plain list in *baseline*."""
         config = json.dumps(
-            self.tiers.build_config(answer.tier, asked), indent=2, ensure_ascii=False
+            self.tiers.build_config(answer.tier, state), indent=2, ensure_ascii=False
         )
-        answers = self._answers.get((asked.question.strip(), asked.history))
-        return describe(answer, asked, baseline, answers, config)
+        answers = self._answers.get((state.question.strip(), state.history))
+        return build_card(answer, state, baseline, answers, config)
 
     def _describe_usual(self, knob: Knob) -> str:
-        """What stands in the field of *knob* where nothing was entered."""
+        """Return the value that the field of *knob* shows if nothing was entered."""
         settings = self.tiers.settings
         if knob.key == TOP_K:
             return str(settings.top_k)
@@ -151,15 +178,16 @@ class Page:
             return str(settings.fusion.method)
         return knob.usual
 
-    def _write(self, part: str, **values: Any) -> str:
+    def _render_part(self, part: str, **values: Any) -> str:
+        """Return the template called *part*, filled with *values*."""
         template = self._environment.get_template(f"{part}.html.jinja")
         return template.render(figures=figures, rem=_to_rem, clean=hide_unseen, **values)
 
 
 def _find_answers(question: Question, grades: Mapping[str, int]) -> frozenset[str] | None:
-    """Return the passages of the highest grade: those that answer the question, and not only help.
+    """Return the passages of the highest grade: those that answer the question, not only help.
 
-    No passages at all if none answers it, ``None`` if nobody judged.
+    The result is empty if no passage answers it, and ``None`` if nobody judged.
     """
     best = max(grades.values(), default=0)
     if question.metadata.get("type") == UNANSWERABLE:
@@ -169,7 +197,14 @@ def _find_answers(question: Question, grades: Mapping[str, int]) -> frozenset[st
 
 @dataclass(frozen=True, slots=True)
 class ComparedRow:
-    """One passage beside all tiers: its place in each, and what became of it there."""
+    """One passage beside all tiers.
+
+    Attributes:
+        key: Identifies the passage on the page.
+        title: Its title.
+        cells: Per tier: its rank, and how it moved.
+        is_answer: Whether it is judged to answer the question.
+    """
 
     key: str
     title: str
@@ -177,7 +212,7 @@ class ComparedRow:
     is_answer: bool
 
 
-def _compare(cards: Sequence[Card]) -> Iterator[ComparedRow]:
+def _compare_tiers(cards: Sequence[Card]) -> Iterator[ComparedRow]:
     """Yield a row for each passage of any tier, in the order they first appear."""
     shown = [{row.key: row for row in card.rows} for card in cards]
     answers = {key for rows in shown for key, row in rows.items() if row.is_answer}
@@ -191,13 +226,14 @@ def _compare(cards: Sequence[Card]) -> Iterator[ComparedRow]:
 
 
 def _list_sums(cards: Sequence[Card]) -> Iterator[tuple[str, list[str]]]:
-    """Yield what each tier took and cost, by what that is called."""
-    found = [dict(card.figures) for card in cards]
-    for name in dict.fromkeys(name for listed in found for name in listed):
-        yield name, [listed.get(name, figures.UNKNOWN) for listed in found]
+    """Yield each figure's name with its value per tier."""
+    figures_by_tier = [dict(card.figures) for card in cards]
+    for name in dict.fromkeys(name for tier_figures in figures_by_tier for name in tier_figures):
+        yield name, [tier_figures.get(name, figures.UNKNOWN) for tier_figures in figures_by_tier]
 
 
 def _to_rem(pixels: float) -> str:
+    """Return *pixels* as a CSS length in rem; 1 rem is 16 pixels."""
     return f"{pixels / 16:g}rem"
 
 

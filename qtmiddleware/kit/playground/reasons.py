@@ -1,4 +1,4 @@
-"""Why a passage moved, in one short sentence and the words that moved it."""
+"""Why a passage moved: one short sentence, and the words that moved it."""
 
 from __future__ import annotations
 
@@ -12,127 +12,146 @@ from qtmiddleware.retrieval.question_words import find_stem, load_word_rules
 from qtmiddleware.types import Retrieval
 
 MOST_WORDS: Final = 4
-"""Words that stand beside a reason."""
+"""How many words are shown beside a reason."""
 
 
-def explain_move(moved: Movement, found: Retrieval, *, has_words: bool) -> str:
-    """Return what moved a passage, as a sentence; empty for one that keeps its place.
+def explain_move(movement: Movement, retrieval: Retrieval, *, has_words: bool) -> str:
+    """Return in one sentence why a passage moved; empty if it keeps its rank.
 
-    *has_words* says that there are words to name; words that raised it and say nothing are function
-    words.
+    *has_words* says whether there are words to name; if words raised it but there are none to name,
+    they are function words.
     """
-    if moved.place is None:
-        last = moved.reranked_place or moved.weighed_place or moved.fused_place
-        fell = (
+    if movement.place is None:
+        last = movement.reranked_place or movement.weighed_place or movement.fused_place
+        fall = (
             "No search of this tier finds it" if last is None else f"Falls to {format_place(last)}"
         )
-        return f"{fell}, so it is not among the {len(found.matches)} shown."
-    if moved.before == moved.place:
+        return f"{fall}, so it is not among the {len(retrieval.matches)} shown."
+    if movement.before == movement.place:
         return ""
-    if moved.before is not None and moved.place > moved.before:
-        return _explain_fall(moved, found)
-    if moved.rerank_score is not None and _is_up(
-        moved.weighed_place or moved.fused_place, moved.reranked_place
+    if movement.before is not None and movement.place > movement.before:
+        return _explain_fall(movement, retrieval)
+    if movement.rerank_score is not None and _is_up(
+        movement.weighed_place or movement.fused_place, movement.reranked_place
     ):
-        return f"The reranker puts it {format_place(moved.reranked_place or 0)}."
-    others = [hit for hit in moved.hits if hit.kind != "original"]
-    if others and (_find_start(moved) is None or _is_up(_find_start(moved), moved.fused_place)):
-        best = min(others, key=lambda hit: hit.place)
-        more = "" if len(others) == 1 else f", and found by {len(others) - 1} more"
+        return f"The reranker puts it {format_place(movement.reranked_place or 0)}."
+    variant_hits = [hit for hit in movement.hits if hit.kind != "original"]
+    if variant_hits and (
+        _find_start(movement) is None or _is_up(_find_start(movement), movement.fused_place)
+    ):
+        best = min(variant_hits, key=lambda hit: hit.place)
+        remark = "" if len(variant_hits) == 1 else f", and found by {len(variant_hits) - 1} more"
         return (
             f"{format_place(best.place)} in the search with"
-            f" {_name_search(best.search, found)}{more}."
+            f" {_name_search(best.search, retrieval)}{remark}."
         )
-    if is_raised_by_words(moved, found):
+    if is_raised_by_words(movement, retrieval):
         return (
             "It holds more of"
-            f" {_name_words(found)}{'' if has_words else ', none of which says much'}."
+            f" {_name_words(retrieval)}{'' if has_words else ', none of which says much'}."
         )
     return "Passages above it fell."
 
 
-def is_raised_by_words(moved: Movement, found: Retrieval) -> bool:
-    """Whether a passage stands higher than in the plain list, and words are what raised it from the merged one."""
+def is_raised_by_words(movement: Movement, retrieval: Retrieval) -> bool:
+    """Whether a passage is higher than in the plain list, and keyword evidence raised it."""
     if (
-        found.evidence is None
-        or not found.evidence.weight
-        or not moved.evidence
-        or moved.evidence <= 0.0
+        retrieval.evidence is None
+        or not retrieval.evidence.weight
+        or not movement.evidence
+        or movement.evidence <= 0.0
     ):
         return False
-    is_higher = moved.place is not None and (moved.before is None or moved.place < moved.before)
-    return is_higher and _is_up(moved.fused_place, moved.weighed_place)
+    is_higher = movement.place is not None and (
+        movement.before is None or movement.place < movement.before
+    )
+    return is_higher and _is_up(movement.fused_place, movement.weighed_place)
 
 
 def list_words(
-    moved: Movement, moves: Movements, own: str, models: str, language: str = ""
+    movement: Movement, moves: Movements, question_words: str, model_words: str, language: str = ""
 ) -> list[Segment]:
-    """Return the rarest few of the words in a passage, each in one form and with whose word it is.
+    """Return the rarest keywords in a passage, each in one form and with its owner.
 
-    A word of every passage tells none apart, so it is left out if there are others.
+    A keyword that every passage has tells none of them apart, so it is left out if there are
+    others.
+
+    Args:
+        movement: The passage.
+        moves: The movements of all passages.
+        question_words: The question's keywords, with spaces between them.
+        model_words: The model's keywords, with spaces between them.
+        language: The language whose word forms are recognised; none by default.
     """
     endings = load_word_rules(language).endings
     texts = [(passage.match.text or "").casefold() for passage in (*moves.passages, *moves.dropped)]
     words: dict[str, Segment] = {}
-    for piece, whose in mark_words(moved.match.text or "", own, models, language):
-        if whose:
-            words.setdefault(find_stem(piece.casefold(), endings), (piece, whose))
+    for piece, owner in mark_words(
+        movement.match.text or "", question_words, model_words, language
+    ):
+        if owner:
+            words.setdefault(find_stem(piece.casefold(), endings), (piece, owner))
     counts = {key: sum(key in text for text in texts) for key in words}
-    telling = [key for key in words if counts[key] < len(texts)] or list(words)
-    chosen = sorted(telling, key=lambda key: (words[key][1] != "question", counts[key]))[
+    distinctive = [key for key in words if counts[key] < len(texts)] or list(words)
+    rarest = sorted(distinctive, key=lambda key: (words[key][1] != "question", counts[key]))[
         :MOST_WORDS
     ]
-    return [words[key] for key in chosen]
+    return [words[key] for key in rarest]
 
 
-def _explain_fall(moved: Movement, found: Retrieval) -> str:
+def _explain_fall(movement: Movement, retrieval: Retrieval) -> str:
+    """Return in one sentence why a passage fell."""
     passing = "Other passages pass it"
-    if moved.passed_by:
-        count = len(moved.passed_by)
-        places = " and ".join(map(format_place, moved.passed_by))
-        which = (
+    if movement.passed_by:
+        count = len(movement.passed_by)
+        places = " and ".join(map(format_place, movement.passed_by))
+        passers = (
             f"{count} passages"
             if count > 2
             else f"the {'passages' if count == 2 else 'passage'} now {places}"
         )
-        passing = f"Passed by {which}"
-    return f"{passing}{''.join(_find_causes(moved, found))}."
+        passing = f"Passed by {passers}"
+    return f"{passing}{''.join(_find_causes(movement, retrieval))}."
 
 
-def _find_causes(moved: Movement, found: Retrieval) -> Iterator[str]:
-    verb = "hold" if len(moved.passed_by) != 1 else "holds"
-    start = _find_start(moved)
-    if _is_up(moved.reranked_place, moved.weighed_place or moved.fused_place):
+def _find_causes(movement: Movement, retrieval: Retrieval) -> Iterator[str]:
+    """Yield the stage that let other passages overtake this one."""
+    verb = "hold" if len(movement.passed_by) != 1 else "holds"
+    start = _find_start(movement)
+    if _is_up(movement.reranked_place, movement.weighed_place or movement.fused_place):
         yield ", by the reranker"
     elif (
-        found.evidence is not None
-        and found.evidence.weight
-        and _is_up(moved.weighed_place, moved.fused_place)
+        retrieval.evidence is not None
+        and retrieval.evidence.weight
+        and _is_up(movement.weighed_place, movement.fused_place)
     ):
-        yield f", which {verb} more of {_name_words(found)}"
-    elif _is_up(moved.fused_place, start):
+        yield f", which {verb} more of {_name_words(retrieval)}"
+    elif _is_up(movement.fused_place, start):
         yield ", which the model’s search raises"
 
 
-def _name_search(number: int, found: Retrieval) -> str:
-    variant = found.rankings[number].variant
+def _name_search(number: int, retrieval: Retrieval) -> str:
+    """Return the name of the search with the index *number*."""
+    variant = retrieval.rankings[number].variant
     if variant.kind in (JOINED, TEXT_CLAUSE):
         return "the model’s text" if variant.kind == JOINED else "the question’s words"
     if variant.kind == GLOSSARY:
         return "the glossary’s form of the question"
-    labels = label_searches(ranking.variant for ranking in found.rankings)
+    labels = label_searches(ranking.variant for ranking in retrieval.rankings)
     return f"the model’s {labels[number].removeprefix('the ')}"
 
 
-def _name_words(found: Retrieval) -> str:
-    is_models = found.evidence is not None and len(found.evidence.keywords) > 1
+def _name_words(retrieval: Retrieval) -> str:
+    """Return whose words the keyword evidence consists of."""
+    is_models = retrieval.evidence is not None and len(retrieval.evidence.keywords) > 1
     return "the question’s and the model’s words" if is_models else "the question’s words"
 
 
-def _find_start(moved: Movement) -> int | None:
-    """Return its place in the question's own search."""
-    return next((hit.place for hit in moved.hits if hit.kind == "original"), moved.before)
+def _find_start(movement: Movement) -> int | None:
+    """Return the passage's rank in the question's own search."""
+    return next((hit.place for hit in movement.hits if hit.kind == "original"), movement.before)
 
 
 def _is_up(before: int | None, after: int | None) -> bool:
+    """Whether a passage went up between two lists."""
     return before is not None and after is not None and after < before

@@ -1,4 +1,4 @@
-"""The server of the page: it answers this machine alone, who knows its address alone, and its own pages alone."""
+"""The page's server: it answers only this machine, at a secret address, and only its own pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.errors import ConfigError, MissingExtra
 from qtmiddleware.kit.evaluation.systems import BASELINE
-from qtmiddleware.kit.playground.asked import Asked, wants_follow_up
+from qtmiddleware.kit.playground.asked import PageState, wants_follow_up
 from qtmiddleware.kit.playground.cards import Card
 from qtmiddleware.kit.playground.page import Page
 from qtmiddleware.runtime.logs import format_error, get_logger
@@ -30,14 +30,15 @@ if TYPE_CHECKING:
 logger: Final = get_logger("qtmiddleware.playground")
 
 LOOPBACK: Final = "127.0.0.1"
+"""The address of this machine, as seen by itself."""
 PORT: Final = 8765
-"""Taken where nobody asks for another and it is free."""
+"""The default port, if it is free."""
 MOST_CONNECTIONS: Final = 64
-"""Connections that are open at a time; for one more the oldest is closed that asks nothing."""
+"""How many connections may be open; beyond that, the oldest idle one is closed."""
 RUNS: Final = 4
-"""Questions that are under way at a time, whichever tab they come from; others wait for their turn."""
+"""How many questions run at a time, over all tabs; others wait."""
 MOST_ADDRESS_BYTES: Final = 1 << 20
-"""A request's head: 8,000 characters of any script, and as much of a conversation."""
+"""The longest head of a request: a question of 8,000 characters, and as much conversation."""
 _POLICY: Final = (
     "default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; img-src data:;"
     " form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -52,40 +53,42 @@ _HEADERS: Final = (
 
 
 def require_web() -> None:
-    """Raise `MissingExtra` where the page cannot be made or served."""
+    """Raise `MissingExtra` if a package for making or serving the page is missing."""
     for name in ("starlette", "uvicorn", "jinja2"):
         if find_spec(name) is None:
             raise MissingExtra(name, "web")
 
 
 def open_socket(port: int | None) -> socket.socket:
-    """Return a socket that listens on the loopback at *port*, by default `PORT` or, where that is taken, a free one.
+    """Return a socket that listens on this machine at *port*.
 
-    Raises `ConfigError` where the port that was asked for cannot be had.
+    By default it is `PORT` or, if that is taken, a free port. Raises `ConfigError` if *port* cannot
+    be used.
     """
-    for wanted in (PORT, 0) if port is None else (port,):
+    for candidate in (PORT, 0) if port is None else (port,):
         try:
-            return socket.create_server((LOOPBACK, wanted))
+            return socket.create_server((LOOPBACK, candidate))
         except (OSError, OverflowError) as error:
-            why = getattr(error, "strerror", None) or str(error)
-    message = f"port {port} cannot be used: {why}; leave --port out to use a free port"
+            reason = getattr(error, "strerror", None) or str(error)
+    message = f"port {port} cannot be used: {reason}; leave --port out to use a free port"
     raise ConfigError(message, path="--port", value=port)
 
 
 def make_token() -> str:
-    """Return what nobody guesses: the address of one run of the playground."""
+    """Return a random secret: the address of one run of the playground."""
     return secrets.token_urlsafe(24)
 
 
 class Guard:
-    """Lets a request through to *app* that comes from this machine's own page, and refuses every other.
+    """Lets only requests from this machine's own page through to an application.
 
-    The host must be the one served (a name that was made to point here is none), the page that asks
-    must be our own or none at all, and the address must begin with the *token*, which is compared
-    in constant time.
+    The host must be the served one, so that a foreign name that points here is refused. The page
+    that sends the request must be ours, or none. The address must begin with the token, which is
+    compared in constant time.
     """
 
     def __init__(self, app: ASGIApp, *, token: str, port: int) -> None:
+        """Guard *app*, which is served at *port* under an address that begins with *token*."""
         self._app = app
         self._token = token.encode()
         self._hosts = {f"{name}:{port}".encode() for name in (LOOPBACK, "localhost")}
@@ -103,11 +106,12 @@ class Guard:
             await send(message)
 
         if why := self._find_refusal(scope):
-            await _refuse(why, send_guarded)
+            await _send_refusal(why, send_guarded)
         else:
             await self._app(scope, receive, send_guarded)
 
     def _find_refusal(self, scope: Scope) -> str:
+        """Return why a request is refused; empty if it is allowed."""
         headers = scope["headers"]
         hosts = [value for name, value in headers if name == b"host"]
         if len(hosts) != 1 or hosts[0] not in self._hosts:
@@ -118,15 +122,15 @@ class Guard:
                 for name, value in headers
                 if name == b"sec-fetch-site"
             )
-            and not _only_opens(scope)
+            and not _is_opening_only(scope)
         ):
             return (
                 "Another site requested this page, so it is not shown. Copy the address to the"
                 " address bar."
             )
-        # What is asked of the server as a whole, as by OPTIONS *, has no path.
-        given = "".join(scope["path"].split("/", 2)[1:2]).encode("utf-8", "surrogateescape")
-        if not hmac.compare_digest(given, self._token):
+        # A request to the server as a whole, such as OPTIONS *, has no path.
+        token = "".join(scope["path"].split("/", 2)[1:2]).encode("utf-8", "surrogateescape")
+        if not hmac.compare_digest(token, self._token):
             return (
                 "This address is not the one that `qtm playground` printed. The address changes at"
                 " each start: use the newest one, and append the part of this one after the ?."
@@ -134,8 +138,11 @@ class Guard:
         return ""
 
 
-def _only_opens(scope: Scope) -> bool:
-    """Whether a tab is led to the page before anything is asked, as by the file that `qtm playground` opens."""
+def _is_opening_only(scope: Scope) -> bool:
+    """Whether a request only opens the page and asks nothing yet.
+
+    The file that `qtm playground` opens leads the browser here like this.
+    """
     headers = dict(scope["headers"])
     leads = (headers.get(b"sec-fetch-mode"), headers.get(b"sec-fetch-dest")) == (
         b"navigate",
@@ -144,7 +151,8 @@ def _only_opens(scope: Scope) -> bool:
     return leads and scope["method"] == "GET" and not scope["query_string"]
 
 
-async def _refuse(why: str, send: Callable[[Any], Awaitable[None]]) -> None:
+async def _send_refusal(why: str, send: Callable[[Any], Awaitable[None]]) -> None:
+    """Send the answer that refuses a request."""
     headers = [
         (b"content-type", b"text/plain; charset=utf-8"),
         (b"content-security-policy", b"default-src 'none'"),
@@ -154,10 +162,10 @@ async def _refuse(why: str, send: Callable[[Any], Awaitable[None]]) -> None:
 
 
 class Server:
-    """The application that serves *page* at ``/<token>/``; *closing* is awaited when it ends.
+    """The application that serves the page.
 
-    *others* are further pages, each served below that under its name. Raises `MissingExtra` without
-    starlette.
+    Attributes:
+        app: The guarded application.
     """
 
     def __init__(
@@ -169,6 +177,18 @@ class Server:
         closing: Callable[[], Awaitable[None]] | None = None,
         others: Mapping[str, Page] | None = None,
     ) -> None:
+        """Set up the application.
+
+        Args:
+            page: The page, served at ``/<token>/``.
+            token: The secret part of the address.
+            port: The port that the page is served at.
+            closing: Awaited when the server ends.
+            others: Further pages, each served below that address under its name.
+
+        Raises:
+            MissingExtra: starlette is not installed.
+        """
         require_web()
         from starlette.applications import Starlette
         from starlette.routing import Route
@@ -184,56 +204,61 @@ class Server:
             f"/{token}/{name}/": other for name, other in (others or {}).items()
         }
         routes = [
-            Route(path, partial(self._answer, shown), methods=["GET"])
+            Route(path, partial(self._answer_request, shown), methods=["GET"])
             for path, shown in pages.items()
         ]
         self.app = Guard(Starlette(routes=routes, lifespan=live), token=token, port=port)
 
-    async def _answer(self, page: Page, request: Request) -> Response:
+    async def _answer_request(self, page: Page, request: Request) -> Response:
+        """Return the page for *request*, or a redirection to the address that means the same."""
         from starlette.responses import RedirectResponse
 
         tiers = page.tiers
         pairs = request.query_params.multi_items()
-        asked = Asked.read(pairs, tiers.names, tiers.shown)
+        state = PageState.read(pairs, tiers.names, tiers.shown)
         if wants_follow_up(pairs):
-            return RedirectResponse(asked.follow_up().write(tiers.shown), 303)
-        # A form sends what was left blank, too.
-        if not asked.problems and pairs != asked.list_pairs(tiers.shown):
-            return RedirectResponse(asked.write(tiers.shown), 303)
+            return RedirectResponse(state.follow_up().write(tiers.shown), 303)
+        # A form also sends its blank fields; redirect to the address without them.
+        if not state.problems and pairs != state.list_pairs(tiers.shown):
+            return RedirectResponse(state.write(tiers.shown), 303)
         nonce = secrets.token_urlsafe(16)
         headers = {"content-security-policy": _POLICY.format(nonce=nonce)}
-        return _make_stream(self._write(page, asked, nonce), headers)
+        return _make_stream(self._write_page(page, state, nonce), headers)
 
-    async def _write(self, page: Page, asked: Asked, nonce: str) -> AsyncGenerator[str, None]:
-        """Yield the page piece by piece: its head at once, each tier's answer when it comes, and what closes it."""
-        is_running = bool(asked.question.strip())
-        yield page.write_head(asked, nonce, is_running=is_running)
+    async def _write_page(
+        self, page: Page, state: PageState, nonce: str
+    ) -> AsyncGenerator[str, None]:
+        """Yield the page in parts: its head, each tier's result as it comes, then the end."""
+        is_running = bool(state.question.strip())
+        yield page.write_head(state, nonce, is_running=is_running)
         if is_running:
             cards: list[Card] = []
             baseline: Retrieval | None = None
             problem = ""
-            async with self._room, aclosing(page.tiers.ask(asked)) as answers:
+            async with self._room, aclosing(page.tiers.ask(state)) as answers:
                 try:
                     async for answer in answers:
                         if answer.tier.name == BASELINE:
                             baseline = answer.retrieval
-                        cards.append(page.describe(answer, asked, baseline))
+                        cards.append(page.describe(answer, state, baseline))
                         yield page.write_card(cards[-1])
                 except ConfigError as error:
                     problem = str(error)
-                except (
-                    Exception
-                ) as error:  # the page says so and is closed: half a page says nothing
+                except Exception as error:
+                    # Say so and finish the page, because half a page explains nothing.
                     problem = f"The page could not be made: {type(error).__name__}"
                     logger.debug(
                         "the page could not be made: %s", format_error(error), event="page_failed"
                     )
-            yield page.write_tail(asked, cards, problem)
+            yield page.write_tail(state, cards, problem)
         yield page.write_foot(is_running=is_running)
 
 
 def _make_stream(pieces: AsyncGenerator[str, None], headers: Mapping[str, str]) -> Response:
-    """The response that sends *pieces* as they come, and stops making them when the browser goes away."""
+    """Return the response that sends *pieces* as they come.
+
+    If the browser goes away, it stops making them.
+    """
     from starlette.responses import StreamingResponse
 
     class Stream(StreamingResponse):
@@ -253,13 +278,16 @@ def _make_stream(pieces: AsyncGenerator[str, None], headers: Mapping[str, str]) 
 
 
 async def _encode(pieces: AsyncIterator[str]) -> AsyncIterator[bytes]:
-    # Halves of characters can be in any text, and in no stream.
+    # A text may contain lone surrogates, which UTF-8 cannot encode.
     async for piece in pieces:
         yield piece.encode("utf-8", "replace")
 
 
 def _make_protocol() -> Any:
-    """Make the class of a connection, which makes room for itself: those of anybody on this machine may stay idle."""
+    """Return the class of a connection, which closes the oldest idle one if there are too many.
+
+    Anybody on this machine can open connections and leave them idle.
+    """
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     numbers = count()
@@ -268,18 +296,18 @@ def _make_protocol() -> Any:
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             self.number = next(numbers)
             super().connection_made(transport)
-            # The server's own set keeps no order, and holds those that are being closed.
-            others = [
-                it
-                for it in self.connections
-                if isinstance(it, Connection) and not it.transport.is_closing()
+            # The server's own set has no order, and includes connections that are being closed.
+            opened = [
+                connection
+                for connection in self.connections
+                if isinstance(connection, Connection) and not connection.transport.is_closing()
             ]
             idle = [
-                it
-                for it in others
-                if it is not self and getattr(it.cycle, "response_complete", True)
+                connection
+                for connection in opened
+                if connection is not self and getattr(connection.cycle, "response_complete", True)
             ]
-            if len(others) > MOST_CONNECTIONS and idle:
+            if len(opened) > MOST_CONNECTIONS and idle:
                 min(idle, key=attrgetter("number")).transport.abort()
 
     return Connection
@@ -292,9 +320,17 @@ async def serve(
     closing: Callable[[], Awaitable[None]] | None,
     others: Mapping[str, Page] | None = None,
 ) -> None:
-    """Serve *page* and the *others* at the socket until the process is interrupted.
+    """Serve *page* until the process is interrupted; no request is logged.
 
-    Nothing that is asked is logged. Raises `MissingExtra` without uvicorn and starlette.
+    Args:
+        page: The page.
+        listening: The socket to serve it at.
+        token: The secret part of the address.
+        closing: Awaited when the server ends.
+        others: Further pages, by their names.
+
+    Raises:
+        MissingExtra: uvicorn or starlette is not installed.
     """
     require_web()
     import uvicorn

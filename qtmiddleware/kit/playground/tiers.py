@@ -1,4 +1,4 @@
-"""The tiers a question is put to, and what each of them finds: the plain list first, the others as they come."""
+"""The tiers that a question is put to, and each tier's result: the plain list first."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from qtmiddleware.kit.evaluation.dataset import Question
 from qtmiddleware.kit.evaluation.own_function import configure
 from qtmiddleware.kit.evaluation.systems import BASELINE, SYSTEMS, read_tier
 from qtmiddleware.kit.evaluation.tuning.trials import nested
-from qtmiddleware.kit.playground.asked import TOP_K, Asked
+from qtmiddleware.kit.playground.asked import TOP_K, PageState
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.types import Message, Retrieval
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from qtmiddleware.wrapping.wrapped import Bound
 
 SECONDS: Final = 30.0
-"""How long one tier is waited for: a function that hangs is bound by nothing else."""
+"""How many seconds a tier may take; nothing else stops a function that hangs."""
 AT_ONCE: Final = 2
-"""Tiers that ask a model at a time: with more, times would be those of a busy machine."""
+"""How many tiers ask a model at a time; more would measure how busy the machine is."""
 _SHOWN: Final = (BASELINE, "rules", "combined", OWN)
 _PRESETS: Final[Mapping[str, str]] = {
     "words": "One model call, no extra search: the model’s words only rerank.",
@@ -41,16 +41,23 @@ _LABELS: Final[Mapping[str, str]] = {
     OWN: "What your config says.",
     **_PRESETS,
 }
-# What is tried here is nobody's question: it stands in no query log, and is retrieved in any case.
-_TRIED: Final[Mapping[str, Any]] = {"log": {"path": None}, "shadow": None}
-_MOST_SAID: Final = 300
+# Questions on the page are experiments: they are not logged. Shadow mode is off, because it would
+# return the plain list.
+_EXPERIMENT: Final[Mapping[str, Any]] = {"log": {"path": None}, "shadow": None}
+_MOST_MESSAGE_CHARS: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """One way to retrieve: its *name*, what it does (*label*), its *settings* over the user's own, and the *function*.
+    """One way to retrieve.
 
-    *is_open* is false where it asks a model and there is none.
+    Attributes:
+        name: Its name.
+        label: What it does.
+        asks_model: Whether it asks a model.
+        is_open: Whether it can be asked; ``False`` if it needs a model and there is none.
+        settings: Its settings, which override the user's own.
+        function: The function with these settings.
     """
 
     name: str
@@ -63,7 +70,14 @@ class Tier:
 
 @dataclass(frozen=True, slots=True)
 class TierAnswer:
-    """What one *tier* found, in *seconds*, or the *problem* that kept it from finding anything."""
+    """The result of one tier.
+
+    Attributes:
+        tier: The tier.
+        retrieval: The retrieval; ``None`` if there is a problem.
+        problem: What kept the tier from finding anything.
+        seconds: The time of the call, in seconds.
+    """
 
     tier: Tier
     retrieval: Retrieval | None
@@ -72,28 +86,22 @@ class TierAnswer:
 
     @property
     def is_readable(self) -> bool:
-        """Whether there is a result, and passages could be read in it."""
+        """Whether there is a result whose passages could be read."""
         return self.retrieval is not None and all(
-            it.stage != "response" for it in self.retrieval.degradations
+            degradation.stage != "response" for degradation in self.retrieval.degradations
         )
 
 
 class Tiers:
-    """Every tier over one wrapped function *base*.
+    """All tiers over one wrapped function.
 
-    Every question starts from what the function has shown by the end of `warm_up`, so it gets the
-    same answer whatever was asked before it.
+    Every question starts from what the function has learned by the end of `warm_up`, so its answer
+    does not depend on the questions before it.
 
-    Args:
-        has_own: Whether the tier of the user's own config is worth a place of its own.
-        remembers: Whether transformations are kept, so that a change of weights asks no model
-        again.
-        given: Arguments of the function beside the question.
-        seconds: How long a tier is waited for.
-        is_covered: Whether a model's reply can be had for a question and the messages before it.
-        Default: for all.
-
-    Raises `ConfigError` for a function whose settings cannot be laid over.
+    Attributes:
+        all: All tiers, also those that cannot be asked.
+        has_model: Whether there is a model.
+        seconds: How many seconds a tier may take.
     """
 
     def __init__(
@@ -106,23 +114,44 @@ class Tiers:
         seconds: float = SECONDS,
         is_covered: Callable[[str, Sequence[Message]], bool] | None = None,
     ) -> None:
+        """Make the tiers over *base*.
+
+        Args:
+            base: The wrapped function.
+            has_own: Whether the user's own config gets a tier.
+            remembers: Whether transformations are cached, so that changing a weight needs no new
+                model call.
+            given: The function's arguments beside the question.
+            seconds: How many seconds a tier may take.
+            is_covered: Whether a model's reply is available for a question and the messages before
+                it. Default: always.
+
+        Raises:
+            ConfigError: The function's settings cannot be overridden.
+        """
         self.has_model: bool = base._context.components.has_model
         self.seconds = seconds
         self._given = dict(given or {})
         self._base = base
         self._is_covered = is_covered
         self._learned = Learned()
-        laid = _TRIED if remembers else {**_TRIED, "cache": {"enabled": False}}
-        own = configure(base, laid)
-        self.all = tuple(self._open(name, own) for name in self._list_names(has_own=has_own))
+        overrides = _EXPERIMENT if remembers else {**_EXPERIMENT, "cache": {"enabled": False}}
+        function = configure(base, overrides)
+        self.all = tuple(
+            self._open_tier(name, function) for name in self._list_names(has_own=has_own)
+        )
 
     @staticmethod
     def _list_names(*, has_own: bool) -> Sequence[str]:
-        own = (OWN,) if has_own else ()
+        """Return the names of all tiers, in the order of the page."""
+        own_tier = (OWN,) if has_own else ()
         transforms = (name for name in TRANSFORMS if name != "none")
-        return tuple(dict.fromkeys((BASELINE, "rules", "combined", *own, *_PRESETS, *transforms)))
+        return tuple(
+            dict.fromkeys((BASELINE, "rules", "combined", *own_tier, *_PRESETS, *transforms))
+        )
 
-    def _open(self, name: str, base: Any) -> Tier:
+    def _open_tier(self, name: str, base: Any) -> Tier:
+        """Return the tier called *name* over the function *base*."""
         settings: Mapping[str, Any] = (
             {} if name == OWN else read_tier(name) if name in _PRESETS else SYSTEMS[name]
         )
@@ -140,7 +169,7 @@ class Tiers:
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The names of those that are asked where nobody chooses."""
+        """The names of the tiers that are asked by default."""
         return tuple(name for name in self.names if name in _SHOWN)
 
     @property
@@ -158,52 +187,58 @@ class Tiers:
         """Whether the function can be asked for a number of passages."""
         return self._base.top_k_argument is not None
 
-    def list_folded(self, asked: Asked) -> tuple[str, ...]:
-        """Return the names of the tiers that no model can answer for what is *asked*."""
+    def list_folded(self, state: PageState) -> tuple[str, ...]:
+        """Return the names of the tiers that ask a model, if it has no reply for this question."""
         has_reply = self.has_model and (
-            self._is_covered is None or self._is_covered(asked.question, asked.history)
+            self._is_covered is None or self._is_covered(state.question, state.history)
         )
         return () if has_reply else tuple(tier.name for tier in self.all if tier.asks_model)
 
     def warm_up(self, examples: Sequence[Question] = (), *, searches: bool) -> None:
-        """Load what the first question needs; with *searches*, where one costs nothing, learn from the *examples*."""
+        """Load what the first question needs.
+
+        Args:
+            examples: Questions to search, so that the function learns from them.
+            searches: Whether to search them, which must cost nothing.
+        """
         self.middleware.warm_up()
         if not searches:
             return
-        # What the rules learn of the function holds for every tier.
+        # What the rules learn about the function is true for every tier.
         function = next(tier.function for tier in self.all if tier.name == "rules")
         for example in examples or (Question("", "warm up"),):
             function.retrieve(example.text, **{**self._given, "history": list(example.history)})
         self._learned = deepcopy(function._context.learned)
 
-    def build_config(self, tier: Tier, asked: Asked) -> dict[str, Any]:
-        """The config file that makes the function retrieve as *tier* does for what is *asked*."""
+    def build_config(self, tier: Tier, state: PageState) -> dict[str, Any]:
+        """Return the config that makes the function retrieve as *tier* does for this *state*."""
         rows = self.middleware.config.rows()
-        own = nested({name: value for name, value, origin in rows if origin != "default"})
-        return merge(merge(own, tier.settings), nested(asked.settings))
+        own_settings = nested({name: value for name, value, origin in rows if origin != "default"})
+        return merge(merge(own_settings, tier.settings), nested(state.settings))
 
-    async def ask(self, asked: Asked) -> AsyncGenerator[TierAnswer, None]:
-        """Put what is *asked* to its tiers: the plain one first and alone, then the free ones, then the others.
+    async def ask(self, state: PageState) -> AsyncGenerator[TierAnswer, None]:
+        """Yield the result of each tier: the plain one first and alone, then the free ones.
 
-        Where the plain function fails, or nobody can read what it returns, no other is asked: each
-        begins with that very search. Raises `ConfigError` for impossible settings.
+        The tiers that ask a model follow, in the order they finish. If the plain function fails or
+        its result cannot be read, no other tier is asked, because each of them begins with the same
+        search. Raises `ConfigError` for impossible settings.
         """
-        flat = {key: value for key, value in asked.settings.items() if key != TOP_K}
-        laid = nested(flat)
-        # All of it is refused here, and not by each tier.
-        self.middleware.config.overridden(laid)
+        flat = {key: value for key, value in state.settings.items() if key != TOP_K}
+        overrides = nested(flat)
+        # Impossible settings are refused once, here, and not by each tier.
+        self.middleware.config.overridden(overrides)
         arguments: dict[str, Any] = {
             **self._given,
-            "history": list(asked.history),
-            "qtm_config": laid or None,
+            "history": list(state.history),
+            "qtm_config": overrides or None,
         }
-        if TOP_K in asked.settings and self.takes_top_k:
-            arguments[self._base.top_k_argument] = asked.settings[TOP_K]
-        folded = self.list_folded(asked)
-        chosen = [tier for tier in self.all if tier.name in asked.tiers and tier.name not in folded]
+        if TOP_K in state.settings and self.takes_top_k:
+            arguments[self._base.top_k_argument] = state.settings[TOP_K]
+        folded = self.list_folded(state)
+        chosen = [tier for tier in self.all if tier.name in state.tiers and tier.name not in folded]
         free = [tier for tier in chosen if not tier.asks_model]
         for tier in free:
-            answer = await self._ask(tier, asked.question, arguments)
+            answer = await self._ask_tier(tier, state.question, arguments)
             yield answer
             if tier.name == BASELINE and not answer.is_readable:
                 return
@@ -211,7 +246,7 @@ class Tiers:
 
         async def ask(tier: Tier) -> TierAnswer:
             async with room:
-                return await self._ask(tier, asked.question, arguments)
+                return await self._ask_tier(tier, state.question, arguments)
 
         tasks = [asyncio.create_task(ask(tier)) for tier in chosen if tier not in free]
         try:
@@ -222,27 +257,33 @@ class Tiers:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _ask(self, tier: Tier, question: str, arguments: Mapping[str, Any]) -> TierAnswer:
-        began = perf_counter()
+    async def _ask_tier(
+        self, tier: Tier, question: str, arguments: Mapping[str, Any]
+    ) -> TierAnswer:
+        """Return the result of one tier, or the problem if it fails or takes too long."""
+        start = perf_counter()
         retrieval, problem = None, ""
         try:
             async with asyncio.timeout(self.seconds) as limit:
-                retrieval = await _branch(tier.function, self._learned).aretrieve(
+                retrieval = await _copy_with_learned(tier.function, self._learned).aretrieve(
                     question, **arguments
                 )
         except Exception as error:
-            problem = self._describe(error, is_late=limit.expired())
-        return TierAnswer(tier, retrieval, problem, perf_counter() - began)
+            problem = self._describe_error(error, is_late=limit.expired())
+        return TierAnswer(tier, retrieval, problem, perf_counter() - start)
 
-    def _describe(self, error: Exception, *, is_late: bool) -> str:
+    def _describe_error(self, error: Exception, *, is_late: bool) -> str:
+        """Return what went wrong, in a few words and without secrets."""
         if is_late:
             return f"did not answer within {self.seconds:g} seconds and was stopped"
-        said = " ".join(hide_secrets(str(error)).split())
-        return f"raised {type(error).__name__}" + (f": {said[:_MOST_SAID]}" if said else "")
+        message = " ".join(hide_secrets(str(error)).split())
+        return f"raised {type(error).__name__}" + (
+            f": {message[:_MOST_MESSAGE_CHARS]}" if message else ""
+        )
 
 
-def _branch(function: Any, learned: Learned) -> Any:
-    """Return the wrapped *function* as it is when it has *learned* this much; what it learns more is forgotten."""
+def _copy_with_learned(function: Any, learned: Learned) -> Any:
+    """Return *function* as it is after learning *learned*; what it learns later is lost."""
     wrapped = function.__func__ if isinstance(function, Bound) else function
     source = copy(wrapped._source)
     source._learned, source._latest = deepcopy(learned), (None, None)

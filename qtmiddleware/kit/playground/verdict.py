@@ -1,4 +1,4 @@
-"""The verdict on a question: where each tier puts the passage that answers it, what that took, and what it cost."""
+"""The verdict on a question: the rank of its answer in each tier, and what that took and cost."""
 
 from __future__ import annotations
 
@@ -11,15 +11,22 @@ from qtmiddleware.kit.playground.cards import SAME, Card, count_things
 
 _SIGNS: Final = {"better": "▲", "worse": "▼", "same": "=", "none": ""}
 _BEYOND: Final = 1_000_000
-"""The place of a passage that is not shown."""
+"""The rank of a passage that is not shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class TierVerdict:
-    """What one tier comes to: *outcome* says where the answer stands, or how many passages moved.
+    """The verdict on one tier.
 
-    *way* is better, worse, same or none (nothing to compare), *sign* its sign and *change* what
-    that means in words.
+    Attributes:
+        name: The tier's name.
+        outcome: The answer's rank, or how many passages moved.
+        way: ``better``, ``worse``, ``same``, or ``none`` if there is nothing to compare.
+        sign: The sign of *way*.
+        change: The meaning of *way* in words.
+        took: The time.
+        calls: The model calls.
+        cost: The cost.
     """
 
     name: str
@@ -34,13 +41,18 @@ class TierVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The *tiers* one under the other; *is_judged* says that it is known which passage answers."""
+    """The verdicts on all tiers.
+
+    Attributes:
+        is_judged: Whether it is known which passage answers the question.
+        tiers: One verdict per tier.
+    """
 
     is_judged: bool
     tiers: tuple[TierVerdict, ...]
 
 
-def judge(cards: Sequence[Card]) -> Verdict:
+def judge_cards(cards: Sequence[Card]) -> Verdict:
     """Return the verdict on *cards*, of which the first is the plain list."""
     is_judged = bool(cards[0].answers)
     judge_tier = _judge_place if is_judged else _count_moves
@@ -49,66 +61,69 @@ def judge(cards: Sequence[Card]) -> Verdict:
 
 def find_headline(cards: Sequence[Card]) -> str:
     """Return what happened to the list, in two or three short sentences."""
-    moved = [card for card in cards if not card.is_baseline and not card.problem]
-    if not moved:
+    tier_cards = [card for card in cards if not card.is_baseline and not card.problem]
+    if not tier_cards:
         return (
             "There is no plain list, so no tier ran."
             if cards and not cards[0].rows
             else "The plain list."
         )
-    unheard = sum(
-        any(reason.startswith("transform") for reason in card.degradations) for card in moved
+    failed_tiers = sum(
+        any(reason.startswith("transform") for reason in card.degradations) for card in tier_cards
     )
-    failed = (
-        f" The model gave nothing usable to {count_things(unheard, 'tier')}." if unheard else ""
+    remark = (
+        f" The model gave nothing usable to {count_things(failed_tiers, 'tier')}."
+        if failed_tiers
+        else ""
     )
     plain = cards[0]
     if plain.answers:
-        return f"{_describe_places(plain, moved)}{failed}"
+        return f"{_describe_places(plain, tier_cards)}{remark}"
     if plain.answers is not None:
         shown = count_things(len(plain.rows), "passage")
-        return f"No passage answers this question. Every tier still returns {shown}.{failed}"
-    return f"{' '.join(_describe_changes(moved))}{failed}"
+        return f"No passage answers this question. Every tier still returns {shown}.{remark}"
+    return f"{' '.join(_describe_changes(tier_cards))}{remark}"
 
 
-def _describe_places(plain: Card, moved: Sequence[Card]) -> str:
-    """Say where the answer stands in the *plain* list, and which of the *moved* lists are better or worse."""
-    what = "The answer" if plain.answers == 1 else f"The first of {plain.answers} answers"
+def _describe_places(plain: Card, cards: Sequence[Card]) -> str:
+    """Return the answer's rank in the plain list, and which lists are better or worse."""
+    subject = "The answer" if plain.answers == 1 else f"The first of {plain.answers} answers"
     ways: dict[str, list[str]] = {}
-    for card in moved:
+    for card in cards:
         verdict = _judge_place(card, plain)
         ways.setdefault(verdict.way, []).append(f"{verdict.name} ({verdict.outcome})")
     if [*ways] == ["same"]:
         where = "none of the lists" if plain.answer is None else "every list"
         return (
-            f"{what} is {'' if plain.answer is None else f'{format_place(plain.answer)} '}in"
+            f"{subject} is {'' if plain.answer is None else f'{format_place(plain.answer)} '}in"
             f" {where}."
         )
-    # A loss is said before a gain: it is what a reader must not miss.
+    # Losses come before gains, because a reader must not miss them.
     changes = [f"{way} with {_join(ways[way])}" for way in ("worse", "better") if way in ways]
     place = (
         "not in the plain list"
         if plain.answer is None
         else f"{_name_place(plain)} in the plain list"
     )
-    return f"{what} is {': '.join(filter(None, (place, ', '.join(changes))))}."
+    return f"{subject} is {': '.join(filter(None, (place, ', '.join(changes))))}."
 
 
-def _describe_changes(moved: Sequence[Card]) -> Iterator[str]:
+def _describe_changes(cards: Sequence[Card]) -> Iterator[str]:
+    """Yield sentences on how the lists differ from the plain one, if nobody judged the passages."""
     changes: dict[tuple[str, str], list[str]] = {}
-    for card in moved:
+    for card in cards:
         change = (
             ("give", "the plain list") if card.headline == SAME else ("reorder", "the plain list")
         )
         if new := sum(row.way == "new" for row in card.rows):
             change = ("replace", f"{new} of the {count_things(len(card.rows), 'passage')}")
         changes.setdefault(change, []).append(card.tier.name)
-    said = (
-        f"{_join(names)} {verb}{'s' if len(names) == 1 else ''} {what}"
-        for (verb, what), names in changes.items()
+    clauses = (
+        f"{_join(names)} {verb}{'s' if len(names) == 1 else ''} {complement}"
+        for (verb, complement), names in changes.items()
     )
-    yield f"{'; '.join(said)}."
-    if any(card.is_unsure for card in moved):
+    yield f"{'; '.join(clauses)}."
+    if any(card.is_unsure for card in cards):
         yield (
             "The passages probably do not hold the answer: the best one fits far worse than usual."
         )
@@ -117,19 +132,23 @@ def _describe_changes(moved: Sequence[Card]) -> Iterator[str]:
 
 
 def _judge_place(card: Card, plain: Card) -> TierVerdict:
+    """Return the verdict on *card* by the rank of the answer, beside the *plain* list."""
     way = "none"
     if not card.is_baseline and not card.problem:
         place, before = card.answer or _BEYOND, plain.answer or _BEYOND
         way = "better" if place < before else "worse" if place > before else "same"
-    said = {
+    meanings = {
         "better": "better than the plain list",
         "worse": "worse than the plain list",
         "same": "as in the plain list",
     }
-    return _build(card, "no answer" if card.problem else _name_place(card), way, said.get(way, ""))
+    return _build_verdict(
+        card, "no answer" if card.problem else _name_place(card), way, meanings.get(way, "")
+    )
 
 
 def _name_place(card: Card) -> str:
+    """Return the answer's rank in words."""
     if card.answer is not None:
         return format_place(card.answer)
     is_known = card.lost is not None and card.lost > len(card.rows)
@@ -137,10 +156,11 @@ def _name_place(card: Card) -> str:
 
 
 def _count_moves(card: Card, plain: Card) -> TierVerdict:  # noqa: ARG001  (as its twin)
-    return _build(card, "no answer" if card.problem else card.headline, "none", "")
+    """Return the verdict on *card* by how many passages moved."""
+    return _build_verdict(card, "no answer" if card.problem else card.headline, "none", "")
 
 
-def _build(card: Card, outcome: str, way: str, change: str) -> TierVerdict:
+def _build_verdict(card: Card, outcome: str, way: str, change: str) -> TierVerdict:
     return TierVerdict(
         card.tier.name, outcome, way, _SIGNS[way], change, card.took, card.calls, card.cost
     )

@@ -12,10 +12,10 @@ from qtmiddleware.kit.demo import EXAMPLES, dataset, has_recording, recorded_mod
 from qtmiddleware.kit.embedding import embedder_named
 from qtmiddleware.kit.evaluation import Question
 from qtmiddleware.kit.evaluation.bench import open_index
-from qtmiddleware.kit.playground.asked import Asked
-from qtmiddleware.kit.playground.cards import Card, describe
+from qtmiddleware.kit.playground.asked import PageState
+from qtmiddleware.kit.playground.cards import Card, build_card
 from qtmiddleware.kit.playground.tiers import Tiers
-from qtmiddleware.kit.playground.verdict import judge
+from qtmiddleware.kit.playground.verdict import judge_cards
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from tests.integration.demo.test_demo_data import DATA, README, numbers, runs
 
@@ -82,7 +82,9 @@ def test_an_example_shows_what_its_kind_says(folder: str, tmp_path: Path) -> Non
                 answers = [
                     id_ for id_, grade in data.qrels[question.id].items() if grade == best > 0
                 ]
-                ways = [verdict.way for verdict in judge(show(tiers, question, answers)).tiers]
+                ways = [
+                    verdict.way for verdict in judge_cards(show(tiers, question, answers)).tiers
+                ]
                 if kind == "loses":
                     assert "worse" in ways
                 elif kind == "nothing found":
@@ -97,13 +99,13 @@ def show(tiers: Tiers, question: Question, answers: list[str]) -> list[Card]:
 
     async def ask() -> list[Card]:
         asked, cards, plain = (
-            Asked(question=question.text, history=question.history, tiers=tiers.shown),
+            PageState(question=question.text, history=question.history, tiers=tiers.shown),
             [],
             None,
         )
         async for answer in tiers.ask(asked):
             plain = answer.retrieval if plain is None else plain
-            cards.append(describe(answer, asked, plain, answers, ""))
+            cards.append(build_card(answer, asked, plain, answers, ""))
         return cards
 
     return asyncio.run(ask())

@@ -1,4 +1,4 @@
-"""A data set, its index and a model, with every system of a comparison around them."""
+"""A data set, its index and a model, and every system of a comparison built on them."""
 
 from __future__ import annotations
 

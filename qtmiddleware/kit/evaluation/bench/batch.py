@@ -1,4 +1,4 @@
-"""The model's part of a bench, asked by batches: the replies end in the bench's own cache."""
+"""Ask a bench's model by batches; the replies end up in the bench's own cache."""
 
 from __future__ import annotations
 
@@ -22,10 +22,13 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 @dataclass(frozen=True, slots=True)
 class BenchPass:
-    """Puts all that *systems* ask a model to one that is asked by batches; what that answers is kept in the cache.
+    """Asks a batch model everything that systems would ask on a data set, and caches the replies.
 
-    The bench of *data* is opened by *options*. A reply that came by batch counts with the
-    `model_ms` of the options, as nobody knows how long it took.
+    Attributes:
+        systems: The settings of each system.
+        data: The folder of the data set.
+        options: How the bench is opened. A reply by batch counts with the `model_ms` of these
+            options, because nobody knows how long it took.
     """
 
     systems: Mapping[str, Mapping[str, Any]]
@@ -33,23 +36,24 @@ class BenchPass:
     options: BenchOptions = field(repr=False)
 
     def __call__(self, model: BatchModel) -> Iterator[None]:
-        """Yields after each question of each system."""
-        # Around the model and within the cache, which keeps the time.
+        """Yield after each question of each system."""
+        # Inside the cache, because the cache also keeps the time of a reply.
         timed = EstimatedModel(model, model.name, self.options.model_ms / 1e3)
         with open_bench(self.data, replace(self.options, client=timed)) as opened:
             for settings in self.systems.values():
                 if build_config(settings).settings.transformation_type != "none":
-                    yield from _ask(opened, settings)
+                    yield from _ask_system(opened, settings)
 
 
-def _ask(opened: OpenedBench, settings: Mapping[str, Any]) -> Iterator[None]:
+def _ask_system(opened: OpenedBench, settings: Mapping[str, Any]) -> Iterator[None]:
+    """Ask the bench's model what the system with *settings* asks, and yield after each question."""
     config = build_config(settings)
     gated = config.settings.escalation.mode == "auto"
     wrapped = opened.bench.wrap(settings)
     with QueryMiddleware(config.overridden(REPLAYED), client=opened.bench.model) as middleware:
         for question in opened.data.questions:
             if gated and not question.history:
-                # A gate decides by what is found.
+                # A gate decides by the search results, so the question has to be searched.
                 wrapped.retrieve(question.text, top_k=TOP_K, history=question.history)
             else:
                 middleware.transform(question.text, history=question.history)

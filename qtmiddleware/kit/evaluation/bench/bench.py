@@ -1,4 +1,4 @@
-"""A data set, its index and a model, opened, and any system of a comparison made of them."""
+"""Open a data set with its index and a model, and build any system of a comparison on them."""
 
 from __future__ import annotations
 
@@ -63,10 +63,11 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from qtmiddleware.wrapping.wrapped import Wrapped
 
 CACHE: Final = Path(".qtm/bench")
+"""The default folder of indexes, vectors and replies."""
 CONCURRENCY: Final = 8
-"""Questions the model is asked about at a time."""
+"""How many questions the model is asked at a time."""
 BATCH: Final = 64
-"""Passages that are embedded and stored at a time."""
+"""How many passages are embedded and stored at a time."""
 _CACHE_FILE: Final = "cache.sqlite"
 _NO_MODEL_ASKED: Final = (
     "No language model was called: there are no recorded replies, and neither OPENAI_API_KEY nor"
@@ -76,7 +77,14 @@ _NO_MODEL_ASKED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """An index, an embedder and a model, which any system can be made of; *read_price* is that of their searches."""
+    """An index, an embedder and a model, from which any system can be made.
+
+    Attributes:
+        store: The index.
+        embedder: Embeds the queries.
+        model: The model that systems ask.
+        read_price: The price of searches, as ``store.readPrice``; ``None`` if it is not known.
+    """
 
     store: Store = field(repr=False)
     embedder: Embedder = field(repr=False)
@@ -84,7 +92,7 @@ class Bench:
     read_price: float | None = None
 
     def wrap(self, settings: Mapping[str, Any]) -> Wrapped[..., Any]:
-        """Return the search of the index with the middleware of *settings* around it."""
+        """Return the index's search, wrapped by the middleware with *settings*."""
         config = build_config(settings).overridden({"store": {"readPrice": self.read_price}})
         wrapped: Any = QueryMiddleware(
             config, client=self.model, store=self.store, embedder=self.embedder
@@ -92,42 +100,47 @@ class Bench:
         return wrapped  # type: ignore[no-any-return]
 
     def retrieve(self, settings: Mapping[str, Any], question: Question) -> Retrieval:
-        """Return what the system of *settings* finds for one question."""
+        """Return the retrieval of the system with *settings* for one question."""
         return self.wrap(settings).retrieve(question.text, top_k=TOP_K, history=question.history)
 
     def system(self, settings: Mapping[str, Any], top_k: int = TOP_K) -> System:
-        """Return the system of *settings*, to be measured one question at a time.
+        """Return the system with *settings*, which measures one question at a time.
 
-        Vectors and replies that were kept take no time now; what they took at first is part of the
-        time added.
+        Cached vectors and replies take no time now; the time they took at first counts as added
+        time.
         """
         wrapped = self.wrap(settings)
 
         def run(question: Question) -> Run:
             with self._record_replays() as replayed:
-                found = wrapped.retrieve(question.text, top_k=top_k, history=question.history)
-            measured = run_of(found)
-            # The question itself is embedded in a plain search too.
-            beyond = sum(replayed.values()) - replayed.get(found.variants[0].text, 0.0)
-            return replace(measured, seconds_added=(measured.seconds_added or 0.0) + beyond)
+                retrieval = wrapped.retrieve(question.text, top_k=top_k, history=question.history)
+            measured = run_of(retrieval)
+            # A plain search embeds the question too, so that time is not added time.
+            replayed_seconds = sum(replayed.values()) - replayed.get(
+                retrieval.variants[0].text, 0.0
+            )
+            return replace(
+                measured, seconds_added=(measured.seconds_added or 0.0) + replayed_seconds
+            )
 
         return run
 
     def _record_replays(self) -> AbstractContextManager[Mapping[str, float]]:
+        """Return a context that yields the original seconds of cached vectors, by text."""
         return (
             self.embedder.record_replays()
             if isinstance(self.embedder, CachedEmbedder)
             else nullcontext({})
         )
 
-    # A method: the bench is what the systems are made of.
+    # As a method: its first parameter is the bench that makes the systems.
     measure = measure_systems
 
 
 def build_config(settings: Mapping[str, Any]) -> Config:
-    """Return the config under which a system of these *settings* is measured, whatever the environment sets.
+    """Return the config for measuring a system with *settings*, whatever the environment sets.
 
-    A model that fails is asked all the same: what is measured is the system, not the outage before.
+    The circuit breaker is off: the system is measured, not an outage before it.
     """
     return (
         Config.load(MEASURED, environ={})
@@ -143,11 +156,11 @@ def build_index(
     *,
     progress: Progress | None = None,
 ) -> SQLiteStore:
-    """Embed the passages of *data* and store them at *path*."""
+    """Embed the passages of *data* and store them at *path*; return the open store."""
     store = SQLiteStore(path, embedding_model=embedder.name, dimension=embedder.dimension)
     try:
         done = 0
-        for batch in _read_pages(data):
+        for batch in _split_into_batches(data):
             store.upsert(batch, embedder.embed([passage.text for passage in batch]))
             done += len(batch)
             if progress is not None:
@@ -158,7 +171,8 @@ def build_index(
     return store
 
 
-def _read_pages(data: Dataset) -> Iterator[Sequence[Passage]]:
+def _split_into_batches(data: Dataset) -> Iterator[Sequence[Passage]]:
+    """Yield the passages in batches of `BATCH`."""
     for start in range(0, len(data.passages), BATCH):
         yield data.passages[start : start + BATCH]
 
@@ -171,12 +185,19 @@ def open_index(
     engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> SQLiteStore:
-    """Open the index of *data* in *folder*, built where it is not there or was not finished.
+    """Open the index of *data* in *folder*; build it if it is missing or unfinished.
 
-    Its file is named by a hash of the passages and the embedding model, and nothing else is ever
-    written to it: with as many passages as *data* has it is complete. Two processes may build it at
-    once. *engine* embeds what is to be embedded for a `CachedEmbedder`, where its model runs on
-    these machines; this process does by default.
+    The file's name is a hash of the passages and the embedding model, and nothing else is ever
+    written to it. It is complete if it has as many passages as *data*. Two processes may build it
+    at the same time.
+
+    Args:
+        data: The data set.
+        folder: The folder of the index.
+        embedder: The embedding model.
+        engine: Embeds in other processes, if *embedder* is a `CachedEmbedder` whose model runs on
+            these machines. Default: this process embeds.
+        progress: Receives the stage's name, the passages done and their total.
     """
     passages = replace(data, questions=(), qrels={}).data_hash
     name = hashlib.sha256(
@@ -188,7 +209,7 @@ def open_index(
         return store
     store.close()
     if engine is not None and isinstance(embedder, CachedEmbedder):
-        pages = ([passage.text for passage in page] for page in _read_pages(data))
+        pages = ([passage.text for passage in page] for page in _split_into_batches(data))
         embedder.embed_ahead(
             pages,
             engine,
@@ -199,13 +220,18 @@ def open_index(
 
 @dataclass(frozen=True, slots=True)
 class OpenedBench:
-    """A bench, the *data* it is to be measured on, and sentences (*notes*) that a reader of the figures must know.
+    """A bench with the data set to measure it on.
 
-    *bench* is an index and what embeds for it, or a function of the user's own. *has_model* says
-    whether a model can be asked, or its recorded replies can be replayed. *recorded* are the names
-    of the fields a recording holds, ``None`` where there is none. *model* is the bench's, without
-    what records its replies; ``None`` for a function that asks its own. *counts_model_time* is
-    false where replies are replayed as if they had taken no time.
+    Attributes:
+        bench: An index with its embedder, or your own function.
+        data: The data set.
+        notes: Sentences that a reader needs to judge the figures.
+        has_model: Whether a model can be asked, or recorded replies can be replayed.
+        model: The bench's model, without the part that records replies. ``None`` if the function
+            asks its own.
+        recorded: The names of the fields in the recording; ``None`` without a recording.
+        concurrency: How many questions the model is asked at a time.
+        counts_model_time: ``False`` if replies are replayed as if they had taken no time.
     """
 
     bench: Bench | OwnFunction
@@ -219,16 +245,19 @@ class OpenedBench:
 
     @property
     def model_name(self) -> str | None:
-        """The name of the model that is asked, ``None`` without one or if a function asks its own."""
+        """The name of the model; ``None`` if there is none or a function asks its own."""
         return self.model.name if self.has_model and self.model is not None else None
 
     def lacks(self, system: Mapping[str, Any]) -> frozenset[str]:
-        """Return what a system of these settings asks for, where nothing of it was recorded; empty otherwise."""
-        wanted = list_fields(system)
-        return frozenset() if self.recorded is None or wanted & self.recorded else wanted
+        """Return the fields that *system* asks the model for, if none of them is recorded.
+
+        Otherwise the result is empty. *system* holds the system's settings.
+        """
+        fields = list_fields(system)
+        return frozenset() if self.recorded is None or fields & self.recorded else fields
 
     def forecast(self, systems: Mapping[str, Mapping[str, Any]], *, deep: bool = False) -> Forecast:
-        """Return how often a function of the user's own is called at most to measure *systems*."""
+        """Return the most calls of your own function that measuring *systems* takes."""
         return forecast_searches(
             cast(OwnFunction, self.bench), self.data, systems, has_model=self.has_model, deep=deep
         )
@@ -241,12 +270,21 @@ class OpenedBench:
         seed: int = 0,
         progress: Progress | None = None,
     ) -> Comparison:
-        """Measure every one of the *systems* against the raw query, on all questions.
+        """Measure every one of *systems* against the raw query, on all questions.
 
-        A live model is asked ahead, several questions at once, so that a question that is measured
-        waits for no reply; the time its reply took counts. Raises what `measure` raises,
-        `ModelError` for a model that does not answer, and `ConfigError` for a function of the
-        user's own that never returned an id that is judged.
+        A live model is asked first, several questions at a time, so that no measured question waits
+        for a reply; the time of its reply counts nevertheless.
+
+        Args:
+            systems: The settings of each system.
+            deep: Also ask each system for a hundred passages, to measure R@100.
+            seed: The seed of every resampling.
+            progress: Receives the stage's or system's name, the questions done and their total.
+
+        Raises:
+            ModelError: The model does not answer.
+            ConfigError: Your own function never returned a judged id. Whatever `measure` raises
+                passes through too.
         """
         if self.has_model and self.recorded is None and self.bench.model is not None:
             ask_ahead(
@@ -272,31 +310,29 @@ class OpenedBench:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """How a bench is opened.
+    """How to open a bench.
 
     Attributes:
-        settings: Name the embedding model and the language model.
-        function: A function of the user's own, which is then what searches. Nothing is embedded or
-            stored. What it found is kept until the block ends, so that a measurement that was
-            interrupted is taken up. A function that is wrapped already asks its own model.
-        client: Asked in place of the language model of *settings*.
-        recordings: A file of recorded replies, replayed in the model's place. Only the questions in
-            it are asked.
-        record: A file that the model's replies are written to.
-        model_ms: Milliseconds that stand for the time of each recorded reply.
-        cache: The folder where the index, every vector and every reply are kept, so that a second
-            run costs next to nothing.
-        questions: How many are asked, drawn by *seed*; all by default.
-        split: The one file of judgements that is read; all by default.
-        seed: Draws the questions.
-        concurrency: How many questions the model is asked about at a time.
-        engine: Embeds the passages if the embedding model runs on these machines; this process does
-            by default. The figures are the same.
-        progress: Is told what is done of how much.
-        check: Is given the questions that are asked, with their data set, before anything is
-            embedded, and may raise.
-
-    Raises `ConfigError` for an impossible time and for options that do not go together.
+        settings: The settings, which name the embedding model and the language model.
+        function: Your own function, which then searches; nothing is embedded or stored. Its results
+            are kept until the block ends, so that an interrupted measurement can continue. A
+            wrapped function asks its own model.
+        client: Asked instead of the language model of *settings*.
+        recordings: A file of recorded replies to replay instead of asking the model. Only the
+            questions in it are measured.
+        record: A file to write the model's replies to.
+        model_ms: Milliseconds that count as the time of each recorded reply.
+        cache: The folder for the index, every vector and every reply, so that a second run costs
+            next to nothing.
+        questions: How many questions to measure, drawn by *seed*; all by default.
+        split: The one file of judgements to read; all by default.
+        seed: The seed that draws the questions.
+        concurrency: How many questions the model is asked at a time.
+        engine: Embeds the passages in other processes, if the embedding model runs on these
+            machines. Default: this process embeds. The figures are the same.
+        progress: Receives the stage's name, the steps done and their total.
+        check: Receives the data set with the questions to measure, before anything is embedded; it
+            may raise.
     """
 
     settings: Settings
@@ -315,6 +351,7 @@ class BenchOptions:
     check: Callable[[Dataset], None] | None = None
 
     def __post_init__(self) -> None:
+        """Raise `ConfigError` for an impossible time, and for options that do not go together."""
         if not 0 <= self.model_ms < inf:
             message = "--model-ms must be a time in milliseconds"
             raise ConfigError(message, path="model_ms", value=self.model_ms)
@@ -328,15 +365,20 @@ class BenchOptions:
 
     @property
     def has_own_model(self) -> bool:
-        """Whether the function is wrapped already, and asks a model of its own."""
+        """Whether the function is already wrapped, and asks its own model."""
         return self.function is not None and self.function.is_wrapped
 
 
 @dataclass(frozen=True, slots=True)
 class _Replies:
-    """Where the model's replies come from: the *model*, if any, and what is said of it in *notes*.
+    """The source of the model's replies.
 
-    *data* has the questions that can be asked; *recorded* are the fields a recording holds.
+    Attributes:
+        data: The data set with the questions that can be asked.
+        model: The model, or the recording in its place; ``None`` if a function asks its own.
+        has_model: Whether there are any replies.
+        notes: Sentences about the source.
+        recorded: The names of the fields in the recording; ``None`` without a recording.
     """
 
     data: Dataset
@@ -348,19 +390,27 @@ class _Replies:
 
 @contextmanager
 def open_bench(folder: str | Path | Dataset, options: BenchOptions) -> Iterator[OpenedBench]:
-    """Yield the data set in *folder*, or one already loaded, with its index and a model, to be closed afterwards.
+    """Yield a data set with its index and a model; everything is closed afterwards.
 
-    With a function of the user's own *folder* may be anything that `load_judged` reads. Raises
-    `ConfigError` for a data set or recording that cannot be read, `StoreError`, `EmbeddingError`,
-    `EngineError` and `MissingExtra`.
+    Args:
+        folder: The folder of the data set, or the loaded data set. With your own function: whatever
+            `load_judged` reads.
+        options: How to open the bench.
+
+    Raises:
+        ConfigError: The data set or the recording cannot be read, or the options do not fit.
+        StoreError: The index or the cache cannot be used.
+        EmbeddingError: Embedding failed.
+        EngineError: The engine failed.
+        MissingExtra: A package is not installed.
     """
     with ExitStack() as stack:
         replies = _open_replies(_open_data(folder, options), options, stack)
-        data, drawn = _draw_questions(replies.data, options)
+        data, question_notes = _draw_questions(replies.data, options)
         if options.check is not None:
             options.check(data)
         bench = _open_searching(data, replies.model, options, stack)
-        notes = (*replies.notes, *drawn)
+        notes = (*replies.notes, *question_notes)
         if options.function is not None:
             notes = (*notes, *_describe_function(options.function, cast(OwnFunction, bench)))
         yield OpenedBench(
@@ -376,7 +426,10 @@ def open_bench(folder: str | Path | Dataset, options: BenchOptions) -> Iterator[
 
 
 def _open_data(folder: str | Path | Dataset, options: BenchOptions) -> Dataset:
-    """Return the data set; raises `ConfigError` if nothing can be measured on it, before anything is embedded."""
+    """Return the data set.
+
+    Raises `ConfigError` if nothing can be measured on it, before anything is embedded.
+    """
     load = Dataset.load if options.function is None else load_judged
     data = folder if isinstance(folder, Dataset) else load(folder, split=options.split)
     require_extras()
@@ -385,6 +438,7 @@ def _open_data(folder: str | Path | Dataset, options: BenchOptions) -> Dataset:
 
 
 def _open_replies(data: Dataset, options: BenchOptions, stack: ExitStack) -> _Replies:
+    """Return the source of replies: a function's own model, a recording, or a model."""
     settings, function, recordings = options.settings, options.function, options.recordings
     if function is not None and options.has_own_model:
         has_model = function.fn.middleware._components.has_model
@@ -395,7 +449,7 @@ def _open_replies(data: Dataset, options: BenchOptions, stack: ExitStack) -> _Re
         )
         return _Replies(data, None, has_model, (note,))
     if recordings is not None:
-        replayed, known, recorded = select_recorded(data, recordings)
+        replayed, recorded_data, fields = select_recorded(data, recordings)
         prices = {
             "input_price": settings.llm.input_price,
             "output_price": settings.llm.output_price,
@@ -404,9 +458,9 @@ def _open_replies(data: Dataset, options: BenchOptions, stack: ExitStack) -> _Re
             replayed, settings.transformation_model, options.model_ms / 1e3, **prices
         )
         notes = _describe_recording(
-            recordings, options.model_ms, len(known.questions), len(data.questions)
+            recordings, options.model_ms, len(recorded_data.questions), len(data.questions)
         )
-        return _Replies(known, estimated, True, (*notes, estimated.note), recorded)
+        return _Replies(recorded_data, estimated, True, (*notes, estimated.note), fields)
     has_model = options.client is not None or has_language_model(settings)
     model = stack.enter_context(open_model(settings, client=options.client, cache=options.cache))
     note = _describe_model(model, has_model=has_model)
@@ -416,7 +470,7 @@ def _open_replies(data: Dataset, options: BenchOptions, stack: ExitStack) -> _Re
 
 
 def _draw_questions(data: Dataset, options: BenchOptions) -> tuple[Dataset, list[str]]:
-    """Return the questions that are asked, and what must be known of them."""
+    """Return the data set with the questions to measure, and notes about them."""
     notes: list[str] = []
     count = options.questions
     if count is not None and count < len(data.questions):
@@ -433,14 +487,16 @@ def _draw_questions(data: Dataset, options: BenchOptions) -> tuple[Dataset, list
 def _open_searching(
     data: Dataset, model: LanguageModel | None, options: BenchOptions, stack: ExitStack
 ) -> Bench | OwnFunction:
-    """Return what searches: the user's own function, or the index of the passages of *data*."""
+    """Return your own function, or the index of the passages of *data*."""
     settings, cache = options.settings, options.cache
     if options.record is not None and model is not None:
-        # Around the cache, so that what is known already is recorded too.
+        # Outside the cache, so that cached replies are recorded too.
         model = RecordingModel(model, _require_writable(options.record))
     if options.function is not None:
-        own = open_function(options.function, data, settings=settings, model=model, cache=cache)
-        return stack.enter_context(own)
+        function = open_function(
+            options.function, data, settings=settings, model=model, cache=cache
+        )
+        return stack.enter_context(function)
     embedder = stack.enter_context(_open_embedder(settings, cache))
     index = open_index(data, cache, embedder, engine=options.engine, progress=options.progress)
     return Bench(
@@ -450,7 +506,7 @@ def _open_searching(
 
 @contextmanager
 def _open_embedder(settings: Settings, cache: Path) -> Iterator[CachedEmbedder]:
-    """Yield the embedding model of *settings*, its vectors kept in the folder *cache*."""
+    """Yield the embedding model of *settings*; its vectors are kept in the folder *cache*."""
     inner = embedder_named(settings.embedding_model, dimensions=settings.embedding_dimensions)
     with ExitStack() as stack:
         if isinstance(inner, OpenAIEmbedder):
@@ -464,16 +520,16 @@ def _open_embedder(settings: Settings, cache: Path) -> Iterator[CachedEmbedder]:
 def open_model(
     settings: Settings, *, client: Any = None, cache: Path = CACHE
 ) -> Iterator[CachedModel]:
-    """Yield the language model of *settings*, or *client* in its place, its replies kept in the folder *cache*.
+    """Yield the language model of *settings*, or *client*; its replies are kept in *cache*.
 
-    Raises `ConfigError` for what is no model, and `StoreError` where the cache cannot be used.
+    Raises `ConfigError` if *client* is not a model, and `StoreError` if the cache cannot be used.
     """
-    asked = as_language_model(client, settings)
+    model = as_language_model(client, settings)
     llm = settings.llm
     address = llm.base_url or [
         os.environ.get(name) for name in (ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE)
     ]
-    own = [temperatures] if (temperatures := find_temperatures(settings)) else []
+    temperature_options = [temperatures] if (temperatures := find_temperatures(settings)) else []
     options = json.dumps(
         [
             address,
@@ -481,16 +537,16 @@ def open_model(
             llm.max_tokens,
             llm.structured_output,
             llm.reasoning_effort,
-            *own,
+            *temperature_options,
         ]
     )
-    kept = CachedModel(asked, cache / _CACHE_FILE, options=options)
+    cached = CachedModel(model, cache / _CACHE_FILE, options=options)
     try:
-        yield kept
+        yield cached
     finally:
-        kept.close()
-        if client is None and isinstance(asked, OpenAIModel):
-            asked.close()
+        cached.close()
+        if client is None and isinstance(model, OpenAIModel):
+            model.close()
 
 
 def ask_ahead(
@@ -501,15 +557,25 @@ def ask_ahead(
     concurrency: int = CONCURRENCY,
     progress: Progress | None = None,
 ) -> None:
-    """Ask *model*, which keeps its replies, all that *systems* will ask it about *data*, *concurrency* at a time.
+    """Ask *model*, which keeps its replies, everything that *systems* will ask about *data*.
 
-    Left out are the questions of which a gate decides, since it decides by what was found before.
-    Where this is interrupted, every reply that had come is kept. Raises `ModelError` where none of
-    the first questions is answered: what would be measured then is the model's absence. Raises
-    `WrapError` inside a running event loop.
+    Questions that a gate decides on are left out, because a gate decides by search results. If this
+    is interrupted, all replies so far are kept.
+
+    Args:
+        model: The model.
+        data: The data set.
+        systems: The settings of each system.
+        concurrency: How many questions are asked at a time.
+        progress: Receives the stage's name, the questions done and their total.
+
+    Raises:
+        ModelError: None of the first questions was answered; measuring would measure the model's
+            absence.
+        WrapError: An event loop is running.
     """
     with suppress(ImportError):
-        # To load a client is no part of the time the first replies take.
+        # Loading the client must not count as the time of the first replies.
         import_module("openai")
     refuse_running_loop("ask_ahead")
     asyncio.run(_ask_all(model, data, systems, concurrency, progress))
@@ -522,10 +588,11 @@ async def _ask_all(
     concurrency: int,
     progress: Progress | None,
 ) -> None:
+    """Ask *model* all questions of all *systems*, at most *concurrency* at a time."""
     free = asyncio.Semaphore(concurrency)
 
     async def ask(middleware: QueryMiddleware, question: Question) -> str:
-        """Return why the model failed, in one word; empty where it did not."""
+        """Return why the model failed, in one word; empty if it did not fail."""
         async with free:
             transformed = await middleware.atransform(question.text, history=question.history)
         reasons = [reason for stage, reason in transformed.notes if stage.startswith("transform.")]
@@ -535,14 +602,14 @@ async def _ask_all(
         config = build_config(settings)
         if config.settings.transformation_type == "none":
             continue
-        gated = config.settings.escalation.mode == "auto"
-        questions = [question for question in data.questions if question.history or not gated]
+        is_gated = config.settings.escalation.mode == "auto"
+        questions = [question for question in data.questions if question.history or not is_gated]
         middleware = QueryMiddleware(config, client=model)
         failures: list[str] = []
-        # A few at first: a model that is not there is noticed before all of them wait for it.
-        for part in (questions[:concurrency], questions[concurrency:]):
-            for asked in asyncio.as_completed([ask(middleware, question) for question in part]):
-                failures.append(await asked)
+        # A few questions first: if the model is down, the others need not wait for it.
+        for batch in (questions[:concurrency], questions[concurrency:]):
+            for reply in asyncio.as_completed([ask(middleware, question) for question in batch]):
+                failures.append(await reply)
                 if progress is not None:
                     progress(f"asking: {name}", len(failures), len(questions))
             if failures and all(failures):
@@ -555,7 +622,10 @@ async def _ask_all(
 
 
 def _require_writable(recording: Path) -> Path:
-    """*recording*; raises `ConfigError` where nothing can be recorded there, before anything is asked."""
+    """Return *recording*; raises `ConfigError` if nothing can be recorded there.
+
+    That is checked before anything is asked.
+    """
     try:
         make_private_folders(recording.parent)
         os.close(open_itself(recording, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
@@ -568,32 +638,37 @@ def _require_writable(recording: Path) -> Path:
     return recording
 
 
-def _describe_recording(path: Path, model_ms: float, kept: int, whole: int) -> Iterator[str]:
+def _describe_recording(
+    path: Path, model_ms: float, recorded_count: int, total: int
+) -> Iterator[str]:
+    """Yield notes about the recording at *path*."""
     time = (
         f"{model_ms:g} ms are counted for each"
         if model_ms
         else "the added milliseconds do not include the model's time"
     )
     yield f"Recorded replies of a language model ({path.name}): no model was called, and {time}."
-    if kept < whole:
-        yield f"{kept} of {whole} questions were recorded; the others are skipped."
+    if recorded_count < total:
+        yield f"{recorded_count} of {total} questions were recorded; the others are skipped."
 
 
-def _describe_function(function: FunctionSource, own: OwnFunction) -> Iterator[str]:
-    kept = own.memory
-    if own.base.top_k_argument is None:
+def _describe_function(function: FunctionSource, opened: OwnFunction) -> Iterator[str]:
+    """Yield notes about your own function."""
+    memory = opened.memory
+    if opened.base.top_k_argument is None:
         yield (
             f"{function.name} has no parameter for the number of passages, so its own number is"
             " used."
         )
-    if isinstance(kept, KeptRuns) and len(kept):
+    if isinstance(memory, KeptRuns) and len(memory):
         yield (
-            f"Continuing an interrupted measurement: {len(kept):,} results are known. To start "
-            f"over, delete {kept.path}."
+            f"Continuing an interrupted measurement: {len(memory):,} results are known. To start "
+            f"over, delete {memory.path}."
         )
 
 
 def _describe_model(model: LanguageModel, *, has_model: bool) -> str:
+    """Return a note about the model."""
     if not has_model:
         return _NO_MODEL_ASKED
     return (

@@ -1,4 +1,4 @@
-"""What a bench keeps on disk because it costs time or money: vectors and replies."""
+"""The vectors and replies that a bench keeps on disk, because they cost time or money."""
 
 from __future__ import annotations
 
@@ -47,12 +47,13 @@ from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import Deadline
 
 APPLICATION_ID: Final = 0x71746D62
-"""Marks the file as ours: "qtmb" in ASCII."""
+"""Marks the file as a cache of qtmiddleware: "qtmb" in ASCII."""
 VERSION: Final = 1
+"""The version of the file's layout."""
 MOST_ROW_BYTES: Final = 1 << 23
-"""A larger row is none of ours: a reply of a megabyte may take six where it is written as JSON."""
+"""The longest row in bytes: a reply of one megabyte can take six as JSON."""
 
-# Keys are hashes. "seconds" is how long it took to make a vector.
+# Keys are hashes. "seconds" is how long it took to compute a vector.
 _SCHEMA: Final = (
     "CREATE TABLE vectors (key BLOB PRIMARY KEY, vector BLOB NOT NULL, seconds REAL NOT NULL)",
     "CREATE TABLE replies (key BLOB PRIMARY KEY, reply TEXT NOT NULL)",
@@ -64,14 +65,17 @@ _log: Final = get_logger("qtmiddleware.bench")
 
 
 class CacheFile:
-    """The SQLite file at *path*, made with its folders where there is none, readable by its owner alone.
+    """An SQLite file of vectors and replies, readable by its owner alone.
 
-    Thread-safe; any number of processes may use it; open it after forking. Raises `StoreError`,
-    which names the file, where it cannot be used. A damaged file and the database of another
-    program or version are left as they are.
+    It is thread-safe, and any number of processes may use it; open it after forking. A damaged file
+    and another program's or version's database are left unchanged.
     """
 
     def __init__(self, path: str | Path) -> None:
+        """Open the file at *path*; create it with its folders if it does not exist.
+
+        Raises `StoreError`, which names the file, if it cannot be used.
+        """
         self._path = Path(path).expanduser()
         self._lock = Lock()
         with self._translate_errors():
@@ -80,7 +84,7 @@ class CacheFile:
                 str(self._path), timeout=BUSY_SECONDS
             )
             try:
-                self._prepare()
+                self._prepare_file()
             except BaseException:
                 self._connection.close()
                 raise
@@ -90,17 +94,18 @@ class CacheFile:
 
     @contextmanager
     def connection(self) -> Iterator[sqlite3.Connection]:
-        """Lend the connection to one thread at a time; raises `StoreError`."""
+        """Lend the connection to one thread at a time; database errors become `StoreError`."""
         with self._lock, self._translate_errors():
             yield self._connection
 
     def close(self) -> None:
-        """Close the file; closing twice does no harm."""
+        """Close the file; closing it twice is harmless."""
         with self._lock:
             self._connection.close()
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
+        """Raise errors of the file or database as `StoreError` with the fix."""
         try:
             yield
         except OSError as error:
@@ -111,28 +116,30 @@ class CacheFile:
             advice = "the file must be writable, with free space on the disk"
             if is_foreign(error):
                 advice = "the file was not changed: move it away, or name another folder"
-            # The cause may quote a text of the file.
+            # The error of a damaged file may quote its content, so it is not the cause.
             cause = None if is_damage(error) else error
             raise StoreError(
                 f"the cache {self._path} cannot be used ({describe_error(error)}); {advice}"
             ) from cause
 
-    def _prepare(self) -> None:
+    def _prepare_file(self) -> None:
+        """Check the file if it has content; otherwise create its tables."""
         connection = self._connection
         if not is_empty(connection):
-            # Before anything in it is changed.
-            self._check()
+            # Check first: another program's file must not be changed.
+            self._check_version()
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_ROW_BYTES)
         connection.execute("PRAGMA synchronous = NORMAL")
         use_write_ahead_log(connection)
         with connection:
             connection.execute("BEGIN IMMEDIATE")
-            # Of two processes that come at once the second finds it made.
+            # Two processes may create the file at the same time; the second finds it complete.
             for statement in _SCHEMA if is_empty(connection) else ():
                 connection.execute(statement)
-        self._check()
+        self._check_version()
 
-    def _check(self) -> None:
+    def _check_version(self) -> None:
+        """Raise `StoreError` if the file is not a cache of this version."""
         if read_mark(self._connection) != (APPLICATION_ID, VERSION):
             raise StoreError(
                 f"{self._path} is not a cache of this version of qtmiddleware; it was not changed:"
@@ -142,14 +149,15 @@ class CacheFile:
 
 
 class CachedEmbedder:
-    """Embeds with *inner*, and reads what it has embedded before from the file at *path*.
+    """Embeds with another embedder, and keeps its vectors in a file.
 
-    A vector is kept under the model's name, its dimension and the sha256 of the text, which itself
-    is not kept. Thread-safe, also between processes. Raises what *inner* raises, and `StoreError`
-    where the file cannot be used.
+    A vector's key is the model's name, its dimension and the sha256 of the text; the text itself is
+    not kept. Thread-safe, also between processes. Raises whatever the embedder raises, and
+    `StoreError` if the file cannot be used.
     """
 
     def __init__(self, inner: Embedder, path: str | Path) -> None:
+        """Open the file at *path* for the vectors of *inner*."""
         self._inner = inner
         self._file = CacheFile(path)
         self._replayed: dict[str, float] | None = None
@@ -159,7 +167,7 @@ class CachedEmbedder:
 
     @property
     def name(self) -> str:
-        """The name of the model that embeds."""
+        """The name of the embedding model."""
         return self._inner.name
 
     @property
@@ -168,17 +176,17 @@ class CachedEmbedder:
         return self._inner.dimension
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """Return one vector a text, in the texts' order; equal texts are embedded once."""
+        """Return one vector per text, in the texts' order; equal texts are embedded once."""
         keys = self._compute_keys(texts)
-        found = self._look_up(keys)
-        missing = [text for text in keys if text not in found]
+        vectors = self._look_up_vectors(keys)
+        missing = [text for text in keys if text not in vectors]
         if missing:
-            began = perf_counter()
+            start = perf_counter()
             embedded = dict(zip(missing, self._inner.embed(missing), strict=True))
-            share = (perf_counter() - began) / len(missing)
-            self._keep((keys[text], vector, share) for text, vector in embedded.items())
-            found |= embedded
-        return [found[text] for text in texts]
+            share = (perf_counter() - start) / len(missing)
+            self._keep_vectors((keys[text], vector, share) for text, vector in embedded.items())
+            vectors |= embedded
+        return [vectors[text] for text in texts]
 
     def embed_ahead(
         self,
@@ -186,30 +194,38 @@ class CachedEmbedder:
         engine: Engine,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Have *engine* embed what the file does not hold of the texts of *pages*, so that `embed` finds it there.
+        """Have *engine* embed the texts that are not in the file, so that `embed` finds them there.
 
-        Each text once, with those of its page. What asks a service, or is the user's own, is left
-        to `embed`.
-        *progress* gets how many of how many texts are kept. Raises `EmbeddingError` where the
-        vectors are not what was promised, `EngineError`, and `StoreError` where the file cannot be
-        used.
+        Each text is embedded once, in the batch of its page. If the embedder asks a service or is
+        your own class, nothing happens here, and `embed` does all the work.
+
+        Args:
+            pages: Batches of texts.
+            engine: Runs the embedding.
+            progress: Receives how many texts are done and how many there are.
+
+        Raises:
+            EmbeddingError: The vectors do not have the promised form.
+            EngineError: The engine failed.
+            StoreError: The file cannot be used.
         """
         if not can_be_sent(self._inner):
             return
-        todo = list(self._select_missing(pages))
-        done, total = 0, sum(map(len, todo))
+        batches = list(self._select_missing(pages))
+        done, total = 0, sum(map(len, batches))
         build = partial(_build_timed_batch, self._inner, identify_embedding(self._inner))
-        for vectors, share in engine.map(build, todo):
-            self._keep((key, decode_vector(blob), share) for key, blob in vectors)
+        for vectors, share in engine.map(build, batches):
+            self._keep_vectors((key, decode_vector(blob), share) for key, blob in vectors)
             done += len(vectors)
             if progress is not None:
                 progress(done, total)
 
     @contextmanager
     def record_replays(self) -> Iterator[Mapping[str, float]]:
-        """Yield a mapping of each text whose vector is read from the file meanwhile to the seconds it first took.
+        """Yield a mapping of texts to seconds, filled while vectors are read from the file.
 
-        For one question at a time: it does not know who asks.
+        The seconds are those that embedding the text took at first. Use it for one question at a
+        time: it cannot tell whose texts it records.
         """
         replayed: dict[str, float] = {}
         self._replayed = replayed
@@ -219,10 +235,11 @@ class CachedEmbedder:
             self._replayed = None
 
     def close(self) -> None:
-        """Close the file; the inner embedder stays as it is."""
+        """Close the file; the inner embedder stays open."""
         self._file.close()
 
     def _compute_keys(self, texts: Sequence[str]) -> dict[str, bytes]:
+        """Return the key of each text, without repetitions."""
         head = f"{self.name}\n{self.dimension}\n"
         return {
             text: hashlib.sha256((head + text).encode(errors="surrogatepass")).digest()
@@ -230,59 +247,62 @@ class CachedEmbedder:
         }
 
     def _select_missing(self, pages: Iterable[Sequence[str]]) -> Iterator[Texts]:
-        """What `embed` would embed of each page, one after the other."""
+        """Yield, per page, the texts that are not in the file, each with its key."""
         seen: set[bytes] = set()
         for page in pages:
             keys = self._compute_keys(page)
-            found = self._look_up(keys)
+            vectors = self._look_up_vectors(keys)
             if missing := [
-                (key, text) for text, key in keys.items() if text not in found and key not in seen
+                (key, text) for text, key in keys.items() if text not in vectors and key not in seen
             ]:
                 seen.update(key for key, _ in missing)
                 yield missing
 
-    def _keep(self, vectors: Iterable[tuple[bytes, Sequence[float], float]]) -> None:
-        rows = [(key, _pack(vector), seconds) for key, vector, seconds in vectors]
+    def _keep_vectors(self, vectors: Iterable[tuple[bytes, Sequence[float], float]]) -> None:
+        """Write vectors to the file, each with its key and the seconds it took."""
+        rows = [(key, _pack_vector(vector), seconds) for key, vector, seconds in vectors]
         with self._file.connection() as connection, connection:
             connection.execute("BEGIN IMMEDIATE")
             connection.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)", rows)
 
-    def _look_up(self, keys: Mapping[str, bytes]) -> dict[str, list[float]]:
-        found: dict[str, list[float]] = {}
+    def _look_up_vectors(self, keys: Mapping[str, bytes]) -> dict[str, list[float]]:
+        """Return the vectors in the file by text, and record their seconds if that is requested."""
+        vectors: dict[str, list[float]] = {}
         with self._file.connection() as connection:
             for text, key in keys.items():
                 row = connection.execute(
                     "SELECT vector, seconds FROM vectors WHERE key = ?", (key,)
                 ).fetchone()
-                vector = _unpack(row[0], self.dimension) if row else None
+                vector = _unpack_vector(row[0], self.dimension) if row else None
                 if vector is not None and isinstance(row[1], float):
-                    found[text] = vector
+                    vectors[text] = vector
                     if self._replayed is not None:
                         self._replayed[text] = row[1]
-        return found
+        return vectors
 
 
 @needs_secrets(*HUB_SECRETS)
 def _build_timed_batch(
     embedder: Embedder, embedding: str
 ) -> Callable[[Texts], tuple[Vectors, float]]:
-    """A function that embeds batches of texts, and says how many seconds one text took."""
+    """Return a function that embeds a batch, and also returns the seconds per text."""
     embed_batch = build_embed_batch(embedder, embedding)
 
     def embed_timed(texts: Texts) -> tuple[Vectors, float]:
-        began = perf_counter()
+        start = perf_counter()
         vectors = embed_batch(texts)
-        return vectors, (perf_counter() - began) / len(texts)
+        return vectors, (perf_counter() - start) / len(texts)
 
     return embed_timed
 
 
-def _pack(vector: Sequence[float]) -> bytes:
+def _pack_vector(vector: Sequence[float]) -> bytes:
+    """Return *vector* as bytes: little-endian 64-bit floats."""
     return struct.pack(f"<{len(vector)}d", *vector)
 
 
-def _unpack(packed: object, dimension: int) -> list[float] | None:
-    """Return the vector; ``None`` where these are the bytes of none, and the text is embedded again."""
+def _unpack_vector(packed: object, dimension: int) -> list[float] | None:
+    """Return the vector in *packed*; ``None`` if it is damaged and must be embedded again."""
     if not isinstance(packed, bytes) or len(packed) != 8 * dimension:
         return None
     vector = list(struct.unpack(f"<{dimension}d", packed))
@@ -290,19 +310,28 @@ def _unpack(packed: object, dimension: int) -> list[float] | None:
 
 
 class CachedModel:
-    """Asks *inner*, and answers what it has answered before from the file at *path*.
+    """Asks another model, and keeps its replies in a file.
 
-    A reply is kept with its tokens, its cost and the seconds it took, and counts for as much when
-    it is replayed, so that a question costs what it would without the cache. It is kept under the
-    sha256 of all that decides it: the model's name, the prompt and *options*, which says how and
-    where the model is asked. The prompt itself is not kept.
+    A reply is kept with its tokens, cost and seconds, and counts with them when it is replayed, so
+    that a question costs what it would without the cache. Its key is the sha256 of everything that
+    decides it: the model's name, the prompt and *options*. The prompt itself is not kept.
 
-    Failures and truncated replies are never kept. Where the file cannot be read or written, which
-    is logged, the model is asked as if there were no cache. Thread-safe, also between event loops
-    and processes. Raises `StoreError` for a file that is no cache.
+    Failures and truncated replies are not kept. If the file cannot be read or written, a warning is
+    logged and the model is asked as if there were no cache. Thread-safe, also between event loops
+    and processes.
     """
 
     def __init__(self, inner: LanguageModel, path: str | Path, *, options: str = "") -> None:
+        """Open the file for the replies of *inner*.
+
+        Args:
+            inner: The model.
+            path: The file.
+            options: A text that says how and where the model is asked, as part of every key.
+
+        Raises:
+            StoreError: The file is not a cache.
+        """
         self._inner = inner
         self._file = CacheFile(path)
         self._options = options
@@ -313,34 +342,35 @@ class CachedModel:
 
     @property
     def name(self) -> str:
-        """The name of the model that answers."""
+        """The name of the model that replies."""
         return self._inner.name
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt*; raises what the inner model raises."""
+        """Return the reply to *prompt*; raises whatever the inner model raises."""
         key = self._compute_key(prompt)
-        if (known := self._look_up(key)) is not None:
-            return known
-        began = perf_counter()
+        if (cached := self._look_up_reply(key)) is not None:
+            return cached
+        start = perf_counter()
         reply = self._inner.complete(prompt, deadline)
-        self._keep(key, reply, perf_counter() - began)
+        self._keep_reply(key, reply, perf_counter() - start)
         return reply
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt*; raises what the inner model raises."""
+        """Return the reply to *prompt*; raises whatever the inner model raises."""
         key = self._compute_key(prompt)
-        if (known := self._look_up(key)) is not None:
-            return known
-        began = perf_counter()
+        if (cached := self._look_up_reply(key)) is not None:
+            return cached
+        start = perf_counter()
         reply = await self._inner.acomplete(prompt, deadline)
-        self._keep(key, reply, perf_counter() - began)
+        self._keep_reply(key, reply, perf_counter() - start)
         return reply
 
     def close(self) -> None:
-        """Close the file; the inner model stays as it is."""
+        """Close the file; the inner model stays open."""
         self._file.close()
 
     def _compute_key(self, prompt: Prompt) -> bytes:
+        """Return the sha256 of everything that decides the reply to *prompt*."""
         fields = [asdict(field) for field in prompt.fields]
         decisive = [
             self.name,
@@ -353,7 +383,8 @@ class CachedModel:
         ]
         return hashlib.sha256(json.dumps([*decisive, prompt.max_tokens]).encode()).digest()
 
-    def _look_up(self, key: bytes) -> Reply | None:
+    def _look_up_reply(self, key: bytes) -> Reply | None:
+        """Return the kept reply; ``None`` if there is none or it is damaged."""
         try:
             with self._file.connection() as connection:
                 row = connection.execute(
@@ -371,23 +402,24 @@ class CachedModel:
             )
             return None
 
-    def _keep(self, key: bytes, reply: Reply, seconds: float) -> None:
+    def _keep_reply(self, key: bytes, reply: Reply, seconds: float) -> None:
+        """Write *reply* to the file unless it is truncated."""
         if reply.truncated:
             return
-        # A reply that was itself replayed took what it says it took.
-        kept = replace(reply, seconds=reply.seconds or seconds)
+        # A reply that the inner model replayed keeps the time it states.
+        timed = replace(reply, seconds=reply.seconds or seconds)
         try:
             with self._file.connection() as connection:
                 connection.execute(
-                    "INSERT OR REPLACE INTO replies VALUES (?, ?)", (key, json.dumps(asdict(kept)))
+                    "INSERT OR REPLACE INTO replies VALUES (?, ?)", (key, json.dumps(asdict(timed)))
                 )
         except StoreError as error:
             _log.warning("a reply could not be cached: %s", error, event="reply_cache_failed")
 
 
-def _read_reply(kept: Any) -> Reply:
-    """Return the reply that was *kept*; raises `TypeError` or `ValueError` for what no model can have given."""
-    reply = Reply(**json.loads(kept))
+def _read_reply(record: Any) -> Reply:
+    """Return the reply in *record*; raises `TypeError` or `ValueError` if it is damaged."""
+    reply = Reply(**json.loads(record))
     text: Any = reply.text
     amounts = [
         reply.input_tokens,
@@ -399,7 +431,7 @@ def _read_reply(kept: Any) -> Reply:
     if (
         not isinstance(text, str)
         or len(text) > MOST_BYTES
-        or not all(0 <= it < inf for it in amounts)
+        or not all(0 <= amount < inf for amount in amounts)
     ):
         raise ValueError
     return reply

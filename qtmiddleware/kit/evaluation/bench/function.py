@@ -1,4 +1,4 @@
-"""A function of the user's own in the place of a bench's index, and how many searches measuring it takes."""
+"""Your own function in place of a bench's index, and how many searches measuring it takes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 
 READING: Final = ("textField", "idField", "scoreField")
-"""Keys of ``keywordEvidence`` that say how results are read: one and the same for every system."""
+"""The keys of ``keywordEvidence`` that say how results are read; every system has the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,9 @@ class FunctionSource:
 
     Attributes:
         fn: The function, plain or wrapped.
-        name: What people call it, such as ``app:search``.
-        arguments: What it is called with beside the question.
-        top_k: How many passages it is asked for.
+        name: The name that people use, such as ``app:search``.
+        arguments: The arguments of every call, beside the question.
+        top_k: How many passages to ask for.
         options: How a plain function is read, as for `QueryMiddleware.wrap`.
     """
 
@@ -54,7 +54,7 @@ class FunctionSource:
 
     @property
     def is_wrapped(self) -> bool:
-        """Whether it is wrapped already, by settings and with a model of its own."""
+        """Whether the function is already wrapped, with its own settings and model."""
         return isinstance(self.fn, Wrapped | Bound)
 
 
@@ -67,27 +67,37 @@ def open_function(
     model: LanguageModel | None,
     cache: Path,
 ) -> Iterator[OwnFunction]:
-    """Yield the function of *source*, to be measured on *data*, with the replies of *model*.
+    """Yield the function of *source*, ready to be measured on *data*.
 
-    *settings* say how its results are read and what a search costs. Finished runs are kept in the
-    folder *cache* until the end of the block; if that is not reached, the next such measurement
-    takes them up. Raises `WrapError` for a function that cannot be wrapped, or an asynchronous one
-    inside a running event loop, and `StoreError` if *cache* cannot be used.
+    Finished runs are kept in the folder *cache* until the block ends. If it is interrupted, the
+    next measurement of the same kind continues with them.
+
+    Args:
+        source: The function.
+        data: The judged questions.
+        settings: The settings, which say how results are read and what a search costs.
+        model: The model whose replies are used; ``None`` if the function asks its own.
+        cache: The folder for finished runs.
+
+    Raises:
+        WrapError: The function cannot be wrapped, or is asynchronous while an event loop is
+            running.
+        StoreError: *cache* cannot be used.
     """
     with ExitStack() as stack:
         base: Any = source.fn
         if not source.is_wrapped:
-            middleware = QueryMiddleware(_build_base(settings), client=model)
+            middleware = QueryMiddleware(_build_base_config(settings), client=model)
             base = stack.enter_context(middleware).wrap(source.fn, **source.options)
         # The first question loads modules, which must not count as its time.
         base.middleware.warm_up()
         runner = stack.enter_context(open_runner(base, "open_bench"))
-        memory = KeptRuns(cache, _identify(source, data, base.middleware.config))
-        own = OwnFunction(
+        memory = KeptRuns(cache, _identify_measurement(source, data, base.middleware.config))
+        function = OwnFunction(
             base, source.arguments, source.top_k, runner, IdCheck.of(data.qrels), memory, model
         )
         try:
-            yield own
+            yield function
         except ConfigError:
             # The settings or the judgements must change first, so no later run can use what was
             # kept.
@@ -96,18 +106,21 @@ def open_function(
         memory.finish()
 
 
-def _build_base(settings: Settings) -> Config:
-    """Return the config under every system's settings; as in `build_config`, no breaker spares a failing model."""
-    given = {name: value for name, value, _ in Config.load(settings).rows()}
-    reading = {name: given[f"keywordEvidence.{name}"] for name in READING}
+def _build_base_config(settings: Settings) -> Config:
+    """Return the config below every system's settings.
+
+    As in `build_config`, the circuit breaker is off, so that a failing model is still asked.
+    """
+    values = {name: value for name, value, _ in Config.load(settings).rows()}
+    reading = {name: values[f"keywordEvidence.{name}"] for name in READING}
     price = {"readPrice": settings.store.read_price}
     return Config.load(
         {"keywordEvidence": reading, "store": price, "breaker": {"enabled": False}}, environ={}
     )
 
 
-def _identify(source: FunctionSource, data: Dataset, config: Config) -> list[Any]:
-    """Return what makes two measurements the same, the code of the function's module included."""
+def _identify_measurement(source: FunctionSource, data: Dataset, config: Config) -> list[Any]:
+    """Return everything that makes two measurements the same, including the module's code."""
     embed = source.options.get("embed")
     return [
         version("qtmiddleware"),
@@ -121,7 +134,7 @@ def _identify(source: FunctionSource, data: Dataset, config: Config) -> list[Any
 
 
 def _hash_source(fn: Any) -> str:
-    """Return the sha256 of the file that *fn* is written in, empty if there is none."""
+    """Return the sha256 of the file that defines *fn*; empty if there is none."""
     fn = inspect.unwrap(getattr(fn, "func", fn))
     for code in (fn, type(fn)):
         try:
@@ -135,49 +148,66 @@ def _hash_source(fn: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """How many *searches* a measurement makes at most, and what they cost in US dollars (``None``: not known)."""
+    """How many searches a measurement makes at most, and what they cost.
+
+    Attributes:
+        searches: The most searches.
+        usd: Their cost in US dollars; ``None`` if it is not known.
+    """
 
     searches: int
     usd: float | None = None
 
     @classmethod
-    def of(cls, searches: int, own: OwnFunction) -> Forecast:
-        """Return that of so many *searches* by a function, one read unit each."""
-        price = own.base.middleware.settings.store.read_price
+    def of(cls, searches: int, function: OwnFunction) -> Forecast:
+        """Return the forecast of *searches* by *function*, at one read unit each."""
+        price = function.base.middleware.settings.store.read_price
         return cls(searches, None if price is None else searches * price / 1e6)
 
 
 def forecast_searches(
-    own: OwnFunction,
+    function: OwnFunction,
     data: Dataset,
     systems: Mapping[str, Mapping[str, Any]],
     *,
     has_model: bool,
     deep: bool = False,
 ) -> Forecast:
-    """Return how many searches it takes at most to measure *systems* on *data*, those that are remembered left out."""
+    """Return the most searches that measuring *systems* on *data* takes.
+
+    Args:
+        function: Your own function. Runs that it remembers are not counted.
+        data: The judged questions.
+        systems: The settings of each system.
+        has_model: Whether a model is asked.
+        deep: Whether each system is also asked for a hundred passages.
+    """
     searches = 0
     for settings in systems.values():
-        alone, follow_up = (
-            _count_most(own, settings, follows=it, has_model=has_model) for it in (False, True)
+        for_first_question, for_follow_up = (
+            _count_most_searches(function, settings, follows=follows, has_model=has_model)
+            for follows in (False, True)
         )
-        for top_k in (own.top_k, DEPTH) if deep else (own.top_k,):
+        for top_k in (function.top_k, DEPTH) if deep else (function.top_k,):
             name = describe_system(settings, top_k)
             searches += sum(
-                follow_up if question.history else alone
+                for_follow_up if question.history else for_first_question
                 for question in data.questions
-                if own.memory is None or own.memory.recall(name, question.id) is None
+                if function.memory is None or function.memory.recall(name, question.id) is None
             )
-    return Forecast.of(searches, own)
+    return Forecast.of(searches, function)
 
 
-def _count_most(
-    own: OwnFunction, settings: Mapping[str, Any], *, follows: bool, has_model: bool
+def _count_most_searches(
+    function: OwnFunction, settings: Mapping[str, Any], *, follows: bool, has_model: bool
 ) -> int:
-    """Return how many searches a question takes at most, one that *follows* others in a conversation if so."""
+    """Return the most searches that one question takes.
+
+    *follows* says whether the question follows others in a conversation.
+    """
     if not has_model:
         return 1
-    context = own.wrap(settings)._context
+    context = function.wrap(settings)._context
     history = (Message("user", "?"),) if follows else ()
     return count_most_searches(
         Request(

@@ -1,7 +1,7 @@
-"""What a measurement of one's own function has found so far, on disk until it is complete.
+"""The results of measuring your own function so far, on disk until the measurement is complete.
 
-An index may change between two measurements, so nothing is kept beyond the end of one. Only one
-that was interrupted leaves its file, and the same measurement takes it up.
+An index may change between two measurements, so nothing is kept after a measurement ends. Only an
+interrupted measurement leaves its file, and the same measurement continues with it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,20 @@ _PARTS: Final = ("ids", "variants")
 
 
 class KeptRuns:
-    """The finished runs of one measurement, in a file of *folder* that is named by what *identity* says it measures.
+    """The finished runs of one measurement, in a file.
 
-    The file is readable by its owner alone, as it holds what was searched. A damaged line is left
-    out, so that its question is asked again. Raises `StoreError` if the folder cannot be used.
+    Only the owner can read the file, because it contains queries. A damaged line is skipped, so its
+    question is asked again.
+
+    Attributes:
+        path: The file.
     """
 
     def __init__(self, folder: Path, identity: Iterable[Any]) -> None:
+        """Open the file in *folder* that belongs to the measurement with this *identity*.
+
+        Raises `StoreError` if the folder cannot be used.
+        """
         name = hashlib.sha256(
             json.dumps(list(identity), sort_keys=True, default=repr).encode()
         ).hexdigest()[:16]
@@ -38,34 +45,35 @@ class KeptRuns:
         try:
             make_private_folders(self.path.parent)
             if self.path.exists():
-                self._load()
+                self._load_runs()
         except OSError as error:
-            raise self._explain(error) from error
+            raise self._build_error(error) from error
 
     def __len__(self) -> int:
         return len(self._runs)
 
     def recall(self, system: str, question: str) -> Run | None:
-        """Return what *system* found for the question of this id, ``None`` if that is not known."""
+        """Return the run of *system* for the question with this id; ``None`` if it is not known."""
         return self._runs.get((_hash_name(system), question))
 
     def remember(self, system: str, question: str, run: Run) -> None:
-        """Keep what *system* found for it; raises `StoreError`."""
+        """Keep the run of *system* for the question with this id; raises `StoreError`."""
         key = _hash_name(system)
         self._runs[key, question] = run
-        found = {name: value for name, value in asdict(run).items() if name != "error"}
-        line = json.dumps({"system": key, "question": question, "run": found}, default=dict)
+        record = {name: value for name, value in asdict(run).items() if name != "error"}
+        line = json.dumps({"system": key, "question": question, "run": record}, default=dict)
         try:
             append_line(self.path, line.encode())
         except OSError as error:
-            raise self._explain(error) from error
+            raise self._build_error(error) from error
 
     def finish(self) -> None:
-        """Forget all of it: the measurement is complete."""
+        """Forget all runs and delete the file, because the measurement is complete."""
         self._runs.clear()
         self.path.unlink(missing_ok=True)
 
-    def _load(self) -> None:
+    def _load_runs(self) -> None:
+        """Read the runs in the file; damaged lines are skipped."""
         for _, text in read_lines(self.path):
             try:
                 record = parse_object(text)
@@ -75,16 +83,17 @@ class KeptRuns:
             except (ValueError, TypeError, KeyError, AttributeError):
                 continue
 
-    def _explain(self, error: OSError) -> StoreError:
+    def _build_error(self, error: OSError) -> StoreError:
+        """Return the `StoreError` for *error*."""
         why = error.strerror or type(error).__name__
         return StoreError(f"{self.path} cannot be used: {why}. Name another folder with --cache")
 
 
-def _read_run(kept: Mapping[str, Any]) -> Run:
-    """Return the run that was kept; raises what a damaged one raises."""
-    rest = {name: value for name, value in kept.items() if name not in _PARTS}
-    ids = tuple(str(id_) for id_ in kept["ids"])
-    return Run(ids, variants=tuple(Variant(**it) for it in kept["variants"]), **rest)
+def _read_run(record: Mapping[str, Any]) -> Run:
+    """Return the run in *record*; raises various exceptions if it is damaged."""
+    rest = {name: value for name, value in record.items() if name not in _PARTS}
+    ids = tuple(str(id_) for id_ in record["ids"])
+    return Run(ids, variants=tuple(Variant(**variant) for variant in record["variants"]), **rest)
 
 
 def _hash_name(system: str) -> str:

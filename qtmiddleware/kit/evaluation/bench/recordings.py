@@ -1,4 +1,4 @@
-"""Recorded replies in place of a model: which questions they belong to, and what they would have cost."""
+"""Recorded replies in place of a model: their questions, and what they would have cost."""
 
 from __future__ import annotations
 
@@ -20,30 +20,31 @@ from qtmiddleware.transforms import PROMPTS, build_prompts
 from qtmiddleware.types import Deadline
 
 CHARACTERS_A_TOKEN: Final = 4
-"""OpenAI's own rule of thumb for English; other languages need more tokens, so they are estimated too low."""
+"""OpenAI's rule of thumb for English. Other languages need more tokens and are underestimated."""
 _STANDALONE: Final = "standalone"
 
 
 def select_recorded(data: Dataset, path: Path) -> tuple[RecordedModel, Dataset, frozenset[str]]:
-    """Return the recording at *path*, the questions of *data* that are in it, and the fields it holds for them.
+    """Return the recording at *path*, the questions of *data* in it, and its fields for them.
 
-    Raises `ConfigError` where it cannot be read or is one of other questions.
+    Raises `ConfigError` if it cannot be read, or has none of these questions.
     """
-    foreign = ConfigError(
+    no_match = ConfigError(
         f"none of the {len(data.questions)} questions of {data.name} is in the recording {path};"
         " name the recording of this data set",
         path="recordings",
     )
     lines = list(read_lines(path))
-    # Another question of equal text is not the one that was recorded, where the recording says
-    # which one was.
-    named = {str(line.get("_id")) for line in lines} & {question.id for question in data.questions}
-    data = data.only(named) if named else data
+    # Two questions may have the same text. If the recording has ids, the id decides.
+    known_ids = {str(line.get("_id")) for line in lines} & {
+        question.id for question in data.questions
+    }
+    data = data.only(known_ids) if known_ids else data
     try:
         queries = [question.to_record() for question in data.questions]
         model = RecordedModel(lines, queries, name=f"recorded:{path.stem}")
     except ConfigError as error:
-        raise foreign from error
+        raise no_match from error
     recorded: set[str] = set()
     fields: set[str] = set()
     for question in data.questions:
@@ -56,12 +57,15 @@ def select_recorded(data: Dataset, path: Path) -> tuple[RecordedModel, Dataset, 
             fields |= json.loads(reply.text).keys()
         recorded.add(question.id)
     if not recorded:
-        raise foreign
+        raise no_match
     return model, data.only(recorded), frozenset(fields)
 
 
 def list_fields(system: Mapping[str, Any]) -> frozenset[str]:
-    """Return the names of what a system of these settings asks the model for, the standalone question aside."""
+    """Return the names of the fields that a system with these settings asks the model for.
+
+    The standalone question is left out.
+    """
     settings = Config.load(system, environ={}).settings
     return frozenset(
         field.name for prompt in build_prompts(settings, "?") for field in prompt.fields
@@ -69,22 +73,22 @@ def list_fields(system: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _ask_everything(question: Question) -> Prompt:
-    """Return a prompt that asks for everything that can be asked about *question*."""
+    """Return a prompt with every field that can be asked for about *question*."""
     fields = {
         field.name: field
-        for it in PROMPTS.values()
-        for field in it.build_prompt(Settings(), "?").fields
+        for template in PROMPTS.values()
+        for field in template.build_prompt(Settings(), "?").fields
     }
     prompt = PROMPTS["combined"].build_prompt(Settings(), question.text, question.history)
     return replace(prompt, mode="", fields=tuple(fields.values()))
 
 
 class EstimatedModel:
-    """Passes on the replies of *inner*, as if the well-known model called *name* had given them.
+    """Passes on another model's replies, with estimates of what they do not state.
 
-    What a reply does not say is estimated: its tokens by the length of the texts, its cost in US
-    dollars by the prices of *name* (``None`` where they are not known), and the *seconds* it took.
-    A reply that counted its tokens keeps them and its cost.
+    Tokens are estimated from the length of the texts, the cost in US dollars from a well-known
+    model's prices (``None`` if they are not known), and the time is a fixed number of seconds. A
+    reply that states its tokens keeps them and its cost.
     """
 
     def __init__(
@@ -96,6 +100,15 @@ class EstimatedModel:
         input_price: float | None = None,
         output_price: float | None = None,
     ) -> None:
+        """Set up the estimates.
+
+        Args:
+            inner: The model that replies.
+            name: The well-known model whose prices are used.
+            seconds: The time of each reply that states none.
+            input_price: Overrides the price of tokens that are read.
+            output_price: Overrides the price of tokens that are written.
+        """
         self._inner = inner
         self._priced_as = name
         self._seconds = seconds
@@ -107,7 +120,7 @@ class EstimatedModel:
 
     @property
     def name(self) -> str:
-        """The name of the model that answers."""
+        """The name of the model that replies."""
         return self._inner.name
 
     @property
@@ -121,23 +134,27 @@ class EstimatedModel:
         return f"Tokens are estimated, {CHARACTERS_A_TOKEN} characters each; {money}."
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt*; raises what the inner model raises."""
-        return self._estimate(prompt, self._inner.complete(prompt, deadline))
+        """Return the reply to *prompt*; raises whatever the inner model raises."""
+        return self._add_estimates(prompt, self._inner.complete(prompt, deadline))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt*; raises what the inner model raises."""
-        return self._estimate(prompt, await self._inner.acomplete(prompt, deadline))
+        """Return the reply to *prompt*; raises whatever the inner model raises."""
+        return self._add_estimates(prompt, await self._inner.acomplete(prompt, deadline))
 
-    def _estimate(self, prompt: Prompt, reply: Reply) -> Reply:
+    def _add_estimates(self, prompt: Prompt, reply: Reply) -> Reply:
+        """Return *reply* with estimates for the time, tokens and cost that it does not state."""
         timed = replace(reply, seconds=reply.seconds or self._seconds)
         if reply.input_tokens or reply.output_tokens:
             return timed
-        read, written = _count_tokens(prompt.system + prompt.user), _count_tokens(reply.text)
+        input_tokens, output_tokens = (
+            _count_tokens(prompt.system + prompt.user),
+            _count_tokens(reply.text),
+        )
         return replace(
             timed,
-            input_tokens=read,
-            output_tokens=written,
-            cost_usd=self._prices.cost(read, written),
+            input_tokens=input_tokens,
+            output_tokens=output_tokens,
+            cost_usd=self._prices.cost(input_tokens, output_tokens),
         )
 
 

@@ -1,9 +1,9 @@
-"""A comparison told to people: rows for a terminal, Markdown, and a page of HTML.
+"""Reports of a comparison: rows for a terminal, Markdown, and an HTML page.
 
 from qtmiddleware import evaluation, reporting
-found = evaluation.compare(retrieve, queries, qrels)
-reporting.verdict(found)
-Path("report.html").write_text(reporting.page(found), encoding="utf-8")
+comparison = evaluation.compare(retrieve, queries, qrels)
+reporting.verdict(comparison)
+Path("report.html").write_text(reporting.page(comparison), encoding="utf-8")
 """
 
 from __future__ import annotations

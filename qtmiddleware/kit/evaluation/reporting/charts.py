@@ -1,4 +1,4 @@
-"""The charts of the page as numbers and texts: bars of quality, each question's gain, quality against its cost."""
+"""The page's charts as numbers and texts: quality, gains per question, and quality against cost."""
 
 from __future__ import annotations
 
@@ -14,20 +14,25 @@ from qtmiddleware.kit.evaluation.reporting import figures
 from qtmiddleware.preprocessing.text import clean, shorten
 
 GAINS_HEIGHT: Final = 240.0
+"""The height of the chart of gains, in pixels."""
 MARK_FONT: Final = 11.5
 MARK: Final = 17.0
-"""The height of a mark with numbers, and the width of one with a single digit."""
+"""The height of a mark with numbers, and the width of a mark with a single digit, in pixels."""
 DOT: Final = 11.0
-"""The width and height of a mark whose name stands beside it."""
+"""The width and height of a mark with its name beside it, in pixels."""
 _CHARACTER: Final = 7.0
-"""The width of a character in a mark, about: they are bold digits, commas and blanks."""
+"""The approximate width of a character in a mark: bold digits, commas and spaces."""
 _MARK_LENGTH: Final = 40
+"""The most characters in a mark."""
 LABEL_FONT: Final = 12.0
 _LABEL_HEIGHT: Final = 15.0
 _GAP: Final = 3.0
 """Pixels between a dot and its name."""
 _CLEAR: Final = (5.0, 3.5)
-"""Pixels beside, above and below a dot where no other's name stands: it would be read as this one's."""
+"""Pixels beside, and above and below, a dot that other names keep clear of.
+
+A name within them would be read as this dot's.
+"""
 _NARROW, _WIDE = frozenset("iIjlftr.,:;'|!()[]-/ "), frozenset("mwMW@%&—…")
 _STEPS: Final = (1.0, 2.0, 5.0, 10.0)
 _LARGEST, _SMALLEST = 1e15, 1e-8
@@ -43,16 +48,16 @@ class Box(NamedTuple):
     bottom: float
 
     def overlaps(self, other: Box) -> bool:
-        """Whether the two share any room."""
+        """Whether the two boxes share any area."""
         is_beside = self.right <= other.left or other.right <= self.left
         return not is_beside and self.top < other.bottom and other.top < self.bottom
 
     def grow(self, across: float, down: float) -> Box:
-        """The box with so much more room on its sides, and above and below."""
+        """Return the box with more room: *across* on both sides, *down* above and below."""
         return Box(self.left - across, self.top - down, self.right + across, self.bottom + down)
 
     def holds(self, other: Box) -> bool:
-        """Whether *other* lies within, its edges included."""
+        """Whether *other* lies inside this box; its edges may touch."""
         is_across = self.left <= other.left and other.right <= self.right
         return is_across and self.top <= other.top and other.bottom <= self.bottom
 
@@ -60,14 +65,23 @@ class Box(NamedTuple):
 COSTS: Final = Box(0.0, 0.0, 380.0, 380.0)
 """The whole chart of quality against a cost, in pixels."""
 AREA: Final = Box(48.0, 20.0, COSTS.right - 14.0, COSTS.bottom - 44.0)
-"""The part of it between its axes."""
+"""The part of that chart between its axes."""
 _LABELLED: Final = Box(AREA.left + 2.0, AREA.top - 4.0, COSTS.right, AREA.bottom - 1.0)
-"""Where names may stand: on no axis, and within the chart."""
+"""The part of that chart where names may be: on no axis, and within the chart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A linear axis: *low* lies at *start*, *high* at *end*; *digits* are those that tell its *ticks* apart."""
+    """A linear axis.
+
+    Attributes:
+        low: The number at *start*.
+        high: The number at *end*.
+        start: The position of the lower end.
+        end: The position of the upper end.
+        ticks: The numbers with a mark.
+        digits: How many decimals tell the ticks apart.
+    """
 
     low: float
     high: float
@@ -77,12 +91,15 @@ class Axis:
     digits: int
 
     def place(self, number: float) -> float:
-        """Where *number* lies, to a tenth of a pixel; at the nearer end if it is beyond."""
+        """Return the position of *number*, to a tenth of a pixel.
+
+        A number beyond the axis is at its nearer end.
+        """
         share = (min(max(number, self.low), self.high) - self.low) / (self.high - self.low)
         return round(self.start + share * (self.end - self.start), 1)
 
     def label(self, tick: float) -> str:
-        """*tick* as it is written beside its mark."""
+        """Return the text beside the mark of *tick*."""
         text = f"{tick:,.{self.digits}f}"
         return text.removeprefix("-") if tick == 0 else text
 
@@ -96,16 +113,22 @@ def make_axis(
     zero: bool = True,
     most: float = _LARGEST,
 ) -> Axis:
-    """An axis from *start* to *end* that holds all *numbers* between round ones, about *count* of them.
+    """Return an axis from *start* to *end* that holds all *numbers*, with round ticks.
 
-    With *zero* it holds 0 as well. Numbers that are equal get room on both sides, but none above
-    *most*, which is a round one; those not finite are left out.
+    Args:
+        numbers: The numbers to hold; those that are not finite are left out. If all are equal,
+            there is room on both sides.
+        start: The position of the lower end.
+        end: The position of the upper end.
+        count: About how many intervals between ticks there are.
+        zero: Whether the axis must hold 0.
+        most: A round number that the room for equal numbers does not exceed.
     """
     finite = (min(max(number, -_LARGEST), _LARGEST) for number in numbers if isfinite(number))
-    held = [number if abs(number) > _SMALLEST else 0.0 for number in finite] or [0.0]
+    limited = [number if abs(number) > _SMALLEST else 0.0 for number in finite] or [0.0]
     if zero:
-        held.append(0.0)
-    low, high = min(held), max(held)
+        limited.append(0.0)
+    low, high = min(limited), max(limited)
     if high - low <= max(_SMALLEST, 1e-9 * max(abs(low), abs(high))):
         low, high = (
             (low, max(1.0, 2 * abs(low)))
@@ -113,21 +136,23 @@ def make_axis(
             else (low - abs(low) / 2, high + abs(high) / 2)
         )
         high = min(high, most)
-    raw = (high - low) / max(1, count)
-    power = float(10.0 ** floor(log10(raw)))
-    step = power * next(step for step in _STEPS if step * power >= raw * (1 - 1e-9))
-    first, last = floor(low / step + 1e-9), ceil(high / step - 1e-9)
-    ticks = tuple(round(place * step, 12) for place in range(first, last + 1))
-    return Axis(first * step, last * step, start, end, ticks, max(0, -floor(log10(step) + 1e-9)))
+    rough_step = (high - low) / max(1, count)
+    power = float(10.0 ** floor(log10(rough_step)))
+    step = power * next(step for step in _STEPS if step * power >= rough_step * (1 - 1e-9))
+    first_tick, last_tick = floor(low / step + 1e-9), ceil(high / step - 1e-9)
+    ticks = tuple(round(place * step, 12) for place in range(first_tick, last_tick + 1))
+    return Axis(
+        first_tick * step, last_tick * step, start, end, ticks, max(0, -floor(log10(step) + 1e-9))
+    )
 
 
 def rank_systems(comparison: Comparison) -> list[SystemScore]:
-    """All systems, the best quality first; those that are equal stay as they were compared."""
+    """Return all systems, best quality first; equal systems keep their order."""
     return sorted(comparison.systems, key=lambda score: -score.means[PRIMARY])
 
 
 def classify(comparison: Comparison, score: SystemScore) -> str:
-    """How a system did: ``base``, ``better`` or ``worse`` by more than chance, or ``same``."""
+    """Return ``base``, ``better`` or ``worse`` by more than chance, or ``same``."""
     if score.name == comparison.baseline:
         return "base"
     if not score.difference.is_significant or not score.difference.gain:
@@ -136,7 +161,10 @@ def classify(comparison: Comparison, score: SystemScore) -> str:
 
 
 def make_quality_axis(comparison: Comparison) -> Axis:
-    """The axis of the bars of quality, in hundredths of its length: from 0 to the best, with its interval."""
+    """Return the axis of the quality bars, in hundredths of its length.
+
+    It goes from 0 to the upper end of the best interval.
+    """
     base = comparison[comparison.baseline].means[PRIMARY]
     reached = [base + score.difference.high for score in comparison.systems]
     reached += [score.means[PRIMARY] for score in comparison.systems]
@@ -144,14 +172,14 @@ def make_quality_axis(comparison: Comparison) -> Axis:
 
 
 def count_outcomes(score: SystemScore) -> tuple[int, int, int]:
-    """How many questions were helped, left as they were, and hurt."""
+    """Return how many questions were helped, unchanged and hurt."""
     helped = sum(gain > TOLERANCE for gain in score.gains.values())
     hurt = sum(gain < -TOLERANCE for gain in score.gains.values())
     return helped, len(score.gains) - helped - hurt, hurt
 
 
 def make_gains_axis(comparison: Comparison) -> Axis:
-    """The upright axis on which the gains of every system's questions are drawn, in points."""
+    """Return the vertical axis for the gains of all systems' questions, in points."""
     return make_axis(
         (100 * gain for score in comparison.challengers for gain in score.gains.values()),
         GAINS_HEIGHT - 8.0,
@@ -161,9 +189,9 @@ def make_gains_axis(comparison: Comparison) -> Axis:
 
 
 def draw_gains(score: SystemScore, up: Axis) -> tuple[str, str]:
-    """The paths of the questions that were helped and of those that were hurt: a step each, most helped first.
+    """Return the paths of the helped and of the hurt questions, one step each, most helped first.
 
-    A question is 1 wide, so that the chart is as wide as there are questions.
+    A question is 1 wide, so the chart is as wide as there are questions.
     """
     heights = sorted(up.place(100 * gain) for gain in score.gains.values())
     zero = up.place(0.0)
@@ -172,6 +200,7 @@ def draw_gains(score: SystemScore, up: Axis) -> tuple[str, str]:
 
 
 def _draw_steps(heights: Sequence[float], start: int, zero: float) -> str:
+    """Return the path of steps of these *heights*, from the horizontal position *start*."""
     steps, end = "", start
     for height, questions in groupby(heights):
         end += len(list(questions))
@@ -181,7 +210,16 @@ def _draw_steps(heights: Sequence[float], start: int, zero: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One system: its *number*, 1 for the best quality of all, how it did, and where it lies."""
+    """One system in a chart.
+
+    Attributes:
+        number: Its rank by quality, from 1.
+        name: Its name.
+        kind: Its class, as `classify` returns it.
+        title: The text of its tooltip.
+        x: Its horizontal position.
+        y: Its vertical position.
+    """
 
     number: int
     name: str
@@ -193,7 +231,15 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """The name beside a mark, from *x* to the side that *anchor* says, as in SVG; *box* is the room it takes."""
+    """The name beside a mark.
+
+    Attributes:
+        text: The name.
+        anchor: The side of *x* that the text is on, as in SVG.
+        x: The horizontal position.
+        y: The text's baseline.
+        box: The area it takes.
+    """
 
     text: str
     anchor: str
@@ -204,9 +250,18 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The *points* that lie upon each other, in a round field around *x*, *y*; *kind* is theirs, or ``mixed``.
+    """The points at one position, in a round field.
 
-    Their names are its *label* or, if there is no room for that, *text* holds their numbers.
+    Attributes:
+        points: The points.
+        kind: Their class, or ``mixed``.
+        title: The text of the tooltip.
+        text: Their numbers, if there is no room for their names.
+        x: The horizontal position of the centre.
+        y: The vertical position of the centre.
+        width: The width of the field.
+        height: The height of the field.
+        label: Their names, if there is room.
     """
 
     points: tuple[Point, ...]
@@ -221,17 +276,24 @@ class Mark:
 
     @property
     def box(self) -> Box:
-        """The room it takes; its corners are round, so that those of two boxes may touch."""
+        """The area it takes; as its corners are round, two boxes may touch."""
         across, down = self.width / 2 - 1.0, self.height / 2 - 1.0
         return Box(self.x - across, self.y - down, self.x + across, self.y + down)
 
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """The chart of quality against a cost, in pixels: *frontier* is the path of the best that a cost buys.
+    """The chart of quality against a cost, in pixels.
 
-    *name* and *unit* are the cost's; *unknown* are the names of the systems whose cost is not
-    known.
+    Attributes:
+        name: The cost's name.
+        unit: The cost's unit.
+        across: The axis of the cost.
+        up: The axis of the quality.
+        points: The systems.
+        marks: The marks of the points.
+        frontier: The path of the best quality per cost.
+        unknown: The names of the systems whose cost is not known.
     """
 
     name: str
@@ -245,19 +307,26 @@ class Scatter:
 
     @property
     def numbered(self) -> tuple[Point, ...]:
-        """The points whose names stand in the list below, as there is no room beside their marks."""
-        held = (point for mark in self.marks if mark.label is None for point in mark.points)
-        return tuple(sorted(held, key=lambda point: point.number))
+        """The points listed below the chart, because their names have no room beside them."""
+        points = (point for mark in self.marks if mark.label is None for point in mark.points)
+        return tuple(sorted(points, key=lambda point: point.number))
 
 
 def draw_costs(comparison: Comparison) -> tuple[Scatter, ...]:
-    """Quality against money, or model calls where no price is known, against time, and against searches, if known."""
+    """Return the charts of quality against money, time and searches.
+
+    If no price is known, model calls replace money. A chart that would show nothing is left out.
+    """
     charts = []
     if any(figures.is_known(score.cost_usd) and score.cost_usd for score in comparison.systems):
         money = "US dollars per 1,000 questions"
         charts.append(
             draw_scatter(
-                comparison, "price", money, lambda it: it.usd_per_thousand, figures.format_dollars
+                comparison,
+                "price",
+                money,
+                lambda score: score.usd_per_thousand,
+                figures.format_dollars,
             )
         )
     elif any(score.llm_calls for score in comparison.systems):
@@ -267,14 +336,16 @@ def draw_costs(comparison: Comparison) -> tuple[Scatter, ...]:
                 comparison,
                 "calls",
                 calls,
-                lambda it: it.llm_calls / len(it.runs),
+                lambda score: score.llm_calls / len(score.runs),
                 figures.format_rate,
             )
         )
     missing = figures.describe_missing_time(comparison)
     time = f"ms added (median){missing}" if missing else "milliseconds added (median)"
     charts.append(
-        draw_scatter(comparison, "time", time, lambda it: it.added_ms.p50, figures.format_duration)
+        draw_scatter(
+            comparison, "time", time, lambda score: score.added_ms.p50, figures.format_duration
+        )
     )
     if len({score.searches_per_question for score in comparison.systems} - {None}) > 1:
         searches = "searches per question"
@@ -283,7 +354,7 @@ def draw_costs(comparison: Comparison) -> tuple[Scatter, ...]:
                 comparison,
                 "searches",
                 searches,
-                lambda it: it.searches_per_question,
+                lambda score: score.searches_per_question,
                 figures.format_rate,
             )
         )
@@ -297,29 +368,37 @@ def draw_scatter(
     cost: Callable[[SystemScore], float | None],
     format_cost: Callable[[float | None], str],
 ) -> Scatter:
-    """nDCG@10 against the *cost* of each system."""
+    """Return the chart of nDCG@10 against a cost of each system.
+
+    Args:
+        comparison: The comparison.
+        name: The cost's name.
+        unit: The cost's unit.
+        cost: Returns a system's cost; ``None`` if it is not known.
+        format_cost: Writes a cost.
+    """
     ranked = [
         (number, score, cost(score)) for number, score in enumerate(rank_systems(comparison), 1)
     ]
-    known = [(number, score, paid) for number, score, paid in ranked if figures.is_known(paid)]
-    # Some room around, so that no point lies upon an axis.
-    across = make_axis([paid for _, _, paid in known], AREA.left + 12.0, AREA.right - 12.0)
-    qualities = [score.means[PRIMARY] for _, score, _ in known]
+    priced = [(number, score, price) for number, score, price in ranked if figures.is_known(price)]
+    # With some room around them, so that no point lies on an axis.
+    across = make_axis([price for _, _, price in priced], AREA.left + 12.0, AREA.right - 12.0)
+    qualities = [score.means[PRIMARY] for _, score, _ in priced]
     up = make_axis(qualities, AREA.bottom - 12.0, AREA.top + 12.0, zero=False, most=1.0)
     points = tuple(
         Point(
             number=number,
             name=score.name,
             kind=classify(comparison, score),
-            title=f"{shorten(score.name, figures.NAME_LENGTH)}: {format_cost(paid)}, "
+            title=f"{shorten(score.name, figures.NAME_LENGTH)}: {format_cost(price)}, "
             f"{PRIMARY} {figures.format_measure(score.means[PRIMARY])}",
-            x=across.place(paid),
+            x=across.place(price),
             y=up.place(score.means[PRIMARY]),
         )
-        for number, score, paid in known
+        for number, score, price in priced
     )
-    best = [points[place] for place in find_frontier([paid for _, _, paid in known], qualities)]
-    # Stairs: until one pays for the next, one has the last.
+    best = [points[place] for place in find_frontier([price for _, _, price in priced], qualities)]
+    # A staircase: the quality stays until you pay for the next better system.
     steps = "".join(f"H{point.x:g}V{point.y:g}" for point in best[1:])
     return Scatter(
         name=name,
@@ -329,24 +408,24 @@ def draw_scatter(
         points=points,
         marks=mark_points(points),
         frontier=f"M{best[0].x:g} {best[0].y:g}{steps}H{AREA.right:g}" if best else "",
-        unknown=tuple(score.name for _, score, paid in ranked if not figures.is_known(paid)),
+        unknown=tuple(score.name for _, score, price in ranked if not figures.is_known(price)),
     )
 
 
 def find_frontier(costs: Sequence[float], qualities: Sequence[float]) -> list[int]:
-    """The places of those that nothing as cheap is better than, the cheapest first (Pareto)."""
+    """Return the indices of the systems that nothing as cheap beats, cheapest first (Pareto)."""
     frontier: list[int] = []
-    for place in sorted(range(len(costs)), key=lambda it: (costs[it], -qualities[it])):
+    for place in sorted(range(len(costs)), key=lambda index: (costs[index], -qualities[index])):
         if not frontier or qualities[place] > qualities[frontier[-1]]:
             frontier.append(place)
     return frontier
 
 
 def mark_points(points: Iterable[Point]) -> tuple[Mark, ...]:
-    """The marks of all *points*, the best first: each with its name beside it, or with its number where none fits.
+    """Return the marks of all points, best system first, with their names or numbers.
 
-    Names are placed greedily, those of the best systems first. Points that lie upon each other
-    share a mark.
+    Names are placed greedily, beginning with the best systems. A mark whose name does not fit gets
+    a number instead. Points at the same position share a mark.
     """
     dots = _join_marks([_make_mark([point], is_numbered=False) for point in points])
     numbered: list[Mark] = []
@@ -365,23 +444,27 @@ def mark_points(points: Iterable[Point]) -> tuple[Mark, ...]:
                 *(dot for dot, mark in zip(dots, labelled, strict=True) if mark.label),
             ]
         )
-        dots, numbered = [it for it in marks if not it.text], [it for it in marks if it.text]
+        dots, numbered = (
+            [mark for mark in marks if not mark.text],
+            [mark for mark in marks if mark.text],
+        )
 
 
-def _join_marks(given: Iterable[Mark]) -> list[Mark]:
-    """The *given* marks; those that would lie upon each other are one, in their midst."""
+def _join_marks(separate: Iterable[Mark]) -> list[Mark]:
+    """Return the marks; marks that overlap become one mark in their middle."""
     marks: list[Mark] = []
-    for added in given:
+    for added in separate:
         mark = added
         while covered := [other for other in marks if other.box.overlaps(mark.box)]:
             marks = [other for other in marks if other not in covered]
             points = [*mark.points, *(point for other in covered for point in other.points)]
-            mark = _make_mark(points, is_numbered=any(it.text for it in (mark, *covered)))
+            mark = _make_mark(points, is_numbered=any(part.text for part in (mark, *covered)))
         marks.append(mark)
     return sorted(marks, key=lambda mark: mark.points[0].number)
 
 
 def _make_mark(points: Iterable[Point], *, is_numbered: bool) -> Mark:
+    """Return the mark of *points*, with their numbers if *is_numbered*."""
     ordered = tuple(sorted(points, key=lambda point: point.number))
     kinds = {point.kind for point in ordered}
     text = (
@@ -404,15 +487,18 @@ def _make_mark(points: Iterable[Point], *, is_numbered: bool) -> Mark:
 
 
 def _place_labels(dots: Sequence[Mark], numbered: Sequence[Mark]) -> list[Mark]:
-    """The *dots* with their names where these fit: on no other mark, on no other name and inside the chart."""
+    """Return the *dots*, each with its name if that fits.
+
+    A name fits if it is inside the chart and covers no other mark and no other name.
+    """
     marks, names = (*dots, *numbered), list[Box]()
     labelled = []
     for dot in dots:
-        taken = [*names, *(mark.box.grow(*_CLEAR) for mark in marks if mark is not dot), dot.box]
+        occupied = [*names, *(mark.box.grow(*_CLEAR) for mark in marks if mark is not dot), dot.box]
         free = (
-            it
-            for it in _list_labels(dot)
-            if _LABELLED.holds(it.box) and not any(map(it.box.overlaps, taken))
+            candidate
+            for candidate in _list_labels(dot)
+            if _LABELLED.holds(candidate.box) and not any(map(candidate.box.overlaps, occupied))
         )
         label = next(free, None)
         names += [label.box] if label is not None else []
@@ -421,7 +507,10 @@ def _place_labels(dots: Sequence[Mark], numbered: Sequence[Mark]) -> list[Mark]:
 
 
 def _list_labels(dot: Mark) -> Iterator[Label]:
-    """Where the name of *dot* may stand, the best place first: right, left, above, below, and what lies between."""
+    """Yield the possible positions for the name of *dot*, best first.
+
+    They are right, left, above, below, and then the diagonals.
+    """
     text = ", ".join(clean(point.name) for point in dot.points)
     width, aside = _measure_label(text), dot.width / 2 + _GAP
     above, below = (
@@ -445,27 +534,27 @@ def _list_labels(dot: Mark) -> Iterator[Label]:
     ):
         left = x - width * {"start": 0.0, "middle": 0.5, "end": 1.0}[anchor]
         box = Box(left, y - _LABEL_HEIGHT / 2, left + width, y + _LABEL_HEIGHT / 2)
-        # A line of text is written on its foot.
+        # SVG places a text by its baseline, which is below the middle of the line.
         yield Label(text, anchor, round(x, 1), round(y + 0.35 * LABEL_FONT, 1), box)
 
 
 def _measure_label(text: str) -> float:
-    """The width of *text*, generously, as every reader's font is another one."""
+    """Return the width of *text* in pixels, generously, because readers' fonts differ."""
     widths = (
         0.4
-        if it in _NARROW
+        if character in _NARROW
         else 1.0
-        if it in _WIDE or east_asian_width(it) in "WF"
+        if character in _WIDE or east_asian_width(character) in "WF"
         else 0.74
-        if it.isupper()
+        if character.isupper()
         else 0.62
-        for it in text
+        for character in text
     )
     return LABEL_FONT * sum(widths)
 
 
 def _join_numbers(numbers: Sequence[int]) -> str:
-    """Ascending *numbers* with commas between, three and more in a row as ``1–3``."""
+    """Return ascending *numbers* with commas; three or more in a row become ``1–3``."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:

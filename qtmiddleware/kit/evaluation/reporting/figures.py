@@ -1,4 +1,4 @@
-"""Numbers, texts and tables as readers see them: one form each, a dash for what is not known, a bounded length."""
+"""Numbers, texts and tables as readers see them: one format each, and a dash for the unknown."""
 
 from __future__ import annotations
 
@@ -18,50 +18,53 @@ from qtmiddleware.kit.evaluation import (
 from qtmiddleware.preprocessing.text import clean
 
 NAME_LENGTH: Final = 120
-"""Characters of a system's name that are shown; a tuned one names what is changed about it."""
+"""The most characters shown of a system's name; a tuned system's name lists its changes."""
 UNKNOWN: Final = "–"
-"""What stands where a number is not known."""
+"""Replaces a number that is not known."""
 SIGNIFICANT: Final = "*"
-"""What marks a gain that is more than chance."""
+"""Marks a gain that is more than chance."""
 _ELLIPSIS: Final = "…"
 _FIRST: Final = "MRR@10"
-"""1 for a question whose first passage is relevant, less for every other."""
+"""The measure that is 1 if a question's first passage is relevant, and less otherwise."""
 
 
 def is_known(number: float | None) -> TypeGuard[float]:
-    """Whether *number* is there and finite."""
+    """Whether *number* is not ``None`` and finite."""
     return number is not None and isfinite(number)
 
 
 def format_measure(number: float | None) -> str:
-    """A measure from 0 to 1: ``0.712``."""
+    """Return a measure from 0 to 1, such as ``0.712``."""
     return _format_fixed(number, 3)
 
 
 def format_points(gain: float | None) -> str:
-    """A difference of a measure in points, hundredths, with its sign: ``+12.3``."""
+    """Return a difference of a measure in points (hundredths) with its sign, such as ``+12.3``."""
     if gain is None or not isfinite(100 * gain):
         return UNKNOWN
     return "0.0" if abs(gain) < 0.0005 else f"{100 * gain:+,.1f}"
 
 
 def format_interval(difference: Difference) -> str:
-    """The 95% interval of a difference in points: ``[+8.1, +16.4]``."""
+    """Return a difference's 95% interval in points, such as ``[+8.1, +16.4]``."""
     return f"[{format_points(difference.low)}, {format_points(difference.high)}]"
 
 
 def describe_interval(difference: Difference) -> str:
-    """The same in a sentence: ``95% interval +8.1 to +16.4``."""
+    """Return a difference's 95% interval in words: ``95% interval +8.1 to +16.4``."""
     return f"95% interval {format_points(difference.low)} to {format_points(difference.high)}"
 
 
 def format_gain(difference: Difference) -> str:
-    """A difference in points with its interval: ``+12.3 [+8.1, +16.4]``."""
+    """Return a difference in points with its interval, such as ``+12.3 [+8.1, +16.4]``."""
     return f"{format_points(difference.gain)} {format_interval(difference)}"
 
 
 def format_share(part: float | None) -> str:
-    """A share of the questions: ``5%``; ``0%`` and ``100%`` only where it is exactly that."""
+    """Return a share of the questions, such as ``5%``.
+
+    It is ``0%`` or ``100%`` only if that is exact; otherwise ``<1%`` or ``>99%``.
+    """
     if not is_known(part):
         return UNKNOWN
     if 0.0 < part < 0.005:
@@ -72,12 +75,12 @@ def format_share(part: float | None) -> str:
 
 
 def format_milliseconds(ms: float | None) -> str:
-    """A time in milliseconds without the unit: ``1,240``, and ``0.4`` below ten."""
+    """Return a time in milliseconds without the unit: ``1,240``, or ``0.4`` below ten."""
     return UNKNOWN if ms is None else _format_fixed(ms, 1 if abs(ms) < 9.95 else 0)
 
 
 def format_duration(ms: float | None) -> str:
-    """A time with its unit: ``0.4 ms``, ``310 ms``, ``1.2 s``."""
+    """Return a time with its unit: ``0.4 ms``, ``310 ms``, ``1.2 s``."""
     if not is_known(ms):
         return UNKNOWN
     return (
@@ -86,12 +89,15 @@ def format_duration(ms: float | None) -> str:
 
 
 def format_rate(number: float | None) -> str:
-    """A number per question: ``1.00``."""
+    """Return a number per question, such as ``1.00``."""
     return _format_fixed(number, 2)
 
 
 def format_dollars(usd: float | None) -> str:
-    """US dollars to two significant digits, to cents from a dollar on: ``$0.0041``, ``$0.32``, ``$1,204.00``."""
+    """Return US dollars: ``$0.0041``, ``$0.32``, ``$1,204.00``.
+
+    There are two significant digits, and two decimals from ten cents on.
+    """
     if not is_known(usd):
         return UNKNOWN
     size = abs(usd)
@@ -102,7 +108,7 @@ def format_dollars(usd: float | None) -> str:
 
 
 def _format_fixed(number: float | None, digits: int) -> str:
-    """*number* with so many *digits* behind the point, and no minus before a zero."""
+    """Return *number* with *digits* decimals, and no minus before a zero."""
     if not is_known(number):
         return UNKNOWN
     text = f"{number:.3g}" if abs(number) >= 1e9 else f"{number:,.{digits}f}"
@@ -110,28 +116,33 @@ def _format_fixed(number: float | None, digits: int) -> str:
 
 
 def describe_missing_time(comparison: Comparison) -> str:
-    """What must be said with a time added where the model's own time is no part of it; else empty."""
+    """Return the remark for added times that lack the model's own time; empty if none is needed."""
     if comparison.counts_model_time or not any(score.llm_calls for score in comparison.systems):
         return ""
     return ", without the model’s own time"
 
 
 def count_first(score: SystemScore) -> int:
-    """For how many questions the first passage of *score*'s system is a relevant one."""
+    """Return for how many questions the system's first passage is relevant."""
     return sum(rank > 1.0 - TOLERANCE for rank in score.per_query.values[_FIRST].values())
 
 
 def shorten_start(text: str, length: int) -> str:
-    """The end of *text* as `shorten` shows it: ids begin alike and end apart."""
+    """Return the end of *text*, cut to *length*: ids begin alike and end differently."""
     whole = clean(text)
     return whole if len(whole) <= length else _ELLIPSIS + whole[1 - length :].lstrip()
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its *heading*, what it *means*, the number in it and how that is written.
+    """One column of a table.
 
-    A *wide* one is left out where there is little room.
+    Attributes:
+        heading: Its heading.
+        means: What its numbers mean.
+        number: Returns the number of a system.
+        format: Writes the number.
+        wide: Whether it is left out if there is little room.
     """
 
     heading: str
@@ -141,7 +152,7 @@ class Column:
     wide: bool = False
 
     def write(self, score: SystemScore) -> str:
-        """The number of *score* as text."""
+        """Return the number of *score* as text."""
         return self.format(self.number(score))
 
 
@@ -205,52 +216,58 @@ _COLUMNS: Final = (
         True,
     ),
     Column(
-        "hurt", f"questions that got worse (lower {PRIMARY})", lambda it: it.hurt_rate, format_share
+        "hurt",
+        f"questions that got worse (lower {PRIMARY})",
+        lambda score: score.hurt_rate,
+        format_share,
     ),
     Column(
         "helped",
         f"questions that got better (higher {PRIMARY})",
-        lambda it: it.helped_rate,
+        lambda score: score.helped_rate,
         format_share,
         True,
     ),
     Column(
         "+ms p50",
         "milliseconds added, median of the questions",
-        lambda it: it.added_ms.p50,
+        lambda score: score.added_ms.p50,
         format_milliseconds,
     ),
     Column(
         "p95",
         "milliseconds added, at most this for 95 of 100 questions",
-        lambda it: it.added_ms.p95,
+        lambda score: score.added_ms.p95,
         format_milliseconds,
     ),
     Column(
         "searches",
         "searches of the index per question",
-        lambda it: it.searches_per_question,
+        lambda score: score.searches_per_question,
         format_rate,
     ),
     Column(
         _READS,
         "US dollars for the searches of 1,000 questions",
-        lambda it: it.read_usd_per_thousand,
+        lambda score: score.read_usd_per_thousand,
         format_dollars,
     ),
     Column(
-        "calls", "model calls per question", lambda it: it.llm_calls / len(it.runs), format_rate
+        "calls",
+        "model calls per question",
+        lambda score: score.llm_calls / len(score.runs),
+        format_rate,
     ),
     Column(
         "$/1k",
         "US dollars for the model per 1,000 questions",
-        lambda it: it.usd_per_thousand,
+        lambda score: score.usd_per_thousand,
         format_dollars,
     ),
     Column(
         "$/+0.01",
         f"US dollars for the model per 1,000 questions per +0.01 of {PRIMARY}",
-        lambda it: it.usd_per_point,
+        lambda score: score.usd_per_point,
         format_dollars,
         wide=True,
     ),
@@ -258,29 +275,34 @@ _COLUMNS: Final = (
 
 
 def choose_columns(comparison: Comparison, *, wide: bool = True) -> tuple[Column, ...]:
-    """The columns after the system's name; R@100 and what searches cost only where that is known.
+    """Return the columns after the system's name.
 
-    Without *wide* they fit, with the names, into 120 characters.
+    R@100 and the searches' cost are there only if they are known. Without *wide*, names and columns
+    fit into 120 characters.
     """
-    known = {
+    optional = {
         _DEEP: any(_DEEP in score.means for score in comparison.systems),
         _READS: any(is_known(score.read_usd_per_thousand) for score in comparison.systems),
     }
-    return tuple(it for it in _COLUMNS if (wide or not it.wide) and known.get(it.heading, True))
+    return tuple(
+        column
+        for column in _COLUMNS
+        if (wide or not column.wide) and optional.get(column.heading, True)
+    )
 
 
 def headings(comparison: Comparison, *, wide: bool = False) -> list[str]:
-    """What stands above each column of `rows`; the first holds names, all others numbers."""
+    """Return the headings of the columns of `rows`: first the name, then the numbers."""
     return ["system", *(column.heading for column in choose_columns(comparison, wide=wide))]
 
 
 def rows(comparison: Comparison, *, wide: bool = False) -> list[list[str]]:
-    """A row for each system, in the order they were compared: its name, its figures, dashes for what is not known.
+    """Return one row per system, in the comparison's order: its name and its figures.
 
-    A gain is in points of nDCG@10 with its 95% interval; ``*`` marks one that is more than chance
-    after Holm's correction. R@100 is there where it was measured, and what searches cost where
-    ``store.readPrice`` is set. With
-    *wide* come MRR@10, P@5, MAP, the questions that were helped and the price of +0.01 too.
+    A number that is not known is a dash. A gain is in points of nDCG@10 with its 95% interval;
+    ``*`` marks a gain that is more than chance after Holm's correction. R@100 is there if it was
+    measured, and the searches' cost if ``store.readPrice`` is set. With *wide*, there are also
+    MRR@10, P@5, MAP, the share of helped questions and the price of +0.01.
     """
     columns = choose_columns(comparison, wide=wide)
     return [
@@ -290,9 +312,10 @@ def rows(comparison: Comparison, *, wide: bool = False) -> list[list[str]]:
 
 
 def _write_cell(column: Column, comparison: Comparison, score: SystemScore) -> str:
+    """Return the cell of *column* for *score*."""
     if column is not GAIN:
         return column.write(score)
     if score.name == comparison.baseline:
         return UNKNOWN
-    # A blank in the mark's place keeps the numbers of a column under one another.
+    # A space in place of the mark keeps the numbers of the column aligned.
     return format_gain(score.difference) + (SIGNIFICANT if score.difference.is_significant else " ")

@@ -1,4 +1,4 @@
-"""The comparison as one page of HTML that needs nothing but itself."""
+"""A comparison as one HTML page that loads nothing."""
 
 from __future__ import annotations
 
@@ -18,9 +18,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """One system looked at closely; *outcomes* are how many questions were helped, unchanged and hurt.
+    """One system's panel.
 
-    *helped* and *hurt* are the paths of what they gained and lost.
+    Attributes:
+        place: Its index among the challengers.
+        score: Its score.
+        outcomes: How many questions were helped, unchanged and hurt.
+        helped: The path of the gains.
+        hurt: The path of the losses.
+        longest_ms: The longest stage's time (p95), for `scale`.
+        worst: The questions it hurt most.
     """
 
     place: int
@@ -32,7 +39,7 @@ class Detail:
     worst: tuple[verdicts.HurtQuestion, ...]
 
     def scale(self, ms: float) -> float:
-        """How much of the longest time *ms* is, in hundredths; 0 where it is not known."""
+        """Return *ms* in hundredths of the longest time; 0 if it is not known."""
         return (
             round(min(100.0, max(0.0, 100.0 * ms / self.longest_ms)), 2)
             if figures.is_known(ms)
@@ -47,32 +54,40 @@ def page(
     decision: verdicts.Decision | None = None,
     judged: Judged | None = None,
 ) -> str:
-    """The whole comparison as one HTML page with everything in it: verdict, charts, tables, worst questions, method.
+    """Return the whole comparison as one HTML page.
 
-    It has no script, loads nothing and forbids itself to. *data* gives it the words of questions
-    and passages and marks the relevant ones; without it, a question's words are known where a
-    system told what it searched. A *decision* takes the place of the verdict, and *judged* adds
-    what a judge said of answers. Raises `MissingExtra` without jinja2.
+    It has the verdict, charts, tables, worst questions and the method. It has no script, loads
+    nothing, and its policy forbids both. Without *data*, a question's text is known only if a
+    system reported what it searched.
+
+    Args:
+        comparison: The comparison.
+        data: The data set, for the texts of questions and passages, and to mark relevant passages.
+        decision: Replaces the verdict.
+        judged: A judge's verdicts on answers, to show as well.
+
+    Raises:
+        MissingExtra: jinja2 is not installed.
     """
     best = verdicts.find_foremost(comparison) if decision is None else comparison[decision.system]
     finder = verdicts.HurtFinder(comparison, data)
     up = charts.make_gains_axis(comparison)
     details = list(_describe_systems(comparison, finder, up))
-    # The chosen system's panel is the one that is seen.
-    chosen = (
-        f".detail:has(#system-{it.place}:checked) #panel-{it.place}{{display:block}}\n"
-        for it in details
+    # Without a script, a style rule shows the panel of the selected system.
+    panel_rules = (
+        f".detail:has(#system-{detail.place}:checked) #panel-{detail.place}{{display:block}}\n"
+        for detail in details
     )
-    headline, beside = verdicts.write_verdict(comparison, decision)
+    headline, remark = verdicts.write_verdict(comparison, decision)
     columns = figures.choose_columns(comparison)
-    few = [column for column in columns if not column.wide or column is figures.FIRST]
+    main_columns = [column for column in columns if not column.wide or column is figures.FIRST]
     return render(
         "page.html.jinja",
-        style="".join(chosen),
+        style="".join(panel_rules),
         comparison=comparison,
         headline=headline,
-        lede=beside if decision is None else "",
-        sentences=() if decision is None else tuple(filter(None, (beside, *decision.sentences))),
+        lede=remark if decision is None else "",
+        sentences=() if decision is None else tuple(filter(None, (remark, *decision.sentences))),
         notes=verdicts.collect_notes(comparison, data),
         classify=partial(charts.classify, comparison),
         decision=decision,
@@ -86,8 +101,8 @@ def page(
         quality=charts.make_quality_axis(comparison),
         up=up,
         costs=charts.draw_costs(comparison),
-        columns=few,
-        more_columns=[column for column in columns if column not in few],
+        columns=main_columns,
+        more_columns=[column for column in columns if column not in main_columns],
         gain=figures.GAIN,
         count_first=figures.count_first,
         details=details,
@@ -101,7 +116,7 @@ def page(
 def _describe_systems(
     comparison: Comparison, finder: verdicts.HurtFinder, up: charts.Axis
 ) -> Iterator[Detail]:
-    """Yield every challenger looked at closely, all on one scale."""
+    """Yield the panel of every challenger; all charts have the same scale."""
     for place, score in enumerate(comparison.challengers):
         helped, hurt = charts.draw_gains(score, up)
         yield Detail(
@@ -111,7 +126,8 @@ def _describe_systems(
             helped=helped,
             hurt=hurt,
             longest_ms=max(
-                (it.p95 for it in score.stages_ms.values() if figures.is_known(it.p95)), default=0.0
+                (stage.p95 for stage in score.stages_ms.values() if figures.is_known(stage.p95)),
+                default=0.0,
             )
             or 1.0,
             worst=finder.find(score),

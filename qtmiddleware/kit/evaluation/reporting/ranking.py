@@ -1,4 +1,4 @@
-"""The judge's ranking of answers as one page of HTML that needs nothing but itself."""
+"""A judge's ranking of answers as one HTML page that loads nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,14 @@ _ANSWER_LENGTH: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one system took for a question, the mean of all: its answer is part of it; ``None`` is not known."""
+    """The mean cost of one system per question, with its answer; ``None`` is not known.
+
+    Attributes:
+        searches: Searches per question.
+        calls: Model calls per question.
+        seconds: Seconds per question.
+        usd_per_thousand: US dollars per 1,000 questions.
+    """
 
     searches: float | None
     calls: float | None
@@ -32,7 +39,13 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class RankedAnswer:
-    """One answer with its system's place, and what was *said* of it: what is right (+) and wrong (-)."""
+    """One answer with the rank of its systems.
+
+    Attributes:
+        heading: The rank, the systems' names and the scores.
+        text: The answer.
+        said: The judge's remarks: a sign, plus for right and minus for wrong, and the words.
+    """
 
     heading: str
     text: str = field(repr=False)
@@ -41,7 +54,15 @@ class RankedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class RankedQuestion:
-    """One question with its answers, the best first; *order* is the ranking in a line."""
+    """One question with its ranked answers.
+
+    Attributes:
+        question: The question.
+        reference: The reference answer.
+        order: The ranking on one line.
+        answers: The answers, best first.
+        reasons: The judge's reasons, each with its legend of letters.
+    """
 
     question: str = field(repr=False)
     reference: str = field(repr=False)
@@ -51,16 +72,16 @@ class RankedQuestion:
 
 
 def ranking_page(found: SideBySide) -> str:
-    """What a judge made of the answers of *found*, as one page with everything in it: standings, figures, reasons.
+    """Return the judge's ranking as one HTML page with standings, figures and reasons.
 
-    It has no script, loads nothing and forbids itself to. Raises `ConfigError` where nothing was
-    ranked, and `MissingExtra` without jinja2.
+    It has no script, loads nothing, and its policy forbids both. Raises `ConfigError` if nothing
+    was ranked, and `MissingExtra` without jinja2.
     """
     ranked = found.ranked
     if ranked is None:
         raise ConfigError("a report needs a question with an ideal answer", path="found")
     standings = ranked.standings
-    ends = [end for one in standings for end in (*(one.interval or ()), one.place)]
+    ends = [end for standing in standings for end in (*(standing.interval or ()), standing.place)]
     return render(
         "ranking.html.jinja",
         ranked=ranked,
@@ -69,8 +90,13 @@ def ranking_page(found: SideBySide) -> str:
         judged=len(ranked.questions) - ranked.failed - ranked.set_aside,
         standings=standings,
         classify=_classify,
-        costs={one.system: _measure_cost(found.questions, one.system) for one in standings},
-        criteria=[name for name in CRITERIA if any(name in one.scores for one in standings)],
+        costs={
+            standing.system: _measure_cost(found.questions, standing.system)
+            for standing in standings
+        },
+        criteria=[
+            name for name in CRITERIA if any(name in standing.scores for standing in standings)
+        ],
         axis=charts.make_axis([1.0, *ends], 1.0, 99.0, zero=False),
         interval=_format_interval,
         questions=list(_describe_questions(found)),
@@ -78,43 +104,51 @@ def ranking_page(found: SideBySide) -> str:
 
 
 def write_ranking_verdict(ranked: RankedSystems) -> str:
-    """Return the one thing to take home: whose answer is best, and for how many questions, beside the baseline's."""
+    """Return in one sentence which system answers best, and how often beside the baseline."""
     standings = ranked.standings
     if not standings:
         return "There is no ranking."
-    best = [one for one in standings if one.rank == standings[0].rank]
-    names = " and ".join(f"“{shorten(one.system, figures.NAME_LENGTH)}”" for one in best)
+    best = [standing for standing in standings if standing.rank == standings[0].rank]
+    names = " and ".join(f"“{shorten(standing.system, figures.NAME_LENGTH)}”" for standing in best)
     if len(ranked.questions) == 1:
         return f"{names} answered best."
-    most = max(best, key=lambda one: one.firsts)
+    leader = max(best, key=lambda standing: standing.firsts)
     verb = "gives" if len(best) == 1 else "give"
-    first = f"{names} {verb} the best answer to {most.firsts:,} of {most.questions:,} questions"
-    base = next((one for one in standings if one.system == BASELINE), None)
+    sentence = (
+        f"{names} {verb} the best answer to {leader.firsts:,} of {leader.questions:,} questions"
+    )
+    base = next((standing for standing in standings if standing.system == BASELINE), None)
     if base is None or base in best:
-        return f"{first}."
-    chance = "" if any(one.is_ahead for one in best) else ", which may be chance"
-    return f"{first}, “{BASELINE}” to {base.firsts:,}{chance}."
+        return f"{sentence}."
+    chance = "" if any(standing.is_ahead for standing in best) else ", which may be chance"
+    return f"{sentence}, “{BASELINE}” to {base.firsts:,}{chance}."
 
 
-def _classify(one: Standing) -> str:
-    if one.system == BASELINE:
+def _classify(standing: Standing) -> str:
+    """Return ``base``, ``better`` or ``worse`` by more than chance, or ``same``."""
+    if standing.system == BASELINE:
         return "base"
     is_behind = (
-        one.lead_interval is not None and one.lead_interval[1] < 0 and one.questions >= FEWEST
+        standing.lead_interval is not None
+        and standing.lead_interval[1] < 0
+        and standing.questions >= FEWEST
     )
-    return "better" if one.is_ahead else "worse" if is_behind else "same"
+    return "better" if standing.is_ahead else "worse" if is_behind else "same"
 
 
 def _measure_cost(rows: Sequence[AskedQuestion], name: str) -> Cost:
-    asked = [row[name] for row in rows]
-    traces = [one.retrieval.trace for one in asked if one.retrieval is not None]
+    """Return the mean cost of the system called *name* over all questions."""
+    answers = [row[name] for row in rows]
+    traces = [answer.retrieval.trace for answer in answers if answer.retrieval is not None]
     prices = [trace.cost_usd for trace in traces]
-    known = [price for price in prices if price is not None]
+    known_prices = [price for price in prices if price is not None]
     return Cost(
         searches=fmean(trace.searches for trace in traces) if traces else None,
         calls=fmean(trace.llm_calls for trace in traces) if traces else None,
-        seconds=fmean(one.seconds for one in asked),
-        usd_per_thousand=1_000 * fmean(known) if known and len(known) == len(prices) else None,
+        seconds=fmean(answer.seconds for answer in answers),
+        usd_per_thousand=1_000 * fmean(known_prices)
+        if known_prices and len(known_prices) == len(prices)
+        else None,
     )
 
 
@@ -123,52 +157,61 @@ def _format_interval(interval: tuple[float, float] | None, *, signed: bool = Tru
     return "" if interval is None else f"[{', '.join(map(form.format, interval))}]"
 
 
-def _describe_questions(found: SideBySide) -> Iterator[RankedQuestion]:
-    for row in found.questions:
-        if (ranking := found.ranking(row.question)) is not None:
+def _describe_questions(comparison: SideBySide) -> Iterator[RankedQuestion]:
+    """Yield every question that has a ranking."""
+    for row in comparison.questions:
+        if (ranking := comparison.ranking(row.question)) is not None:
             yield RankedQuestion(
                 question=shorten(row.question.text, _QUESTION_LENGTH),
                 reference=shorten(row.question.reference, _ANSWER_LENGTH),
                 order=_write_order(ranking),
                 answers=tuple(_describe_answers(row, ranking)),
                 reasons=tuple(
-                    (shorten(it.text, _QUESTION_LENGTH), shorten(it.legend, _QUESTION_LENGTH))
-                    for it in ranking.reasons
+                    (
+                        shorten(reason.text, _QUESTION_LENGTH),
+                        shorten(reason.legend, _QUESTION_LENGTH),
+                    )
+                    for reason in ranking.reasons
                 ),
             )
 
 
 def _write_order(ranking: RankedAnswers) -> str:
+    """Return the ranking on one line, or why there is none."""
     if ranking.error:
-        said = {"equal": "all answers are the same", "length": "not counted: length decided"}
-        return said.get(ranking.error, f"the judge failed: {ranking.error}")
+        explanations = {
+            "equal": "all answers are the same",
+            "length": "not counted: length decided",
+        }
+        return explanations.get(ranking.error, f"the judge failed: {ranking.error}")
     ranks: dict[int, list[str]] = {}
-    for one in ranking.standings:
-        ranks.setdefault(one.rank, []).append(shorten(one.system, figures.NAME_LENGTH))
+    for standing in ranking.standings:
+        ranks.setdefault(standing.rank, []).append(shorten(standing.system, figures.NAME_LENGTH))
     return " > ".join(" = ".join(names) for _, names in sorted(ranks.items()))
 
 
 def _describe_answers(row: AskedQuestion, ranking: RankedAnswers) -> Iterator[RankedAnswer]:
-    """Each answer once, with all systems that gave it, the best first."""
-    standings = {one.system: one for one in ranking.standings}
-    held: dict[str, list[str]] = {}
-    for one in row.systems:
-        text = f"No answer: {one.error}" if one.answer is None else one.answer.text
-        held.setdefault(text, []).append(one.system)
+    """Yield each distinct answer once, with all systems that gave it, best first."""
+    standings = {standing.system: standing for standing in ranking.standings}
+    systems_by_text: dict[str, list[str]] = {}
+    for answer in row.systems:
+        text = f"No answer: {answer.error}" if answer.answer is None else answer.answer.text
+        systems_by_text.setdefault(text, []).append(answer.system)
     last = len(standings) + 1
     ordered = sorted(
-        held.items(), key=lambda it: standings[it[1][0]].rank if it[1][0] in standings else last
+        systems_by_text.items(),
+        key=lambda entry: standings[entry[1][0]].rank if entry[1][0] in standings else last,
     )
     for text, names in ordered:
         standing = standings.get(names[0])
-        name = " = ".join(shorten(it, figures.NAME_LENGTH) for it in names)
+        name = " = ".join(shorten(system, figures.NAME_LENGTH) for system in names)
         signs = (
             (("+", standing.strengths), ("-", standing.weaknesses)) if standing is not None else ()
         )
         scores = (
             ""
             if standing is None
-            else ", ".join(f"{it} {score:g}" for it, score in standing.scores.items())
+            else ", ".join(f"{criterion} {score:g}" for criterion, score in standing.scores.items())
         )
         yield RankedAnswer(
             heading=name
@@ -176,8 +219,8 @@ def _describe_answers(row: AskedQuestion, ranking: RankedAnswers) -> Iterator[Ra
             else f"{standing.rank}. {name}" + (f" ({scores})" if scores else ""),
             text=shorten(text, _ANSWER_LENGTH),
             said=tuple(
-                (sign.replace("-", "\N{MINUS SIGN}"), shorten(said, _QUESTION_LENGTH))
+                (sign.replace("-", "\N{MINUS SIGN}"), shorten(remark, _QUESTION_LENGTH))
                 for sign, texts in signs
-                for said in dict.fromkeys(filter(None, texts))
+                for remark in dict.fromkeys(filter(None, texts))
             ),
         )

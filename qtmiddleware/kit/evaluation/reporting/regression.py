@@ -1,4 +1,4 @@
-"""A measurement beside its baseline, told to people: sentences and a pull request's comment."""
+"""A measurement beside its baseline as sentences and as a pull request's comment."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _LENGTH: Final = 2_000
 
 
 def write_headline(gate: Gate) -> str:
-    """Return the verdict in a sentence, and how large a loss could have gone unnoticed."""
+    """Return the verdict in one sentence, and how large a loss could have gone unnoticed."""
     if gate.verdict == "worse":
-        names = [_quote(change.name) for change in gate.changes if change.verdict == "worse"]
+        names = [_quote_name(change.name) for change in gate.changes if change.verdict == "worse"]
         return f"Retrieval got worse with {join_names(names)}."
     if gate.verdict == "inconclusive":
-        count = _count(gate.questions, "question is", "questions are")
+        count = _format_count(gate.questions, "question is", "questions are")
         return f"{count} too few to tell whether retrieval got worse. Use at least {FEW}."
     if gate.rule.bound is not None:
         return f"No system lost more than the allowed {_format_size(gate.rule.bound)} points."
@@ -28,45 +28,48 @@ def write_headline(gate: Gate) -> str:
 
 
 def _describe_hidden(gate: Gate) -> str:
-    """How large a loss the intervals leave possible."""
+    """Return how large a loss the intervals still allow; empty if they allow none."""
     lowest = min(gate.changes, key=lambda change: change.difference.low)
     size = _format_size(lowest.difference.low)
     if lowest.difference.low >= 0 or size == "0.0":
         return ""
-    return f" A loss of up to {size} points with {_quote(lowest.name)} cannot be ruled out."
+    return f" A loss of up to {size} points with {_quote_name(lowest.name)} cannot be ruled out."
 
 
 def write_sentences(gate: Gate) -> tuple[str, ...]:
-    """Return the headline, what became of each system, and what a reader must know with it."""
+    """Return the headline, a sentence per system, and the conditions that changed."""
     return (
         f"{write_headline(gate)} The baseline is {gate.baseline}.",
-        *(f"{_quote(change.name)}: {_describe(gate, change)}" for change in gate.changes),
+        *(
+            f"{_quote_name(change.name)}: {_describe_change(gate, change)}"
+            for change in gate.changes
+        ),
         *_list_conditions(gate),
     )
 
 
 def write_comment(gate: Gate) -> str:
-    """Return a comment for a pull request in GitHub's Markdown: verdict, figures, worst questions.
+    """Return a pull request's comment in GitHub's Markdown: verdict, figures, worst questions.
 
-    Questions are named by their ids. Their texts are not known here.
+    Questions are named by their ids, because their texts are not known here.
     """
     worse = [change for change in gate.changes if change.verdict == "worse"]
-    reasons = (f"{_quote(change.name)}: {_describe(gate, change)}" for change in worse)
+    reasons = (f"{_quote_name(change.name)}: {_describe_change(gate, change)}" for change in worse)
     worst = [_list_worst(change) for change in gate.changes if change.worse]
-    said = (*_list_conditions(gate), _describe_method(gate))
-    parts = [
+    remarks = (*_list_conditions(gate), _describe_method(gate))
+    paragraphs = [
         f"**{escape_text(write_headline(gate), _LENGTH)}**",
         *(escape_text(sentence, _LENGTH) for sentence in reasons),
         _write_figures(gate),
         *(["Questions that lost most, in points:\n\n" + "\n".join(worst)] if worst else []),
-        *(escape_text(sentence, _LENGTH) for sentence in said),
+        *(escape_text(sentence, _LENGTH) for sentence in remarks),
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(paragraphs) + "\n"
 
 
-def _describe(gate: Gate, change: Change) -> str:
-    """What became of a system, in three sentences at most."""
-    total = _count(len(change.gains), "question", "questions")
+def _describe_change(gate: Gate, change: Change) -> str:
+    """Return the change of one system in at most three sentences."""
+    total = _format_count(len(change.gains), "question", "questions")
     if not change.worse and not change.better:
         return f"no change in {total}."
     return (
@@ -76,16 +79,18 @@ def _describe(gate: Gate, change: Change) -> str:
 
 
 def _describe_mean(gate: Gate, change: Change) -> str:
+    """Return a sentence on the change of the mean."""
     before, after = map(figures.format_measure, (change.before, change.after))
     size = _format_size(change.difference.gain)
     interval = figures.format_interval(change.difference)
     if size == "0.0":
         return f"{gate.rule.measure} stays at {after} {interval}."
-    moved = "fell" if change.difference.gain < 0 else "rose"
-    return f"{gate.rule.measure} {moved} from {before} to {after}, by {size} points {interval}."
+    verb = "fell" if change.difference.gain < 0 else "rose"
+    return f"{gate.rule.measure} {verb} from {before} to {after}, by {size} points {interval}."
 
 
 def _describe_chance(gate: Gate, change: Change) -> str:
+    """Return a sentence on whether chance explains the change, or on the allowed loss."""
     if gate.rule.bound is not None:
         allowed = _format_size(gate.rule.bound)
         over = "more than" if change.verdict == "worse" else "within"
@@ -102,12 +107,16 @@ def _describe_chance(gate: Gate, change: Change) -> str:
 
 
 def _list_conditions(gate: Gate) -> tuple[str, ...]:
-    apart = (("Only in the baseline", gate.missing), ("Not in the baseline", gate.new))
-    systems = (f"{where}: {join_names([*map(_quote, names)])}." for where, names in apart if names)
+    """Return sentences on systems that are on one side only, and the gate's notes."""
+    groups = (("Only in the baseline", gate.missing), ("Not in the baseline", gate.new))
+    systems = (
+        f"{label}: {join_names([*map(_quote_name, names)])}." for label, names in groups if names
+    )
     return (*systems, *gate.notes)
 
 
 def _write_figures(gate: Gate) -> str:
+    """Return the table of the systems' figures."""
     titles = ("system", "before", "after", "change [95%]", "better", "worse", "verdict")
     lines = [
         [
@@ -125,6 +134,7 @@ def _write_figures(gate: Gate) -> str:
 
 
 def _list_worst(change: Change) -> str:
+    """Return the questions that lost most with one system, as an entry of a list."""
     worst = [
         f"{escape_text(id_, ID_LENGTH)} ({figures.format_points(gain)})"
         for id_, gain in change.list_worst()
@@ -133,6 +143,7 @@ def _list_worst(change: Change) -> str:
 
 
 def _describe_method(gate: Gate) -> str:
+    """Return how the figures were compared."""
     if gate.rule.bound is None:
         rule = (
             "A system is worse if its mean fell, or more of its questions got worse than better, by"
@@ -142,19 +153,20 @@ def _describe_method(gate: Gate) -> str:
         allowed = _format_size(gate.rule.bound)
         rule = f"A system is worse if its mean fell by more than {allowed} points."
     return (
-        f"{gate.rule.measure} of {_count(gate.questions, 'question', 'questions')}, before in "
-        f"{gate.baseline}. The change is in points (hundredths) with its 95% interval. {rule}"
+        f"{gate.rule.measure} of {_format_count(gate.questions, 'question', 'questions')},"
+        f" before in {gate.baseline}. The change is in points (hundredths) with its 95% interval."
+        f" {rule}"
     )
 
 
 def _format_size(gain: float) -> str:
-    """A gain or loss in points without its sign, which the sentence tells."""
+    """Return a gain or loss in points without its sign, because the sentence says the direction."""
     return figures.format_points(abs(gain)).removeprefix("+")
 
 
-def _quote(name: str) -> str:
+def _quote_name(name: str) -> str:
     return f"“{shorten(name, figures.NAME_LENGTH)}”"
 
 
-def _count(number: int, singular: str, plural: str) -> str:
+def _format_count(number: int, singular: str, plural: str) -> str:
     return f"{number:,} {singular if number == 1 else plural}"

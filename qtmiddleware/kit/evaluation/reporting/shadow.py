@@ -1,4 +1,4 @@
-"""What shadow mode logged, told to people: a sentence, Markdown, and a page like that of a comparison."""
+"""A shadow log's report as a sentence, as Markdown, and as an HTML page."""
 
 from __future__ import annotations
 
@@ -27,7 +27,14 @@ _SHARES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How many of the questions something would happen to; *percent* of them all."""
+    """How many questions would change in one way.
+
+    Attributes:
+        name: What would happen to them.
+        count: How many questions.
+        percent: Their percentage of all questions.
+        kind: The kind of the change.
+    """
 
     name: str
     count: int
@@ -36,29 +43,39 @@ class Share:
 
 
 def write_shadow_verdict(report: ShadowReport) -> tuple[str, str]:
-    """Return a headline on whose first passage would change, and what must be known with it: changes and price."""
-    asked = report.questions
-    other, worded = sum(not it.is_first_same for it in asked), _count(len(asked))
-    same = sum(it.change == "same" for it in asked)
-    same_lists = f"{_count_or_none(same)} would get the same list"
-    headline = f"Another passage would come first for {other:,} of {worded}; {same_lists}."
-    if not other:
-        whose = f"{'all' if len(asked) > 1 else 'the'} {worded}"
-        rest = f"; {same_lists}." if same < len(asked) else ", in the same list."
-        headline = f"The same passage would come first for {whose}{rest}"
-    plain = report.to_dict()
+    """Return a headline on how many first passages would change, and the details.
+
+    The details are the changes, times, searches, model calls and price.
+    """
+    questions = report.questions
+    other_count, total_text = (
+        sum(not question.is_first_same for question in questions),
+        _count_questions(len(questions)),
+    )
+    same_count = sum(question.change == "same" for question in questions)
+    same_lists = f"{_count_or_none(same_count)} would get the same list"
+    headline = (
+        f"Another passage would come first for {other_count:,} of {total_text}; {same_lists}."
+    )
+    if not other_count:
+        subject = f"{'all' if len(questions) > 1 else 'the'} {total_text}"
+        rest = f"; {same_lists}." if same_count < len(questions) else ", in the same list."
+        headline = f"The same passage would come first for {subject}{rest}"
+    record = report.to_dict()
     changes = " and ".join(
-        f"{_count_or_none(it.count)} would get {it.name}" for it in list_shares(report)[:2]
+        f"{_count_or_none(share.count)} would get {share.name}" for share in list_shares(report)[:2]
     )
     changes = f"{changes[:1].upper()}{changes[1:]}"
-    took, before = (figures.format_duration(plain[times]["median"]) for times in ("ms", "plainMs"))
-    searches, calls = (figures.format_rate(plain[name]) for name in ("searches", "llmCalls"))
+    after, before = (
+        figures.format_duration(record[times]["median"]) for times in ("ms", "plainMs")
+    )
+    searches, calls = (figures.format_rate(record[name]) for name in ("searches", "llmCalls"))
     return (
         headline,
         (
-            f"{changes}. Half of the questions would take {took} or less, instead of {before}. A"
+            f"{changes}. Half of the questions would take {after} or less, instead of {before}. A"
             f" question would take {searches} searches and {calls} model calls,"
-            f" {_format_price(plain)}."
+            f" {_format_price(record)}."
         ),
     )
 
@@ -66,17 +83,19 @@ def write_shadow_verdict(report: ShadowReport) -> tuple[str, str]:
 def list_shares(report: ShadowReport) -> list[Share]:
     """Return how many questions would get other passages, another order, and the same list."""
     total = len(report.questions)
-    counts = {kind: sum(it.change == kind for it in report.questions) for kind in _SHARES}
+    counts = {
+        kind: sum(question.change == kind for question in report.questions) for kind in _SHARES
+    }
     return [
         Share(_SHARES[kind], count, 100 * count / total, kind) for kind, count in counts.items()
     ]
 
 
 def shadow_page(report: ShadowReport, examples: Sequence[ShadowQuestion] = ()) -> str:
-    """Return the whole *report* as one HTML page with both lists of each of the *examples*.
+    """Return the whole *report* as one HTML page, with both lists of each of the *examples*.
 
-    It has no script, loads nothing and forbids itself to. Raises `ConfigError` if no question was
-    logged, and `MissingExtra` without jinja2.
+    It has no script, loads nothing, and its policy forbids both. Raises `ConfigError` if no
+    question was logged, and `MissingExtra` without jinja2.
     """
     _require_questions(report)
     headline, lede = write_shadow_verdict(report)
@@ -87,31 +106,34 @@ def shadow_page(report: ShadowReport, examples: Sequence[ShadowQuestion] = ()) -
         notes=_collect_notes(report),
         report=report,
         plain=report.to_dict(),
-        others=sum(not it.is_first_same for it in report.questions),
+        others=sum(not question.is_first_same for question in report.questions),
         shares=list_shares(report),
         costs=_list_costs(report),
         votes=_list_votes(report),
         examples=[
             (
-                shorten(it.query, _QUESTION_LENGTH),
-                _describe_change(it),
-                _cut_list(it.plain),
-                _cut_list(it.ours),
+                shorten(question.query, _QUESTION_LENGTH),
+                _describe_change(question),
+                _cut_list(question.plain),
+                _cut_list(question.ours),
             )
-            for it in examples
+            for question in examples
         ],
     )
 
 
 def shadow_markdown(report: ShadowReport, examples: Sequence[ShadowQuestion] = ()) -> str:
-    """Return the same as GitHub's Markdown; raises `ConfigError` if no question was logged."""
+    """Return the whole *report* as GitHub's Markdown, with both lists of each of the *examples*.
+
+    Raises `ConfigError` if no question was logged.
+    """
     _require_questions(report)
     headline, lede = write_shadow_verdict(report)
     shares = [
-        [it.name, f"{it.count:,}", figures.format_share(it.percent / 100)]
-        for it in list_shares(report)
+        [share.name, f"{share.count:,}", figures.format_share(share.percent / 100)]
+        for share in list_shares(report)
     ]
-    parts = [
+    paragraphs = [
         f"# {headline}",
         escape_text(lede, _QUESTION_LENGTH),
         *(f"> **Note:** {escape_text(note, _QUESTION_LENGTH)}" for note in _collect_notes(report)),
@@ -122,19 +144,20 @@ def shadow_markdown(report: ShadowReport, examples: Sequence[ShadowQuestion] = (
             if (votes := _list_votes(report))
             else []
         ),
-        *(_write_example(it) for it in examples),
+        *(_write_example(question) for question in examples),
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(paragraphs) + "\n"
 
 
 def _require_questions(report: ShadowReport) -> None:
+    """Raise `ConfigError` if no question was logged."""
     if not report.questions:
         raise ConfigError(
             "a report needs a question that was retrieved in shadow mode", path="report"
         )
 
 
-def _count(questions: int) -> str:
+def _count_questions(questions: int) -> str:
     return f"{questions:,} question{'' if questions == 1 else 's'}"
 
 
@@ -143,6 +166,7 @@ def _count_or_none(count: int) -> str:
 
 
 def _format_price(plain: dict[str, Any]) -> str:
+    """Return the price per 1,000 questions in words."""
     cost = plain["costUsd"]
     return (
         "at an unknown price"
@@ -152,6 +176,7 @@ def _format_price(plain: dict[str, Any]) -> str:
 
 
 def _collect_notes(report: ShadowReport) -> tuple[str, ...]:
+    """Return sentences that a reader needs to judge the report."""
     notes = [] if report.judge else [_UNJUDGED]
     if report.dropped:
         notes.append(f"{report.dropped:,} more calls were dropped, because too many were running.")
@@ -161,12 +186,12 @@ def _collect_notes(report: ShadowReport) -> tuple[str, ...]:
 
 
 def _list_costs(report: ShadowReport) -> list[tuple[str, str, str]]:
-    """What a question takes: its name, without us and with us."""
+    """Return the costs per question: the name, without qtmiddleware and with it."""
     plain = report.to_dict()
     cost = plain["costUsd"]
 
-    def format_time(whose: str, which: str) -> str:
-        return figures.format_duration(plain[whose][which])
+    def format_time(side: str, figure: str) -> str:
+        return figures.format_duration(plain[side][figure])
 
     return [
         ("time, median", format_time("plainMs", "median"), format_time("ms", "median")),
@@ -183,6 +208,7 @@ def _list_costs(report: ShadowReport) -> list[tuple[str, str, str]]:
 
 
 def _list_votes(report: ShadowReport) -> list[list[str]]:
+    """Return how often the judge prefers which list; empty if nothing was judged."""
     votes = report.count_better()
     return [
         [name, f"{votes.get(name, 0):,}"]
@@ -192,18 +218,20 @@ def _list_votes(report: ShadowReport) -> list[list[str]]:
 
 
 def _describe_change(question: ShadowQuestion) -> str:
-    """What is other about our list, and which one the judge prefers."""
-    new = f"{question.entered} new" if question.entered else "another order"
-    first = "" if question.is_first_same else ", another first"
-    judged = {None: "", "failed": "; the judge failed"}.get(
+    """Return how our list differs, and which list the judge prefers."""
+    list_change = f"{question.entered} new" if question.entered else "another order"
+    first_change = "" if question.is_first_same else ", another first"
+    preference = {None: "", "failed": "; the judge failed"}.get(
         question.better, f"; the judge prefers {question.better}"
     )
-    return f"{new}{first}{judged}"
+    return f"{list_change}{first_change}{preference}"
 
 
-def _cut_list(found: tuple[Shown, ...]) -> tuple[Shown, ...]:
+def _cut_list(passages: tuple[Shown, ...]) -> tuple[Shown, ...]:
+    """Return the passages with their names and texts cut."""
     return tuple(
-        Shown(shorten(it.name, _NAME_LENGTH), shorten(it.text, _TEXT_LENGTH)) for it in found
+        Shown(shorten(passage.name, _NAME_LENGTH), shorten(passage.text, _TEXT_LENGTH))
+        for passage in passages
     )
 
 
@@ -212,12 +240,19 @@ def _escape_cell(text: str) -> str:
 
 
 def _write_example(question: ShadowQuestion) -> str:
+    """Return both lists of one question as a table."""
     rows = max(len(question.plain), len(question.ours))
-    lists = [[_escape_cell(it.name) for it in found] for found in (question.plain, question.ours)]
+    lists = [
+        [_escape_cell(passage.name) for passage in passages]
+        for passages in (question.plain, question.ours)
+    ]
     lines = [
-        [str(at + 1), *(names[at] if at < len(names) else "" for names in lists)]
-        for at in range(rows)
+        [str(row + 1), *(names[row] if row < len(names) else "" for names in lists)]
+        for row in range(rows)
     ]
     heading = f"## {escape_text(question.query, _QUESTION_LENGTH)}"
     change = _describe_change(question)
-    return f"{heading}\n\n{change[:1].upper()}{change[1:]}.\n\n{write_table(['place', 'plain', 'ours'], lines)}"
+    return (
+        f"{heading}\n\n{change[:1].upper()}{change[1:]}.\n\n"
+        f"{write_table(['place', 'plain', 'ours'], lines)}"
+    )

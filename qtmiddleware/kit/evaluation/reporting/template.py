@@ -1,4 +1,4 @@
-"""The template that all pages share: one head, one policy, one style, and nothing that a page has to load."""
+"""The template of all pages: one head, one policy, one style, and nothing that a page must load."""
 
 from __future__ import annotations
 
@@ -26,10 +26,15 @@ _POLICY: Final = (
 
 
 def render(name: str, *, style: str = "", **values: Any) -> str:
-    """Return the page that the template called *name* makes of *values*; *style* is what it alone needs.
+    """Return the page that the template called *name* makes of *values*.
 
-    The page may load nothing and run nothing: its policy allows the one style it holds. Raises
-    `MissingExtra` without jinja2.
+    The page can load and run nothing: its policy allows only its own style. Raises `MissingExtra`
+    without jinja2.
+
+    Args:
+        name: The template's file name.
+        style: The style rules that only this page needs.
+        values: The template's variables.
     """
     template, raw = load_template(name)
     style = read_file("house.css") + read_file("page.css") + style
@@ -40,18 +45,20 @@ def render(name: str, *, style: str = "", **values: Any) -> str:
 
 @cache
 def load_template(name: str) -> tuple[jinja2.Template, type[Markup]]:
-    """Return the template of this *name*, compiled, and what marks our own text as needing no escape."""
+    """Return the compiled template called *name*, and the class that marks text as safe HTML."""
     environment = build_environment(read_file, "eval")
-    environment.filters.update(typeset=_typeset, count="{:,}".format)
+    environment.filters.update(typeset=_set_minus_signs, count="{:,}".format)
     from markupsafe import Markup
 
     return environment.get_template(name), Markup
 
 
 def build_environment(read: Callable[[str], str], extra: str) -> jinja2.Environment:
-    """Return what compiles our templates, whose texts *read* returns by their names; every value is escaped.
+    """Return the environment that compiles templates; every value is escaped.
 
-    Raises `MissingExtra` that names *extra* without jinja2.
+    Args:
+        read: Returns a template's text by its name.
+        extra: The extra that `MissingExtra` names if jinja2 is not installed.
     """
     try:
         import jinja2
@@ -69,10 +76,10 @@ def build_environment(read: Callable[[str], str], extra: str) -> jinja2.Environm
 
 
 def read_file(name: str) -> str:
-    """Return the text of the file of this *name* beside this one."""
+    """Return the text of the file called *name* in this folder."""
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-def _typeset(text: str) -> str:
-    """Text with a real minus before each number, while a name keeps its hyphens."""
+def _set_minus_signs(text: str) -> str:
+    """Return *text* with a real minus sign before each number; names keep their hyphens."""
     return _MINUS.sub("\N{MINUS SIGN}", text)

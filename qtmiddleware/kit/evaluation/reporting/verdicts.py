@@ -1,4 +1,4 @@
-"""What to take home from a comparison: which system wins at what price, and the questions that a system hurt most."""
+"""The verdict of a comparison: which system wins at what price, and the questions it hurt most."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ ID_LENGTH: Final = 60
 _QUESTION_LENGTH, _TURN_LENGTH, _VARIANT_LENGTH, _PASSAGE_LENGTH = 400, 160, 400, 90
 _SYNTHETIC: Final = "The questions are synthetic: a language model wrote them."
 _WORST: Final = 10
-"""How many questions of each system are shown."""
+"""How many hurt questions of each system are shown."""
 _FOUND: Final = 10
-"""How many passages are, which is as far as the measure looks."""
+"""How many passages of each list are shown: as many as the measure looks at."""
 _VARIANTS: Final = 16
 _TURNS: Final = 4
 
 
 def verdict(comparison: Comparison, decision: Decision | None = None) -> str:
-    """Which system beats the baseline by more than chance and at what price, or that none does, in plain sentences.
+    """Return which system beats the baseline by more than chance and at what price, in sentences.
 
-    The first sentence is for people: for how many questions the right passage comes first. A
-    *decision* takes the place of the price.
+    If none does, the text says so. The first sentence is for people: for how many questions the
+    right passage comes first. A *decision* replaces the price.
     """
     return " ".join(filter(None, write_verdict(comparison, decision)))
 
 
 def write_verdict(comparison: Comparison, decision: Decision | None = None) -> tuple[str, str]:
-    """The verdict as a headline for people, and what must be known with it: points, interval and price."""
+    """Return the verdict as a headline for people, and the details: points, interval and price."""
     if decision is not None:
         return _write_decision(comparison, decision)
     best = find_winner(comparison)
@@ -50,35 +50,41 @@ def write_verdict(comparison: Comparison, decision: Decision | None = None) -> t
     if best is not None:
         interval = figures.describe_interval(best.difference)
         gains = f"{_format_size(best.difference.gain)} points of {PRIMARY} over {base} ({interval})"
-        rest = f"{_describe_price(comparison, best)}{_describe_rival(comparison, best)}"
-        return _describe_first(comparison, best), f"{_quote_name(best.name)} gains {gains}. {rest}"
-    first = (
+        remark = f"{_describe_price(comparison, best)}{_describe_rival(comparison, best)}"
+        return _describe_first(
+            comparison, best
+        ), f"{_quote_name(best.name)} gains {gains}. {remark}"
+    first_count = (
         "the right passage first for"
         f" {_count_questions(comparison, comparison[comparison.baseline])}"
     )
     if not comparison.challengers:
         return (
-            f"{base} has {first}.",
+            f"{base} has {first_count}.",
             "Only the baseline was measured, so there is nothing to compare it with.",
         )
-    few = (
+    caution = (
         " With so few questions, only a large difference can be seen."
         if comparison.questions < FEW
         else ""
     )
     count = comparison.questions
     questions = "one question" if count == 1 else f"these {count:,} questions"
-    headline = f"No system is clearly better than {base}, which has {first}."
-    return headline, f"On {questions} {_describe_losers(comparison)}.{few}"
+    headline = f"No system is clearly better than {base}, which has {first_count}."
+    return headline, f"On {questions} {_describe_losers(comparison)}.{caution}"
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What was decided on the figures, in place of a verdict: a report then speaks of this and not of the largest gain.
+    """A decision based on the figures, which a report states instead of the verdict.
 
-    *system* is what is recommended or, where *is_recommended* is false, what was refused.
-    *sentences* say why, and
-    *beyond* which systems are beyond the budget. *config* is what is written, as JSON.
+    Attributes:
+        system: The recommended system, or the refused one.
+        is_recommended: Whether the system is recommended.
+        headline: The decision in one sentence.
+        sentences: Why it was decided so.
+        beyond: The names of the systems that break the budget.
+        config: The config to write, as JSON.
     """
 
     system: str
@@ -90,12 +96,12 @@ class Decision:
 
 
 def find_winner(comparison: Comparison) -> SystemScore | None:
-    """The system that gained most of those whose gain is more than chance; ``None`` where there is none."""
+    """Return the system with the largest gain that is more than chance, or ``None``."""
     return _find_best([score for score in comparison.challengers if _is_better(score)])
 
 
 def find_foremost(comparison: Comparison) -> SystemScore:
-    """The system to look at first: the winner, else the challenger that gained most, else the baseline itself."""
+    """Return the system to look at first: the winner, else the largest gain, else the baseline."""
     return (
         find_winner(comparison)
         or _find_best(comparison.challengers)
@@ -104,7 +110,10 @@ def find_foremost(comparison: Comparison) -> SystemScore:
 
 
 def collect_notes(comparison: Comparison, data: Dataset | None) -> tuple[str, ...]:
-    """What a reader must know to judge the figures; that the questions are synthetic is among it if *data* says so."""
+    """Return the comparison's notes.
+
+    If *data* says that the questions are synthetic, a note on that is among them.
+    """
     if (
         data is None
         or not data.is_synthetic
@@ -119,21 +128,28 @@ def _quote_name(name: str) -> str:
 
 
 def _format_size(gain: float) -> str:
-    """A gain in points without its sign, which the sentence tells."""
+    """Return a gain in points without its sign, because the sentence says the direction."""
     return figures.format_points(gain).removeprefix("+")
 
 
 def _write_decision(comparison: Comparison, decision: Decision) -> tuple[str, str]:
-    """What the recommended system does for people, or that nothing is recommended; then the other of the two."""
+    """Return the headline and the details of *decision*.
+
+    The headline says what the recommended system does for people, or that nothing is recommended.
+    """
     if decision.system == comparison.baseline:
         return decision.headline, ""
-    first = _describe_first(comparison, comparison[decision.system])
+    effect = _describe_first(comparison, comparison[decision.system])
     if decision.is_recommended:
-        return first, decision.headline
-    return decision.headline, f"With {_quote_name(decision.system)}: {first[:1].lower()}{first[1:]}"
+        return effect, decision.headline
+    return (
+        decision.headline,
+        f"With {_quote_name(decision.system)}: {effect[:1].lower()}{effect[1:]}",
+    )
 
 
 def _count_questions(comparison: Comparison, score: SystemScore) -> str:
+    """Return in words for how many questions the first passage is relevant."""
     return (
         f"{figures.count_first(score):,} of {comparison.questions:,}"
         f" question{'' if comparison.questions == 1 else 's'}"
@@ -141,43 +157,43 @@ def _count_questions(comparison: Comparison, score: SystemScore) -> str:
 
 
 def _describe_first(comparison: Comparison, score: SystemScore) -> str:
-    """For how many questions the right passage comes first, and how many get worse.
+    """Return for how many questions the right passage comes first, and how many get worse.
 
-    If no more of them have it first, what is gained lies further down: how many get better stands
-    before.
+    If it comes first for no more questions than before, the gain is further down the lists; then
+    the text begins with how many questions get better.
     """
     before, after = figures.count_first(comparison[comparison.baseline]), figures.count_first(score)
     helped, _, hurt = count_outcomes(score)
     total = f"{comparison.questions:,}"
     if after > before:
-        worse = f"{hurt:,} of {total} {_get(hurt)} worse" if hurt else "none gets worse"
+        worse = f"{hurt:,} of {total} {_conjugate_get(hurt)} worse" if hurt else "none gets worse"
         return (
             f"The right passage comes first for {_count_questions(comparison, score)} instead of"
             f" {before:,}; {worse}."
         )
     none_or_hurt = f"{hurt:,}" if hurt else "none"
     better = (
-        f"{helped:,} of {total} questions {_get(helped)} better and {none_or_hurt}"
-        f" {_get(hurt or 1)} worse"
+        f"{helped:,} of {total} questions {_conjugate_get(helped)} better and {none_or_hurt}"
+        f" {_conjugate_get(hurt or 1)} worse"
     )
-    instead = "as before" if after == before else f"instead of {before:,}"
-    beside = ", " if after == before else " "
-    return f"{better}; the right passage comes first for {after:,}{beside}{instead}."
+    comparison_text = "as before" if after == before else f"instead of {before:,}"
+    separator = ", " if after == before else " "
+    return f"{better}; the right passage comes first for {after:,}{separator}{comparison_text}."
 
 
-def _get(count: int) -> str:
+def _conjugate_get(count: int) -> str:
     return "gets" if count == 1 else "get"
 
 
 def _describe_price(comparison: Comparison, best: SystemScore) -> str:
-    """What the best system takes and costs, and what there is for less."""
+    """Return the best system's time and cost, and the best gain without a model."""
     adds = figures.format_duration(best.added_ms.p50)
-    beside = figures.describe_missing_time(comparison) if best.llm_calls else ""
+    remark = figures.describe_missing_time(comparison) if best.llm_calls else ""
     searches = best.searches_per_question
-    makes = "" if searches is None else f", makes {figures.format_rate(searches)} searches"
+    searching = "" if searches is None else f", makes {figures.format_rate(searches)} searches"
     if not best.llm_calls:
-        a_question = makes and " per question"
-        return f"It adds {adds} (median){makes}{a_question} and calls no model."
+        per_question = searching and " per question"
+        return f"It adds {adds} (median){searching}{per_question} and calls no model."
     cost = best.usd_per_thousand
     price = (
         "at an unknown price"
@@ -185,26 +201,26 @@ def _describe_price(comparison: Comparison, best: SystemScore) -> str:
         else f"for {figures.format_dollars(cost)} per 1,000 questions"
     )
     text = (
-        f"It adds {adds} (median{beside}){makes} and calls the model {_format_calls(best)} times"
-        f" per question, {price}."
+        f"It adds {adds} (median{remark}){searching} and calls the model {_format_calls(best)}"
+        f" times per question, {price}."
     )
     free = [score for score in comparison.challengers if not score.llm_calls]
-    if sure := _find_best([score for score in free if _is_better(score)]):
+    if certain := _find_best([score for score in free if _is_better(score)]):
         return (
-            f"{text} Without a model, {_quote_name(sure.name)} gains"
-            f" {_format_size(sure.difference.gain)}."
+            f"{text} Without a model, {_quote_name(certain.name)} gains"
+            f" {_format_size(certain.difference.gain)}."
         )
-    if (unsure := _find_best(free)) and unsure.difference.gain > TOLERANCE:
-        gains = f"{_quote_name(unsure.name)} gains {figures.format_gain(unsure.difference)}"
+    if (possible := _find_best(free)) and possible.difference.gain > TOLERANCE:
+        gains = f"{_quote_name(possible.name)} gains {figures.format_gain(possible.difference)}"
         return f"{text} Without a model, {gains}, which may be chance."
     return f"{text} No system gains without a model."
 
 
 def _describe_rival(comparison: Comparison, best: SystemScore) -> str:
-    """The best of those that may be as good as the best and cost less; empty where there is none.
+    """Return a sentence on the best system that may be as good and costs less; or empty.
 
-    At most half as much, if there is one, as that is worth a change; else any that costs less, else
-    the second best.
+    It is a system at half the cost if there is one, because that is worth a change; else any
+    cheaper system, else the second best.
     """
     others = [score for score in comparison.challengers if _is_better(score) and score is not best]
     others.sort(key=lambda score: (-score.difference.gain, _rank_cost(score)))
@@ -216,7 +232,8 @@ def _describe_rival(comparison: Comparison, best: SystemScore) -> str:
     cheaper = [score for score in others if _rank_cost(score) < _rank_cost(best)]
     for score in (*half, *cheaper, *others[:1]):
         lead = difference(
-            [best.gains[asked] - score.gains[asked] for asked in best.gains], seed=comparison.seed
+            [best.gains[question_id] - score.gains[question_id] for question_id in best.gains],
+            seed=comparison.seed,
         )
         if lead.p >= SIGNIFICANT:
             name = f"{_quote_name(score.name)}{_format_cost(score, best)}"
@@ -230,11 +247,14 @@ def _describe_rival(comparison: Comparison, best: SystemScore) -> str:
 
 
 def _rank_cost(score: SystemScore) -> tuple[float, float, float]:
-    """By what systems are cheaper than one another: the model's price where it is known, then calls, then searches."""
-    money, searches = score.usd_per_thousand, score.searches_per_question
+    """Return the key that orders systems by cost: the model's price, then calls, then searches.
+
+    An unknown price or number of searches counts as infinite.
+    """
+    price, searches = score.usd_per_thousand, score.searches_per_question
     unknown = float("inf")
     return (
-        unknown if money is None else money,
+        unknown if price is None else price,
         score.llm_calls / len(score.runs),
         unknown if searches is None else searches,
     )
@@ -245,24 +265,24 @@ def _format_calls(score: SystemScore) -> str:
 
 
 def _format_cost(score: SystemScore, best: SystemScore) -> str:
-    """What *score* costs, by what makes it cheaper than *best*."""
+    """Return the cost of *score* in the unit that makes it cheaper than *best*."""
     *price, searches = _rank_cost(score)
-    *highest, most = _rank_cost(best)
-    if price == highest and searches != most:
+    *best_price, best_searches = _rank_cost(best)
+    if price == best_price and searches != best_searches:
         return f" ({figures.format_rate(searches)} searches per question)"
     if not score.llm_calls:
         return ""
-    cost = score.usd_per_thousand
-    return f" ({f'{_format_calls(score)} calls per question' if cost is None else figures.format_dollars(cost)})"
+    usd = score.usd_per_thousand
+    return f" ({f'{_format_calls(score)} calls per question' if usd is None else figures.format_dollars(usd)})"
 
 
 def _describe_losers(comparison: Comparison) -> str:
-    """What the systems did where none won."""
+    """Return what the systems did if none of them won."""
     best = _find_best(comparison.challengers)
     worse = [
-        it
-        for it in comparison.challengers
-        if it.difference.is_significant and it.difference.gain < -TOLERANCE
+        score
+        for score in comparison.challengers
+        if score.difference.is_significant and score.difference.gain < -TOLERANCE
     ]
     if best is None or best.difference.gain <= TOLERANCE:
         text = "no system gained anything"
@@ -272,12 +292,12 @@ def _describe_losers(comparison: Comparison) -> str:
         text = f"the largest gain, {gain} by {_quote_name(best.name)} ({interval}), may be chance"
     if not worse:
         return text
-    which = f"{_quote_name(worse[0].name)} is" if len(worse) == 1 else f"{len(worse)} systems are"
-    return f"{text}, and {which} significantly worse"
+    subject = f"{_quote_name(worse[0].name)} is" if len(worse) == 1 else f"{len(worse)} systems are"
+    return f"{text}, and {subject} significantly worse"
 
 
 def _is_better(score: SystemScore) -> bool:
-    """Whether it gained more than chance would, and not every one of its answers was degraded."""
+    """Whether a system gained more than chance explains, and not all its answers were degraded."""
     return (
         score.degraded < len(score.runs)
         and score.difference.is_significant
@@ -291,7 +311,14 @@ def _find_best(scores: Sequence[SystemScore]) -> SystemScore | None:
 
 @dataclass(frozen=True, slots=True)
 class FoundPassage:
-    """A passage that was found: its *rank* from 1, its first words, and its *grade*, ``None`` where not known."""
+    """A passage in a system's list.
+
+    Attributes:
+        rank: Its rank, from 1.
+        id: Its id.
+        text: Its first words.
+        grade: Its grade; ``None`` if that is not known.
+    """
 
     rank: int
     id: str
@@ -306,10 +333,21 @@ class FoundPassage:
 
 @dataclass(frozen=True, slots=True)
 class HurtQuestion:
-    """A question that lost against the baseline: *gain* below 0, from *before* to *after*, and why that may be.
+    """A question that lost against the baseline, and why that may be.
 
-    *missed* are relevant passages that are not among the first ten of the system. All texts are
-    cleaned and cut to what a reader looks at.
+    All texts are cleaned and cut to a readable length.
+
+    Attributes:
+        id: The question's id.
+        question: Its text.
+        history: Role and text of the last messages before it.
+        gain: The difference, below 0.
+        before: The measure with the baseline.
+        after: The measure with the system.
+        variants: The queries that the system searched.
+        raw: The baseline's first passages.
+        found: The system's first passages.
+        missed: The relevant passages that are not among the system's first ten.
     """
 
     id: str
@@ -325,41 +363,50 @@ class HurtQuestion:
 
 
 class HurtFinder:
-    """Finds the questions that systems of *comparison* hurt most, with the texts of *data* where it is given."""
+    """Finds the questions that systems hurt most."""
 
     def __init__(self, comparison: Comparison, data: Dataset | None = None) -> None:
+        """Prepare the search in *comparison*, with the texts of *data* if it is given."""
         self._base = comparison[comparison.baseline]
         self._questions = {question.id: question for question in data.questions} if data else {}
         self._qrels = data.qrels if data else {}
         self._passages = {passage.id: passage for passage in data.passages} if data else {}
 
     def find(self, score: SystemScore) -> tuple[HurtQuestion, ...]:
-        """The ten that *score*'s system hurt most, the worst first."""
+        """Return the ten questions that *score*'s system hurt most, worst first."""
         return tuple(
-            self._describe(score, question, gain) for question, gain in score.worst(_WORST)
+            self._describe_question(score, question, gain) for question, gain in score.worst(_WORST)
         )
 
-    def _describe(self, score: SystemScore, id_: str, gain: float) -> HurtQuestion:
+    def _describe_question(self, score: SystemScore, id_: str, gain: float) -> HurtQuestion:
+        """Return the hurt question with the id *id_*."""
         run, base, question = score.runs[id_], self._base.runs[id_], self._questions.get(id_)
         after = score.per_query.values[PRIMARY][id_]
         grades = self._qrels.get(id_)
-        found = set(run.ids[:_FOUND])
-        missed = [it for it, grade in (grades or {}).items() if grade > 0 and it not in found]
-        turns = question.history[-_TURNS:] if question else ()
-        # Without the data, its words are known where a system told what it searched.
-        searched = next((it.text for it in base.variants if it.kind == "original"), "")
+        found_ids = set(run.ids[:_FOUND])
+        missed = [
+            passage
+            for passage, grade in (grades or {}).items()
+            if grade > 0 and passage not in found_ids
+        ]
+        messages = question.history[-_TURNS:] if question else ()
+        # Without the data set, the question's text is known only from the searched queries.
+        searched = next(
+            (variant.text for variant in base.variants if variant.kind == "original"), ""
+        )
         return HurtQuestion(
             id=shorten(id_, ID_LENGTH),
             question=shorten(question.text if question else searched, _QUESTION_LENGTH),
             history=tuple(
-                (shorten(it.role, 20), shorten(it.content, _TURN_LENGTH)) for it in turns
+                (shorten(message.role, 20), shorten(message.content, _TURN_LENGTH))
+                for message in messages
             ),
             gain=gain,
             before=self._base.per_query.values[PRIMARY][id_],
             after=after,
             variants=tuple(
-                replace(it, text=shorten(it.text, _VARIANT_LENGTH))
-                for it in run.variants[:_VARIANTS]
+                replace(variant, text=shorten(variant.text, _VARIANT_LENGTH))
+                for variant in run.variants[:_VARIANTS]
             ),
             raw=self._list_found(base.ids, grades),
             found=self._list_found(run.ids, grades),
@@ -369,23 +416,24 @@ class HurtFinder:
     def _list_found(
         self, ids: Sequence[str], grades: Mapping[str, int] | None
     ) -> tuple[FoundPassage, ...]:
+        """Return the passages with these *ids* and their *grades*, best first."""
         return tuple(
             FoundPassage(
                 rank,
-                figures.shorten_start(it, ID_LENGTH),
+                figures.shorten_start(id_, ID_LENGTH),
                 (
-                    shorten(_join_title(self._passages[it]), _PASSAGE_LENGTH)
-                    if it in self._passages
+                    shorten(_join_title(self._passages[id_]), _PASSAGE_LENGTH)
+                    if id_ in self._passages
                     else ""
                 ),
-                None if grades is None else grades.get(it, 0),
+                None if grades is None else grades.get(id_, 0),
             )
-            for rank, it in enumerate(ids[:_FOUND], 1)
+            for rank, id_ in enumerate(ids[:_FOUND], 1)
         )
 
 
 def _join_title(passage: Passage) -> str:
-    """What *passage* says, with a colon after its title where it has one."""
+    """Return the passage's text, with a colon after its title if it has one."""
     title = passage.metadata.get("title")
     if not isinstance(title, str) or not passage.text.startswith(f"{title}\n"):
         return passage.text

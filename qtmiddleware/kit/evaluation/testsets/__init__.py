@@ -1,7 +1,7 @@
-"""Test sets for those who have none: questions a model writes about a user's own passages, filtered, as a data set.
+"""Test sets that a language model writes: filtered questions about your passages, as a data set.
 
-Such questions say which of two systems is better on these documents, roughly; they are not what
-users ask. So a set is marked as synthetic in every question and in the README beside it.
+Such questions tell roughly which of two systems is better on these documents; they are not what
+users ask. Every question, and the README beside them, therefore says that the set is synthetic.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is wrong with a question that a model wrote about a passage, found by comparing their words."""
+"""Find faults in a model's question about a passage, by comparing their words."""
 
 from __future__ import annotations
 
@@ -16,19 +16,26 @@ from qtmiddleware.transforms.guard import is_other_script
 MOST_QUESTION_CHARS: Final = 300
 MOST_ANSWER_CHARS: Final = 2_000
 MOST_RUN: Final = 5
-"""Content words in a row a question may share with its passage: a long name has as many, a sentence has more."""
-MOST_SHARED: Final = 0.6
-"""The share of a question's word 4-grams that may stand in its passage; those of a long name alone are half of it."""
-GRAM: Final = 4
-LEAST_QUOTED: Final = 3
-"""A quote of fewer words proves nothing: they stand anywhere."""
+"""How many content words in a row a question may share with its passage.
 
-# How a question speaks of the text it was made of; "the author of Emma" and "article 5" are things
-# in the world.
+A long name can have five content words, a copied sentence has more.
+"""
+MOST_SHARED: Final = 0.6
+"""The share of a question's word 4-grams that may be in its passage.
+
+A long name alone can make up half of them.
+"""
+GRAM: Final = 4
+"""How many words make one n-gram."""
+LEAST_QUOTED: Final = 3
+"""The fewest words of a quote; fewer prove nothing, because they can be in any passage."""
+
+# How a question refers to the text it was written from. "The author of Emma" and "article 5" do
+# not count, because they are things in the world.
 _OF: Final = r"(?! (?:\d|of\b|for\b|des?\b|du\b|d'|del|di\b|da\b|do\b|von\b|der\b|zu|van\b))"
 _THINGS: Final = (
-    r"(?:passages?|excerpts?|extracts?|texts?|documents?|paragraphs?|snippets?|articles?|authors?|chapters?|sections?"
-    r"|context|tables?|figures?|chunks?)\b"
+    r"(?:passages?|excerpts?|extracts?|texts?|documents?|paragraphs?|snippets?|articles?"
+    r"|authors?|chapters?|sections?|context|tables?|figures?|chunks?)\b"
 )
 _REFERS: Final = re.compile(
     r"\b(?:(?:the|this|that|these|those) (?:(?:given|provided|above|following|present|whole)"
@@ -52,12 +59,12 @@ _ASKS: Final = re.compile(r"[?？؟;՞፧]\s*[)\"'»”’」]*$")
 _YES: Final = re.compile(r"\W*(?:yes|true|ja|oui|s[iíì]|sim)\b", re.IGNORECASE)
 _UNSPACED: Final = re.compile("[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 _WORDS: Final = re.compile(r"[\w'’]+")
-# In a text with single spaces.
+# The dots of an omission, in a text whose words have single spaces between them.
 _GAP: Final = re.compile(r" ?(?:\[ ?)?(?:\.{3,}|…)(?: ?\])? ?")
 
 
 def find_fault(question: str, answer: str, text: str) -> str:
-    """Return in one word why the *question* is of no use for a passage of *text*; empty where it is."""
+    """Return in one word why *question* is useless for a passage of *text*, or an empty string."""
     if is_refusal(question, text) or is_refusal(answer, text):
         return "refused"
     if is_blank(question) or is_blank(answer):
@@ -74,97 +81,125 @@ def find_fault(question: str, answer: str, text: str) -> str:
     return "copied" if is_copied(question, text) else ""
 
 
-def find_check_fault(given: dict[str, Any], text: str) -> str:
-    """Return in one word why a check does not prove that *text* answers the question; empty where it does."""
-    verdict, quote = given.get("answers"), given.get("quote")
+def find_check_fault(reply: dict[str, Any], text: str) -> str:
+    """Return in one word why a check does not prove that *text* answers the question.
+
+    It is empty if the check proves that. *reply* holds the fields of the check.
+    """
+    verdict, quote = reply.get("answers"), reply.get("quote")
     if verdict is not True and not (isinstance(verdict, str) and _YES.match(verdict)):
         return "unanswerable"
     return "" if isinstance(quote, str) and is_quoted(quote, normalize(text)) else "unquoted"
 
 
 def refers_to_text(question: str) -> bool:
-    """Whether *question* speaks of the text it was made of, in one of the languages that have a word list."""
-    first, *rest = _WORDS.findall(question) or [""]
-    # A capital makes a name of it, as in "the Text API"; in German all nouns have one.
+    """Whether *question* refers to the text it was written from.
+
+    That is recognised in the languages that have a word list.
+    """
+    first_word, *rest = _WORDS.findall(question) or [""]
+    # A capital letter marks a name, as in "the Text API". In German every noun has one.
     if detect_language(question) != "de":
         rest = ["_" if word[0].isupper() else word for word in rest]
-    return bool(_REFERS.search(fold_accents(" ".join([first, *rest]))))
+    return bool(_REFERS.search(fold_accents(" ".join([first_word, *rest]))))
 
 
 def is_other_language(question: str, text: str) -> bool:
-    """Whether *question* is in another language or script than *text*, as far as both are known."""
-    there = detect_language(text)
-    # A first word alone may be one of another language: "Was Amy Winehouse a fan of it?"
-    asked = {detect_language(question), detect_language(question.strip().partition(" ")[2])}
-    return (there != "" and asked.isdisjoint({"", there})) or is_other_script(question, text)
+    """Whether *question* is in another language or script than *text*, if both are known."""
+    text_language = detect_language(text)
+    # The first word can mislead: "Was Amy Winehouse a fan of it?" begins like a German question.
+    question_languages = {
+        detect_language(question),
+        detect_language(question.strip().partition(" ")[2]),
+    }
+    return (
+        text_language != "" and question_languages.isdisjoint({"", text_language})
+    ) or is_other_script(question, text)
 
 
 def is_copied(question: str, text: str) -> bool:
-    """Whether *question* says in the words of *text* what it could say in others.
+    """Whether *question* repeats the words of *text* although it could use others.
 
-    A search would find the passage by these words alone, which it cannot do for those who have not
-    read it.
+    A search would find the passage by these words alone. Users who have not read it do not know
+    them.
     """
-    words, there = split_tokens(question), normalize(text)
-    # In scripts without spaces words are pairs of characters: two are about a word, three one with
-    # its particle.
+    words, normalized = split_tokens(question), normalize(text)
+    # In scripts without spaces, tokens are pairs of characters: two tokens are about one word,
+    # three are a word with its particle.
     gram, run = (2 * GRAM, 3 * MOST_RUN) if is_unspaced(words) else (GRAM, MOST_RUN)
-    grams = [f" {' '.join(words[at : at + gram])} " in there for at in range(len(words) - gram + 1)]
+    grams = [
+        f" {' '.join(words[start : start + gram])} " in normalized
+        for start in range(len(words) - gram + 1)
+    ]
     if len(grams) > 1 and sum(grams) > MOST_SHARED * len(grams):
         return True
-    return _longest_run(words, flag_content_words(words, question), there) > run
+    return _measure_longest_run(words, flag_content_words(words, question), normalized) > run
 
 
-def _longest_run(words: Sequence[str], counts: Sequence[bool], there: str) -> int:
-    """Return the most content words that *words* has in a stretch that stands in the normalized text *there*."""
+def _measure_longest_run(words: Sequence[str], counts: Sequence[bool], normalized: str) -> int:
+    """Return the most content words in any stretch of *words* that occurs in a text.
+
+    Args:
+        words: The words of the question.
+        counts: Per word, whether it is a content word.
+        normalized: The normalized text.
+    """
     longest = end = 0
     for begin in range(len(words)):
         end = max(end, begin)
-        while end < len(words) and f" {' '.join(words[begin : end + 1])} " in there:
+        while end < len(words) and f" {' '.join(words[begin : end + 1])} " in normalized:
             end += 1
         longest = max(longest, sum(counts[begin:end]))
     return longest
 
 
-def is_quoted(quote: str, there: str) -> bool:
-    """Whether *quote* stands in the normalized text *there*; what it leaves out has to be marked by dots."""
+def is_quoted(quote: str, normalized: str) -> bool:
+    """Whether *quote* occurs in the text *normalized*.
+
+    Dots must mark what the quote leaves out.
+    """
     parts = split_quote(quote)
     return sum(len(part.split()) for part in parts) >= LEAST_QUOTED and all(
-        part in there for part in parts
+        part in normalized for part in parts
     )
 
 
 def split_quote(quote: str) -> list[str]:
-    """Return the normalized parts of *quote*, between the dots that stand for what was left out."""
+    """Return the normalized parts of *quote* between the dots that mark omissions."""
     return [normalize(part) for part in _GAP.split(" ".join(quote.split())) if not is_blank(part)]
 
 
 def extract_key(question: str) -> frozenset[str]:
-    """Return what two wordings of one question share: its content words, or all words where it has none."""
+    """Return the words that two wordings of one question share: its content words.
+
+    If it has none, all its words.
+    """
     words = split_tokens(question)
     counts = flag_content_words(words, question)
     return frozenset(
-        word for word, counted in zip(words, counts, strict=True) if counted
+        word for word, is_content in zip(words, counts, strict=True) if is_content
     ) or frozenset(words)
 
 
 def normalize(text: str) -> str:
-    """Return the folded words of *text* with a blank around each: no case, accents, punctuation or line breaks.
+    """Return the folded words of *text*, with one space before, between and after them.
 
-    A text stands in another one, word by word, where its normalized form is a part of the other's.
+    Case, accents, punctuation and line breaks are gone. A text occurs in another one, word by word,
+    if its normalized form is a part of the other's.
     """
     return f" {' '.join(split_tokens(text))} "
 
 
 def is_unspaced(words: list[str]) -> bool:
-    """Whether most of *words*, which are pairs of characters then, are of a script without spaces."""
+    """Whether most of *words* are of a script without spaces; they are pairs of characters then."""
     return 2 * sum(bool(_UNSPACED.match(word)) for word in words) > len(words)
 
 
 def flag_content_words(words: list[str], text: str) -> list[bool]:
-    """Return for each of *words* of *text* whether it says something: it is in no word list and has three letters.
+    """Return for each of *words* whether it is a content word.
 
-    Where there is no word list for the language, only the letters count.
+    A content word is in no word list of the text's language, and has at least three letters if it
+    is in ASCII. If there is no word list for the language, only the letters count.
     """
     small = _load_small_words(detect_language(text))
     return [
@@ -175,8 +210,9 @@ def flag_content_words(words: list[str], text: str) -> list[bool]:
 
 @lru_cache(len(LANGUAGES) + 1)
 def _load_small_words(language: str) -> frozenset[str]:
+    """Return the words of *language* that carry little meaning; empty for an unknown language."""
     if not language:
         return frozenset()
     lexicon = load(language)
-    listed = lexicon.stop | lexicon.weak | lexicon.strong
-    return frozenset(token for word in listed for token in split_tokens(word))
+    words = lexicon.stop | lexicon.weak | lexicon.strong
+    return frozenset(token for word in words for token in split_tokens(word))

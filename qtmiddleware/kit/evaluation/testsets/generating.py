@@ -1,4 +1,4 @@
-"""Questions by a language model about a sample of passages, those kept that are of use for a test."""
+"""Let a language model write questions about a sample of passages, and keep the useful ones."""
 
 from __future__ import annotations
 
@@ -26,22 +26,25 @@ from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.transforms.chatter import is_refusal
 
 ATTEMPTS: Final = 4
-"""So many passages are tried for each question that is wanted."""
+"""How many passages may be tried per question wanted."""
 MOST_FAILURES: Final = 16
-"""After so many passages in a row for which the model gave no reply at all it is not asked again."""
+"""After this many passages in a row without any reply, the model is not asked again."""
 
 logger: Final = get_logger("qtmiddleware.testsets")
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """A synthetic data set and how it came about.
+    """A synthetic data set and how it was made.
 
-    *asked* passages were tried; each gave a question or is counted in *dropped* by the reason why
-    not: that of a `ModelError`, or ``unparsable``, ``refused``, ``nothing_to_ask``, ``too_long``,
-    ``no_question``, ``refers_to_text``, ``other_language``, ``copied``, ``unchecked`` (no verdict),
-    ``unanswerable``, ``unquoted``, ``duplicate``.
-    *cost_usd* is what all replies cost, ``None`` where the model's price is not known.
+    Attributes:
+        dataset: The data set.
+        asked: How many passages were tried.
+        dropped: How many passages gave no question, by reason: the reason of a `ModelError`, or
+            ``unparsable``, ``truncated``, ``refused``, ``nothing_to_ask``, ``too_long``,
+            ``no_question``, ``refers_to_text``, ``other_language``, ``copied``, ``unchecked`` (no
+            verdict), ``unanswerable``, ``unquoted``, ``duplicate``.
+        cost_usd: The cost of all replies in US dollars; ``None`` if the model's price is not known.
     """
 
     dataset: Dataset
@@ -61,26 +64,35 @@ def generate(
     timeout: float = 30.0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Generated:
-    """Build a data set of *passages* and *count* questions that *model* writes about some of them, drawn by *seed*.
+    """Build a data set of *passages* and questions that *model* writes about some of them.
 
-    The draw is spread over the documents and leaves out what holds no whole phrases. A question is
-    kept if a second look of the model finds it answered by words that really stand in the passage,
-    and if it is a question in the passage's language, does not copy its words or speak of it as a
-    text, and has other content words than those kept before. For each that is not, another passage
-    is drawn, at most `ATTEMPTS` for each question; so there may be fewer.
+    The passages to ask about are spread over the documents; a passage without whole phrases is left
+    out. A question is kept if a second prompt finds it answered by words that really occur in the
+    passage, and if it is a question in the passage's language that does not copy the passage's
+    words, does not refer to it as a text, and has other content words than the questions before.
+    For every other question another passage is tried, at most `ATTEMPTS` per question wanted, so
+    there may be fewer than *count*.
 
-    A question's metadata says ``synthetic`` and holds the ``answer``, the ``passage`` it was made
-    of and the ``model``. Relevant, with grade 1, are that passage and all that hold the very words
-    its answer was found in.
+    A question's metadata has ``synthetic``, the ``answer``, the id of its ``passage`` and the
+    ``model``. Relevant, with grade 1, are that passage and all passages with the exact words of the
+    answer. If the model always gives the same reply to the same prompt, the result depends on the
+    passages, *count* and *seed* alone.
 
-    *concurrency* prompts are answered at a time, each within *timeout* seconds; *progress* receives
-    how many questions there are of how many. For a model that always replies the same to the same
-    prompt the result depends on the passages, *count* and *seed* alone.
+    Args:
+        passages: The passages.
+        model: The model that writes and checks the questions.
+        count: How many questions are wanted.
+        seed: The seed that draws the passages to ask about.
+        name: The data set's name.
+        concurrency: How many prompts run at a time.
+        timeout: Seconds to wait for each reply.
+        progress: Receives how many questions there are and how many are wanted.
 
-    Raises `ModelError` where the model gives no reply for `MOST_FAILURES` passages in a row, or for
-    all there are, or refuses the key, before there is any question; after that it ends with those
-    there are and logs why. Raises `ConfigError` for numbers below 1, or passages that share an id
-    or of which none can be asked about.
+    Raises:
+        ModelError: Before the first question, the model gave no reply for `MOST_FAILURES` passages
+            in a row or for all of them, or the service refused the key. If that happens later, the
+            questions so far are returned and a warning is logged.
+        ConfigError: A number is below 1, passages share an id, or none of them can be asked about.
     """
     if count < 1:
         raise ConfigError(
@@ -89,31 +101,40 @@ def generate(
     if len({passage.id for passage in passages}) < len(passages):
         raise ConfigError("two of the passages have the same id", path="passages")
     runner = PromptRunner(model, timeout, concurrency)
-    drawn = draw_passages(passages, seed)[: ATTEMPTS * count]
-    if not drawn:
+    candidates = draw_passages(passages, seed)[: ATTEMPTS * count]
+    if not candidates:
         raise ConfigError(
             f"none of the {len(passages)} passages is long enough: each needs {MIN_WORDS} words in"
             " whole phrases",
             path="passages",
         )
-    written = _Written(model.name, Relevance(passages))
-    while len(written.questions) < count and written.asked < len(drawn):
-        # Never more than are missing: so the same are asked about however many at a time.
-        wave = min(concurrency, count - len(written.questions))
-        for draft in _write_drafts(drawn[written.asked : written.asked + wave], runner):
-            written.settle(draft)
+    builder = _TestSetBuilder(model.name, Relevance(passages))
+    while len(builder.questions) < count and builder.asked < len(candidates):
+        # Never more than are missing, so that the result does not depend on the concurrency.
+        wave = min(concurrency, count - len(builder.questions))
+        for draft in _write_drafts(candidates[builder.asked : builder.asked + wave], runner):
+            builder.add_draft(draft)
         if progress is not None:
-            progress(len(written.questions), count)
-        if written.is_in_vain:
+            progress(len(builder.questions), count)
+        if builder.is_in_vain:
             break
-    written.report_failure()
-    dataset = Dataset(name, tuple(passages), tuple(written.questions), written.qrels)
-    return Generated(dataset, written.asked, dict(written.dropped.most_common()), runner.cost_usd)
+    builder.report_failure()
+    dataset = Dataset(name, tuple(passages), tuple(builder.questions), builder.qrels)
+    return Generated(dataset, builder.asked, dict(builder.dropped.most_common()), runner.cost_usd)
 
 
 @dataclass(slots=True)
 class _Draft:
-    """What came of one passage: a question with its check, a *fault* in one word, or the *error* of the model."""
+    """One passage with the question about it, until it is kept or dropped.
+
+    Attributes:
+        passage: The passage.
+        question: The question about it.
+        answer: The answer to the question.
+        quote: The words of the passage that answer it, according to the check.
+        fault: Why it is dropped, in one word.
+        error: The model's error, if it gave no reply.
+    """
 
     passage: Passage
     question: str = ""
@@ -123,10 +144,14 @@ class _Draft:
     error: ModelError | None = None
 
     def read_question(self, reply: Reply | ModelError) -> None:
+        """Take the question and its answer from *reply*, or note the fault."""
         if isinstance(reply, ModelError):
             self.fault, self.error = reply.reason, reply
-        elif given := parse_object(reply, [field.name for field in QUESTION.fields]):
-            self.question, self.answer = _read_line(given["question"]), _read_line(given["answer"])
+        elif members := parse_object(reply, [field.name for field in QUESTION.fields]):
+            self.question, self.answer = (
+                _read_line(members["question"]),
+                _read_line(members["answer"]),
+            )
             self.fault = find_fault(self.question, self.answer, cut_text(self.passage))
         elif is_refusal(reply.text, self.passage.text):
             self.fault = "refused"
@@ -134,11 +159,12 @@ class _Draft:
             self.fault = "truncated" if reply.truncated else "unparsable"
 
     def read_check(self, reply: Reply | ModelError) -> None:
+        """Take the check's quote from *reply*, or note the fault."""
         if isinstance(reply, ModelError):
             self.fault, self.error = reply.reason, reply
-        elif given := parse_object(reply, [field.name for field in CHECK.fields]):
-            self.fault = find_check_fault(given, cut_text(self.passage))
-            self.quote = str(given["quote"])
+        elif members := parse_object(reply, [field.name for field in CHECK.fields]):
+            self.fault = find_check_fault(members, cut_text(self.passage))
+            self.quote = str(members["quote"])
         else:
             self.fault = "unchecked"
 
@@ -148,7 +174,7 @@ def _read_line(value: object) -> str:
 
 
 def _write_drafts(passages: Sequence[Passage], runner: PromptRunner) -> list[_Draft]:
-    """Return what comes of each of *passages*: a question is asked for, and what is one is checked."""
+    """Ask for a question about each of *passages*, and have the usable ones checked."""
     drafts = [_Draft(passage) for passage in passages]
     for draft, reply in zip(
         drafts, runner.run([build_question_prompt(passage) for passage in passages]), strict=True
@@ -162,8 +188,19 @@ def _write_drafts(passages: Sequence[Passage], runner: PromptRunner) -> list[_Dr
 
 
 @dataclass(slots=True)
-class _Written:
-    """The questions that are kept, their judgements, and how often the model failed in a row until now."""
+class _TestSetBuilder:
+    """Collects the questions that are kept and their judgements, and counts the others.
+
+    Attributes:
+        model: The model's name.
+        relevance: Finds the passages that answer a question.
+        questions: The questions kept so far.
+        qrels: Their judgements.
+        dropped: How many drafts were dropped, by reason.
+        asked: How many passages were tried.
+        failures: For how many passages in a row the model gave no reply.
+        error: The model's error for the last passage, if any.
+    """
 
     model: str
     relevance: Relevance
@@ -177,16 +214,16 @@ class _Written:
 
     @property
     def is_in_vain(self) -> bool:
-        """Whether the model need not be asked again: its key is refused, or it failed too often in a row."""
+        """Whether asking again is useless: the key is refused or the model keeps failing."""
         return self.error is not None and (
             self.error.reason == "unauthorized" or self.failures >= MOST_FAILURES
         )
 
-    def settle(self, draft: _Draft) -> None:
-        """Keep the question of *draft*, or count why not."""
+    def add_draft(self, draft: _Draft) -> None:
+        """Keep the question of *draft*, or count why it is dropped."""
         self.asked += 1
         self.error = draft.error
-        # Where it wrote a question it does not fail all the time.
+        # If only the check failed, the model did reply once: that is not a failure in a row.
         self.failures = self.failures + 1 if draft.error and not draft.question else 0
         key = extract_key(draft.question)
         fault = draft.fault or ("duplicate" if key in self._keys else "")
@@ -205,7 +242,7 @@ class _Written:
         self.qrels[id_] = dict.fromkeys(self.relevance.find_relevant(draft.passage, draft.quote), 1)
 
     def report_failure(self) -> None:
-        """Raise the model's own error where it gave nothing but that, and log it where it was given up later."""
+        """Raise the model's error if there is nothing else to return; otherwise log it."""
         if self.error is None:
             return
         if not self.questions and (self.is_in_vain or self.failures == self.asked):

@@ -1,4 +1,4 @@
-"""The passages of documents: as an ingest cuts them, which are asked about, and which answer a question."""
+"""The passages of documents: how to read them, which to ask about, and which answer a question."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from qtmiddleware.protocols import Passage
 from qtmiddleware.runtime.logs import get_logger
 
 LEAST_WORDS: Final = 8
-"""A quote of fewer words may stand in a passage that is about something else."""
+"""A quote with fewer words may occur in a passage about something else."""
 MIN_WORDS: Final = 20
-"""A passage with fewer words in whole phrases has hardly anything to ask for."""
+"""A passage with fewer words in whole phrases has hardly anything to ask about."""
 PHRASE_WORDS: Final = 6
-"""Fewer words than these in a row are a heading, a label or an item."""
+"""Fewer words in a row than this are a heading, a label or a list item."""
 
-# A line of a table of contents or an index: what it is about, dots or a gap, and a page.
+# The end of a line in a table of contents or an index: dots or a gap, and a page number.
 _ENTRY: Final = re.compile(r"(?:\.{2,}|(?:\. ){2,}|…|·{2,}|\s)\s*(?:\d{1,4}|[ivxlc]{1,7})$")
 _ENTRY_CHARS: Final = 20
-# Where a phrase ends. A line that goes on in a small letter is the same one, broken for the page.
+# The end of a phrase. A line that begins with a small letter continues the phrase before it.
 _PHRASE_END: Final = re.compile(
     r"[.!?](?=\s|$)|[。！？؟।]|\n[^\S\n]*+(?=\n)|\n\s*+(?![^\W\d_A-ZÀ-ÞΑ-ΩА-Я])"
 )
@@ -46,40 +46,47 @@ logger: Final = get_logger("qtmiddleware.testsets")
 
 
 def passages_of(paths: Sequence[Path], settings: Settings) -> tuple[Passage, ...]:
-    """Read the documents at *paths*, each a file, a folder or a glob, and cut them into passages as an ingest does.
+    """Read the documents at *paths* and cut them into passages, as an ingest does.
 
     Ids and metadata are those that ingesting the same paths in the same order into a new index
-    gives. A document that cannot be read is left out and logged; one that lies in two of the paths
-    is there once. Raises `ConfigError` where a path holds no documents or none of them can be read,
-    and `MissingExtra` for a file that a path names and whose packages are not installed.
+    gives. A document that cannot be read is left out and logged. A document in two of the paths is
+    read once.
+
+    Args:
+        paths: Files, folders or globs.
+        settings: The settings, which say how documents are cut.
+
+    Raises:
+        ConfigError: A path has no documents, or none of them can be read.
+        MissingExtra: A package for a file that *paths* name is not installed.
     """
     with closing(Ledger(MEMORY)) as ledger, Converter() as converter:
-        unread: list[Exception] = []
+        errors: list[Exception] = []
         for path in paths:
             reader = Reader(
                 ledger, settings, Root.of(path), context_version="", converter=converter
             )
-            for document in {make_absolute(it): it for it in find_documents(path)}.values():
+            for document in {make_absolute(file): file for file in find_documents(path)}.values():
                 try:
                     reader.take(document)
                 except (UnreadableDocument, MissingExtra) as error:
                     if isinstance(error, MissingExtra) and reader.is_file:
                         raise
                     logger.warning("%s", error, event="document_unreadable")
-                    unread.append(error)
+                    errors.append(error)
         rows = ledger.rows(_PASSAGES)
     if not rows:
-        why = f": {unread[0]}" if unread else ""
+        why = f": {errors[0]}" if errors else ""
         raise ConfigError(f"there are no passages to write questions about{why}", path="paths")
     return tuple(Passage(id_, text, json.loads(metadata)) for id_, text, metadata in rows)
 
 
 def draw_passages(passages: Sequence[Passage], seed: int) -> list[Passage]:
-    """Return the *passages* that a question can be asked about, in an order that *seed* decides.
+    """Return the passages that a question can be asked about, in an order drawn by *seed*.
 
-    Of each document in turn there is one, so that every beginning of the order is spread over all
-    of them; a document is what ``source`` in the metadata names, else each passage its own. Of
-    passages with the same words there is one.
+    The order takes one passage of each document in turn, so that every part of it is spread over
+    all documents. A document is the ``source`` in the metadata; without one, each passage is its
+    own document. Passages with the same words count once.
     """
     chance = Random(seed)
     seen: set[str] = set()
@@ -100,12 +107,18 @@ def draw_passages(passages: Sequence[Passage], seed: int) -> list[Passage]:
 
 
 def can_be_judged(id_: str) -> bool:
-    """Whether *id_* can stand in a file of judgements, whose columns are parted by tabs and stripped of white space."""
+    """Whether *id_* fits into a file of judgements.
+
+    Its columns are separated by tabs and stripped of white space.
+    """
     return bool(id_) and id_ == id_.strip() and not set("\t\r\n") & set(id_) and "\ufeff" not in id_
 
 
 def is_prose(text: str) -> bool:
-    """Whether *text* says something in whole phrases: no heap of headings, no table of contents, no few words."""
+    """Whether *text* has enough whole phrases.
+
+    Headings alone, a table of contents, or a few words are not prose.
+    """
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     entries = sum(bool(_ENTRY.search(line[-_ENTRY_CHARS:])) for line in lines)
     if len(lines) > 2 and 2 * entries >= len(lines):
@@ -115,7 +128,7 @@ def is_prose(text: str) -> bool:
 
 
 class Relevance:
-    """The passages that say the same, as chunks that overlap do, and the PDF and the text of one document."""
+    """Finds passages with the same content, such as overlapping chunks or copies of a document."""
 
     def __init__(self, passages: Sequence[Passage]) -> None:
         self._words = {
@@ -123,12 +136,16 @@ class Relevance:
         }
 
     def find_relevant(self, passage: Passage, quote: str) -> list[str]:
-        """Return the ids of *passage*, of those with the same words and of those in which all of *quote* stands."""
+        """Return the ids of the passages that answer a question about *passage*.
+
+        They are *passage*, passages with the same words, and, if *quote* is long enough, passages
+        that contain all of it.
+        """
         parts = split_quote(quote)
         is_telling = sum(len(part.split()) for part in parts) >= LEAST_WORDS
-        own = self._words[passage.id]
+        passage_words = self._words[passage.id]
         return [
             id_
             for id_, words in self._words.items()
-            if words == own or (is_telling and all(part in words for part in parts))
+            if words == passage_words or (is_telling and all(part in words for part in parts))
         ]

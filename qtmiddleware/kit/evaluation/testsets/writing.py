@@ -1,4 +1,4 @@
-"""A data set as a folder in the layout of BEIR, with a README that says what it is worth."""
+"""Write a data set as a folder in BEIR's layout, with a README that says what it is worth."""
 
 from __future__ import annotations
 
@@ -18,32 +18,39 @@ from qtmiddleware.runtime.files import make_private_folders, private_opener
 _README: Final = """\
 # {name}: a synthetic test set
 
-{questions} questions about {passages} passages. **No user asked them**: {synthetic} of them were written by a language
-model ({models}), each from one passage, and kept if the model found them answered there, in words that do stand there.
+{questions} questions about {passages} passages. **No user asked them**: {synthetic} of them were \
+written by a language
+model ({models}), each from one passage, and kept if the model found them answered there, in \
+words that do stand there.
 
-Trust it to tell a system that is clearly better on these documents from one that is clearly worse. Do not trust it
+Trust it to tell a system that is clearly better on these documents from one that is clearly \
+worse. Do not trust it
 
-- as the quality users will see: these questions are clear, fit one passage and have an answer, theirs need not,
+- as the quality users will see: these questions are clear, fit one passage and have an answer, \
+theirs need not,
 - to judge differences of a few points, or rankings that are not significant,
 - for questions that need several passages, follow up on a conversation, or have no answer here,
-- for systems that use the same model: it may understand its own questions better than those of people,
-- as complete: a passage that answers a question in other words than its own is not marked as relevant.
+- for systems that use the same model: it may understand its own questions better than those of \
+people,
+- as complete: a passage that answers a question in other words than its own is not marked as \
+relevant.
 
 Replace it by real questions, judged by people, as soon as there are some.
 
-The layout is that of BEIR: `corpus.jsonl`, `queries.jsonl` and `qrels/test.tsv`. In a question's metadata, `passage`
+The layout is that of BEIR: `corpus.jsonl`, `queries.jsonl` and `qrels/test.tsv`. In a question's \
+metadata, `passage`
 is the one it was made of and `answer` what it says there.
 """
 
 
 def write(dataset: Dataset, folder: Path) -> None:
-    """Write *dataset* to the new *folder*, from which `Dataset.load` reads it back; all of it or nothing.
+    """Write *dataset* to the new folder, completely or not at all; `Dataset.load` reads it back.
 
-    Folder and files are their owner's alone, for they hold the documents; who shares them opens
-    them.
+    Only the owner can read folder and files, because they contain the documents. To share them,
+    change their permissions.
 
-    Raises `ConfigError` where something is there already (an empty folder aside), where it cannot
-    be written, and for ids and metadata that its files cannot hold.
+    Raises `ConfigError` if the folder exists and is not empty, if it cannot be written, or if an id
+    or metadata does not fit into the files.
     """
     target = Path(os.path.realpath(folder.expanduser()))
     _check_ids(dataset)
@@ -52,10 +59,10 @@ def write(dataset: Dataset, folder: Path) -> None:
         check_free(folder)
         make_private_folders(target.parent)
         try:
-            _fill(draft, dataset)
+            _write_files(draft, dataset)
             if target.is_dir():
                 target.rmdir()
-            # Where something has come there in the meantime, this fails or that did.
+            # If another program has put something there meanwhile, rmdir or rename fails.
             draft.rename(target)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
@@ -67,7 +74,7 @@ def write(dataset: Dataset, folder: Path) -> None:
 
 
 def check_free(folder: Path) -> None:
-    """Raise `ConfigError` where something stands at *folder* that `write` would not write over."""
+    """Raise `ConfigError` if something is at *folder* that `write` would not overwrite."""
     target = folder.expanduser()
     if target.is_symlink() and not target.exists():
         message = f"{target} is a broken link; name {os.path.realpath(target)} itself"
@@ -80,13 +87,14 @@ def check_free(folder: Path) -> None:
 
 
 def _check_ids(dataset: Dataset) -> None:
-    for what, ids in (
-        ("passages", [it.id for it in dataset.passages]),
-        ("questions", [it.id for it in dataset.questions]),
+    """Raise `ConfigError` if an id is missing, occurs twice, or does not fit into the files."""
+    for kind, ids in (
+        ("passages", [passage.id for passage in dataset.passages]),
+        ("questions", [question.id for question in dataset.questions]),
     ):
         if len(set(ids)) < len(ids) or "" in ids:
             raise ConfigError(
-                f"two {what} of {dataset.name} have the same id, or one has none", path=what
+                f"two {kind} of {dataset.name} have the same id, or one has none", path=kind
             )
     for id_ in (
         *dataset.qrels,
@@ -99,12 +107,13 @@ def _check_ids(dataset: Dataset) -> None:
             )
 
 
-def _fill(folder: Path, dataset: Dataset) -> None:
+def _write_files(folder: Path, dataset: Dataset) -> None:
+    """Write the data set's files to the new *folder*."""
     make_private_folders(folder / "qrels")
-    # A passage's text has its title already, where it has one.
+    # A passage's text already begins with its title, if it has one.
     corpus = (
-        {"_id": it.id, "title": "", "text": it.text, "metadata": it.metadata}
-        for it in dataset.passages
+        {"_id": passage.id, "title": "", "text": passage.text, "metadata": passage.metadata}
+        for passage in dataset.passages
     )
     _write_lines(folder / "corpus.jsonl", map(_to_json, corpus))
     _write_lines(
@@ -119,7 +128,7 @@ def _fill(folder: Path, dataset: Dataset) -> None:
 
 
 def _write_lines(path: Path, lines: Iterable[str]) -> None:
-    # A lone surrogate is written as its JSON escape.
+    # UTF-8 has no lone surrogates; backslashreplace writes them as their JSON escapes.
     with open(
         path, "x", encoding="utf-8", errors="backslashreplace", newline="\n", opener=private_opener
     ) as file:
@@ -127,6 +136,7 @@ def _write_lines(path: Path, lines: Iterable[str]) -> None:
 
 
 def _to_json(record: Mapping[str, Any]) -> str:
+    """Return *record* as JSON; raises `ConfigError` if its metadata is not JSON."""
     try:
         return json.dumps(record, ensure_ascii=False)
     except (TypeError, ValueError) as error:
@@ -136,8 +146,13 @@ def _to_json(record: Mapping[str, Any]) -> str:
 
 
 def _build_readme(dataset: Dataset) -> str:
-    synthetic = [it.metadata for it in dataset.questions if it.metadata.get("synthetic") is True]
-    models = sorted({str(it["model"]) for it in synthetic if "model" in it})
+    """Return the README's text for *dataset*."""
+    synthetic = [
+        question.metadata
+        for question in dataset.questions
+        if question.metadata.get("synthetic") is True
+    ]
+    models = sorted({str(metadata["model"]) for metadata in synthetic if "model" in metadata})
     return _README.format(
         name=dataset.name,
         questions=f"{len(dataset.questions):,}",

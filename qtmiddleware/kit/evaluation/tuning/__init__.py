@@ -1,7 +1,7 @@
-"""Tuning the settings to judged questions: searched on one half of them, reported on the other.
+"""Tune settings to judged questions: search on one half of the questions, report on the other half.
 
-found = tune(bench, data, budget=Budget(max_call_rate=0.35))
-found.is_better, found.config, found.comparison[found.chosen].difference.gain
+outcome = tune(bench, data, budget=Budget(max_call_rate=0.35))
+outcome.is_better, outcome.config, outcome.comparison[outcome.chosen].difference.gain
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The search: the best tier first, then one setting after the other, from the defaults."""
+"""A greedy search for settings: first the best tier, then one setting after the other."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from qtmiddleware.kit.evaluation.tuning.trials import (
 )
 
 FREE_TIERS: Final = ("rules",)
-"""Those that ask no model."""
+"""The tiers that need no model."""
 TIERS: Final = ("combined", "combined, no hyde", "decompose", "hyde", "rewrite", *FREE_TIERS)
-"""What is tried by default, names of `evaluation.SYSTEMS`."""
+"""The tiers that are tried by default; names of `evaluation.SYSTEMS`."""
 
 RATES: Final = (0.2, 0.35, 0.5)
-"""Target call rates that are tried, as far as the budget allows; the budget's own limit is tried too."""
+"""The target call rates to try, as far as the budget allows; its own limit is tried too."""
 
-# Beside the library's default, whatever that is.
+# The values to try per setting; the library's default is always tried too.
 _VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "keywordEvidence.weight": (0.0, 0.2, 0.35, 0.5, 0.65),
     "keywordEvidence.variants": (0.0, 0.3, 0.6, 1.0),
@@ -41,11 +41,11 @@ _VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
 }
 
 PASSES: Final = 2
-"""Each setting is looked at so often, the later time beside what the others have become."""
+"""How often each setting is tried; the second time beside the new values of the others."""
 DEFAULTS: Final = ("combined", "rules")
-"""The library's own choices with a model and without."""
-# A gate is set to the library's own rate or the budget's, and to less where it asks more often than
-# it was told.
+"""The library's own choices, with a model and without one."""
+# A gate's target is the library's rate or the budget's, whichever is lower. If the gate still
+# asks too often, smaller shares of that target are tried.
 _RATE: Final = Settings().escalation.target_call_rate
 _SHARES: Final = (1.0, 0.85, 0.7, 0.5)
 
@@ -53,25 +53,28 @@ _SHARES: Final = (1.0, 0.85, 0.7, 0.5)
 def list_axes(
     settings: Flat, *, max_call_rate: float | None, has_words: bool
 ) -> dict[str, list[Flat]]:
-    """Return what makes a difference under *settings*, by name, with what may be laid over them.
+    """Return the settings that matter under *settings*, each with the values to try.
 
-    *has_words* says that the store can be searched by words.
+    Args:
+        settings: The current settings, by dotted key.
+        max_call_rate: The budget's limit on model calls, or ``None``.
+        has_words: Whether the store can be searched by words.
     """
     kind = settings.get("transformationType", "none")
     asks = kind != "none"
     keys = ["keywordEvidence.weight"]
     if asks:
         keys.append("keywordEvidence.variants")
-        # A transformation of the user's own brings its weights, so there are none to try.
+        # Your own transformation brings its own weights, so there are none to try.
         row = TRANSFORMS.get(kind)
-        asked = {
+        text_fields = {
             name
             for part in (row.parts or (kind,) if row else ())
             for name in TRANSFORMS[part].fields
         }
         if kind == "combined" and not settings.get("llm.hydeInCombined", True):
-            asked.discard("hyde")
-        weights = [f"fusion.weights.{camel(name)}" for name in TEXT_FIELDS if name in asked]
+            text_fields.discard("hyde")
+        weights = [f"fusion.weights.{camel(name)}" for name in TEXT_FIELDS if name in text_fields]
         keys += [key for key in weights if key in _VALUES]
     keys.append("preprocess.applyTo")
     if has_words:
@@ -86,21 +89,22 @@ def list_axes(
 
 
 def _list_escalations(max_call_rate: float | None) -> Iterator[Flat]:
+    """Yield the settings of each call rate to try."""
     limit = 1.0 if max_call_rate is None else max_call_rate
     if limit >= 1.0:
         yield {"escalation.mode": "always"}
     for rate in sorted({*RATES, limit} - {0.0, 1.0}):
         if rate <= limit:
-            yield gate(rate)
+            yield build_gate_settings(rate)
 
 
-def gate(rate: float) -> Flat:
-    """Return the settings under which the model is asked about the share *rate* of the questions."""
+def build_gate_settings(rate: float) -> Flat:
+    """Return the settings that call the model for the share *rate* of the questions."""
     return {"escalation.mode": "auto", "escalation.targetCallRate": rate}
 
 
 def estimate_trials(tiers: Sequence[Flat], passes: int) -> int:
-    """Return roughly how many candidates a search tries at most, for its progress."""
+    """Return roughly the most candidates that a search tries, for its progress."""
     axes = (list_axes(tier, max_call_rate=None, has_words=True) for tier in tiers)
     longest = max(sum(len(options) - 1 for options in of_tier.values()) for of_tier in axes)
     return 1 + 2 * len(tiers) + passes * longest
@@ -108,7 +112,14 @@ def estimate_trials(tiers: Sequence[Flat], passes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A greedy search over *tiers* within *budget*; every candidate is a real run of *trials*."""
+    """A greedy search; every candidate is really run.
+
+    Attributes:
+        trials: Runs the candidates.
+        budget: The limits that candidates must keep.
+        tiers: The tiers to try.
+        has_words: Whether the store can be searched by words.
+    """
 
     trials: Trials
     budget: Budget
@@ -116,65 +127,83 @@ class Search:
     has_words: bool
 
     def find_default(self) -> Trial:
-        """Return the library's own choice that keeps the budget; where that asks the model too often, gated."""
-        own = (trial for tier in DEFAULTS if tier in self.tiers for trial in self._try_tier(tier))
-        return next((trial for trial in own if not trial.broken), self.trials.raw)
+        """Return the library's own choice, behind a gate if it would call the model too often.
+
+        If nothing keeps the budget, it is the raw query.
+        """
+        candidates = (
+            trial for tier in DEFAULTS if tier in self.tiers for trial in self._try_tier(tier)
+        )
+        return next((trial for trial in candidates if not trial.broken), self.trials.raw)
 
     def find_best(self) -> Trial:
-        """Return the default, or the best candidate where that is better beyond the luck of many tries."""
-        default, found = self.find_default(), self._search_greedily()
-        is_sure = found.is_clearly_better(default, OVERALL_ERRORS) or found.can_replace(default)
-        return found if is_sure or default is self.trials.raw else default
+        """Return the best candidate if it beats the default by more than the luck of many tries.
+
+        Otherwise return the default.
+        """
+        default, best = self.find_default(), self._search_greedily()
+        is_sure = best.is_clearly_better(default, OVERALL_ERRORS) or best.can_replace(default)
+        return best if is_sure or default is self.trials.raw else default
 
     def _search_greedily(self) -> Trial:
+        """Return the candidate that trying one setting after the other ends with."""
         tiers = [trial for tier in self.tiers for trial in self._try_tier(tier)]
-        held = choose(self.find_default(), [self.trials.raw, *tiers])
-        if held is self.trials.raw:
-            return held
+        best = choose_better(self.find_default(), [self.trials.raw, *tiers])
+        if best is self.trials.raw:
+            return best
         for _ in range(PASSES):
-            before = held
+            before = best
             axes = list_axes(
-                held.settings, max_call_rate=self.budget.max_call_rate, has_words=self.has_words
+                best.settings, max_call_rate=self.budget.max_call_rate, has_words=self.has_words
             )
             for options in axes.values():
-                held = choose(
-                    held, [self.trials.run(held.tier, {**held.settings, **it}) for it in options]
+                best = choose_better(
+                    best,
+                    [self.trials.run(best.tier, {**best.settings, **option}) for option in options],
                 )
-            if held is before:
+            if best is before:
                 break
-        return held
+        return best
 
     def _try_tier(self, tier: str) -> list[Trial]:
-        """Run a tier as it is, within a budget of searches, and, where it costs too much so, gated to what is allowed.
+        """Run a tier as it is and, if that breaks the budget, with gates at lower rates.
 
-        A gate keeps its target over time and not to the question; where it asks about too many of
-        these, it gets a lower one.
+        If the budget limits searches, the tier gets that limit too. A gate keeps its target rate
+        over time, not for each sample of questions; if it asks too often here, a lower target is
+        tried.
         """
         settings = flat(SYSTEMS[tier])
         if self.budget.max_searches is not None and asks_a_model(tier):
             settings["limits.maxSearches"] = int(self.budget.max_searches)
-        found = [self.trials.run(tier, settings)]
-        rate = self._limit_rate(found[0])
-        if asks_a_model(tier) and found[0].broken and 0.0 < rate < 1.0:
+        results = [self.trials.run(tier, settings)]
+        rate = self._limit_rate(results[0])
+        if asks_a_model(tier) and results[0].broken and 0.0 < rate < 1.0:
             for share in _SHARES:
-                found.append(self.trials.run(tier, {**settings, **gate(round(share * rate, 3))}))
-                if not found[-1].broken:
+                results.append(
+                    self.trials.run(
+                        tier, {**settings, **build_gate_settings(round(share * rate, 3))}
+                    )
+                )
+                if not results[-1].broken:
                     break
-        return found
+        return results
 
     def _limit_rate(self, plain: Trial) -> float:
-        """Return how often the model may be asked under the budget, and no more often than the library itself would."""
+        """Return the highest call rate within the budget, and at most the library's own."""
         rates = [_RATE, 1.0 if self.budget.max_call_rate is None else self.budget.max_call_rate]
-        limit, costs = self.budget.max_usd_per_thousand, plain.score.usd_per_thousand
-        if limit is not None and costs:
-            rates.append(limit / costs)
+        limit, usd_per_thousand = self.budget.max_usd_per_thousand, plain.score.usd_per_thousand
+        if limit is not None and usd_per_thousand:
+            rates.append(limit / usd_per_thousand)
         return min(rates)
 
 
-def choose(held: Trial, others: Iterable[Trial]) -> Trial:
-    """Return *held*, or the best of the *others* within the budget that is clearly better; of equals the cheapest."""
-    allowed = [trial for trial in others if not trial.broken]
-    better = [trial for trial in allowed if trial.is_clearly_better(held)]
-    best = max(better, key=lambda trial: trial.mean, default=held)
+def choose_better(current: Trial, candidates: Iterable[Trial]) -> Trial:
+    """Return *current*, or the best candidate within the budget that is clearly better.
+
+    If several are equally good, the one with the fewest model calls wins.
+    """
+    allowed = [trial for trial in candidates if not trial.broken]
+    better = [trial for trial in allowed if trial.is_clearly_better(current)]
+    best = max(better, key=lambda trial: trial.mean, default=current)
     cheaper = [trial for trial in allowed if trial.can_replace(best)]
     return min(cheaper, key=lambda trial: (trial.calls, -trial.mean), default=best)

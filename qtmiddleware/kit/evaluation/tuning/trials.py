@@ -1,4 +1,4 @@
-"""What a config may cost, and candidates within that, really run on the questions to train on.
+"""The budget of a search, and candidates within it, each really run on the training questions.
 
 Settings are flat here: values by dotted camelCase key.
 """
@@ -33,15 +33,19 @@ from qtmiddleware.kit.evaluation.bench import Bench, CachedEmbedder, CachedModel
 from qtmiddleware.kit.evaluation.own_function import OwnFunction
 
 Flat = Mapping[str, Any]
+"""Settings by dotted camelCase key."""
 
 MIN_GAIN: Final = 0.003
-"""A setting must gain at least so much nDCG@10 over a simpler one, and within it the cheaper one is taken."""
+"""The least nDCG@10 that a setting must gain over a simpler one; below it, the cheaper one wins."""
 MIN_ERRORS: Final = 1.5
-"""And at least so many standard errors of its mean gain: the best of many tries is partly luck."""
+"""How many standard errors the mean gain must exceed: the best of many tries is partly luck."""
 OVERALL_ERRORS: Final = 2.5
-"""What the search ends with must gain so many over the default: 5 %, one-sided, shared by the eight settings tried."""
+"""How many standard errors the search's result must gain over the default.
+
+It is the one-sided 5 % level, shared by the eight settings that are tried.
+"""
 MOST_LOST: Final = 0.01
-"""One that asks the model less often is as good where it surely loses no more nDCG@10 than that."""
+"""How much nDCG@10 a candidate with fewer model calls may lose and still count as good."""
 _CHANCE: Final = 0.05
 
 
@@ -49,15 +53,18 @@ _CHANCE: Final = 0.05
 class Budget:
     """The limits of a search; ``None`` is no limit.
 
-    *max_call_rate* is the share of the questions for which the model is asked. *max_added_ms* holds
-    for 95 of 100 questions (p95, beyond a plain search, with the time of replayed replies): a
-    median would say nothing about those that wait for the model where only some do.
-    *max_usd_per_thousand* is US dollars per 1,000 questions; a config whose cost is not known is
-    beyond any. *max_searches* is how many searches a question may make in the mean; what is tried
-    with a model makes no more than that (``limits.maxSearches``), but for one more in a
-    conversation.
-    *max_hurt_rate* is the share of questions that may do worse than with the raw query. Raises
-    `ConfigError` for impossible limits.
+    Raises `ConfigError` for an impossible limit.
+
+    Attributes:
+        max_call_rate: The share of questions for which the model may be called.
+        max_added_ms: Milliseconds beyond a plain search that 95 of 100 questions may take (p95),
+            with the time of replayed replies. A median would say nothing about the questions that
+            wait for the model if only some do.
+        max_usd_per_thousand: US dollars per 1,000 questions. A config whose cost is not known
+            breaks any limit.
+        max_searches: How many searches a question may make on average, at least 1. Candidates with
+            a model make no more (``limits.maxSearches``), except one more in a conversation.
+        max_hurt_rate: The share of questions that may get worse than with the raw query.
     """
 
     max_call_rate: float | None = None
@@ -67,14 +74,15 @@ class Budget:
     max_hurt_rate: float | None = None
 
     def __post_init__(self) -> None:
+        """Raise `ConfigError` for an impossible limit."""
         for name in (limit.name for limit in fields(self)):
-            limit, most = getattr(self, name), 1.0 if name.endswith("_rate") else float("inf")
-            least = 1.0 if name == "max_searches" else 0.0
-            if limit is not None and not (isfinite(limit) and least <= limit <= most):
+            limit, highest = getattr(self, name), 1.0 if name.endswith("_rate") else float("inf")
+            lowest = 1.0 if name == "max_searches" else 0.0
+            if limit is not None and not (isfinite(limit) and lowest <= limit <= highest):
                 allowed = (
                     "a number from 0 to 1"
-                    if most == 1.0
-                    else f"a finite number of at least {least:.0f}"
+                    if highest == 1.0
+                    else f"a finite number of at least {lowest:.0f}"
                 )
                 raise ConfigError(
                     f"{name} must be {allowed}, not {limit}",
@@ -84,10 +92,10 @@ class Budget:
                 )
 
     def broken_by(self, score: SystemScore, *, kept_rate: float | None = None) -> tuple[str, ...]:
-        """Return every limit that *score* is beyond, each as a part of a sentence.
+        """Return every limit that *score* breaks, each as a part of a sentence.
 
-        *kept_rate* is the call rate a gate keeps over time: where it is within the limit, a sample
-        of questions may be beyond it by what chance explains (exact binomial test, 5 %).
+        *kept_rate* is the call rate that a gate keeps over time. If it is within the limit, a
+        sample of questions may exceed the limit by what chance explains (exact binomial test, 5 %).
         """
         added_ms, usd, hurt_rate = score.added_ms.p95, score.usd_per_thousand, score.hurt_rate
         excesses = (
@@ -114,6 +122,7 @@ class Budget:
         return tuple(filter(None, excesses))
 
     def _check_calls(self, score: SystemScore, kept_rate: float | None) -> str:
+        """Return how *score* breaks the limit on model calls; empty if it keeps the limit."""
         limit = self.max_call_rate
         text = _describe_excess(
             score.call_rate,
@@ -124,11 +133,11 @@ class Budget:
             return text
         from scipy.stats import binom
 
-        asked = sum(run.llm_calls > 0 for run in score.runs.values())
-        return text if binom.sf(asked - 1, len(score.runs), kept_rate) < _CHANCE else ""
+        calls = sum(run.llm_calls > 0 for run in score.runs.values())
+        return text if binom.sf(calls - 1, len(score.runs), kept_rate) < _CHANCE else ""
 
     def describe(self) -> str:
-        """Return the limits in words; empty without any."""
+        """Return the limits in words; empty if there are none."""
         limits = (
             (self.max_call_rate, "the model called for at most {:.1%} of the questions"),
             (self.max_added_ms, "at most {:,.0f} ms added (p95)"),
@@ -144,6 +153,7 @@ class Budget:
 
 
 def _describe_excess(value: float | None, limit: float | None, text: str) -> str:
+    """Return *text* with value and limit if the value is above the limit; otherwise empty."""
     if limit is None or (value is not None and value <= limit):
         return ""
     return "its cost is not known" if value is None else text.format(value, limit)
@@ -151,51 +161,55 @@ def _describe_excess(value: float | None, limit: float | None, text: str) -> str
 
 def flat(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """Return nested *settings* by dotted key."""
-    found: dict[str, Any] = {}
+    by_key: dict[str, Any] = {}
     for key, value in settings.items():
-        found.update(
+        by_key.update(
             flat(value, f"{above}{key}.")
             if isinstance(value, Mapping)
             else {f"{above}{key}": value}
         )
-    return found
+    return by_key
 
 
 def nested(settings: Flat) -> dict[str, Any]:
     """Return flat *settings* as a config file has them."""
-    found: dict[str, Any] = {}
+    config: dict[str, Any] = {}
     for key, value in settings.items():
         *groups, last = key.split(".")
-        holder = found
+        section = config
         for group in groups:
-            holder = holder.setdefault(group, {})
-        holder[last] = value
-    return found
+            section = section.setdefault(group, {})
+        section[last] = value
+    return config
 
 
 def drop_defaults(settings: Flat) -> dict[str, Any]:
-    """Return those of *settings* that differ from the library's defaults, in the order of the reference."""
-    wanted = dict(settings)
-    if wanted.get("escalation.mode", "always") != "auto":
-        wanted.pop("escalation.targetCallRate", None)
+    """Return the settings that differ from the library's defaults, in the reference's order."""
+    effective = dict(settings)
+    if effective.get("escalation.mode", "always") != "auto":
+        effective.pop("escalation.targetCallRate", None)
     return {
-        key: wanted[key]
+        key: effective[key]
         for key, default in load_defaults().items()
-        if wanted.get(key, default) != default
+        if effective.get(key, default) != default
     }
 
 
 @cache
 def load_defaults() -> Mapping[str, Any]:
-    """Return the library's defaults by dotted key, in the order of the reference."""
+    """Return the library's defaults by dotted key, in the reference's order."""
     return {key: value for key, value, _ in Config.load(Settings()).rows()}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trial:
-    """What one candidate did on the questions to train on; *broken* are the limits of the budget it is beyond.
+    """One candidate's result on the training questions.
 
-    *tier* is the system it began as, *settings* are all it was run with, by dotted key.
+    Attributes:
+        tier: The system it started as.
+        settings: All settings it was run with, by dotted key.
+        score: Its score.
+        broken: The limits of the budget that it breaks.
     """
 
     tier: str
@@ -205,17 +219,20 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """Its tier and what is changed about it: ``combined; keywordEvidence.weight 0.5``."""
-        own, settings = drop_defaults(flat(SYSTEMS[self.tier])), drop_defaults(self.settings)
-        changed = {key: value for key, value in settings.items() if own.get(key) != value}
-        changed |= {key: self.settings[key] for key in own if key not in settings}
+        """Its tier and how it differs from that: ``combined; keywordEvidence.weight 0.5``."""
+        tier_settings, settings = (
+            drop_defaults(flat(SYSTEMS[self.tier])),
+            drop_defaults(self.settings),
+        )
+        changed = {key: value for key, value in settings.items() if tier_settings.get(key) != value}
+        changed |= {key: self.settings[key] for key in tier_settings if key not in settings}
         return "; ".join(
             [self.tier, *(f"{key} {json.dumps(value)}" for key, value in changed.items())]
         )
 
     @property
     def config(self) -> dict[str, Any]:
-        """Its settings as a config file has them, without those that are the defaults anyway."""
+        """Its settings as a config file has them, without those at their default."""
         return nested(drop_defaults(self.settings))
 
     @property
@@ -225,19 +242,19 @@ class Trial:
 
     @property
     def calls(self) -> float:
-        """How often it asks the model, for each question."""
+        """How many model calls it makes per question."""
         return self.score.llm_calls / len(self.score.runs)
 
     def is_clearly_better(self, than: Trial, errors: float = MIN_ERRORS) -> bool:
-        """Whether it gains more over *than* than `MIN_GAIN` and than so many standard *errors* of that gain."""
+        """Whether it gains at least `MIN_GAIN`, and *errors* standard errors, over *than*."""
         gain, error = self._compare_with(than)
         return gain >= max(MIN_GAIN, errors * error)
 
     def can_replace(self, dearer: Trial) -> bool:
-        """Whether it asks the model less often than *dearer* and loses next to nothing.
+        """Whether it calls the model less often than *dearer* and loses next to nothing.
 
-        A trial that asks no model may lose `MIN_GAIN`. Any other may lose at most `MOST_LOST`, even
-        if the true loss is `MIN_ERRORS` standard errors larger than the measured one.
+        A trial that calls no model may lose `MIN_GAIN`. Any other may lose at most `MOST_LOST`,
+        even if the true loss is `MIN_ERRORS` standard errors larger than the measured one.
         """
         if self.calls >= dearer.calls:
             return False
@@ -247,12 +264,15 @@ class Trial:
         return MIN_ERRORS * error - gain <= MOST_LOST
 
     def _compare_with(self, other: Trial) -> tuple[float, float]:
-        """Return the mean gain over *other*, of the questions that neither failed on, and its standard error."""
-        others = other.score.gains
+        """Return the mean gain over *other* and its standard error.
+
+        Questions that either of the two failed on are left out.
+        """
+        other_gains = other.score.gains
         gains = [
-            gain - others[question]
+            gain - other_gains[question]
             for question, gain in self.score.gains.items()
-            if question in others
+            if question in other_gains
         ]
         if len(gains) < 2:
             # One of the two failed on nearly every question.
@@ -260,7 +280,7 @@ class Trial:
         return sum(gains) / len(gains), stdev(gains) / sqrt(len(gains))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what was tried and what came of it, as plain data."""
+        """Return the candidate and its result as plain data."""
         return {
             "name": self.name,
             "config": self.config,
@@ -276,7 +296,11 @@ class Trial:
 
 
 class Trials:
-    """The candidates tried so far on the questions of *data*, each run once."""
+    """Runs candidates on the training questions, each of them once.
+
+    Attributes:
+        raw: The trial of the raw query.
+    """
 
     def __init__(
         self,
@@ -287,14 +311,23 @@ class Trials:
         seed: int,
         report: Callable[[int], None] | None = None,
     ) -> None:
+        """Run the raw query, and keep its result to compare with.
+
+        Args:
+            bench: Makes a system from settings.
+            data: The training questions.
+            budget: The limits that candidates should keep.
+            seed: The seed of every resampling.
+            report: Receives the number of candidates tried so far.
+        """
         self._bench, self._data, self._budget, self._seed = bench, data, budget, seed
         self._report = report
         self._known: dict[tuple[tuple[str, Any], ...], Trial] = {}
         self._baseline: System = build_warm_system(bench, flat(SYSTEMS[BASELINE]), data)
         self.raw = self.run(BASELINE, flat(SYSTEMS[BASELINE]))
-        # What a function of the user's own fails on as it is, no candidate is asked.
+        # No candidate is asked a question that your own function fails on as it is.
         self._data = data.only(self.raw.score.runs)
-        # Run once, the raw query is replayed beside every candidate.
+        # From here on the raw query is not run again; its runs are replayed beside each candidate.
         self._baseline = lambda question: self.raw.score.runs[question.id]
 
     @property
@@ -303,16 +336,17 @@ class Trials:
         return tuple(self._known.values())
 
     def run(self, tier: str, settings: Flat) -> Trial:
-        """Return the candidate of *settings*, whose tier is called *tier*; it is run where it was not yet."""
+        """Return the candidate with *settings*, which belongs to *tier*; it is run only once."""
         key = tuple(drop_defaults(settings).items())
         if key not in self._known:
-            score = self._score(settings)
+            score = self._measure_candidate(settings)
             self._known[key] = Trial(tier, dict(settings), score, self._budget.broken_by(score))
             if self._report is not None:
                 self._report(len(self._known))
         return self._known[key]
 
-    def _score(self, settings: Flat) -> SystemScore:
+    def _measure_candidate(self, settings: Flat) -> SystemScore:
+        """Return the score of *settings*; the first call measures the raw query."""
         systems = {BASELINE: self._baseline}
         name = BASELINE
         if self._known:
@@ -322,7 +356,10 @@ class Trials:
 
 
 def build_warm_system(bench: Bench | OwnFunction, settings: Flat, data: Dataset) -> System:
-    """Return the system of *settings* once it knows its index: a gate has seen the questions of *data* first."""
+    """Return the system with *settings*.
+
+    If it has a gate, the gate has seen the questions of *data* first, as it has in use.
+    """
     system = bench.system(nested(settings))
     if settings.get("escalation.mode") == "auto":
         for question in data.questions:
@@ -332,10 +369,10 @@ def build_warm_system(bench: Bench | OwnFunction, settings: Flat, data: Dataset)
 
 @contextmanager
 def keep_replies(bench: Bench | OwnFunction) -> Iterator[Bench | OwnFunction]:
-    """Yield *bench* with all vectors and replies kept meanwhile, in a folder of its own, where it keeps none itself.
+    """Yield *bench* with a cache of vectors and replies, in a temporary folder if it has none.
 
-    What is kept counts for the time and the money it took at first. A function of the user's own is
-    opened with a model that keeps its replies.
+    A cached reply counts with the time and cost it had at first. Your own function is yielded as it
+    is, because it is opened with a model that keeps its replies.
     """
     if isinstance(bench, OwnFunction):
         yield bench

@@ -1,4 +1,4 @@
-"""Tuning: search on one half of the questions, report on the other."""
+"""Tune settings: search on one half of the questions, report on the other half."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ from qtmiddleware.kit.evaluation.tuning.trials import (
 from qtmiddleware.protocols import KeywordStore
 
 LEAST: Final = 20
-"""Fewer questions on either side say nothing."""
+"""The fewest questions allowed on either side; fewer say nothing."""
 TUNED: Final = "tuned"
-"""The name of the tuned config among the systems compared; where it is one of the defaults, it has that one's name."""
+"""The name of the tuned config in the comparison, unless it is a default and has its name."""
 TRYING: Final = "trying candidates"
-"""What progress receives as a name while the search runs."""
+"""The name that progress receives while the search runs."""
 _POWER: Final = 2.8
-"""A gain of so many standard errors is found significant (5 %, two-sided) four times out of five."""
+"""A gain of so many standard errors is significant (5 %, two-sided) four times out of five."""
 
 
 def tune(
@@ -63,36 +63,44 @@ def tune(
     holdout: float = 0.5,
     progress: Progress | None = None,
 ) -> Tuned:
-    """Find the settings that serve *data* best within *budget*, on one part of its questions; judge them on the other.
+    """Find the best settings for *data* within *budget*, and verify them on held-out questions.
 
-    The questions are divided by *seed*, the share *holdout* of them held out (`split`). The search
-    sees the others alone. It starts from the library's default and takes another tier of *tiers*
-    (names of `evaluation.SYSTEMS`), then another value of one setting after the other, only where
-    that is clearly better (`Trial.is_clearly_better`); candidates beyond the budget are out, and
-    where two are equal the cheaper is taken. What it ends with must be better than the default
-    beyond the luck of many tries, or the default it is: that is decided by the training questions
-    alone. Every candidate is a real run. A gate, which learns from the questions it sees, is
-    measured as it is once it has seen those to train on.
+    The search sees only the training questions (see `split`). It starts from the library's default
+    and accepts another tier, then another value of one setting after the other, only if that is
+    clearly better (`Trial.is_clearly_better`). Candidates that break the budget are out, and of two
+    equal ones the cheaper wins. The result must beat the default by more than the luck of many
+    tries; otherwise the default is the result. Every candidate is really run. A gate, which learns
+    from the questions it sees, is measured after it has seen the training questions.
 
-    The decision is then verified on the held-out questions, once, beside the raw query and the
-    defaults. It holds where the config beats the raw query significantly, keeps the budget and is
-    no worse than the default there; where it does not and the default does, the default is
-    recommended. *progress* receives what is run, how far it is and how far it may go. Raises
-    `ConfigError` for unknown tiers, a negative *seed* or too few questions, and what a search
-    raises.
+    The result is then measured once on the held-out questions, beside the raw query and the
+    defaults. It is recommended if it beats the raw query significantly, keeps the budget and is no
+    worse than the default there. If it does not but the default does, the default is recommended.
+
+    Args:
+        bench: Makes a system from settings: an index, or your own function.
+        data: The judged questions.
+        budget: The limits of the search.
+        tiers: The tiers to try; names of `evaluation.SYSTEMS`.
+        seed: The seed of the split and of every resampling, at least 0.
+        holdout: The share of questions to hold out.
+        progress: Receives the stage's name, the steps done, and how many there are at most.
+
+    Raises:
+        ConfigError: A tier is unknown, *seed* is negative or there are too few questions.
+        Exception: Whatever a search raises.
     """
     if seed < 0:
         raise ConfigError(
             f"seed must be a whole number of at least 0, not {seed}", path="seed", value=seed
         )
-    began = perf_counter()
-    settings = {name: flat(it) for name, it in chosen(tiers).items() if name != BASELINE}
-    train, held = split(data, seed=seed, holdout=holdout)
-    most = estimate_trials(list(settings.values()), PASSES)
+    start = perf_counter()
+    settings = {name: flat(options) for name, options in chosen(tiers).items() if name != BASELINE}
+    train, held_out = split(data, seed=seed, holdout=holdout)
+    most_trials = estimate_trials(list(settings.values()), PASSES)
 
     def report(count: int) -> None:
         if progress is not None:
-            progress(TRYING, min(count, most), most)
+            progress(TRYING, min(count, most_trials), most_trials)
 
     with keep_replies(bench) as keeping:
         trials = Trials(keeping, train, budget, seed=seed, report=report)
@@ -100,121 +108,146 @@ def tune(
         search = Search(trials, budget, tuple(settings), has_words)
         default, best = search.find_default(), search.find_best()
         compared = _list_compared(trials, tuple(settings), default, best)
-        report(most)
+        report(most_trials)
         comparison = measure(
             {
                 name: build_warm_system(keeping, trial.settings, train)
                 for name, trial in compared.items()
             },
-            held,
+            held_out,
             baseline=BASELINE,
-            notes=(f"Measured on {len(held.questions)} questions that the tuning never saw.",),
+            notes=(f"Measured on {len(held_out.questions)} questions that the tuning never saw.",),
             seed=seed,
             progress=progress,
         )
-    own, tuned = (
-        next(name for name, it in compared.items() if it is trial) for trial in (default, best)
+    default_name, tuned = (
+        next(name for name, candidate in compared.items() if candidate is trial)
+        for trial in (default, best)
     )
-    refusals = {name: _find_refusals(name, comparison, compared, budget) for name in (own, tuned)}
+    refusals = {
+        name: _find_refusals(name, comparison, compared, budget) for name in (default_name, tuned)
+    }
     has_failed = (
         refusals[tuned]
-        or comparison[tuned].means[PRIMARY] < comparison[own].means[PRIMARY] - TOLERANCE
+        or comparison[tuned].means[PRIMARY] < comparison[default_name].means[PRIMARY] - TOLERANCE
     )
-    recommended = own if has_failed and not refusals[own] else tuned
+    recommended = default_name if has_failed and not refusals[default_name] else tuned
     return Tuned(
         config=compared[recommended].config,
         chosen=recommended,
         tuned=tuned,
-        default=own,
+        default=default_name,
         comparison=comparison,
         trained=compared,
         trials=trials.all,
         trained_on=len(train.questions),
         budget=budget,
         refusals=refusals[recommended],
-        seconds=perf_counter() - began,
+        seconds=perf_counter() - start,
     )
 
 
 def forecast_tuning(
     own: OwnFunction, data: Dataset, tiers: Sequence[str], *, has_model: bool, seed: int = 0
 ) -> Forecast:
-    """Return how many searches it takes at most to tune a function of the user's own on *data* among *tiers*."""
-    train, held = split(data, seed=seed)
+    """Return the most searches that tuning your own function takes.
+
+    Args:
+        own: The function.
+        data: The judged questions.
+        tiers: The tiers to try.
+        has_model: Whether a model is called.
+        seed: The seed of the split.
+    """
+    train, held_out = split(data, seed=seed)
     systems = {tier: chosen([tier])[tier] for tier in tiers}
 
     def count(questions: Dataset) -> int:
         return max(
-            forecast_searches(own, questions, {tier: it}, has_model=has_model).searches
-            for tier, it in systems.items()
+            forecast_searches(own, questions, {tier: settings}, has_model=has_model).searches
+            for tier, settings in systems.items()
         )
 
-    most = estimate_trials([flat(it) for it in systems.values()], PASSES)
-    # A gate sees the questions once more before it is measured.
+    most = estimate_trials([flat(settings) for settings in systems.values()], PASSES)
+    # A gate sees all questions once before it is measured.
     visits = 2 if has_model else 1
-    return Forecast.of(visits * (most * count(train) + (len(DEFAULTS) + 2) * count(held)), own)
+    return Forecast.of(visits * (most * count(train) + (len(DEFAULTS) + 2) * count(held_out)), own)
 
 
 def _list_compared(
     trials: Trials, tiers: Sequence[str], default: Trial, best: Trial
 ) -> dict[str, Trial]:
-    """Return what is measured on the held-out questions, by name, each config once."""
-    found = {BASELINE: trials.raw}
-    for tier in reversed([it for it in DEFAULTS if it in tiers]):
-        found[tier] = trials.run(tier, flat(chosen([tier])[tier]))
-    if default not in found.values():
-        found[default.name] = default
-    if best not in found.values():
-        found[TUNED] = best
-    return found
+    """Return the configs to measure on the held-out questions, by name, each of them once."""
+    compared = {BASELINE: trials.raw}
+    for tier in reversed([name for name in DEFAULTS if name in tiers]):
+        compared[tier] = trials.run(tier, flat(chosen([tier])[tier]))
+    if default not in compared.values():
+        compared[default.name] = default
+    if best not in compared.values():
+        compared[TUNED] = best
+    return compared
 
 
 def _find_refusals(
     name: str, comparison: Comparison, compared: dict[str, Trial], budget: Budget
 ) -> tuple[str, ...]:
-    """Return why the config called *name* is not to be used, and what to do."""
+    """Return why the config called *name* should not be used, and what to do."""
     if name == BASELINE:
-        nothing = (
+        explanation = (
             "no candidate within the budget did better than the raw query on the questions it was"
             " chosen by"
         )
-        return (f"{nothing}. Keep the raw query, raise the budget or judge more questions.",)
+        return (f"{explanation}. Keep the raw query, raise the budget or judge more questions.",)
     score, trial = comparison[name], compared[name]
     is_gated = trial.settings.get("escalation.mode") == "auto"
     kept_rate = trial.settings["escalation.targetCallRate"] if is_gated else None
-    found, broken = score.difference, budget.broken_by(score, kept_rate=kept_rate)
-    why = [
-        f"on the held-out questions {it}. Raise the budget, or tune with a lower one."
-        for it in broken
+    difference, broken = score.difference, budget.broken_by(score, kept_rate=kept_rate)
+    reasons = [
+        f"on the held-out questions {limit}. Raise the budget, or tune with a lower one."
+        for limit in broken
     ]
-    if found.gain <= TOLERANCE:
-        why.append(
+    if difference.gain <= TOLERANCE:
+        reasons.append(
             "on the held-out questions it is no better than the raw query. Keep the raw query."
         )
-    elif not found.is_significant:
-        needed = f"{_estimate_needed(score, len(trial.score.gains)):,} judged questions"
-        chance = f"chance explains what it gains on the held-out questions (p {found.p_holm:.3f})"
-        why.append(f"{chance}. With some {needed} a gain of this size could be told from chance.")
-    return tuple(why)
+    elif not difference.is_significant:
+        amount = f"{_estimate_needed(score, len(trial.score.gains)):,} judged questions"
+        chance = (
+            f"chance explains what it gains on the held-out questions (p {difference.p_holm:.3f})"
+        )
+        reasons.append(
+            f"{chance}. With some {amount} a gain of this size could be told from chance."
+        )
+    return tuple(reasons)
 
 
 def _estimate_needed(score: SystemScore, trained_on: int) -> int:
-    """Return how many questions, training included, would show a gain like that of *score*; two digits of it."""
+    """Return how many questions would make a gain like that of *score* significant.
+
+    The training questions are included. The number is rounded up to two digits.
+    """
     gains = list(score.gains.values())
-    held = ceil((_POWER * stdev(gains) / score.difference.gain) ** 2)
-    total = ceil(max(held, len(gains) + 1) * (1.0 + trained_on / len(gains)))
+    held_out = ceil((_POWER * stdev(gains) / score.difference.gain) ** 2)
+    total = ceil(max(held_out, len(gains) + 1) * (1.0 + trained_on / len(gains)))
     step: int = 10 ** max(0, len(str(total)) - 2)
     return ceil(total / step) * step
 
 
 def split(data: Dataset, *, seed: int = 0, holdout: float = 0.5) -> tuple[Dataset, Dataset]:
-    """Return the questions of *data* to train on and those to hold out, the share *holdout* of them.
+    """Return the questions of *data* to train on, and those to hold out.
 
-    Questions of one conversation (the same first message) and single questions of equal text, white
-    space and case aside, stay on one side. These groups are ordered by the SHA-256 of *seed* and
-    their text and held out until the share is reached, so that the same questions are split alike
-    in any order and on any machine. Raises `ConfigError` where a side would have fewer than `LEAST`
-    questions.
+    Questions of one conversation (with the same first message) stay on one side, and so do single
+    questions with the same text apart from white space and case. These groups are ordered by the
+    SHA-256 of *seed* and their text, and held out until the share is reached. The same questions
+    are therefore split alike in any order and on any machine.
+
+    Args:
+        data: The judged questions.
+        seed: Decides the order of the groups.
+        holdout: The share of questions to hold out, above 0 and below 1.
+
+    Raises:
+        ConfigError: *holdout* is impossible, or a side would have fewer than `LEAST` questions.
     """
     if not 0.0 < holdout < 1.0:
         raise ConfigError(
@@ -223,27 +256,29 @@ def split(data: Dataset, *, seed: int = 0, holdout: float = 0.5) -> tuple[Datase
     groups: dict[str, list[Question]] = defaultdict(list)
     for question in data.questions:
         groups[_get_conversation(question)].append(question)
-    wanted = round(holdout * len(data.questions))
-    held: set[str] = set()
+    held_out_count = round(holdout * len(data.questions))
+    held_out: set[str] = set()
     for group in sorted(groups, key=lambda text: sha256(f"{seed}\n{text}".encode()).digest()):
-        if len(held) >= wanted:
+        if len(held_out) >= held_out_count:
             break
-        held.update(question.id for question in groups[group])
-    sides = data.only({question.id for question in data.questions} - held), data.only(held)
+        held_out.update(question.id for question in groups[group])
+    sides = data.only({question.id for question in data.questions} - held_out), data.only(held_out)
     _check_sizes(data, sides, len(groups), holdout)
     return sides
 
 
 def _get_conversation(question: Question) -> str:
-    first = question.history[0].content if question.history else question.text
-    return " ".join(first.split()).casefold()
+    """Return the text that groups questions: the first message of their conversation."""
+    text = question.history[0].content if question.history else question.text
+    return " ".join(text.split()).casefold()
 
 
 def _check_sizes(
     data: Dataset, sides: tuple[Dataset, Dataset], groups: int, holdout: float
 ) -> None:
-    train, held = (len(side.questions) for side in sides)
-    if min(train, held) >= LEAST:
+    """Raise `ConfigError` if a side has fewer than `LEAST` questions."""
+    train, held_out = (len(side.questions) for side in sides)
+    if min(train, held_out) >= LEAST:
         return
     needed = max(ceil(LEAST / holdout), ceil(LEAST / (1.0 - holdout)))
     total = len(data.questions)
@@ -256,7 +291,7 @@ def _check_sizes(
         )
     raise ConfigError(
         f"{message}, so that at least {LEAST} are left to train on ({train} now) and {LEAST} to"
-        f" report on ({held} now)",
+        f" report on ({held_out} now)",
         path="dataset",
         value=data.name,
     )
@@ -266,15 +301,22 @@ def _check_sizes(
 class Tuned:
     """The outcome of tuning.
 
-    *comparison* holds the raw query, the library's defaults and the tuned config, all on the
-    held-out questions, their probabilities corrected for one another (Holm). *tuned* is what the
-    training questions decided for, which may be the
-    *default*. *chosen* is what is recommended: the tuned config or, where that did not hold on the
-    held-out questions, the default. *config* is the recommended config, without the keys that have
-    their defaults. *refusals* say why nothing can be recommended; without any it `is_better`.
-    *trained* holds what the compared systems did on the
-    *trained_on* questions the search saw, by their names in *comparison*; *trials* every candidate
-    it tried.
+    Attributes:
+        config: The recommended config, without the keys that have their default.
+        chosen: The name of the recommended config: the tuned one or, if the held-out questions did
+            not confirm it, the default.
+        tuned: The name of the config that the training questions decided for; it may be the
+            default.
+        default: The name of the library's default.
+        comparison: The raw query, the library's defaults and the tuned config on the held-out
+            questions. Their probabilities are corrected for one another (Holm).
+        trained: The compared systems' results on the training questions, by their names in
+            *comparison*.
+        trials: Every candidate that was tried.
+        trained_on: How many training questions there were.
+        budget: The limits of the search.
+        refusals: Why nothing can be recommended; empty if `is_better`.
+        seconds: How long tuning took.
     """
 
     config: Mapping[str, Any]
@@ -291,24 +333,27 @@ class Tuned:
 
     @property
     def is_better(self) -> bool:
-        """Whether the config beats the raw query on the held-out questions by more than chance, within the budget."""
+        """Whether the config beats the raw query significantly on the held-out questions.
+
+        It must keep the budget there, too.
+        """
         return not self.refusals
 
     @property
     def score(self) -> SystemScore:
-        """What the recommended config did on the held-out questions."""
+        """The recommended config's score on the held-out questions."""
         return self.comparison[self.chosen]
 
     @property
     def overfit(self) -> float:
-        """How much more nDCG@10 the tuned config gained on the questions of the search than on the held-out ones."""
+        """How much more nDCG@10 the tuned config gained in training than on held-out questions."""
         return (
             self.trained[self.tuned].score.difference.gain
             - self.comparison[self.tuned].difference.gain
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it as plain data, ready for JSON."""
+        """Return the outcome as plain data, ready for JSON."""
         return {
             "isBetter": self.is_better,
             "refusals": list(self.refusals),
@@ -344,18 +389,18 @@ class Tuned:
 
     @property
     def beyond(self) -> frozenset[str]:
-        """The names of the compared systems that the training questions found beyond the budget."""
+        """The names of the compared systems that broke the budget on the training questions."""
         return frozenset(name for name, trial in self.trained.items() if trial.broken)
 
     def summary(self) -> str:
-        """Return the outcome in plain sentences, a line each."""
+        """Return the outcome in plain sentences, one per line."""
         trained = self.trained[self.tuned]
-        tried = (
+        effort = (
             f"{len(self.trials)} candidates tried on {self.trained_on} questions in"
             f" {self.seconds:.0f} s"
         )
         lines = [
-            f"{tried}; what follows was measured on {self.comparison.questions} other questions."
+            f"{effort}; what follows was measured on {self.comparison.questions} other questions."
         ]
         if limits := self.budget.describe():
             lines.append(f"The budget: {limits}.")
@@ -390,6 +435,7 @@ class Tuned:
         return "\n".join([*lines, *self._advise()])
 
     def _advise(self) -> Iterator[str]:
+        """Yield the recommendation, or why there is none."""
         if not self.is_better:
             yield from (f"Refused: {why}" for why in self.refusals)
         elif self.chosen != self.tuned:
@@ -405,19 +451,20 @@ class Tuned:
             yield "Recommended: the tuned config, which the held-out questions confirm."
 
     def _describe_gain(self, subject: str, name: str) -> str:
+        """Return a sentence on the gain, time and cost of the system called *name*."""
         score = self.comparison[name]
-        found, cost = score.difference, score.usd_per_thousand
-        interval = f"95% interval {100 * found.low:+.1f} to {100 * found.high:+.1f}"
-        beside = (
+        effect, cost = score.difference, score.usd_per_thousand
+        interval = f"95% interval {100 * effect.low:+.1f} to {100 * effect.high:+.1f}"
+        remark = (
             ""
             if self.comparison.counts_model_time or not score.llm_calls
             else ", without the model's own time"
         )
         return (
-            f"{subject} gains {_format_points(found.gain)} of {PRIMARY} over the raw query on the"
-            f" held-out questions ({interval}, p {found.p_holm:.4f} corrected), makes"
+            f"{subject} gains {_format_points(effect.gain)} of {PRIMARY} over the raw query on the"
+            f" held-out questions ({interval}, p {effect.p_holm:.4f} corrected), makes"
             f" {score.hurt_rate:.0%} of them worse, calls the model for {score.call_rate:.0%}, adds"
-            f" {score.added_ms.p50:.0f} ms (p95 {score.added_ms.p95:.0f}{beside})"
+            f" {score.added_ms.p50:.0f} ms (p95 {score.added_ms.p95:.0f}{remark})"
             + (f" and costs ${cost:.2f} per 1,000 questions." if cost else ".")
         )
 

@@ -8,15 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qtmiddleware.kit.playground.asked import KNOBS, MOST_TURNS, Asked
+from qtmiddleware.kit.playground.asked import KNOBS, MOST_TURNS, PageState
 from qtmiddleware.types import Message
 
 KNOWN = ("raw", "rules", "rewrite", "combined")
 SHOWN = ("raw", "rules", "combined")
 
 
-def read(address: str) -> Asked:
-    return Asked.read(parse_qsl(address.removeprefix("?"), keep_blank_values=True), KNOWN, SHOWN)
+def read(address: str) -> PageState:
+    return PageState.read(
+        parse_qsl(address.removeprefix("?"), keep_blank_values=True), KNOWN, SHOWN
+    )
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip)
@@ -40,7 +42,9 @@ def test_a_link_means_what_was_asked(
     question: str, turns: list[Message], tiers: set[str], chosen_settings: dict
 ) -> None:
     chosen = tuple(name for name in KNOWN if name == "raw" or name in (tiers or SHOWN))
-    asked = Asked(question=question, history=tuple(turns), tiers=chosen, settings=chosen_settings)
+    asked = PageState(
+        question=question, history=tuple(turns), tiers=chosen, settings=chosen_settings
+    )
     again = read(asked.write(SHOWN))
     assert (again.question, again.history, again.tiers) == (question, tuple(turns), chosen)
     assert dict(again.settings) == chosen_settings
@@ -50,7 +54,7 @@ def test_a_link_means_what_was_asked(
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["q", "tier", "user", "then", "x", *KNOBS]), st.text())))
 def test_whatever_stands_in_an_address_something_can_be_asked(pairs: list[tuple[str, str]]) -> None:
-    asked = Asked.read(pairs, KNOWN, SHOWN)
+    asked = PageState.read(pairs, KNOWN, SHOWN)
     assert asked.tiers[0] == "raw"
     assert len(asked.history) <= MOST_TURNS
     again = read(asked.write(SHOWN))
@@ -96,6 +100,6 @@ def test_a_follow_up_has_the_question_among_the_turns_before_it() -> None:
 
 
 def test_of_a_long_conversation_the_end_is_taken() -> None:
-    asked = Asked.read([("user", str(at)) for at in range(MOST_TURNS + 5)], KNOWN, SHOWN)
+    asked = PageState.read([("user", str(at)) for at in range(MOST_TURNS + 5)], KNOWN, SHOWN)
     assert [turn.content for turn in asked.history] == [str(at) for at in range(5, MOST_TURNS + 5)]
     assert asked.problems

@@ -78,7 +78,7 @@ def test_bars_lie_within_the_whole_time(stages: list[tuple[float, float]], total
     trace.total_ms = total
     for bar in drawing.draw_trace(trace):
         assert 0 <= bar.start <= 100
-        assert 0 < bar.wide <= 100.01 - bar.start
+        assert 0 < bar.width <= 100.01 - bar.start
 
 
 def test_the_search_beside_the_model_is_measured() -> None:

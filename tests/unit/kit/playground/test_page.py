@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import qtmiddleware as qtm
 from qtmiddleware.kit.evaluation import Question
-from qtmiddleware.kit.playground.asked import Asked
+from qtmiddleware.kit.playground.asked import PageState
 from qtmiddleware.kit.playground.cards import MOST_SHOWN
 from qtmiddleware.kit.playground.page import Page
 from qtmiddleware.kit.playground.tiers import Tiers
@@ -119,7 +119,7 @@ def write(
             **options,
         )
         turns = tuple(Message("user", it) for it in history)
-        asked = Asked(question=question, tiers=names or tiers.shown, history=turns)
+        asked = PageState(question=question, tiers=names or tiers.shown, history=turns)
         is_running = bool(question.strip())
         parts, cards, baseline = [page.write_head(asked, "nonce", is_running=is_running)], [], None
         if is_running:

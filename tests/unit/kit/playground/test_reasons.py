@@ -8,8 +8,8 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.kit.evaluation.movement import explain_movement
-from qtmiddleware.kit.playground.asked import Asked
-from qtmiddleware.kit.playground.cards import Card, describe
+from qtmiddleware.kit.playground.asked import PageState
+from qtmiddleware.kit.playground.cards import Card, build_card
 from qtmiddleware.kit.playground.tiers import TierAnswer, Tiers
 from qtmiddleware.preprocessing.lexicon import load
 from qtmiddleware.testing import ScriptedModel
@@ -24,7 +24,7 @@ def find_card(fn: Any, name: str, question: str = QUERY) -> Card:
     tiers = Tiers(fn)
     tier, plain = (next(it for it in tiers.all if it.name == wanted) for wanted in (name, "raw"))
     before, found = plain.function.retrieve(question), tier.function.retrieve(question)
-    return describe(TierAnswer(tier, found), Asked(question=question), before, None, "")
+    return build_card(TierAnswer(tier, found), PageState(question=question), before, None, "")
 
 
 def wrap_list(*texts: str, weight: float | None = None) -> Any:

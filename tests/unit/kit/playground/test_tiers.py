@@ -12,8 +12,8 @@ import pytest
 import qtmiddleware as qtm
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.evaluation import Question
-from qtmiddleware.kit.playground.asked import Asked
-from qtmiddleware.kit.playground.tiers import TierAnswer, Tiers, _branch
+from qtmiddleware.kit.playground.asked import PageState
+from qtmiddleware.kit.playground.tiers import TierAnswer, Tiers, _copy_with_learned
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.testing import ScriptedModel
 from tests.support import playground_app as app
@@ -27,7 +27,7 @@ def put(
 
     async def ask() -> list[TierAnswer]:
         opened = Tiers(fn, **options)
-        asked = Asked(question=question, tiers=("raw", *tiers) if tiers else opened.shown)
+        asked = PageState(question=question, tiers=("raw", *tiers) if tiers else opened.shown)
         return [answer async for answer in opened.ask(asked)]
 
     return asyncio.run(ask())
@@ -57,10 +57,10 @@ def test_every_tier_of_the_documentation_can_be_asked() -> None:
 
 def test_tiers_that_no_reply_covers_are_not_asked() -> None:
     covered = Tiers(app.search, is_covered=lambda question, history: question == QUERY)
-    asked = Asked(question="Who?", tiers=("raw", "combined"))
+    asked = PageState(question="Who?", tiers=("raw", "combined"))
     assert set(covered.list_folded(asked)) == {tier.name for tier in covered.all if tier.asks_model}
     assert [answer.tier.name for answer in put_asked(covered, asked)] == ["raw"]
-    assert covered.list_folded(Asked(question=QUERY)) == ()
+    assert covered.list_folded(PageState(question=QUERY)) == ()
 
 
 def summarise(answers: list[TierAnswer]) -> list[Any]:
@@ -82,16 +82,16 @@ def test_the_same_link_gives_the_same_answer_whatever_was_asked_before(*, search
     ).wrap(app.plain)
     tiers = Tiers(wrapped, has_own=True, remembers=False)
     tiers.warm_up((Question("1", "What does Jaco eat?"),), searches=searches)
-    asked = Asked(question=QUERY, tiers=tiers.names)
+    asked = PageState(question=QUERY, tiers=tiers.names)
     first = summarise(put_asked(tiers, asked))
     for question in ("Jaco", "What is a heart?", "Who walks the dog?", "vet", "Is there any food?"):
-        put_asked(tiers, Asked(question=question, tiers=tiers.names))
+        put_asked(tiers, PageState(question=question, tiers=tiers.names))
     assert summarise(put_asked(tiers, asked)) == first
 
 
 def test_what_the_examples_show_of_a_function_is_known_to_every_question() -> None:
     tiers = Tiers(app.search)
-    asked = Asked(question=QUERY, tiers=("raw", "rules"))
+    asked = PageState(question=QUERY, tiers=("raw", "rules"))
     tiers.warm_up((Question("1", "What does Jaco eat?"),), searches=True)
     learned = read_learned(tiers)
     assert learned.passage_chars > 0
@@ -101,7 +101,7 @@ def test_what_the_examples_show_of_a_function_is_known_to_every_question() -> No
 
 
 def read_learned(tiers: Tiers) -> Learned:
-    return _branch(tiers.all[1].function, tiers._learned)._context.learned
+    return _copy_with_learned(tiers.all[1].function, tiers._learned)._context.learned
 
 
 def test_without_a_model_the_free_tiers_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,8 +154,8 @@ def test_eight_thousand_characters_are_a_question_and_more_are_passed_on() -> No
 def test_weights_are_laid_over_each_tier_for_this_question_alone() -> None:
     async def ask() -> list[list[TierAnswer]]:
         tiers = Tiers(app.search)
-        plain = Asked(question=QUERY, tiers=("raw", "rewrite"))
-        heavy = Asked(
+        plain = PageState(question=QUERY, tiers=("raw", "rewrite"))
+        heavy = PageState(
             question=QUERY,
             tiers=("raw", "rewrite"),
             settings={"fusion.weights.rewrite": 2.5, "topK": 2},
@@ -177,7 +177,7 @@ def test_who_stops_listening_leaves_nothing_running() -> None:
     running: list[asyncio.Task[Any]] = []
 
     async def ask() -> None:
-        asked = Asked(question=QUERY, tiers=("raw", "rewrite", "decompose"))
+        asked = PageState(question=QUERY, tiers=("raw", "rewrite", "decompose"))
         patient = {"limits": {"llmTimeoutMs": 600_000, "deadlineMs": 600_000}}
         answers = Tiers(qtm.QueryMiddleware(patient, client=model).wrap(app.plain)).ask(asked)
         await anext(answers)
@@ -197,7 +197,7 @@ def test_who_stops_listening_leaves_nothing_running() -> None:
 def test_the_config_that_is_shown_gives_what_is_shown(name: str) -> None:
     tiers = Tiers(app.search)
     tier = next(it for it in tiers.all if it.name == name)
-    asked = Asked(
+    asked = PageState(
         question=QUERY, tiers=("raw", name), settings={"keywordEvidence.weight": 0.7, "topK": 3}
     )
     config = tiers.build_config(tier, asked)
@@ -213,7 +213,7 @@ def test_the_config_that_is_shown_gives_what_is_shown(name: str) -> None:
     ]
 
 
-def put_asked(tiers: Tiers, asked: Asked) -> list[TierAnswer]:
+def put_asked(tiers: Tiers, asked: PageState) -> list[TierAnswer]:
     async def ask() -> list[TierAnswer]:
         return [answer async for answer in tiers.ask(asked)]
 
@@ -231,5 +231,5 @@ def test_settings_that_are_none_are_an_error() -> None:
     with pytest.raises(ConfigError):
         put_asked(
             Tiers(app.search),
-            Asked(question=QUERY, tiers=("raw",), settings={"fusion.method": "best"}),
+            PageState(question=QUERY, tiers=("raw",), settings={"fusion.method": "best"}),
         )
