@@ -11,7 +11,7 @@ def replace_surrogates(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def name_of(fn: Any) -> str:
+def find_name(fn: Any) -> str:
     """The name a function, method, partial or callable object goes by."""
     while isinstance(fn, partial):
         fn = fn.func

@@ -39,7 +39,7 @@ def load_model(kind: str, model: str, failed: Callable[[str], Exception], **opti
     except ImportError as error:
         raise MissingExtra("sentence-transformers", "models") from error
     # Progress bars and logging belong to the whole process, so one model is loaded at a time.
-    with _LOCK.free, _quiet():
+    with _LOCK.free, _silence_libraries():
         here = Path(model).expanduser()
         if not here.exists() and _is_path(model):
             raise failed(
@@ -71,17 +71,17 @@ def load_model(kind: str, model: str, failed: Callable[[str], Exception], **opti
             # The libraries quote HF_ENDPOINT.
             said = without_credentials(str(error).strip()) or type(error).__name__
             raise failed(
-                _advice(model, reached=reached, folder=here.exists(), said=said)
+                _write_advice(model, reached=reached, folder=here.exists(), said=said)
             ) from error
 
 
-def cut_for(model: Any, text: str) -> str:
+def cut_text(model: Any, text: str) -> str:
     """As much of the beginning of *text* as the tokenizer of *model* has to look at, readable for it."""
     most = CHARS_A_TOKEN * min(getattr(model, "max_seq_length", None) or MOST_TOKENS, MOST_TOKENS)
     return replace_surrogates(text[:most])
 
 
-def _advice(model: str, *, reached: bool, folder: bool, said: str) -> str:
+def _write_advice(model: str, *, reached: bool, folder: bool, said: str) -> str:
     if "trust_remote_code" in said:
         return (
             f"the model {model!r} runs its own code; to allow that, pass"
@@ -138,7 +138,7 @@ def _hub_answers(model: str) -> bool:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_libraries() -> Iterator[None]:
     """No progress bars and no chatter of the libraries; as it was before, afterwards."""
     bars: Any = import_module("transformers.utils.logging")
     shown = bars.is_progress_bar_enabled()

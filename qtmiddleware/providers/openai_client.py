@@ -83,7 +83,7 @@ class ClientPerProcess:
             client.close()
 
 
-def host_of(address: str) -> str:
+def read_host(address: str) -> str:
     """The host of *address*, without path, user or password."""
     try:
         return urlsplit(address).hostname or (
@@ -96,7 +96,7 @@ def host_of(address: str) -> str:
 _PORTS: Final = {"http": 80, "https": 443}
 
 
-def server_of(address: str) -> tuple[str, int] | None:
+def read_server(address: str) -> tuple[str, int] | None:
     """Return the host and port of *address*; ``None`` if it names none."""
     try:
         parsed = urlsplit(address)
@@ -125,7 +125,7 @@ _PROVIDERS: Final = tuple(
 )
 
 
-def provider_of(host: str, otherwise: str = "openai") -> str:
+def find_provider(host: str, otherwise: str = "openai") -> str:
     """Who serves the models at *host*, as OpenTelemetry's conventions (``gen_ai.provider.name``) call them."""
     return next((name for ends, name in _PROVIDERS if ends.search(host)), otherwise)
 
@@ -196,7 +196,11 @@ def bound_error_bodies(http: Any) -> None:
     same.
     """
     hooks = http.event_hooks
-    begin, bound = (_abegin, _abound) if hasattr(http, "aclose") else (_begin, _bound)
+    begin, bound = (
+        (_astart_deadline, _abound_body)
+        if hasattr(http, "aclose")
+        else (_start_deadline, _bound_body)
+    )
     # The first of all: another one may read the body.
     http.event_hooks = {
         "request": [begin, *hooks["request"]],
@@ -218,16 +222,16 @@ def copy_with_bounded_error_bodies(http: Any) -> Any:
     return twin
 
 
-def _begin(request: Any) -> None:
+def _start_deadline(request: Any) -> None:
     seconds = request.extensions.get("timeout", {}).get("read")
     request.extensions[_DEADLINE] = Deadline() if seconds is None else Deadline.after(seconds)
 
 
-async def _abegin(request: Any) -> None:
-    _begin(request)
+async def _astart_deadline(request: Any) -> None:
+    _start_deadline(request)
 
 
-def _bound(response: Any) -> None:
+def _bound_body(response: Any) -> None:
     if not response.is_success:
         body = bytearray()
         for chunk in response.iter_bytes():
@@ -239,7 +243,7 @@ def _bound(response: Any) -> None:
         response._content = bytes(body[:MOST_ERROR_BYTES])
 
 
-async def _abound(response: Any) -> None:
+async def _abound_body(response: Any) -> None:
     if not response.is_success:
         body = bytearray()
         async for chunk in response.aiter_bytes():
@@ -265,16 +269,16 @@ def is_any_of(error: Exception, names: frozenset[str]) -> bool:
     return any(ancestor.__name__ in names for ancestor in type(error).__mro__)
 
 
-def field_of(error: Exception, name: str) -> str:
+def read_body_field(error: Exception, name: str) -> str:
     """The text *name* in the body of *error*, ``""`` where there is none."""
     body: Any = getattr(error, "body", None)
     value = body.get(name) if isinstance(body, Mapping) else None
     return value if isinstance(value, str) else ""
 
 
-def identifier_of(error: Exception, name: str) -> str:
-    """`field_of` where that is a plain identifier; services like to quote keys and texts in all else."""
-    value = field_of(error, name)
+def read_identifier(error: Exception, name: str) -> str:
+    """`read_body_field` where that is a plain identifier; services like to quote keys and texts in all else."""
+    value = read_body_field(error, name)
     return value if _IDENTIFIER.fullmatch(value) else ""
 
 
@@ -352,13 +356,15 @@ def read_client_error(
             f"the key for {where} holds characters that are not allowed in a key; check {key}",
         )
     status = status_of(error)
-    reason = _reason(error, status)
+    reason = _choose_error_reason(error, status)
     if status == 407 or type(error.__cause__).__name__ == "ProxyError":
         return ModelError(reason, f"the proxy blocks {where}; check HTTPS_PROXY")
     seen = type(error).__name__ if status is None else f"HTTP {status}"
     if reason == "rejected":
         seen += "".join(
-            f", {name} {said}" for name in ("code", "param") if (said := identifier_of(error, name))
+            f", {name} {said}"
+            for name in ("code", "param")
+            if (said := read_identifier(error, name))
         )
         return ModelError(
             reason, f"{where} rejected the request ({seen}); check the model and the config"
@@ -379,15 +385,15 @@ def read_client_error(
     return ModelError(reason, said, retry_after=wait)
 
 
-def reason_of_status(status: int) -> str:
+def choose_reason(status: int) -> str:
     """The reason of a `ModelError` for the HTTP *status* of a service that refused."""
     return _STATUS.get(status, "rejected" if 400 <= status < 500 else "unavailable")
 
 
-def _reason(error: Exception, status: int | None) -> str:
+def _choose_error_reason(error: Exception, status: int | None) -> str:
     if is_any_of(error, TIMEOUTS):
         return "timeout"
     if is_any_of(error, _UNREADABLE):
         return "unparsable"
-    reason = "unavailable" if status is None else reason_of_status(status)
-    return _CODE.get(field_of(error, "code"), reason) if reason == "rejected" else reason
+    reason = "unavailable" if status is None else choose_reason(status)
+    return _CODE.get(read_body_field(error, "code"), reason) if reason == "rejected" else reason

@@ -29,7 +29,7 @@ from types import NoneType, UnionType
 from typing import Any, Final, NamedTuple, Union, get_args, get_origin
 
 from qtmiddleware.errors import EmbeddingError, WrapError, is_outage
-from qtmiddleware.providers import name_of
+from qtmiddleware.providers import find_name
 from qtmiddleware.providers.embedders.vectors import (
     Vectors,
     check_vectors,
@@ -113,8 +113,8 @@ class CallableEmbedder:
             given, QUERY_METHODS if for_queries else PASSAGE_METHODS
         )
         self._keyword, self._contract = _read_signature(self._plain)
-        self._name = name or _name_of(given, self._plain)
-        self.model_name = "" if self._name == name_of(given) else self._name
+        self._name = name or _find_name(given, self._plain)
+        self.model_name = "" if self._name == find_name(given) else self._name
         """The model's name, ``""`` for a function, which has none."""
         self.provider: str = getattr(given, "provider", "")
         """Who serves it, where an embedder of ours knows."""
@@ -212,22 +212,22 @@ class CallableEmbedder:
     def _embed(self, texts: list[str]) -> _Embedding:
         """The vectors of *texts*, by calls of the function that somebody else makes."""
         if self._contract is Contract.ONE:
-            vectors = yield from self._one_by_one(texts)
+            vectors = yield from self._embed_singly(texts)
         elif self._contract is Contract.MANY:
             (made,) = yield [texts]
             vectors = self._read(made, len(texts), self._dimension)
         else:
-            vectors = yield from self._learn(texts)
+            vectors = yield from self._learn_contract(texts)
         self._dimension = len(vectors[0])
         return vectors
 
-    def _one_by_one(self, texts: list[str]) -> _Embedding:
+    def _embed_singly(self, texts: list[str]) -> _Embedding:
         vectors = Vectors()
         for returned in (yield texts):
             vectors.add(self._read(returned, 1, len(vectors[0]) if vectors else self._dimension))
         return vectors
 
-    def _learn(self, texts: list[str]) -> _Embedding:
+    def _learn_contract(self, texts: list[str]) -> _Embedding:
         """The vectors of *texts*, and on the way the function's contract.
 
         Two texts may well have one vector (to some models "Fees" and "fees" are the same), so equal
@@ -236,7 +236,7 @@ class CallableEmbedder:
         asked = (
             texts if len(set(texts)) > 1 else [*texts, next(it for it in _PROBES if it != texts[0])]
         )
-        many = yield from self._attempt(asked, len(asked))
+        many = yield from self._try_call(asked, len(asked))
         if many.vectors and not _are_alike(many.vectors):
             self._contract = Contract.MANY
             return many.vectors[: len(texts)]
@@ -244,12 +244,12 @@ class CallableEmbedder:
         if one.vectors and other.vectors:
             if (yield from self._reads_whole(one.vectors[0], other.vectors[0])):
                 self._contract = Contract.ONE
-                return (yield from self._one_by_one(texts))
+                return (yield from self._embed_singly(texts))
             one = one._replace(came="treated the text as a list of letters")
         elif many.vectors and (yield from self._keeps_texts_apart()):
             self._contract = Contract.MANY
             return many.vectors[: len(texts)]
-        if (error := _own_error(one.error, many.error)) is not None:
+        if (error := _choose_error(one.error, many.error)) is not None:
             raise error
         raise EmbeddingError(
             f"{self._name} must be {Contract.ONE.value} or {Contract.MANY.value}. "
@@ -279,15 +279,15 @@ class CallableEmbedder:
         )
 
     def _probe(self, argument: str | list[str]) -> Generator[_Calls, Any, _Attempt]:
-        """`_attempt`, raising the outage of a service that cannot say."""
-        attempt = yield from self._attempt(
+        """`_try_call`, raising the outage of a service that cannot say."""
+        attempt = yield from self._try_call(
             argument, 1 if isinstance(argument, str) else len(argument)
         )
         if attempt.error is not None and is_outage(attempt.error):
             raise attempt.error
         return attempt
 
-    def _attempt(self, argument: str | list[str], count: int) -> Generator[_Calls, Any, _Attempt]:
+    def _try_call(self, argument: str | list[str], count: int) -> Generator[_Calls, Any, _Attempt]:
         """What comes of calling the function with *argument*; an error is part of that."""
         try:
             (made,) = yield [argument]
@@ -364,7 +364,7 @@ def _find_methods(
     )
 
 
-def _name_of(given: Any, fn: Any) -> str:
+def _find_name(given: Any, fn: Any) -> str:
     """The model's name where *given* is an object that has one, else the function's."""
     if fn is given:
         return getattr(fn, "__qualname__", "") or type(fn).__qualname__
@@ -388,16 +388,16 @@ def _read_signature(fn: Callable[..., Any]) -> tuple[str, Contract | None]:
         first = needed[0] if len(needed) == 1 else None
     if first is None:
         return "", None
-    return first.name if first.kind is first.KEYWORD_ONLY else "", _contract_of(first.annotation)
+    return first.name if first.kind is first.KEYWORD_ONLY else "", _read_contract(first.annotation)
 
 
-def _contract_of(annotation: Any) -> Contract | None:
+def _read_contract(annotation: Any) -> Contract | None:
     """The contract of a parameter of this type; ``None`` where it tells none, or both."""
     if annotation is str:
         return Contract.ONE
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, UnionType):
-        contracts = {_contract_of(it) for it in arguments if it is not NoneType}
+        contracts = {_read_contract(it) for it in arguments if it is not NoneType}
         return contracts.pop() if len(contracts) == 1 else None
     return (
         Contract.MANY if annotation is list or (origin in _LISTS and arguments == (str,)) else None
@@ -427,7 +427,7 @@ def _are_alike(vectors: _Vectors) -> bool:
     )
 
 
-def _own_error(*errors: Exception | None) -> Exception | None:
+def _choose_error(*errors: Exception | None) -> Exception | None:
     """The error to be raised as it is, of those of a call with a text and one with a list.
 
     A service's outage or, where both failed, its refusal; not what a function says about the type

@@ -27,17 +27,17 @@ from qtmiddleware.providers.openai_client import (
     TIMEOUTS,
     ClientPerProcess,
     copy_without_retries,
-    field_of,
-    host_of,
+    find_provider,
     is_any_of,
     is_async_client,
     is_vendor_client,
     make_client,
-    provider_of,
+    read_body_field,
     read_client_error,
+    read_host,
     read_key,
+    read_server,
     retry_after,
-    server_of,
     status_of,
 )
 from qtmiddleware.types import NEVER, Deadline
@@ -125,12 +125,12 @@ class OpenAIEmbedder:
     @property
     def provider(self) -> str:
         """Who serves the model, as OpenTelemetry's conventions call them; ``openai`` where the host is not known."""
-        return provider_of(self._host)
+        return find_provider(self._host)
 
     @property
     def server(self) -> tuple[str, int] | None:
         """The host and port that are spoken to; ``None`` where a given client does not tell them."""
-        return server_of(self._find_address() or (DEFAULT_ADDRESS if self._given is None else ""))
+        return read_server(self._find_address() or (DEFAULT_ADDRESS if self._given is None else ""))
 
     @property
     def dimension(self) -> int:
@@ -143,7 +143,7 @@ class OpenAIEmbedder:
         """One vector a text, in the texts' order; raises `EmbeddingError`."""
         if not texts:
             return []
-        client, retries = self._client(), 0
+        client, retries = self._choose_client(), 0
         # Others than the vendor's retry as they like by themselves.
         if is_vendor_client(client, _RESOURCE):
             client, retries = copy_without_retries(client), int(client.max_retries)
@@ -159,19 +159,19 @@ class OpenAIEmbedder:
     @property
     def _host(self) -> str:
         """The host that is spoken to, without path, user or password."""
-        return host_of(self._find_address())
+        return read_host(self._find_address())
 
     def _find_address(self) -> str:
         return (
             str(getattr(self._given, "base_url", ""))
             if self._given is not None
-            else self._address() or ""
+            else self._read_address() or ""
         )
 
-    def _address(self) -> str | None:
+    def _read_address(self) -> str | None:
         return self._base_url or os.environ.get(SDK_ADDRESS_VARIABLE, "").strip() or None
 
-    def _client(self) -> Any:
+    def _choose_client(self) -> Any:
         """The client for a call; raises `EmbeddingError` where it is asynchronous or there is no key."""
         if self._given is None:
             return self._own.get(self._make_client)
@@ -182,7 +182,7 @@ class OpenAIEmbedder:
         return self._given
 
     def _make_client(self) -> Any:
-        address = self._address()
+        address = self._read_address()
         if not address and not read_key():
             raise EmbeddingError(
                 f"the key for the embedding model is missing: set {KEY_VARIABLE}, or"
@@ -309,7 +309,7 @@ def _is_too_long(error: Exception) -> bool:
 
 
 def _is_out_of_quota(error: Exception) -> bool:
-    return field_of(error, "code") == "insufficient_quota"
+    return read_body_field(error, "code") == "insufficient_quota"
 
 
 def _pause_after(error: Exception, tries: int) -> float:

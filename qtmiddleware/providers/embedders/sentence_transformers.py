@@ -8,7 +8,7 @@ from typing import Any
 
 from qtmiddleware.errors import EmbeddingError
 from qtmiddleware.providers.embedders.vectors import check_vectors
-from qtmiddleware.providers.loading import cut_for, load_model
+from qtmiddleware.providers.loading import cut_text, load_model
 from qtmiddleware.runtime.forking import ForkLock
 
 
@@ -79,7 +79,7 @@ class SentenceTransformersEmbedder:
             model = self._load_once()
             try:
                 made = model.encode(
-                    [cut_for(model, text) for text in texts],
+                    [cut_text(model, text) for text in texts],
                     batch_size=self._batch_size,
                     show_progress_bar=False,
                     normalize_embeddings=True,

@@ -37,7 +37,7 @@ def check_vectors(made: Any, count: int, *, dimension: int | None, name: str) ->
     Takes lists, tuples and arrays. Raises `EmbeddingError`, which speaks of the model as *name*.
     """
     try:
-        vectors = [_numbers(vector) for vector in made]
+        vectors = [_read_numbers(vector) for vector in made]
     except (TypeError, ValueError, OverflowError) as error:
         # What stands there in place of numbers may be the very text that was to be embedded, and
         # Python quotes it.
@@ -59,7 +59,7 @@ def check_vectors(made: Any, count: int, *, dimension: int | None, name: str) ->
     return Vectors(vectors, made.input_tokens if isinstance(made, Vectors) else 0)
 
 
-def _numbers(vector: Sequence[Any]) -> list[float]:
+def _read_numbers(vector: Sequence[Any]) -> list[float]:
     """*vector* as a list of floats; an array is turned into one in a single step."""
     if isinstance(vector, str | bytes):
         raise TypeError("a text instead of a vector")
@@ -77,7 +77,7 @@ def read_vectors(answer: Any, count: int, name: str) -> Vectors:
         held = json.loads(answer) if isinstance(answer, bytes) else answer
         items = list(read_field(held, "data"))
         by_index = {
-            _index(item, at): _vector(read_field(item, "embedding"))
+            _read_index(item, at): _decode_vector(read_field(item, "embedding"))
             for at, item in enumerate(items)
         }
     except (TypeError, ValueError, RecursionError):
@@ -102,13 +102,13 @@ def count_tokens(answer: Any) -> int:
     return next((it for it in counts if type(it) is int and 0 < it <= _MOST_TOKENS), 0)
 
 
-def _index(item: Any, at: int) -> int:
+def _read_index(item: Any, at: int) -> int:
     """The position of the text *item* belongs to; some servers leave it out and keep the order."""
     index = read_field(item, "index")
     return index if isinstance(index, int) else at
 
 
-def _vector(held: Any) -> Any:
+def _decode_vector(held: Any) -> Any:
     """The numbers themselves, or those in base64: 32-bit floats, the least significant byte first."""
     if not isinstance(held, str):
         return held

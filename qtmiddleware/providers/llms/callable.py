@@ -15,8 +15,8 @@ from typing import Any, Final
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError, retell
 from qtmiddleware.protocols import Prompt, Reply
-from qtmiddleware.providers import name_of
-from qtmiddleware.providers.llms.calls import complete_in_background, time_left
+from qtmiddleware.providers import find_name
+from qtmiddleware.providers.llms.calls import check_time_left, complete_in_background
 from qtmiddleware.providers.llms.defects import find_defect
 from qtmiddleware.providers.llms.openai.prices import Prices
 from qtmiddleware.providers.llms.openai.replies import (
@@ -74,13 +74,13 @@ class CallableModel:
         output_price: float | None = None,
     ) -> None:
         self._fn = fn
-        self._label = name_of(fn)
+        self._label = find_name(fn)
         self._plain: Any
         self._plain, awaited, takes_model = _find_calls(fn, model)
         # What a plain function returns may still have to be awaited, and that is for the loop of
         # the caller.
         self._awaited = awaited or (lambda prompt: in_thread(partial(self._plain, prompt)))
-        self._name = name or (model if takes_model else _model_of(fn)) or self._label
+        self._name = name or (model if takes_model else _find_model_name(fn)) or self._label
         self._prices = partial(Prices, input=input_price, output=output_price)
 
     def __repr__(self) -> str:
@@ -95,7 +95,7 @@ class CallableModel:
         """The reply to *prompt*; raises `ModelError`."""
         if self._plain is None:
             return complete_in_background(self.acomplete, prompt, deadline)
-        time_left(deadline)
+        check_time_left(deadline)
         try:
             answer = self._plain(prompt)
         except Exception as error:
@@ -111,7 +111,7 @@ class CallableModel:
     async def _await_reply(
         self, begin: Callable[[], Any], prompt: Prompt, deadline: Deadline
     ) -> Reply:
-        left = time_left(deadline)
+        left = check_time_left(deadline)
         try:
             async with asyncio.timeout(None if left == NEVER else left) as scope:
                 answer = begin()
@@ -139,41 +139,43 @@ class CallableModel:
 
 def is_chat_model(given: Any) -> bool:
     """Whether *given* is a chat model or chain of LangChain, or an LLM of LlamaIndex."""
-    return _has(given, "invoke", "ainvoke") or _has(given, "chat", "achat", "metadata")
+    return _has_methods(given, "invoke", "ainvoke") or _has_methods(
+        given, "chat", "achat", "metadata"
+    )
 
 
-def _has(given: Any, *names: str) -> bool:
+def _has_methods(given: Any, *names: str) -> bool:
     return not isinstance(given, type) and all(hasattr(given, name) for name in names)
 
 
-def _messages(prompt: Prompt) -> list[dict[str, str]]:
+def _make_messages(prompt: Prompt) -> list[dict[str, str]]:
     return [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.user}]
 
 
 def _find_calls(fn: Any, model: str) -> tuple[Call | None, Call | None, bool]:
     """How *fn* is called blocking and how awaiting, ``None`` where it is not, and whether it is given *model*."""
-    if _has(fn, "invoke", "ainvoke"):
+    if _has_methods(fn, "invoke", "ainvoke"):
         return (
-            lambda prompt: fn.invoke(_messages(prompt)),
-            lambda prompt: fn.ainvoke(_messages(prompt)),
+            lambda prompt: fn.invoke(_make_messages(prompt)),
+            lambda prompt: fn.ainvoke(_make_messages(prompt)),
             False,
         )
     if is_chat_model(fn):
 
         def messages(prompt: Prompt) -> list[Any]:
             message = import_module("llama_index.core.llms").ChatMessage
-            return [message(**it) for it in _messages(prompt)]
+            return [message(**it) for it in _make_messages(prompt)]
 
         return (
             lambda prompt: fn.chat(messages(prompt)),
             lambda prompt: fn.achat(messages(prompt)),
             False,
         )
-    call, takes_model = _function_call(fn, model)
+    call, takes_model = _make_call(fn, model)
     return (None, call, takes_model) if is_async(fn) else (call, None, takes_model)
 
 
-def _function_call(fn: Callable[..., Any], model: str) -> tuple[Call, bool]:
+def _make_call(fn: Callable[..., Any], model: str) -> tuple[Call, bool]:
     """*fn* as a function of the prompt, and whether it is given *model*."""
     try:
         parameters = list(read_parameters(fn).values())
@@ -187,8 +189,8 @@ def _function_call(fn: Callable[..., Any], model: str) -> tuple[Call, bool]:
     free = [it for it in parameters if it.name not in fixed]
     chosen = next((it for it in free if it.name in _TAKES), free[0] if free else None)
     if chosen is None:
-        return lambda prompt: fn(_messages(prompt), **fixed), bool(fixed)
-    content = _text if _takes_text(chosen) else _messages
+        return lambda prompt: fn(_make_messages(prompt), **fixed), bool(fixed)
+    content = _join_texts if _takes_text(chosen) else _make_messages
     if chosen.kind in (chosen.POSITIONAL_ONLY, chosen.VAR_POSITIONAL) or (
         chosen.kind is chosen.POSITIONAL_OR_KEYWORD and chosen is parameters[0]
     ):
@@ -197,7 +199,7 @@ def _function_call(fn: Callable[..., Any], model: str) -> tuple[Call, bool]:
     return lambda prompt: fn(**{name: content(prompt)}, **fixed), bool(fixed)
 
 
-def _text(prompt: Prompt) -> str:
+def _join_texts(prompt: Prompt) -> str:
     return f"{prompt.system}\n\n{prompt.user}"
 
 
@@ -209,7 +211,7 @@ def _takes_text(parameter: inspect.Parameter) -> bool:
     return not any(word in str(given) for word in _LISTS)
 
 
-def _model_of(fn: Any) -> str:
+def _find_model_name(fn: Any) -> str:
     """The name of the model that *fn* asks, ``""`` where it does not say."""
     said = getattr(fn, "keywords", {}).get("model") if isinstance(fn, functools.partial) else None
     if is_chat_model(fn):
@@ -279,10 +281,10 @@ def _read_message(answer: Any, label: str) -> Reply:
         read_field(read_field(answer, "output"), "message"),
         inner,
     )
-    found = next(((it, text) for it in holders if (text := _text_in(it)) is not None), None)
+    found = next(((it, text) for it in holders if (text := _find_text(it)) is not None), None)
     if found is None:
         raise ModelError(
-            "unparsable", f"{label} returned {_kind_of(answer)}; it must return {ACCEPTED}"
+            "unparsable", f"{label} returned {_describe_kind(answer)}; it must return {ACCEPTED}"
         )
     message, text = found
     holders = (
@@ -297,7 +299,7 @@ def _read_message(answer: Any, label: str) -> Reply:
     return make_reply(text, answer, finish=finish, reasoned=has_reasoning(message))
 
 
-def _text_in(holder: Any) -> str | None:
+def _find_text(holder: Any) -> str | None:
     """The text of a message or of a holder of one text; ``None`` where there is no place for one."""
     if holder is None or isinstance(holder, str | bytes):
         return None
@@ -308,7 +310,7 @@ def _text_in(holder: Any) -> str | None:
     )
 
 
-def _kind_of(answer: Any) -> str:
+def _describe_kind(answer: Any) -> str:
     if isinstance(answer, Mapping):
         return "a dict with none of the keys it may have"
     return "None" if answer is None else type(answer).__name__

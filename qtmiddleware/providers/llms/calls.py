@@ -13,7 +13,7 @@ from qtmiddleware.runtime.background_loop import run_in_background_loop
 from qtmiddleware.types import Deadline
 
 
-def time_left(
+def check_time_left(
     deadline: Deadline, otherwise: str = "no time was left to call the language model"
 ) -> float:
     """The seconds until *deadline*, infinite where there is none.
@@ -44,9 +44,9 @@ def make_timeout(left: float) -> Any:
     return openai.Timeout(left, connect=min(0.9 * left, LONGEST_CONNECT))
 
 
-def request_timeout(deadline: Deadline) -> float:
+def find_request_timeout(deadline: Deadline) -> float:
     """The longest a request may take, in seconds; raises `ModelError` where no time is left."""
-    return min(time_left(deadline), LONGEST_WAIT)
+    return min(check_time_left(deadline), LONGEST_WAIT)
 
 
 # So much later than the deadline, in seconds, a loop that is held up is given up; otherwise the
@@ -60,7 +60,7 @@ def complete_in_background(
     deadline: Deadline,
 ) -> Reply:
     """What *acomplete* answers in the private event loop; raises `ModelError`."""
-    left = time_left(deadline)
+    left = check_time_left(deadline)
     try:
         return run_in_background_loop(partial(acomplete, prompt, deadline), left + _GRACE)
     except TimeoutError:

@@ -110,10 +110,10 @@ def _is_defect(error: BaseException) -> bool:
         or not isinstance(error, _DEFECTS)
     ):
         return False
-    return not (isinstance(error, _TAKEN_AWAY) and _library_of(error.__traceback__) in _TRANSPORT)
+    return not (isinstance(error, _TAKEN_AWAY) and _find_library(error.__traceback__) in _TRANSPORT)
 
 
-def _library_of(traceback: TracebackType | None) -> str:
+def _find_library(traceback: TracebackType | None) -> str:
     """The package of the code that raised."""
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next

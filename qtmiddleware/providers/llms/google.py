@@ -56,7 +56,7 @@ class _Google(Vendor):
         api = copy(client._api_client)
         kind: Any = type(api)
         # It closes its connections when it is garbage, and they are not the copy's.
-        api.__class__ = _without_end(kind)
+        api.__class__ = _without_destructor(kind)
         api._httpx_client = http
         return type(client.models)(api)
 
@@ -98,7 +98,7 @@ class _Google(Vendor):
 
 
 @cache
-def _without_end(kind: Any) -> Any:
+def _without_destructor(kind: Any) -> Any:
     return type(kind.__name__, (kind,), {"__del__": lambda _: None})
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import REASONS, ConfigError, ModelError, limit_pause, retell
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
-from qtmiddleware.providers.llms.calls import time_left
+from qtmiddleware.providers.llms.calls import check_time_left
 from qtmiddleware.providers.llms.defects import find_defect
 from qtmiddleware.providers.llms.openai.prices import Prices
 from qtmiddleware.runtime.budget import METER, MOST_TOKENS, Meter, Reservation
@@ -144,7 +144,7 @@ class GovernedModel:
 
     def _call(self, prompt: Prompt, deadline: Deadline) -> _Call:
         # Raised before the call begins: a caller without time says nothing of the model.
-        left = time_left(deadline)
+        left = check_time_left(deadline)
         attempt = self.breaker.attempt(deadline.at, has_time=left >= self._enough)
         if attempt is None:
             raise self.reason_to_wait() or ModelError(

@@ -95,14 +95,17 @@ def read_contents(history: Iterable[Any], query: str = "") -> tuple[str, ...]:
     Left out are blank messages, those of the system, and a last one that is *query* itself, as
     prompts leave them out.
     """
-    turns = ((_part(message, "role"), normalise(_part(message, "content"))) for message in history)
+    turns = (
+        (_read_part(message, "role"), normalise(_read_part(message, "content")))
+        for message in history
+    )
     said = [text for role, text in turns if text and role != "system"]
     if said and said[-1] == query:
         said.pop()
     return tuple(said)
 
 
-def _part(message: Any, name: str) -> Any:
+def _read_part(message: Any, name: str) -> Any:
     return message.get(name) if isinstance(message, Mapping) else getattr(message, name, None)
 
 
@@ -315,7 +318,7 @@ class RecordingModel:
             )
             return reply
         history = [{"role": message.role, "content": message.content} for message in prompt.history]
-        key = _identity(prompt)
+        key = _make_id(prompt)
         record = {
             "_id": key,
             "query": prompt.query,
@@ -352,7 +355,7 @@ class RecordingModel:
         self._written.add((key, mode))
 
 
-def _identity(prompt: Prompt) -> str:
+def _make_id(prompt: Prompt) -> str:
     parts = [
         normalise(prompt.query),
         *(f"{message.role}: {message.content}" for message in prompt.history),

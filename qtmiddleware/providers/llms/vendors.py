@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, ModelError
-from qtmiddleware.providers.llms.calls import request_timeout
+from qtmiddleware.providers.llms.calls import find_request_timeout
 from qtmiddleware.providers.llms.openai import OpenAIModel, read_options
 from qtmiddleware.providers.llms.openai.clients import (
     Clients,
@@ -34,8 +34,8 @@ from qtmiddleware.providers.llms.openai.requests import Received
 from qtmiddleware.providers.openai_client import (
     bound_error_bodies,
     copy_with_bounded_error_bodies,
-    host_of,
-    provider_of,
+    find_provider,
+    read_host,
 )
 from qtmiddleware.types import Deadline
 
@@ -152,7 +152,7 @@ def count_tokens(read: int | None, written: int | None) -> Chunk:
 
 
 @dataclass
-class _Held:
+class _OwnResource:
     """A resource of ours with its connections."""
 
     resource: Any
@@ -185,7 +185,7 @@ class VendorClients(Clients):
     def host(self) -> str:
         """The host that is spoken to, without path, user or password."""
         address = self._find_address()
-        return host_of(address) if address else self._vendor.name
+        return read_host(address) if address else self._vendor.name
 
     def _find_address(self) -> str:
         given = self._given_sync if self._given_sync is not None else self._given_async
@@ -201,7 +201,7 @@ class VendorClients(Clients):
         if http is None:
             return self._vendor.find_resource(given, is_async=False)
         if os.getpid() != self._process and has_known_pools(http):
-            return self._of_process.get(self._make_sync).resource
+            return self._per_process.get(self._make_sync).resource
         return self._vendor.copy_resource(
             given, copy_with_bounded_error_bodies(http), is_async=False
         )
@@ -211,7 +211,7 @@ class VendorClients(Clients):
         held = await super().asynchronous()
         return (
             held.resource
-            if isinstance(held, _Held)
+            if isinstance(held, _OwnResource)
             else self._vendor.find_resource(held, is_async=True)
         )
 
@@ -233,7 +233,7 @@ class VendorClients(Clients):
     def _copy(self, given: Any, *, is_async: bool = True) -> Any:
         http = copy_with_empty_pools(self._find_http(given, is_async=is_async))
         bound_error_bodies(http)
-        return _Held(self._vendor.copy_resource(given, http, is_async=is_async), http)
+        return _OwnResource(self._vendor.copy_resource(given, http, is_async=is_async), http)
 
     def _make_sync(self) -> Any:
         return self._copy(self._given_sync, is_async=False)
@@ -260,7 +260,7 @@ class VendorModel(OpenAIModel):
     @property
     def provider(self) -> str:
         """Who serves the model, as OpenTelemetry's conventions call them."""
-        return provider_of(self._clients.host, self._vendor.provider)
+        return find_provider(self._clients.host, self._vendor.provider)
 
     def warm_up(self) -> None:
         """Load what a request takes, and send nothing."""
@@ -269,8 +269,8 @@ class VendorModel(OpenAIModel):
             self._clients.sync()
 
     def _open(self, request: dict[str, Any], deadline: Deadline, stack: ExitStack) -> Received:
-        seconds = request_timeout(deadline)
-        with _service_errors():
+        seconds = find_request_timeout(deadline)
+        with _convert_errors():
             answer = self._vendor.send(self._clients.sync(), request, seconds, is_async=False)
             if "stream" not in request:
                 return iter((self._vendor.read_whole(answer),)), 0
@@ -283,7 +283,7 @@ class VendorModel(OpenAIModel):
 
     def _read_events(self, event: Any, events: Iterator[Any]) -> Iterator[Chunk]:
         read = self._vendor.make_reader()
-        with _service_errors():
+        with _convert_errors():
             while event is not None:
                 if (chunk := read(event)) is not None:
                     yield chunk
@@ -293,8 +293,8 @@ class VendorModel(OpenAIModel):
         self, request: dict[str, Any], deadline: Deadline, stack: AsyncExitStack
     ) -> Received:
         resource = await self._clients.asynchronous()
-        seconds = request_timeout(deadline)
-        with _service_errors():
+        seconds = find_request_timeout(deadline)
+        with _convert_errors():
             async with asyncio.timeout(seconds):
                 answer = await self._vendor.send(resource, request, seconds, is_async=True)
                 if "stream" not in request:
@@ -308,7 +308,7 @@ class VendorModel(OpenAIModel):
 
     async def _aread_events(self, event: Any, events: AsyncIterator[Any]) -> AsyncIterator[Chunk]:
         read = self._vendor.make_reader()
-        with _service_errors():
+        with _convert_errors():
             while event is not None:
                 if (chunk := read(event)) is not None:
                     yield chunk
@@ -378,7 +378,7 @@ _MOST_WORDS: Final = 2_000
 
 
 @contextmanager
-def _service_errors() -> Iterator[None]:
+def _convert_errors() -> Iterator[None]:
     """Raise what a vendor's client raises as a `ServiceError` or `ModelError`, where it says what came back."""
     try:
         yield

@@ -13,7 +13,7 @@ from typing import Any, Final
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.protocols import Reranker
-from qtmiddleware.providers import name_of
+from qtmiddleware.providers import find_name
 from qtmiddleware.retrieval.reranking import check_scores
 
 __all__ = ["as_reranker", "check_scores"]
@@ -85,7 +85,7 @@ class CallableReranker:
     """
 
     def __init__(self, fn: Callable[[str, list[str]], Any], *, name: str = "") -> None:
-        self._name = name or name_of(fn)
+        self._name = name or find_name(fn)
         self.model_name = name
         """The model's name, where one was given."""
         if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__):

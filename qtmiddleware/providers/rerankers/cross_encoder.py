@@ -7,7 +7,7 @@ from time import monotonic
 from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError, ModelError
-from qtmiddleware.providers.loading import cut_for, load_model
+from qtmiddleware.providers.loading import cut_text, load_model
 from qtmiddleware.retrieval.reranking import check_scores
 from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.runtime.logs import get_logger
@@ -61,7 +61,7 @@ class CrossEncoderReranker:
         max_length: int | None = None,
     ) -> None:
         named = isinstance(model, str)
-        self._name = model if named else _name_of(model)
+        self._name = model if named else _find_name(model)
         if named and model in WITH_CODE and not trust_remote_code:
             raise ConfigError(
                 f"{model} runs its own code; to allow that, set rerank.trustRemoteCode to"
@@ -103,8 +103,8 @@ class CrossEncoderReranker:
             return []
         with self._lock.free:
             model = self._load_once()
-            question = cut_for(model, query)
-            pairs = [(question, cut_for(model, text)) for text in texts]
+            question = cut_text(model, query)
+            pairs = [(question, cut_text(model, text)) for text in texts]
             try:
                 scores = model.predict(pairs, batch_size=self._batch_size, show_progress_bar=False)
             except Exception as error:
@@ -142,7 +142,7 @@ def _warn_of_licence(model: str) -> None:
         _log.warning("the reranker %s is licensed under %s", model, LICENCES[model], **about)
 
 
-def _name_of(model: Any) -> str:
+def _find_name(model: Any) -> str:
     """The name a loaded model goes by."""
     name = getattr(getattr(model, "config", None), "_name_or_path", None)
     return name if isinstance(name, str) and name else type(model).__name__

@@ -73,7 +73,7 @@ class PineconeReranker:
     def _judge(self, query: str, texts: list[str]) -> dict[int, float]:
         """The score of each of *texts*, by its position."""
         options = None if self._name.startswith(_WITHOUT_TRUNCATE) else {"truncate": "END"}
-        answer = self._client().inference.rerank(
+        answer = self._choose_client().inference.rerank(
             model=self._name,
             query=query,
             documents=texts,
@@ -89,7 +89,7 @@ class PineconeReranker:
             )
         return dict(zip(places, check_scores([it.score for it in ranked], len(texts)), strict=True))
 
-    def _client(self) -> Any:
+    def _choose_client(self) -> Any:
         if self._given is not None:
             return self._given
         with self._lock.free:

@@ -278,7 +278,7 @@ def test_sixteen_threads_share_one_client(prompt, wire) -> None:
     with ThreadPoolExecutor(16) as pool:
         replies = list(pool.map(lambda _: model.complete(prompt, Deadline.after(50)), range(64)))
     assert len(replies) == 64
-    assert len(model._clients._of_process._by_process) == 1
+    assert len(model._clients._per_process._by_process) == 1
     model.close()
 
 
@@ -558,7 +558,7 @@ model = OpenAIModel("m", base_url=sys.argv[1])
 model.complete(prompt, Deadline.after(50))
 child = os.fork()
 text = model.complete(prompt, Deadline.after(50)).text
-os.write(1, f"{text} {len(model._clients._of_process._by_process)}\\n".encode())
+os.write(1, f"{text} {len(model._clients._per_process._by_process)}\\n".encode())
 if child:
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """

@@ -15,10 +15,10 @@ from qtmiddleware.kit.bulk.batch.state import ENDED, read_batch
 from qtmiddleware.providers.llms.openai.clients import Clients
 from qtmiddleware.providers.llms.openai.requests import is_openai
 from qtmiddleware.providers.openai_client import (
-    host_of,
     is_async_client,
     is_vendor_client,
     read_client_error,
+    read_host,
     status_of,
 )
 from qtmiddleware.runtime.files import open_document
@@ -59,7 +59,7 @@ class BatchService:
         self._once = self._clients.sync()
         self._client = self._once.with_options(max_retries=RETRIES)
         self.address = str(self._client.base_url)
-        self.host = host_of(self.address)
+        self.host = read_host(self.address)
 
     @property
     def share(self) -> float | None:

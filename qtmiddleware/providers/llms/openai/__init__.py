@@ -15,14 +15,19 @@ from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers.llms.calls import (
     LONGEST_WAIT,
     complete_in_background,
+    find_request_timeout,
     make_timeout,
-    request_timeout,
 )
 from qtmiddleware.providers.llms.openai.clients import Clients, can_stream
 from qtmiddleware.providers.llms.openai.prices import OPENAI, Prices, find_prices
 from qtmiddleware.providers.llms.openai.replies import StreamReader, is_whole_completion
-from qtmiddleware.providers.llms.openai.requests import Negotiator, Received, Response, least_effort
-from qtmiddleware.providers.openai_client import provider_of
+from qtmiddleware.providers.llms.openai.requests import (
+    Negotiator,
+    Received,
+    Response,
+    find_least_effort,
+)
+from qtmiddleware.providers.openai_client import find_provider
 from qtmiddleware.runtime.background_loop import iterate_in_background_loop
 from qtmiddleware.runtime.steps import aconverse, converse
 from qtmiddleware.types import Deadline
@@ -67,7 +72,7 @@ class OpenAIModel:
     """
 
     _price_list = OPENAI
-    _find_effort = staticmethod(least_effort)
+    _find_effort = staticmethod(find_least_effort)
     _advice: Mapping[str, str] = MappingProxyType({})
 
     def __init__(
@@ -110,7 +115,7 @@ class OpenAIModel:
     @property
     def provider(self) -> str:
         """Who serves the model, as OpenTelemetry's conventions call them; ``openai`` where the host is not known."""
-        return provider_of(self._clients.host)
+        return find_provider(self._clients.host)
 
     @property
     def server(self) -> tuple[str, int] | None:
@@ -178,7 +183,7 @@ class OpenAIModel:
                 )
                 while not reader.is_done:
                     try:
-                        async with asyncio.timeout(request_timeout(deadline)):
+                        async with asyncio.timeout(find_request_timeout(deadline)):
                             chunk = await anext(response.answer, None)
                     except Exception as error:
                         if reader.is_whole:
@@ -226,14 +231,14 @@ class OpenAIModel:
     def _open(self, request: dict[str, Any], deadline: Deadline, stack: ExitStack) -> Received:
         """What comes back, as an iterator of its pieces that lives as long as *stack*."""
         client = self._clients.sync()
-        left = request_timeout(deadline)
+        left = find_request_timeout(deadline)
         completions = client.chat.completions
         if can_stream(client):
             opened = completions.with_streaming_response.create(
                 **request, timeout=make_timeout(left)
             )
             response = stack.enter_context(opened)
-            return stack.enter_context(closing(response.iter_bytes())), _retries_of(response)
+            return stack.enter_context(closing(response.iter_bytes())), _count_retries(response)
         answer = completions.create(**request, timeout=left)
         if "stream" not in request or is_whole_completion(answer):
             return iter((answer,)), 0
@@ -247,7 +252,7 @@ class OpenAIModel:
         self, request: dict[str, Any], deadline: Deadline, stack: AsyncExitStack
     ) -> Received:
         client = await self._clients.asynchronous()
-        left = request_timeout(deadline)
+        left = find_request_timeout(deadline)
         completions = client.chat.completions
         async with asyncio.timeout(left):
             if can_stream(client):
@@ -257,7 +262,7 @@ class OpenAIModel:
                 response = await stack.enter_async_context(opened)
                 return await stack.enter_async_context(
                     aclosing(response.iter_bytes())
-                ), _retries_of(response)
+                ), _count_retries(response)
             answer = await completions.create(**request, timeout=left)
         if "stream" not in request or is_whole_completion(answer):
             return _yield_once(answer), 0
@@ -272,7 +277,7 @@ async def _yield_once(answer: Any) -> AsyncIterator[Any]:
     yield answer
 
 
-def _retries_of(response: Any) -> int:
+def _count_retries(response: Any) -> int:
     retries = getattr(response, "retries_taken", 0)
     return retries if isinstance(retries, int) else 0
 

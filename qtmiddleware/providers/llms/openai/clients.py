@@ -19,13 +19,13 @@ from qtmiddleware.providers.openai_client import (
     ClientPerProcess,
     bound_error_bodies,
     copy_without_retries,
-    host_of,
     is_async_client,
     is_vendor_client,
     make_client,
     make_http_client,
+    read_host,
     read_key,
-    server_of,
+    read_server,
 )
 from qtmiddleware.runtime.background_loop import (
     await_in_background_loop,
@@ -73,7 +73,7 @@ class Clients:
         self._process = os.getpid()
         # The process in whose private loop there is a client to close.
         self._in_background: int | None = None
-        self._of_process = ClientPerProcess()
+        self._per_process = ClientPerProcess()
         # The loops that hold a client of ours, weakly: to close them from elsewhere.
         self._loops: dict[int, ref[asyncio.AbstractEventLoop]] = {}
         self.in_use: Final = Draining(self._close_without_waiting)
@@ -91,22 +91,24 @@ class Clients:
     @property
     def host(self) -> str:
         """The host that is spoken to, without path, user or password."""
-        return host_of(self._find_address())
+        return read_host(self._find_address())
 
     @property
     def server(self) -> tuple[str, int] | None:
         """The host and port that are spoken to; ``None`` where a given client does not tell them."""
-        return server_of(self._find_address() or (DEFAULT_ADDRESS if self._own else ""))
+        return read_server(self._find_address() or (DEFAULT_ADDRESS if self._own else ""))
 
     def _find_address(self) -> str:
         given = self._given_sync if self._given_sync is not None else self._given_async
-        return _address(self._base_url) if given is None else str(getattr(given, "base_url", ""))
+        return (
+            _read_address(self._base_url) if given is None else str(getattr(given, "base_url", ""))
+        )
 
     def sync(self) -> Any:
         """The client for a synchronous call, without retries, where one was given or none at all."""
         given = self._given_sync
         if given is None or (os.getpid() != self._process and can_copy(given)):
-            return self._of_process.get(self._make_sync)
+            return self._per_process.get(self._make_sync)
         if not can_stream(given) or given.is_closed():
             # A copy would not know that it is closed, and open its connections once more.
             return given
@@ -124,7 +126,7 @@ class Clients:
         if not self._own and not self._can_copy(given):
             return given
         loop = asyncio.get_running_loop()
-        clients = _clients_of(loop)
+        clients = _find_clients(loop)
         held = clients.get(self)
         if held is None or held[0].is_closed():
             with explained(partial(ModelError, "unavailable")):
@@ -140,14 +142,14 @@ class Clients:
 
     def close(self) -> None:
         """Close our clients of this process and of the private loop; the next call makes others."""
-        self._of_process.close()
+        self._per_process.close()
         if self._was_in_background():
             with suppress(TimeoutError):
                 run_in_background_loop(self._close_here, _CLOSE_SECONDS)
 
     async def aclose(self) -> None:
         """Close our clients of this process, of the running event loop and of the private one."""
-        self._of_process.close()
+        self._per_process.close()
         await self._close_here()
         if self._was_in_background():
             with suppress(TimeoutError):
@@ -156,11 +158,11 @@ class Clients:
 
     def _close_without_waiting(self) -> None:
         """Close our client of this process, and let every event loop close its own."""
-        self._of_process.close()
+        self._per_process.close()
         for held in self._loops.values():
             loop = held()
             _, lifetime = (
-                (None, None) if loop is None else _clients_of(loop).pop(self, (None, None))
+                (None, None) if loop is None else _find_clients(loop).pop(self, (None, None))
             )
             # A loop that has ended has closed it.
             with suppress(RuntimeError):
@@ -172,7 +174,7 @@ class Clients:
         return used == os.getpid()
 
     async def _close_here(self) -> None:
-        _, lifetime = _clients_of(asyncio.get_running_loop()).pop(self, (None, None))
+        _, lifetime = _find_clients(asyncio.get_running_loop()).pop(self, (None, None))
         if lifetime is not None:
             await lifetime.aclose()
 
@@ -197,10 +199,12 @@ class Clients:
             )
         # A retry would sleep for as long as a busy service says, and nobody would hear what it
         # said.
-        return make_client(is_async=is_async, address=_own_address(self._base_url), max_retries=0)
+        return make_client(
+            is_async=is_async, address=_read_own_address(self._base_url), max_retries=0
+        )
 
 
-def _clients_of(loop: asyncio.AbstractEventLoop) -> _OfLoop:
+def _find_clients(loop: asyncio.AbstractEventLoop) -> _OfLoop:
     """The clients of *loop*, which holds them itself: they refer to it, and whoever else held them would hold it too.
 
     So a loop that somebody drops without closing it goes with its clients, sockets and all.
@@ -235,24 +239,24 @@ async def _close_at_end(client: Any) -> AsyncGenerator[None, None]:
         await client.close()
 
 
-def account_of(base_url: str | None) -> int:
+def identify_account(base_url: str | None) -> int:
     """A number that stands for the address and the key that clients of our own are made with now."""
     # The key itself is to stand nowhere else.
-    return hash((_address(base_url), read_key()))
+    return hash((_read_address(base_url), read_key()))
 
 
 def is_reachable(base_url: str | None) -> bool:
     """Whether there is a key, or the address of a service that may need none."""
-    return bool(_address(base_url) or read_key())
+    return bool(_read_address(base_url) or read_key())
 
 
-def _own_address(base_url: str | None) -> str | None:
+def _read_own_address(base_url: str | None) -> str | None:
     return base_url or os.environ.get(ADDRESS_VARIABLE, "").strip() or None
 
 
-def _address(base_url: str | None) -> str:
+def _read_address(base_url: str | None) -> str:
     """The address clients of our own speak to, ``""`` for the SDK's default."""
-    return _own_address(base_url) or os.environ.get(SDK_ADDRESS_VARIABLE, "").strip()
+    return _read_own_address(base_url) or os.environ.get(SDK_ADDRESS_VARIABLE, "").strip()
 
 
 def can_stream(client: Any) -> bool:

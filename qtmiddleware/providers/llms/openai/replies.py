@@ -10,8 +10,8 @@ from typing import Any, Final
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Reply
 from qtmiddleware.providers import replace_surrogates
-from qtmiddleware.providers.llms.calls import time_left
-from qtmiddleware.providers.openai_client import reason_of_status
+from qtmiddleware.providers.llms.calls import check_time_left
+from qtmiddleware.providers.openai_client import choose_reason
 from qtmiddleware.runtime.budget import MOST_TOKENS
 from qtmiddleware.runtime.fields import read_field
 from qtmiddleware.types import Deadline
@@ -45,7 +45,7 @@ class Collector:
         """Keep *chunk*; raises `ModelError` (``too_long``, ``timeout``, ``cancelled``) where that was one too many."""
         self._size += len(chunk)
         check_size(self._size, MOST_BYTES)
-        time_left(self._deadline, _STILL_SENDING)
+        check_time_left(self._deadline, _STILL_SENDING)
         self._chunks.append(chunk)
 
     def take(self) -> bytes:
@@ -169,7 +169,7 @@ def raise_wrapped_error(completion: Any) -> None:
     if not error or not isinstance(error, Mapping | str):
         return
     code = read_field(error, "code")
-    reason = reason_of_status(code) if isinstance(code, int) else "unavailable"
+    reason = choose_reason(code) if isinstance(code, int) else "unavailable"
     raise ModelError(reason, "the provider sent an error instead of a completion")
 
 
@@ -359,7 +359,7 @@ class StreamReader:
 
     def _check_deadline(self) -> None:
         if not self.is_whole:
-            time_left(self._deadline, _STILL_SENDING)
+            check_time_left(self._deadline, _STILL_SENDING)
         elif self._deadline.passed:
             # Nothing is missing of the answer but, perhaps, what it cost.
             self.is_done = True

@@ -59,7 +59,7 @@ _LEAST_EFFORTS: Final = tuple(
 )
 
 
-def least_effort(model: str) -> str | None:
+def find_least_effort(model: str) -> str | None:
     """The least reasoning effort that *model* takes; ``None`` where it is not known to be one of OpenAI's that reason.
 
     A provider's name before the model's (``openai/gpt-6-luna``) is passed over.
@@ -119,8 +119,8 @@ def read_refusal(error: Exception, request: Mapping[str, Any]) -> tuple[Part, bo
         return None
     body = getattr(error, "body", None)
     named = str(body.get("param") or "").lower() if isinstance(body, Mapping) else ""
-    words = " ".join(_words(body))[:MOST_WORDS].lower()
-    part = _named_part(named) or _named_part(words)
+    words = " ".join(_collect_words(body))[:MOST_WORDS].lower()
+    part = _find_named_part(named) or _find_named_part(words)
     if part is not None:
         return (part, True) if status < 500 or part == "response_format" else None
     if status in UNSPECIFIC and not named and not _OTHER_CAUSE.search(words):
@@ -128,7 +128,7 @@ def read_refusal(error: Exception, request: Mapping[str, Any]) -> tuple[Part, bo
     return None
 
 
-def _named_part(words: str) -> Part | None:
+def _find_named_part(words: str) -> Part | None:
     found = [
         (match.start(), part)
         for part, pattern in _PARTS.items()
@@ -137,16 +137,16 @@ def _named_part(words: str) -> Part | None:
     return min(found)[1] if found else None
 
 
-def _words(body: Any, depth: int = 6) -> Iterator[str]:
+def _collect_words(body: Any, depth: int = 6) -> Iterator[str]:
     """The provider's own words; what it echoes of our request (``input``) is left out, since it holds the query."""
     if isinstance(body, str):
         yield body
     elif depth and isinstance(body, Mapping):
         for key in ("code", "type", "message", "msg", "detail", "error", "loc"):
-            yield from _words(body.get(key), depth - 1)
+            yield from _collect_words(body.get(key), depth - 1)
     elif depth and isinstance(body, list | tuple):
         for item in body:
-            yield from _words(item, depth - 1)
+            yield from _collect_words(item, depth - 1)
 
 
 def build_request(
@@ -159,13 +159,13 @@ def build_request(
     is ``None`` is not sent.
     """
     shape = response_format if prompt.fields else "text"
-    request: dict[str, Any] = {"model": model, "messages": _messages(prompt, shape)}
+    request: dict[str, Any] = {"model": model, "messages": _make_messages(prompt, shape)}
     request |= {name: value for name, value in options.items() if value is not None}
     if shape == "json_schema":
         schema = {
-            "name": _schema_name(prompt.mode),
+            "name": _make_schema_name(prompt.mode),
             "strict": True,
-            "schema": reply_schema(prompt.fields),
+            "schema": make_reply_schema(prompt.fields),
         }
         request["response_format"] = {"type": "json_schema", "json_schema": schema}
     elif shape == "json_object":
@@ -173,7 +173,7 @@ def build_request(
     return request
 
 
-def _messages(prompt: Prompt, shape: str) -> list[dict[str, str]]:
+def _make_messages(prompt: Prompt, shape: str) -> list[dict[str, str]]:
     system = prompt.system
     if prompt.fields and shape != "json_schema" and "json" not in system.lower():
         # Providers refuse their JSON mode where no message holds the word, and without a schema
@@ -185,12 +185,12 @@ def _messages(prompt: Prompt, shape: str) -> list[dict[str, str]]:
     return [{"role": "system", "content": system}, {"role": "user", "content": prompt.user}]
 
 
-def _schema_name(mode: str) -> str:
+def _make_schema_name(mode: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]+", "_", mode)[:64].strip("_") or "reply"
 
 
 @lru_cache(maxsize=64)
-def reply_schema(fields: tuple[ReplyField, ...]) -> dict[str, Any]:
+def make_reply_schema(fields: tuple[ReplyField, ...]) -> dict[str, Any]:
     """The JSON schema of a reply with *fields*, in the subset that strict structured output takes.
 
     Every field is required and no other is allowed. How many items a list may hold stands in its
@@ -201,7 +201,7 @@ def reply_schema(fields: tuple[ReplyField, ...]) -> dict[str, Any]:
     members: dict[str, Any] = {
         field.name: (
             list[str] if field.shape == "list" else str,
-            Field(description=_description(field)),
+            Field(description=_describe_field(field)),
         )
         for field in fields
     }
@@ -211,7 +211,7 @@ def reply_schema(fields: tuple[ReplyField, ...]) -> dict[str, Any]:
     return schema
 
 
-def _description(field: ReplyField) -> str:
+def _describe_field(field: ReplyField) -> str:
     if field.shape != "list" or not field.max_items:
         return field.description
     count = (
@@ -268,7 +268,7 @@ class Negotiator:
         max_tokens: int | None,
         response_format: str | None,
         reasoning_effort: str | None = "auto",
-        find_effort: Callable[[str], str | None] = least_effort,
+        find_effort: Callable[[str], str | None] = find_least_effort,
         advice: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._model = model
@@ -317,7 +317,7 @@ class Negotiator:
         effort = None if capabilities.reasoning_effort else self._effort
         # One of OpenAI's that is not told to leave it thinks, and takes no temperature then.
         thinks = self._reasons and effort != "none"
-        limit = self._token_limit(capabilities)
+        limit = self._name_token_limit(capabilities)
         room = THINKING_TOKENS if thinks or effort not in (None, "none") else 0
         temperature = self._temperatures.get(prompt.mode, self._temperature)
         options: dict[str, Any] = {
@@ -332,7 +332,7 @@ class Negotiator:
         )
         return {**request, **STREAMS[capabilities.stream]} if streams else request
 
-    def _token_limit(self, capabilities: ProviderCapabilities) -> str | None:
+    def _name_token_limit(self, capabilities: ProviderCapabilities) -> str | None:
         """The name of the limit: other services than OpenAI often know the old one alone and pass over the new one."""
         is_new = self._reasons or is_openai(self._where())
         return (OPENAI_TOKEN_LIMITS if is_new else TOKEN_LIMITS)[capabilities.tokens]
@@ -344,7 +344,7 @@ class Negotiator:
         part, is_certain = read_refusal(error, request) or (None, False)
         if part is None or (part == "response_format" and self._format is not None):
             return None
-        key = self._token_limit(capabilities) if part == "tokens" else part
+        key = self._name_token_limit(capabilities) if part == "tokens" else part
         lower = capabilities.step_down(part) if key in request else None
         if lower is not None:
             _log.info(
