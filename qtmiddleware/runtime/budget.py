@@ -42,14 +42,14 @@ class _Part:
 
 
 class _Window:
-    """What was spent in the last *seconds*, in at most *parts* parts.
+    """What was spent in the last *seconds*, in at most *part_count* parts.
 
     A part is forgotten once everything in it is older than *seconds*.
     """
 
-    def __init__(self, seconds: float, parts: int) -> None:
+    def __init__(self, seconds: float, part_count: int) -> None:
         self.seconds = seconds
-        self._most = parts
+        self._most = part_count
         self._parts: deque[_Part] = deque()
 
     def open_part(self, now: float) -> _Part:

@@ -54,11 +54,11 @@ def get_logger(name: str) -> SafeLogger:
 
 def quote(text: str) -> str:
     """Return *text* in double quotes on one line, with unprintable characters escaped."""
-    shown = (
+    pieces = (
         character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
         for character in text
     )
-    return f'"{"".join(shown)}"'
+    return f'"{"".join(pieces)}"'
 
 
 def format_error(error: BaseException) -> str:
@@ -182,9 +182,9 @@ class LogSampler:
         """
         if (what, kind) not in self._kinds and len(self._kinds) >= _MOST_KINDS:
             kind = "other reasons"
-        known = self._kinds.get((what, kind))
-        since, count = known or (now, 0)
-        if known is not None and now - since < self._seconds:
+        entry = self._kinds.get((what, kind))
+        since, count = entry or (now, 0)
+        if entry is not None and now - since < self._seconds:
             self._kinds[what, kind] = since, count + 1
             return None
         self._kinds[what, kind] = now, 0

@@ -208,19 +208,19 @@ def encode(transformation: Transformation) -> bytes | None:
     return data if len(data) <= MAX_BYTES else None
 
 
-def decode(written: bytes) -> Transformation | None:
-    """Return the transformation that `encode` wrote as *written*.
+def decode(data: bytes) -> Transformation | None:
+    """Return the transformation that `encode` wrote as *data*.
 
     Returns ``None`` for bytes that `encode` would not have written, or for more than `MAX_BYTES`
     bytes or `MAX_ITEMS` items in a list.
     """
-    if len(written) > MAX_BYTES:
+    if len(data) > MAX_BYTES:
         return None
     try:
-        transformation = _read_fields(json.loads(written.decode("utf-8", "surrogatepass")))
+        transformation = _read_fields(json.loads(data.decode("utf-8", "surrogatepass")))
         return (
             transformation
-            if transformation is not None and encode(transformation) == written
+            if transformation is not None and encode(transformation) == data
             else None
         )
     except (ValueError, RecursionError):
@@ -245,7 +245,7 @@ def _read_fields(fields: Any) -> Transformation | None:
         return None
     # The format's number and unknown names need no check: `decode` encodes the result again and
     # compares the bytes.
-    return Transformation(**texts, notes=tuple((field, what) for field, what in notes))
+    return Transformation(**texts, notes=tuple((field, note) for field, note in notes))
 
 
 def _are_texts(value: Any) -> bool:

@@ -125,8 +125,8 @@ class _Batch:
         self._next = 0
         self._begun: dict[int, float] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        left = together.deadline.remaining()
-        self._timer = None if left == NEVER else self._loop.call_later(left, self._end_late)
+        seconds = together.deadline.remaining()
+        self._timer = None if seconds == NEVER else self._loop.call_later(seconds, self._end_late)
 
     def launch(self, count: int) -> None:
         """Begin up to *count* more steps, if there are any; none if the deadline has passed."""

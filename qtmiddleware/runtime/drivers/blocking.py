@@ -166,9 +166,9 @@ class _Batch:
     def wait(self) -> list[Outcome]:
         """Collect outcomes until all have arrived or the deadline has passed; others are late."""
         while self._open:
-            left = self.deadline.remaining()
+            seconds = self.deadline.remaining()
             try:
-                position, outcome = self._done.get(timeout=None if left == NEVER else left)
+                position, outcome = self._done.get(timeout=None if seconds == NEVER else seconds)
             except queue.Empty:
                 break
             self._outcomes[position] = outcome

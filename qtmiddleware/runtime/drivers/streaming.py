@@ -60,9 +60,9 @@ def stream(
         is_over = False
         try:
             while True:
-                left = _count_seconds_left(deadline, piece)
+                seconds = _count_seconds_left(deadline, piece)
                 try:
-                    piece, error = items.get(timeout=None if left == NEVER else left)
+                    piece, error = items.get(timeout=None if seconds == NEVER else seconds)
                 except queue.Empty:
                     if isinstance(piece, Reply):
                         return
@@ -105,9 +105,9 @@ async def astream(
         piece: Piece | None = None
         try:
             while True:
-                left = _count_seconds_left(deadline, piece)
+                seconds = _count_seconds_left(deadline, piece)
                 try:
-                    async with asyncio.timeout(None if left == NEVER else left):
+                    async with asyncio.timeout(None if seconds == NEVER else seconds):
                         piece, error = await items.get()
                 except TimeoutError:
                     if isinstance(piece, Reply):
@@ -127,8 +127,8 @@ async def astream(
 
 def _count_seconds_left(deadline: Deadline, last_piece: Piece | None) -> float:
     """Return how many seconds the piece after *last_piece* may take."""
-    left = deadline.remaining()
-    return min(left, _ACCOUNT_SECONDS) if isinstance(last_piece, Reply) else left
+    seconds = deadline.remaining()
+    return min(seconds, _ACCOUNT_SECONDS) if isinstance(last_piece, Reply) else seconds
 
 
 def _enter(observation: Observation, bulkhead: Bulkhead) -> Context:
