@@ -150,7 +150,7 @@ class Breaker:
                 self._open_until = self._probe = None
                 self._pause_until = float("-inf")
 
-    def look(self) -> tuple[BreakerState, int, int, float]:
+    def read_state(self) -> tuple[BreakerState, int, int, float]:
         """Return the breaker's state and counts, as `Health` shows them.
 
         Returns:
@@ -172,7 +172,7 @@ class Breaker:
         self._log_changes()
         return rest
 
-    def attempt(self, until: float = NEVER, *, has_time: bool = True) -> Attempt | None:
+    def start_attempt(self, until: float = NEVER, *, has_time: bool = True) -> Attempt | None:
         """Return an `Attempt` if a call may be made now, else ``None``.
 
         Args:

@@ -254,7 +254,7 @@ def _mark_telling() -> Iterator[None]:
             _telling.reset(token)
 
 
-def tell(hook: RetrievalHook, retrieval: Retrieval) -> None:
+def tell_hook(hook: RetrievalHook, retrieval: Retrieval) -> None:
     """Call *hook* with *retrieval* in this thread, and await its coroutine, if it returns one.
 
     The coroutine runs in the shared loop for at most `HOOK_SECONDS`. Raises what the hook raises,
@@ -270,7 +270,7 @@ def tell(hook: RetrievalHook, retrieval: Retrieval) -> None:
             run_in_background_loop(finish, HOOK_SECONDS)
 
 
-async def atell(hook: RetrievalHook, retrieval: Retrieval, bulkhead: Bulkhead) -> None:
+async def atell_hook(hook: RetrievalHook, retrieval: Retrieval, bulkhead: Bulkhead) -> None:
     """Call *hook* with *retrieval* without blocking the running loop.
 
     A plain function runs in a thread of *bulkhead*; a coroutine is awaited. Either is waited for at

@@ -99,7 +99,7 @@ class _Anthropic(Vendor):
         usage = _Usage()
         usage.add(read_field(answer, "usage"))
         names = {"model": read_field(answer, "model"), "id_": read_field(answer, "id")}
-        return make_chunk(content, _read_end(answer), usage.total(), part="message", **names)
+        return make_chunk(content, _read_end(answer), usage.sum_up(), part="message", **names)
 
     def make_reader(self) -> Callable[[Any], Chunk | None]:
         usage = _Usage()
@@ -115,7 +115,7 @@ class _Anthropic(Vendor):
             finish = _read_end(delta)
             if finish is None and not isinstance(text, str):
                 return None
-            return make_chunk(text, finish, usage.total() if finish else None, **names)
+            return make_chunk(text, finish, usage.sum_up() if finish else None, **names)
 
         return read
 
@@ -130,7 +130,7 @@ class _Usage:
         counts = {name: read_field(usage, name) for name in (*_READ, "output_tokens")}
         self._counts |= {name: count for name, count in counts.items() if isinstance(count, int)}
 
-    def total(self) -> Chunk:
+    def sum_up(self) -> Chunk:
         return count_tokens(
             sum(self._counts.get(name, 0) for name in _READ), self._counts.get("output_tokens")
         )

@@ -133,7 +133,7 @@ class _Entry:
         if mode := record.get("mode"):
             self.by_mode.setdefault(str(mode), {}).update(fields)
 
-    def value(self, name: str, mode: str) -> Any:
+    def get_value(self, name: str, mode: str) -> Any:
         return self.by_mode.get(mode, {}).get(name) or self.fields.get(name)
 
 
@@ -208,7 +208,7 @@ class RecordedModel:
             wanted for wanted in prompt.fields if wanted.name != "standalone" or prompt.history
         ]
         values = {
-            wanted.name: fit_shape(entry.value(wanted.name, prompt.mode), wanted)
+            wanted.name: fit_shape(entry.get_value(wanted.name, prompt.mode), wanted)
             for wanted in requested
         }
         answer = {name: value for name, value in values.items() if value}

@@ -212,7 +212,7 @@ class VendorClients(Clients):
         except Exception:
             return ""
 
-    def sync(self) -> Any:
+    def get_sync(self) -> Any:
         """Return the resource for a synchronous call."""
         client = self._given_sync
         http = self._find_http(client, is_async=False)
@@ -224,9 +224,9 @@ class VendorClients(Clients):
             client, copy_with_bounded_error_bodies(http), is_async=False
         )
 
-    async def asynchronous(self) -> Any:
+    async def get_async(self) -> Any:
         """Return the resource for a call in the running event loop."""
-        resource = await super().asynchronous()
+        resource = await super().get_async()
         return (
             resource.resource
             if isinstance(resource, _OwnResource)
@@ -284,12 +284,12 @@ class VendorModel(OpenAIModel):
         """Load what a request needs, without sending anything."""
         find_prices(self._model, self._price_list)
         if self._clients.can_block:
-            self._clients.sync()
+            self._clients.get_sync()
 
     def _open(self, request: dict[str, Any], deadline: Deadline, stack: ExitStack) -> Received:
         seconds = find_request_timeout(deadline)
         with _convert_errors():
-            answer = self._vendor.send(self._clients.sync(), request, seconds, is_async=False)
+            answer = self._vendor.send(self._clients.get_sync(), request, seconds, is_async=False)
             if "stream" not in request:
                 return iter((self._vendor.read_whole(answer),)), 0
             if hasattr(answer, "close"):
@@ -310,7 +310,7 @@ class VendorModel(OpenAIModel):
     async def _aopen(
         self, request: dict[str, Any], deadline: Deadline, stack: AsyncExitStack
     ) -> Received:
-        resource = await self._clients.asynchronous()
+        resource = await self._clients.get_async()
         seconds = find_request_timeout(deadline)
         with _convert_errors():
             async with asyncio.timeout(seconds):

@@ -14,7 +14,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
-from qtmiddleware.runtime.observing import NOT_OBSERVED, Ending, atell
+from qtmiddleware.runtime.observing import NOT_OBSERVED, Ending, atell_hook
 from qtmiddleware.runtime.steps import (
     Ask,
     Beside,
@@ -57,7 +57,7 @@ def _start(step: Leaf, performer: Performer) -> Awaitable[Any]:
     if isinstance(step, Rerank):
         return in_thread(partial(performer.rerank, step))
     if isinstance(step, Tell):
-        return atell(step.hook, step.retrieval, performer.bulkhead)
+        return atell_hook(step.hook, step.retrieval, performer.bulkhead)
     if isinstance(step, Join):
         return asyncio.wrap_future(step.flight.result)
     if isinstance(step, Recall):

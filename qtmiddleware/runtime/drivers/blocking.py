@@ -18,7 +18,7 @@ from time import perf_counter
 from typing import Any
 
 from qtmiddleware.errors import ModelError
-from qtmiddleware.runtime.observing import Ending, tell
+from qtmiddleware.runtime.observing import Ending, tell_hook
 from qtmiddleware.runtime.steps import (
     Ask,
     Beside,
@@ -59,7 +59,7 @@ def _perform_unobserved(step: Leaf, performer: Performer) -> Any:
     if isinstance(step, Recall):
         return step.call()
     if isinstance(step, Tell):
-        return tell(step.hook, step.retrieval)
+        return tell_hook(step.hook, step.retrieval)
     if isinstance(step, Join):
         raise TypeError("a flight must be joined within Together, which limits the wait")
     return choose_model(step, performer).complete(step.prompt, step.deadline)

@@ -66,7 +66,7 @@ class BatchService:
                 path="client",
             )
         self._clients = Clients(client, settings.llm.base_url)
-        self._once = self._clients.sync()
+        self._once = self._clients.get_sync()
         self._client = self._once.with_options(max_retries=RETRIES)
         self.address = str(self._client.base_url)
         self.host = read_host(self.address)

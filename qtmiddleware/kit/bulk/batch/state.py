@@ -275,7 +275,7 @@ class BatchState:
 
     def add_part(self, ids: Sequence[str], size: int) -> Part:
         """Add a part of the requests *ids*, of *size* bytes; they are on their way from now on."""
-        with self._transaction() as connection:
+        with self._open_transaction() as connection:
             insert = "INSERT INTO parts (requests, bytes) VALUES (?, ?) RETURNING number"
             number: int = self._execute(insert, (len(ids), size))[0][0]
             connection.executemany(
@@ -314,7 +314,7 @@ class BatchState:
     def add_replies(self, replies: Iterable[Read]) -> None:
         """Store *replies* and count their tokens; a reply that is there already stays as it is."""
         usage = self.sum_usage()
-        with self._transaction() as connection:
+        with self._open_transaction() as connection:
             for reply in replies:
                 row = (reply.id, reply.status or 0, reply.body)
                 if connection.execute(
@@ -347,20 +347,20 @@ class BatchState:
             return Usage(*counts)
         # Files of earlier versions do not store the sum.
         usage = Usage()
-        with self._use() as connection:
+        with self._use_connection() as connection:
             for status, body in connection.execute("SELECT status, body FROM replies"):
                 if isinstance(status, int) and isinstance(body, str):
                     usage = usage.add(status, body)
         return usage
 
     def _execute(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        with self._use() as connection:
+        with self._use_connection() as connection:
             return connection.execute(statement, values).fetchall()
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def _open_transaction(self) -> Iterator[sqlite3.Connection]:
         """Write everything inside the block, or nothing."""
-        with self._use() as connection:
+        with self._use_connection() as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
@@ -370,7 +370,7 @@ class BatchState:
                     connection.execute("ROLLBACK")
 
     @contextmanager
-    def _use(self) -> Iterator[sqlite3.Connection]:
+    def _use_connection(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
             try:
                 yield self._connection

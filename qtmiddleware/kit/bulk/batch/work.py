@@ -183,7 +183,7 @@ class BatchWork:
         return self._build_status()
 
     def collect(self) -> BatchStatus:
-        """Fetch the replies of batches that have ended, and answer the questions that they complete."""
+        """Fetch the replies of batches that have ended, and answer the questions they complete."""
         tally = Tally()
         for part in self._list_underway():
             batch = self._service.retrieve(part.batch["id"])
@@ -292,7 +292,10 @@ class BatchWork:
         return self._send(part, file)
 
     def _send(self, part: Part, file: str | None) -> Part:
-        """Create the batch of *part* from *file*, its id at the service; upload the file if ``None``."""
+        """Create the batch of *part* from *file*, its id at the service, and return the part.
+
+        If *file* is ``None``, the file is uploaded first.
+        """
         try:
             earlier_batch = None if file is None else self._service.find(file)
             if file is None:

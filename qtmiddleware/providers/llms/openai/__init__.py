@@ -229,7 +229,7 @@ class OpenAIModel:
 
         _ = pydantic.create_model, completions.Completions
         find_prices(self._model)
-        client = self._clients.sync()
+        client = self._clients.get_sync()
         if can_stream(client):
             _ = (
                 make_timeout(LONGEST_WAIT),
@@ -256,7 +256,7 @@ class OpenAIModel:
 
         The iterator lives as long as *stack*.
         """
-        client = self._clients.sync()
+        client = self._clients.get_sync()
         seconds = find_request_timeout(deadline)
         completions = client.chat.completions
         if can_stream(client):
@@ -277,7 +277,7 @@ class OpenAIModel:
     async def _aopen(
         self, request: dict[str, Any], deadline: Deadline, stack: AsyncExitStack
     ) -> Received:
-        client = await self._clients.asynchronous()
+        client = await self._clients.get_async()
         seconds = find_request_timeout(deadline)
         completions = client.chat.completions
         async with asyncio.timeout(seconds):

@@ -108,7 +108,7 @@ class Clients:
             else str(getattr(client, "base_url", ""))
         )
 
-    def sync(self) -> Any:
+    def get_sync(self) -> Any:
         """Return the client for a synchronous call, without retries if it can be copied."""
         client = self._given_sync
         if client is None or (os.getpid() != self._process and can_copy(client)):
@@ -118,7 +118,7 @@ class Clients:
             return client
         return copy_without_retries(client)
 
-    async def asynchronous(self) -> Any:
+    async def get_async(self) -> Any:
         """Return the client for a call in the running event loop.
 
         Raises `ModelError` if only a sync client was given.
