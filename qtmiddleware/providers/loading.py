@@ -40,7 +40,7 @@ def load_model(kind: str, model: str, failed: Callable[[str], Exception], **opti
         model: A folder, written as a path, or a name on the model hub.
         failed: Makes the exception for a model that cannot be loaded, from a sentence that says
             what to do.
-        options: Arguments for the class; ``trust_remote_code`` is required.
+    **options: Arguments for the class; ``trust_remote_code`` is required.
 
     Raises:
         MissingExtra: The extra ``models`` is missing.

@@ -55,7 +55,7 @@ def make_client(*, is_async: bool = False, address: str | None, **options: Any) 
     Args:
         is_async: Whether the client is asynchronous.
         address: The base URL; ``None`` for the SDK's default.
-        options: More arguments for the client.
+        **options: More arguments for the client.
     """
     import openai
 

@@ -120,6 +120,7 @@ def iterate_in_background_loop(
 
     with _open_loop_to_wait_for() as loop:
         future = loop.submit(read)
+        # The future itself, once it is done, marks the end of the items.
         future.add_done_callback(pieces_read.put)
         try:
             while not isinstance(piece := pieces_read.get(), Future):
@@ -159,6 +160,7 @@ def _wait(future: Future[T], timeout: float) -> T:
             raise
         raise TimeoutError("the coroutine did not end in time") from None
     finally:
+        # After a timeout or an interrupt this cancels the coroutine; a future that is done stays.
         future.cancel()
 
 

@@ -162,6 +162,7 @@ class Meter:
     ) -> tuple[str, float | None]:
         """Return the sentence, and in how many seconds there is room again if within a minute."""
         now, seconds = self._clock(), budget.hours * 3600.0
+        # Middlewares share this meter: it must remember as long as the longest of their budgets.
         self._spent.seconds = max(self._spent.seconds, seconds)
         most_calls = budget.max_llm_calls_per_minute
         if (

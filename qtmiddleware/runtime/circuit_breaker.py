@@ -215,6 +215,8 @@ class Breaker:
 
     def _end_late(self) -> None:
         now = self._clock()
+        # The call that is late first is on top of the heap. Calls that have ended stay in the heap
+        # until they reach the top.
         while self._under_way and (self._under_way[0][0] <= now or self._under_way[0][2].is_over):
             attempt = heappop(self._under_way)[2]
             self._end(attempt, attempt.result_if_late)

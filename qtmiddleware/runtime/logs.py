@@ -135,7 +135,7 @@ class LogSampler:
                 apart.
             level: The record's level.
             stacklevel: How many frames up the caller's line is.
-            about: More values for programs.
+            **about: More values for programs.
         """
         kinds = tuple(dict.fromkeys(kinds))
         if not kinds and not self._kinds:

@@ -224,6 +224,7 @@ class Pace:
         self._answers += 1
         self._failing_since, self._pauses, self._failures_in_row = None, 0, 0
         self._answers_since_change += 1
+        # The service has answered as many calls as may run at once, so one more may run.
         if self._answers_since_change >= self._limit < self._most:
             self._limit += 1
             self._answers_since_change = 0

@@ -88,6 +88,7 @@ class SingleFlight:
         The next caller who joins *key* leads a new flight.
         """
         with self._lock:
+            # If this flight was overdue, somebody else may lead a new one by now, which stays.
             if self._by_key.get(key) is flight:
                 del self._by_key[key]
         _led.set(tuple(other for other in _led.get() if other is not flight))

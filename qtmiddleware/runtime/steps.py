@@ -288,6 +288,7 @@ def gather_flows(
                     results[position] = stop.value
             outcomes_of = {}
             if yielded:
+                # All flows wait for one another in each round, so the latest deadline counts.
                 until = min(latest, max(map(_find_deadline, yielded.values())))
                 leaves = [leaf for step in yielded.values() for leaf in list_leaves(step)]
                 outcomes = yield Together(leaves, Deadline(until), limit)

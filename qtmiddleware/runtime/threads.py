@@ -82,6 +82,8 @@ class Threads:
                 if type(tasks) is queue.SimpleQueue:
                     tasks.put(task)
                     return True
+                # This queue was made before gevent replaced the class: let its thread end, and try
+                # the next one.
                 tasks.put(None)
         tasks = queue.SimpleQueue()
         # The task is not passed as an argument: a thread keeps its arguments as long as it lives,

@@ -90,6 +90,7 @@ class Journal:
         with _explain_write_error(self._path):
             try:
                 written = os.write(self._descriptor, data)
+                # A disk that is almost full may take only a part; the second write then raises.
                 if written < len(data):
                     os.write(self._descriptor, data[written:])
             except OSError:

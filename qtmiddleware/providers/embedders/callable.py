@@ -440,6 +440,7 @@ def _read_signature(fn: Callable[..., Any]) -> tuple[str, Contract | None]:
     if chosen is None and not any(
         parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters
     ):
+        # Without positional parameters, a single required keyword takes the texts.
         needed = [
             parameter
             for parameter in parameters

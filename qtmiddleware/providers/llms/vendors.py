@@ -218,6 +218,7 @@ class VendorClients(Clients):
         http = self._find_http(client, is_async=False)
         if http is None:
             return self._vendor.find_resource(client, is_async=False)
+        # In a forked process the parent's sockets must not be used.
         if os.getpid() != self._process and has_known_pools(http):
             return self._per_process.get(self._make_sync).resource
         return self._vendor.copy_resource(

@@ -159,6 +159,7 @@ class BatchWork:
         for _, lines in groupby(
             split(self._open_lines(fresh), replace(self._limits, size=size)), key=itemgetter(0)
         ):
+            # Once a part does not fit into the queue, the rest waits for a later submit.
             if missing:
                 missing += sum(1 for _ in lines)
                 continue

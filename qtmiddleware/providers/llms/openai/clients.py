@@ -144,6 +144,8 @@ class Clients:
             } | {id(loop): ref(loop)}
             if is_in_background_loop():
                 self._in_background = os.getpid()
+            # Started here, so that this loop closes the generator, and with it the client, when it
+            # shuts down.
             await anext(client_and_lifetime[1])
         return client_and_lifetime[0]
 
