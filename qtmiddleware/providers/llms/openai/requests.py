@@ -165,7 +165,7 @@ def build_request(
         prompt: The prompt; without fields it is always asked in plain text.
         model: The model's name.
         response_format: ``json_schema``, ``json_object`` or ``text``.
-        **options: More arguments, such as ``temperature``; an argument that is ``None`` is not sent.
+        **options: More arguments, such as ``temperature``; ``None`` is not sent.
     """
     shape = response_format if prompt.fields else "text"
     request: dict[str, Any] = {"model": model, "messages": _make_messages(prompt, shape)}
