@@ -1,4 +1,4 @@
-"""What stands behind the protocols: language models, embedders, rerankers and stores, a file or folder a vendor."""
+"""Language models, embedders and rerankers, with one file or folder per vendor."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from typing import Any
 
 
 def replace_surrogates(text: str) -> str:
-    """*text* with surrogates that stand alone replaced: JSON can hold them, neither a tokenizer nor UTF-8 can."""
+    """Return *text* with each lone surrogate replaced by U+FFFD.
+
+    JSON can contain lone surrogates, but UTF-8 and tokenizers cannot.
+    """
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def name_of(fn: Any) -> str:
-    """The name a function, method, partial or callable object goes by."""
+def find_name(fn: Any) -> str:
+    """Return the name of a function, method, partial or callable object."""
     while isinstance(fn, partial):
         fn = fn.func
     return str(getattr(fn, "__qualname__", "") or type(fn).__qualname__)

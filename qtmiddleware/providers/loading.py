@@ -1,4 +1,4 @@
-"""Loads a model by sentence-transformers: quietly, and without waiting long for a hub that is out of reach."""
+"""Load a model by sentence-transformers, quietly, and without a long wait for the model hub."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.runtime.logs import get_logger
 
 HUB_TIMEOUT: Final = 10.0
-"""Seconds the hub has to answer that it is there."""
+"""How many seconds the model hub has to answer."""
 CHARS_A_TOKEN: Final = 200
-"""Characters the tokenizer looks at for every token the model keeps: all of a text would take a second a megabyte."""
+"""How many characters of a text are kept per token that the model reads.
+
+The tokenizer would take a second per megabyte of the rest, to no effect.
+"""
 MOST_TOKENS: Final = 8_192
-"""What stands for the length of a model that does not say it, or says any."""
+"""The length in tokens that is assumed for a model that names none, or a larger one."""
 _NOISY: Final = ("sentence_transformers", "transformers", "huggingface_hub")
 _LOCK: Final = ForkLock()
 
@@ -27,73 +30,81 @@ _log = get_logger("qtmiddleware.models")
 
 
 def load_model(kind: str, model: str, failed: Callable[[str], Exception], **options: Any) -> Any:
-    """The model named *model*, of the class *kind* of sentence-transformers, made with *options*.
+    """Return the sentence-transformers model named *model*.
 
-    *model* is a folder, written as a path, or a name on the model hub. Where the hub does not
-    answer within ten seconds, only what was downloaded before is looked at: by itself the library
-    would try for more than a minute. Raises `MissingExtra` without the extra ``models``, and
-    *failed* of a sentence that says what to do where the model cannot be had.
+    If the hub does not answer within ten seconds, only models that were downloaded before are used;
+    the library itself would try for more than a minute.
+
+    Args:
+        kind: The class of sentence-transformers.
+        model: A folder, written as a path, or a name on the model hub.
+        failed: Makes the exception for a model that cannot be loaded, from a sentence that says
+            what to do.
+    **options: Arguments for the class; ``trust_remote_code`` is required.
+
+    Raises:
+        MissingExtra: The extra ``models`` is missing.
+        Exception: The exception that *failed* makes.
     """
     try:
         import sentence_transformers
     except ImportError as error:
         raise MissingExtra("sentence-transformers", "models") from error
-    # Progress bars and logging belong to the whole process, so one model is loaded at a time.
-    with _LOCK.free, _quiet():
-        here = Path(model).expanduser()
-        if not here.exists() and _is_path(model):
+    # The settings of progress bars and logging are process-wide, so one model is loaded at a time.
+    with _LOCK.free, _silence_libraries():
+        folder = Path(model).expanduser()
+        if not folder.exists() and _is_path(model):
             raise failed(
                 f"the folder {model} does not exist; name a folder that holds a model, or a model"
                 " of the hub"
             )
-        # The libraries look in the working folder first, for a single word below this one; whoever
-        # made that folder must not choose the model that a name of the hub means.
+        # The libraries look in the working folder first. Whoever made a folder there must not
+        # replace the model of that name on the hub.
         for planted in () if _is_path(model) else (model, f"sentence-transformers/{model}"):
             if Path(planted).exists():
-                said = (
+                message = (
                     f"{planted} is both a folder here and a name on the model hub; write"
                     f" ./{planted} for the folder"
                 )
-                raise failed(said)
-        reached = here.exists() or _hub_answers(model)
+                raise failed(message)
+        reached = folder.exists() or _hub_answers(model)
         _log.info("loading %s", model, event="model_loading", model=model)
         try:
             if options["trust_remote_code"]:
                 _restore_moved_function()
             return getattr(sentence_transformers, kind)(
-                # By its whole path: a shorter one is taken for a name too, and the hub is asked
-                # about it.
-                str(here.absolute()) if here.exists() else model,
+                # A relative path would also be taken for a name, and the hub would be asked.
+                str(folder.absolute()) if folder.exists() else model,
                 local_files_only=not reached,
                 **options,
             )
         except Exception as error:
-            # The libraries quote HF_ENDPOINT.
-            said = without_credentials(str(error).strip()) or type(error).__name__
+            # The libraries quote HF_ENDPOINT, which may contain credentials.
+            message = without_credentials(str(error).strip()) or type(error).__name__
             raise failed(
-                _advice(model, reached=reached, folder=here.exists(), said=said)
+                _write_advice(model, reached=reached, is_folder=folder.exists(), message=message)
             ) from error
 
 
-def cut_for(model: Any, text: str) -> str:
-    """As much of the beginning of *text* as the tokenizer of *model* has to look at, readable for it."""
+def cut_text(model: Any, text: str) -> str:
+    """Return the beginning of *text* that the model's tokenizer needs, without lone surrogates."""
     most = CHARS_A_TOKEN * min(getattr(model, "max_seq_length", None) or MOST_TOKENS, MOST_TOKENS)
     return replace_surrogates(text[:most])
 
 
-def _advice(model: str, *, reached: bool, folder: bool, said: str) -> str:
-    if "trust_remote_code" in said:
+def _write_advice(model: str, *, reached: bool, is_folder: bool, message: str) -> str:
+    if "trust_remote_code" in message:
         return (
             f"the model {model!r} runs its own code; to allow that, pass"
             " trust_remote_code=True (for a reranker, rerank.trustRemoteCode)"
         )
-    said = said.splitlines()[0]
-    if folder:
-        return f"the model in the folder {model} cannot be loaded: {said}"
+    message = message.splitlines()[0]
+    if is_folder:
+        return f"the model in the folder {model} cannot be loaded: {message}"
     if reached:
         return (
-            f"the model {model!r} cannot be loaded: {said}; check the name (organisation/model), or"
-            " name a folder; a private model needs HF_TOKEN"
+            f"the model {model!r} cannot be loaded: {message}; check the name (organisation/model),"
+            " or name a folder; a private model needs HF_TOKEN"
         )
     return (
         f"the model {model!r} is not on this machine, and the model hub cannot be reached: connect"
@@ -103,7 +114,7 @@ def _advice(model: str, *, reached: bool, folder: bool, said: str) -> str:
 
 
 def _restore_moved_function() -> None:
-    """Put a function of transformers back where code written for versions before 5 looks for it, Jina's among it."""
+    """Restore a transformers function that version 5 moved; code of models like Jina's needs it."""
     module: Any = import_module("transformers.models.xlm_roberta.modeling_xlm_roberta")
     name = "create_position_ids_from_input_ids"
     moved = getattr(getattr(module, "XLMRobertaEmbeddings", None), name, None)
@@ -112,7 +123,10 @@ def _restore_moved_function() -> None:
 
 
 def _is_path(model: str) -> bool:
-    """Whether *model* can be no name on a hub: those are a word, or two with a slash between them."""
+    """Return whether *model* cannot be a name on the hub.
+
+    A name is one word, or two with a slash between them.
+    """
     return (
         model.startswith((".", "~"))
         or Path(model).is_absolute()
@@ -122,7 +136,7 @@ def _is_path(model: str) -> bool:
 
 
 def _hub_answers(model: str) -> bool:
-    """Whether the hub is there and says anything at all about *model*."""
+    """Return whether the hub gives any answer about *model* in time, even that it is unknown."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -131,17 +145,16 @@ def _hub_answers(model: str) -> bool:
     except HfHubHTTPError as error:
         return error.response.status_code < 500
     except Exception:
-        # Out of reach in one of many ways, forbidden by HF_HUB_OFFLINE, or a name no hub could
-        # have.
+        # The hub cannot be reached, HF_HUB_OFFLINE forbids it, or the name is not valid on a hub.
         return False
     return True
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """No progress bars and no chatter of the libraries; as it was before, afterwards."""
+def _silence_libraries() -> Iterator[None]:
+    """Turn off the libraries' progress bars and log records below ERROR for this context."""
     bars: Any = import_module("transformers.utils.logging")
-    shown = bars.is_progress_bar_enabled()
+    was_enabled = bars.is_progress_bar_enabled()
     levels = {name: logging.getLogger(name).level for name in _NOISY}
     bars.disable_progress_bar()
     for name in _NOISY:
@@ -149,7 +162,7 @@ def _quiet() -> Iterator[None]:
     try:
         yield
     finally:
-        if shown:
+        if was_enabled:
             bars.enable_progress_bar()
         for name, level in levels.items():
             logging.getLogger(name).setLevel(level)

@@ -1,7 +1,7 @@
-"""OpenAI's client library, for models and embedders alike: clients of our own, those a user gave, and their errors.
+"""Clients of the ``openai`` package for models and embedders, and the errors that they raise.
 
-The clients are made as the SDK makes its own, with one TLS context a process. The body of an error,
-which the SDK reads to its end before anybody hears of the error, is given an end by all of them.
+The clients made here are like the SDK's own, but share one TLS context per process. The SDK reads
+an error's body to its end before it raises the error, so all clients limit that body.
 """
 
 from __future__ import annotations
@@ -25,16 +25,19 @@ from qtmiddleware.types import Deadline
 
 KEY_VARIABLE: Final = "OPENAI_API_KEY"
 SDK_ADDRESS_VARIABLE: Final = "OPENAI_BASE_URL"
-"""Read by the SDK itself, where there is no other address."""
+"""The variable that the SDK reads itself, if no other address is given."""
 DEFAULT_ADDRESS: Final = "https://api.openai.com/v1"
-"""The SDK's own, where nothing names another one."""
+"""The SDK's own default, if nothing names another address."""
 NO_KEY: Final = "none"
-"""Sent to a server of the user's own where no key is set: such servers ask for none, but the client insists on one."""
-MOST_ERROR_BYTES: Final = 1 << 16
-"""Most bytes that are kept of an error's body: what is wrong is said in a few hundred."""
+"""The key that is sent to a user's own server if none is set.
 
-# Two generations of HTTP libraries may stand behind a client, so their classes are told by name and
-# none is imported.
+Such servers need no key, but the client insists on one.
+"""
+MOST_ERROR_BYTES: Final = 1 << 16
+"""The most bytes of an error's body that are kept; the cause is in the first few hundred."""
+
+# A client may use one of two generations of HTTP libraries, so their classes are recognised by name
+# and neither library is imported.
 TIMEOUTS: Final = frozenset({"APITimeoutError", "TimeoutException", "TimeoutError"})
 _IDENTIFIER: Final = re.compile(r"[a-z][a-z_]{2,39}")
 
@@ -42,49 +45,58 @@ _DEADLINE: Final = "qtmiddleware.deadline"
 
 
 def read_key() -> str:
-    """The key in the environment, ``""`` where there is none."""
+    """Return the key in the environment, or ``""``."""
     return os.environ.get(KEY_VARIABLE, "").strip()
 
 
 def make_client(*, is_async: bool = False, address: str | None, **options: Any) -> Any:
-    """A client of our own, with the key of the environment, for *address* or the SDK's default; *options* are its."""
+    """Return a new ``openai`` client with the key of the environment.
+
+    Args:
+        is_async: Whether the client is asynchronous.
+        address: The base URL; ``None`` for the SDK's default.
+        **options: More arguments for the client.
+    """
     import openai
 
     http = make_http_client(is_async=is_async)
     kind: Any = openai.AsyncOpenAI if is_async else openai.OpenAI
     client = kind(api_key=read_key() or NO_KEY, base_url=address, http_client=http, **options)
     if not is_async:
-        # As the vendor's own is: whoever forgets to close it leaves no connection. Async ones end
-        # with their loop.
+        # Like the SDK's own HTTP client, this one is closed with its client even if nobody closes
+        # it. Asynchronous clients end with their loop.
         finalize(client, http.close).atexit = False
     return client
 
 
 class ClientPerProcess:
-    """A sync client of our own, made once a process, as sockets do not survive a fork; thread-safe."""
+    """A synchronous client per process, because sockets do not survive a fork. Thread-safe."""
 
     def __init__(self) -> None:
-        # `setdefault` is atomic; a lock could be held by another thread at the moment of a fork.
-        # The client of a parent process stays in its place unused, for to close it here would be to
-        # wait for its locks.
+        # `setdefault` is atomic. A lock could be held by another thread at the moment of a fork.
+        # The parent's client stays here unused, because closing it would wait for the parent's
+        # locks.
         self._by_process: dict[int, Any] = {}
 
     def get(self, make: Callable[[], Any]) -> Any:
-        """The client of this process, made by *make* the first time."""
+        """Return the client of this process; *make* makes it on the first call."""
         process = os.getpid()
         client = self._by_process.get(process)
-        # Of two that are made at once one is dropped, and closed with that.
+        # If two threads make a client at the same time, one client is dropped, which closes it.
         return self._by_process.setdefault(process, make()) if client is None else client
 
     def close(self) -> None:
-        """Close the client of this process; the next call makes another."""
+        """Close the client of this process; the next call makes a new one."""
         client = self._by_process.pop(os.getpid(), None)
         if client is not None:
             client.close()
 
 
-def host_of(address: str) -> str:
-    """The host of *address*, without path, user or password."""
+def read_host(address: str) -> str:
+    """Return the host of *address*, without path, user or password.
+
+    If there is none, the text says so in words.
+    """
     try:
         return urlsplit(address).hostname or (
             "an address without a host" if address else "the default address"
@@ -96,7 +108,7 @@ def host_of(address: str) -> str:
 _PORTS: Final = {"http": 80, "https": 443}
 
 
-def server_of(address: str) -> tuple[str, int] | None:
+def read_server(address: str) -> tuple[str, int] | None:
     """Return the host and port of *address*; ``None`` if it names none."""
     try:
         parsed = urlsplit(address)
@@ -125,25 +137,28 @@ _PROVIDERS: Final = tuple(
 )
 
 
-def provider_of(host: str, otherwise: str = "openai") -> str:
-    """Who serves the models at *host*, as OpenTelemetry's conventions (``gen_ai.provider.name``) call them."""
+def find_provider(host: str, otherwise: str = "openai") -> str:
+    """Return the provider at *host*, by its name in OpenTelemetry (``gen_ai.provider.name``).
+
+    If the host is unknown, *otherwise* is returned.
+    """
     return next((name for ends, name in _PROVIDERS if ends.search(host)), otherwise)
 
 
 def is_async_client(client: Any) -> bool:
-    """Whether *client* is an asynchronous one, told by the names of its classes."""
+    """Return whether *client* is asynchronous, judged by the names of its classes."""
     return any(ancestor.__name__.startswith("Async") for ancestor in type(client).__mro__)
 
 
 def is_vendor_client(client: Any, resource: str) -> bool:
-    """Whether *client* is of the vendor's own classes, so that it can be copied and its answers read piece by piece.
+    """Return whether *client* is the SDK's own, so that it can be copied and its answers streamed.
 
-    A wrapper, a double or a client whose ``create`` of *resource* (``"embeddings"``) was replaced
-    by a tracing library is none: it is called in the plain way, so that what it adds is not
-    bypassed.
+    A wrapper or a double is not. Neither is a client if a tracing library has replaced its
+    ``create`` method of *resource* (such as ``"embeddings"``). Such clients are called in the plain
+    way, so that what they add is not bypassed.
     """
     vendor = sys.modules.get("openai")
-    # By its real type: a double or a proxy may answer `isinstance` as the class it stands for.
+    # `type`, not `isinstance`: a double or a proxy may pretend to be an instance of the class.
     if vendor is None or not issubclass(type(client), (vendor.OpenAI, vendor.AsyncOpenAI)):
         return False
     return "create" not in vars(attrgetter(resource)(client))
@@ -153,23 +168,26 @@ _VENDORS: Final = ("openai.", "anthropic.", "google.genai.")
 
 
 def copy_without_retries(client: Any) -> Any:
-    """A copy of the vendor's *client* that does not retry and bounds the bodies of errors, sharing its connections."""
+    """Return a copy of the vendor's *client* without retries and with limited error bodies.
+
+    The copy shares the client's connections.
+    """
     return client.with_options(
         max_retries=0, http_client=copy_with_bounded_error_bodies(client._client)
     )
 
 
 def make_http_client(*, is_async: bool, **options: Any) -> Any:
-    """An HTTP client with the SDK's own defaults and *options*, bounded by `bound_error_bodies`.
+    """Return an HTTP client with the SDK's defaults and *options*, and with limited error bodies.
 
-    Proxies and authorities are those of the environment, as the SDK's are. Redirects are not
-    followed unless *options* say so: one could send prompts and texts anywhere.
+    Proxies and certificate authorities come from the environment, as in the SDK. Redirects are not
+    followed unless *options* say so: a redirect could send prompts and texts anywhere.
     """
     import openai
 
     kind: Any = openai.DefaultAsyncHttpxClient if is_async else openai.DefaultHttpxClient
-    # Another one in a forked process, where the environment names other authorities, and where
-    # gevent has put a context of its own in place.
+    # The arguments are the key of a cache: a new context is made in a forked process, if the
+    # environment names other authorities, and if gevent has replaced `ssl.SSLContext`.
     authorities = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
     context = _make_tls_context(os.getpid(), authorities, ssl.SSLContext)
     http = kind(**{"verify": context, "follow_redirects": False, **options})
@@ -179,25 +197,32 @@ def make_http_client(*, is_async: bool, **options: Any) -> Any:
 
 @lru_cache(maxsize=1)
 def _make_tls_context(*_: Any) -> ssl.SSLContext:
-    """The context that OpenAI's SDK makes for each client, made once: to read all authorities takes 20 ms or more."""
+    """Return the context that the SDK would make for each client, made once.
+
+    Reading all certificate authorities takes 20 ms or more.
+    """
     import openai
 
-    # `httpx`, or `httpx2` which came after it.
+    # `httpx`, or `httpx2`, its successor.
     library = sys.modules[openai.DefaultHttpxClient.__mro__[1].__module__.partition(".")[0]]
     context: ssl.SSLContext = library.create_ssl_context()
     return context
 
 
 def bound_error_bodies(http: Any) -> None:
-    """Let *http*, a client of `httpx`, keep at most `MOST_ERROR_BYTES` of an error's body and read until its timeout.
+    """Limit the size of error bodies that *http*, an `httpx` client, reads, and the time it takes.
 
-    The timeout of a request for one read (``read``) is taken for all of it, from when it is sent. A
-    body that is larger or takes longer ends there, so that status and headers are told all the
-    same.
+    At most `MOST_ERROR_BYTES` are kept. A request's ``read`` timeout, which otherwise holds for
+    each read, limits the whole from when the request is sent. A larger or slower body ends there,
+    so that status and headers are still reported.
     """
     hooks = http.event_hooks
-    begin, bound = (_abegin, _abound) if hasattr(http, "aclose") else (_begin, _bound)
-    # The first of all: another one may read the body.
+    begin, bound = (
+        (_astart_deadline, _abound_body)
+        if hasattr(http, "aclose")
+        else (_start_deadline, _bound_body)
+    )
+    # These hooks come first, because another hook may read the body.
     http.event_hooks = {
         "request": [begin, *hooks["request"]],
         "response": [bound, *hooks["response"]],
@@ -205,29 +230,33 @@ def bound_error_bodies(http: Any) -> None:
 
 
 def copy_with_bounded_error_bodies(http: Any) -> Any:
-    """*http* with `bound_error_bodies`, sharing its connections; it stays as it is, and so does one we cannot copy."""
+    """Return a copy of *http* with `bound_error_bodies` that shares its connections.
+
+    *http* stays as it is. A client that cannot be copied is returned unchanged.
+    """
     kind: Any = type(http)
     while "__del__" in vars(kind) and kind.__module__.startswith(_VENDORS):
-        # The vendor's closes its connections when it is garbage, and they are not the copy's.
+        # The vendor's class closes its connections when it is garbage-collected, but the copy does
+        # not own them. So the copy is of the class below.
         kind = kind.__base__
     if hasattr(kind, "__del__"):
         return http
-    twin = kind.__new__(kind)
-    vars(twin).update(vars(http))
-    bound_error_bodies(twin)
-    return twin
+    http_copy = kind.__new__(kind)
+    vars(http_copy).update(vars(http))
+    bound_error_bodies(http_copy)
+    return http_copy
 
 
-def _begin(request: Any) -> None:
+def _start_deadline(request: Any) -> None:
     seconds = request.extensions.get("timeout", {}).get("read")
     request.extensions[_DEADLINE] = Deadline() if seconds is None else Deadline.after(seconds)
 
 
-async def _abegin(request: Any) -> None:
-    _begin(request)
+async def _astart_deadline(request: Any) -> None:
+    _start_deadline(request)
 
 
-def _bound(response: Any) -> None:
+def _bound_body(response: Any) -> None:
     if not response.is_success:
         body = bytearray()
         for chunk in response.iter_bytes():
@@ -235,11 +264,11 @@ def _bound(response: Any) -> None:
             if _is_enough(body, response):
                 break
         response.close()
-        # What `read` gives from here on.
+        # From here on `read` returns this.
         response._content = bytes(body[:MOST_ERROR_BYTES])
 
 
-async def _abound(response: Any) -> None:
+async def _abound_body(response: Any) -> None:
     if not response.is_success:
         body = bytearray()
         async for chunk in response.aiter_bytes():
@@ -255,31 +284,37 @@ def _is_enough(body: bytearray, response: Any) -> bool:
 
 
 def status_of(error: Exception) -> int | None:
-    """The HTTP status *error* stands for, ``None`` where there was no answer."""
+    """Return the HTTP status of *error*; ``None`` if there was no answer."""
     status = getattr(error, "status_code", None)
     return status if isinstance(status, int) else None
 
 
 def is_any_of(error: Exception, names: frozenset[str]) -> bool:
-    """Whether *error* is of one of the classes of these *names*."""
+    """Return whether *error* is an instance of a class with one of *names*."""
     return any(ancestor.__name__ in names for ancestor in type(error).__mro__)
 
 
-def field_of(error: Exception, name: str) -> str:
-    """The text *name* in the body of *error*, ``""`` where there is none."""
+def read_body_field(error: Exception, name: str) -> str:
+    """Return the text *name* in the body of *error*, or ``""``."""
     body: Any = getattr(error, "body", None)
     value = body.get(name) if isinstance(body, Mapping) else None
     return value if isinstance(value, str) else ""
 
 
-def identifier_of(error: Exception, name: str) -> str:
-    """`field_of` where that is a plain identifier; services like to quote keys and texts in all else."""
-    value = field_of(error, name)
+def read_identifier(error: Exception, name: str) -> str:
+    """Return the text *name* in the body of *error* if it is a plain identifier, else ``""``.
+
+    In other texts, services like to quote keys and queries.
+    """
+    value = read_body_field(error, name)
     return value if _IDENTIFIER.fullmatch(value) else ""
 
 
 def retry_after(error: Exception) -> float | None:
-    """For how many seconds the service asks to be left alone: a number or a date in its headers (RFC 9110, 10.2.3)."""
+    """Return for how many seconds the service asks not to be called; ``None`` if it names no pause.
+
+    The headers hold a number or a date (RFC 9110, section 10.2.3).
+    """
     headers: Any = getattr(getattr(error, "response", None), "headers", None) or {}
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         with suppress(ValueError):
@@ -334,11 +369,18 @@ def read_client_error(
     timeout: str = "limits.llmTimeoutMs (for answers, answer.timeoutMs)",
     key: str = KEY_VARIABLE,
 ) -> ModelError:
-    """The `ModelError` for *error*, raised by a client while asking *where*.
+    """Return the `ModelError` for *error*, which a client raised while asking *where*.
 
-    Its message names the kind of failure, what to look at (*address*, *timeout* and the variable
-    *key*) and, for a rejected request, the provider's own error code where that is a plain
-    identifier; never a key, a query or a reply, which providers like to quote in theirs.
+    The message names the kind of failure and what to check. For a rejected request it also has the
+    provider's error code, if that is a plain identifier. It never contains a key, a query or a
+    reply, which providers like to quote in their messages.
+
+    Args:
+        error: The client's error.
+        where: The model and host, as people call them.
+        address: The option that holds the address.
+        timeout: The options that limit the time.
+        key: The environment variable of the key.
     """
     if type(error.__cause__).__name__ == "ConnectTimeout":
         return ModelError(
@@ -346,48 +388,50 @@ def read_client_error(
             f"{where} cannot be reached (ConnectTimeout); check {address} and the network",
         )
     if isinstance(error, UnicodeEncodeError):
-        # Headers must be ASCII, and the key is the only one that is not ours.
+        # Headers must be ASCII, and the key is the only header that this package does not write.
         return ModelError(
             "unauthorized",
             f"the key for {where} holds characters that are not allowed in a key; check {key}",
         )
     status = status_of(error)
-    reason = _reason(error, status)
+    reason = _choose_error_reason(error, status)
     if status == 407 or type(error.__cause__).__name__ == "ProxyError":
         return ModelError(reason, f"the proxy blocks {where}; check HTTPS_PROXY")
-    seen = type(error).__name__ if status is None else f"HTTP {status}"
+    failure = type(error).__name__ if status is None else f"HTTP {status}"
     if reason == "rejected":
-        seen += "".join(
-            f", {name} {said}" for name in ("code", "param") if (said := identifier_of(error, name))
+        failure += "".join(
+            f", {name} {message}"
+            for name in ("code", "param")
+            if (message := read_identifier(error, name))
         )
         return ModelError(
-            reason, f"{where} rejected the request ({seen}); check the model and the config"
+            reason, f"{where} rejected the request ({failure}); check the model and the config"
         )
     wait = limit_pause(retry_after(error))
     if reason != "unavailable":
         return ModelError(
             reason,
-            f"{where} {_ADVICE[reason].format(timeout=timeout, key=key)} ({seen})",
+            f"{where} {_ADVICE[reason].format(timeout=timeout, key=key)} ({failure})",
             retry_after=wait,
         )
-    said = f"{where} is not available ({seen}); check {address} and the network"
+    message = f"{where} is not available ({failure}); check {address} and the network"
     if status is not None and status < 400:
-        said = (
-            f"{where} redirects to another address ({seen}), and redirects are not followed; check"
-            f" {address}"
+        message = (
+            f"{where} redirects to another address ({failure}), and redirects are not followed;"
+            f" check {address}"
         )
-    return ModelError(reason, said, retry_after=wait)
+    return ModelError(reason, message, retry_after=wait)
 
 
-def reason_of_status(status: int) -> str:
-    """The reason of a `ModelError` for the HTTP *status* of a service that refused."""
+def choose_reason(status: int) -> str:
+    """Return the `ModelError` reason for the HTTP *status* of a service that refused."""
     return _STATUS.get(status, "rejected" if 400 <= status < 500 else "unavailable")
 
 
-def _reason(error: Exception, status: int | None) -> str:
+def _choose_error_reason(error: Exception, status: int | None) -> str:
     if is_any_of(error, TIMEOUTS):
         return "timeout"
     if is_any_of(error, _UNREADABLE):
         return "unparsable"
-    reason = "unavailable" if status is None else reason_of_status(status)
-    return _CODE.get(field_of(error, "code"), reason) if reason == "rejected" else reason
+    reason = "unavailable" if status is None else choose_reason(status)
+    return _CODE.get(read_body_field(error, "code"), reason) if reason == "rejected" else reason

@@ -1,1 +1,1 @@
-"""How a flow is run: steps, the two drivers, single flight, circuit breaker, budget, cache, threads, fork safety."""
+"""How a flow is run: steps, drivers, threads, single flight, breaker, budget, cache, forks."""

@@ -1,8 +1,8 @@
-"""Coroutines for callers without an event loop, or with one that soon ends: one long-lived loop in a daemon thread.
+"""Run coroutines in one long-lived event loop, which has a daemon thread of its own.
 
-An asynchronous client keeps its connections only as long as the loop they were opened in.
-Coroutines that are started here share one loop for the life of the process, so that blocking
-callers, and callers with a loop a call, reuse them.
+An asynchronous client keeps its connections only as long as the loop that opened them. Callers
+without a loop, and callers whose loop ends with each call, start their coroutines here: the shared
+loop lives as long as the process, so the connections are reused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ T = TypeVar("T")
 
 
 class _BackgroundLoop:
-    """The loop with its thread; started by the first coroutine, and anew in a forked process."""
+    """An event loop and its thread, which the first coroutine starts.
+
+    A forked process starts a loop of its own with its first coroutine.
+    """
 
     def __init__(self) -> None:
         self._lock = ForkLock()
@@ -33,16 +36,19 @@ class _BackgroundLoop:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget the loop: its thread is the parent's."""
+        """Forget the loop: its thread belongs to the parent process."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
     def is_current(self) -> bool:
-        """Whether the calling thread is the one that runs this loop."""
+        """Return whether the calling thread is the thread that runs this loop."""
         return self._thread is not None and self._thread.ident == threading.get_ident()
 
     def submit(self, call: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
-        """Start the coroutine that *call* returns, in a copy of the caller's context; returns its future."""
+        """Start the coroutine that *call* returns, and return its future.
+
+        The coroutine runs in a copy of the caller's context.
+        """
         with self._lock.free:
             if self._loop is None or self._thread is None or not self._thread.is_alive():
                 self._loop = asyncio.new_event_loop()
@@ -54,7 +60,7 @@ class _BackgroundLoop:
         return asyncio.run_coroutine_threadsafe(call(), loop)
 
     def stop(self) -> None:
-        """End the loop, if it was started."""
+        """Stop the loop, if it was started."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
 
@@ -63,7 +69,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
-        # What was opened in the loop is closed in it.
+        # An asynchronous generator must be closed by the loop that it was started in.
         loop.run_until_complete(loop.shutdown_asyncgens())
     finally:
         loop.close()
@@ -73,29 +79,37 @@ _background: Final = _BackgroundLoop()
 
 
 def is_in_background_loop() -> bool:
-    """Whether the calling code runs in the thread of the shared loop."""
+    """Return whether the calling code runs in the thread of the shared loop."""
     return _background.is_current()
 
 
 def run_in_background_loop(call: Callable[[], Coroutine[Any, Any, T]], timeout: float = NEVER) -> T:
-    """The result of the coroutine that *call* returns, waiting at most *timeout* seconds in this thread.
+    """Return the result of the coroutine that *call* returns; this thread waits for it.
 
-    Raises what the coroutine raises, and `TimeoutError` after *timeout*; the coroutine is cancelled
-    then, and where the caller is interrupted. Thread-safe. Context variables of the caller are
-    visible inside. Called from the loop's own thread, which must not wait for itself, the coroutine
-    runs in a loop of its own in another thread.
+    The coroutine sees the caller's context variables. It is cancelled at the timeout, or if the
+    caller is interrupted. If the loop's own thread calls this, the coroutine runs in a loop of its
+    own in another thread, because a loop cannot wait for itself. Thread-safe.
+
+    Args:
+        call: A function without parameters that returns the coroutine.
+        timeout: How many seconds to wait; by default without a limit.
+
+    Raises:
+        TimeoutError: The coroutine has not ended after *timeout* seconds.
+        BaseException: The exception that the coroutine raises.
     """
-    with _loop_to_wait_for() as loop:
+    with _open_loop_to_wait_for() as loop:
         return _wait(loop.submit(call), timeout)
 
 
 def iterate_in_background_loop(
     call: Callable[[], AsyncGenerator[T, None]],
 ) -> Generator[T, None, None]:
-    """The items of the asynchronous generator that *call* returns; it is read on while the caller does something else.
+    """Yield the items of the asynchronous generator that *call* returns.
 
-    Raises what the generator raises. Closing this cancels it. All of it runs in one task, as
-    `run_in_background_loop` would run it.
+    The generator is read on while the caller is busy with an item. All of it runs in one task, in
+    the loop that `run_in_background_loop` would use. Closing this generator cancels that task.
+    Raises what the asynchronous generator raises.
     """
     pieces_read: queue.SimpleQueue[T | Future[None]] = queue.SimpleQueue()
 
@@ -104,8 +118,9 @@ def iterate_in_background_loop(
             async for piece in pieces:
                 pieces_read.put(piece)
 
-    with _loop_to_wait_for() as loop:
+    with _open_loop_to_wait_for() as loop:
         future = loop.submit(read)
+        # The future itself, once it is done, marks the end of the items.
         future.add_done_callback(pieces_read.put)
         try:
             while not isinstance(piece := pieces_read.get(), Future):
@@ -116,39 +131,44 @@ def iterate_in_background_loop(
 
 
 async def await_in_background_loop(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """`run_in_background_loop` for a caller that awaits; cancelling the caller cancels the coroutine."""
+    """Return the result of the coroutine that *call* returns, without blocking the running loop.
+
+    The coroutine runs in the shared loop. Cancelling the caller cancels the coroutine.
+    """
     if _background.is_current():
         return await call()
     return await asyncio.wrap_future(_background.submit(call))
 
 
 @contextmanager
-def _loop_to_wait_for() -> Iterator[_BackgroundLoop]:
+def _open_loop_to_wait_for() -> Iterator[_BackgroundLoop]:
     if not _background.is_current():
         yield _background
         return
-    other = _BackgroundLoop()
+    extra_loop = _BackgroundLoop()
     try:
-        yield other
+        yield extra_loop
     finally:
-        other.stop()
+        extra_loop.stop()
 
 
 def _wait(future: Future[T], timeout: float) -> T:
     try:
         return future.result(None if timeout == NEVER else timeout)
     except FutureTimeout:
-        if future.done():  # The coroutine's own.
+        if future.done():  # The coroutine itself raised it.
             raise
         raise TimeoutError("the coroutine did not end in time") from None
     finally:
+        # After a timeout or an interrupt this cancels the coroutine; a future that is done stays.
         future.cancel()
 
 
 def is_async(fn: object) -> bool:
-    """Whether calling *fn* gives a coroutine, seen through partials, methods, callable objects and wrappers.
+    """Return whether calling *fn* returns a coroutine.
 
-    A wrapper that `functools.wraps` marked as another function's counts as what that function is.
+    Looks through partials, methods, callable objects and wrappers. A function marked by
+    `functools.wraps` counts as the function that it wraps.
     """
     if isinstance(fn, functools.partial):
         return is_async(fn.func)

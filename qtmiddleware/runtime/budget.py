@@ -1,4 +1,4 @@
-"""Budgets: what the calls of language models in this process cost, and whether another one may be made."""
+"""Budgets: count what this process spends on language models, and say if there is room for more."""
 
 from __future__ import annotations
 
@@ -14,16 +14,25 @@ from qtmiddleware.errors import ModelError
 from qtmiddleware.runtime.forking import ForkLock
 
 MOST_TOKENS: Final = 10**12
-"""More than any call can come to."""
+"""The largest number of tokens that is believed; no call can use as many."""
 _MINUTE: Final = 60.0
-# Into how many parts a window is divided: calls to a second, a day of tokens and money to a minute.
+# How many parts a window has. A part covers one second of the calls' minute, and one minute of the
+# tokens and money of a day.
 _PARTS_OF_CALLS: Final = 60
 _PARTS_OF_SPENDING: Final = 1_440
 
 
 @dataclass(slots=True)
 class _Part:
-    """What was spent between *since* and *last*; calls under way count as expected."""
+    """What was spent in one part of a window; a call under way counts with its expected cost.
+
+    Attributes:
+        since: When the part began, in seconds on the meter's clock.
+        last: When something was last added.
+        calls: The number of calls.
+        tokens: The number of tokens.
+        usd: The cost in US dollars.
+    """
 
     since: float
     last: float
@@ -33,23 +42,26 @@ class _Part:
 
 
 class _Window:
-    """What was spent within the last *seconds*, in so many *parts*; each is forgotten when all of it is that old."""
+    """What was spent in the last *seconds*, in at most *part_count* parts.
 
-    def __init__(self, seconds: float, parts: int) -> None:
+    A part is forgotten once everything in it is older than *seconds*.
+    """
+
+    def __init__(self, seconds: float, part_count: int) -> None:
         self.seconds = seconds
-        self._most = parts
+        self._most = part_count
         self._parts: deque[_Part] = deque()
 
-    def current(self, now: float) -> _Part:
-        """The part to add to."""
+    def open_part(self, now: float) -> _Part:
+        """Return the part that spending is added to now; a new one if the last one is full."""
         self._forget(now)
         if not self._parts or self._parts[-1].since <= now - self.seconds / self._most:
             self._parts.append(_Part(now, now))
         self._parts[-1].last = now
         return self._parts[-1]
 
-    def recent(self, now: float, seconds: float) -> list[_Part]:
-        """The parts of the last *seconds*, which are no more than those of the window."""
+    def list_recent(self, now: float, seconds: float) -> list[_Part]:
+        """Return the parts of the last *seconds*, at most those of the window."""
         self._forget(now)
         return [part for part in self._parts if part.last > now - seconds]
 
@@ -59,7 +71,12 @@ class _Window:
 
 
 class Reservation:
-    """What one call may cost at most, until `settle` says what it did cost."""
+    """The most that one call may cost, until `settle` replaces it by the actual cost.
+
+    Attributes:
+        tokens: The tokens that are reserved or, once settled, spent.
+        usd: The cost in US dollars, likewise.
+    """
 
     __slots__ = ("_calls", "_meter", "_part", "tokens", "usd")
 
@@ -71,10 +88,11 @@ class Reservation:
         self.usd = usd
 
     def settle(self, tokens: int, usd: float, *, calls: int = 1) -> None:
-        """Replace the expected tokens and US dollars by those spent; *calls* beyond those counted count as made now.
+        """Replace the reserved tokens and US dollars by the amounts that were spent.
 
-        Impossible numbers (below 0, infinite, not a number, above `MOST_TOKENS`) are ignored: what
-        was expected stays.
+        If *calls* is more than the calls counted so far, the others count as made now. Impossible
+        numbers (below 0, infinite, not a number, above `MOST_TOKENS` tokens) are ignored: the
+        reserved amount stays.
         """
         tokens = tokens if 0 <= tokens <= MOST_TOKENS else self.tokens
         usd = usd if 0 <= usd < inf else self.usd
@@ -84,46 +102,57 @@ class Reservation:
 
 
 class Meter:
-    """Counts calls over the last minute, tokens and money over the last hours. Thread-safe.
+    """Counts the calls of the last minute, and the tokens and money of the last hours.
 
-    A call is counted with what it may cost at most before it is made, so that many at once cannot
-    go beyond a budget together. Nothing is forgotten early, but calls up to a second late and the
-    rest up to a minute, or 1/1440 of the longest budget's hours where that is more. A forked
-    process goes on from what its parent had spent.
+    A call is counted with the most that it may cost before it is made, so that concurrent calls
+    cannot exceed a budget together. Nothing is forgotten early. Calls are forgotten up to a second
+    late, tokens and money up to a minute late, or 1/1440 of the longest budget's hours if that is
+    more. A forked process continues from what its parent had spent. Thread-safe.
     """
 
     def __init__(self, *, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._calls = _Window(_MINUTE, _PARTS_OF_CALLS)
-        # As long as the longest budget looks back.
+        # Grows to the hours of the longest budget that is asked about.
         self._spent = _Window(_MINUTE, _PARTS_OF_SPENDING)
         self._lock = ForkLock()
 
     def find_shortage(self, budget: BudgetSettings, *, tokens: int = 0, usd: float = 0.0) -> str:
-        """What *budget* has no room for, as a sentence; ``""`` where one more call with so much may be made."""
+        """Return a sentence that says what *budget* has no room for; ``""`` if it has room.
+
+        Args:
+            budget: The limits.
+            tokens: The most tokens that one more call may use.
+            usd: The most US dollars that one more call may cost.
+        """
         with self._lock.free:
             return self._find_shortage(budget, tokens, usd)[0]
 
     def sum_spending(self, hours: float) -> tuple[int, int, float]:
-        """The calls of the last minute, and the tokens and US dollars of the last *hours*."""
-        with self._lock.free:
-            now, seconds = self._clock(), hours * 3600.0
-            calls = sum(it.calls for it in self._calls.recent(now, _MINUTE))
-            recent = self._spent.recent(now, seconds)
-        return calls, sum(it.tokens for it in recent), sum(it.usd for it in recent)
+        """Return the calls of the last minute, and the tokens and US dollars of *hours*.
 
-    def reserve(self, budget: BudgetSettings, *, tokens: int, usd: float) -> Reservation:
-        """Count one call of at most so many *tokens* and US dollars; raises `ModelError` where *budget* has no room.
-
-        Its ``retry_after`` says when a call may be made again, where that is the calls' own minute.
+        The hours are those before now.
         """
         with self._lock.free:
-            lacking, wait = self._find_shortage(budget, tokens, usd)
-            if lacking:
-                raise ModelError("over_budget", lacking, retry_after=wait)
+            now, seconds = self._clock(), hours * 3600.0
+            calls = sum(part.calls for part in self._calls.list_recent(now, _MINUTE))
+            recent = self._spent.list_recent(now, seconds)
+        return calls, sum(part.tokens for part in recent), sum(part.usd for part in recent)
+
+    def reserve(self, budget: BudgetSettings, *, tokens: int, usd: float) -> Reservation:
+        """Count one call that uses at most *tokens* and costs at most *usd* US dollars.
+
+        Raises `ModelError` ``over_budget`` if *budget* has no room. Its ``retry_after`` says in how
+        many seconds a call may be made again, if the calls per minute are used up; else it is
+        ``None``.
+        """
+        with self._lock.free:
+            shortage, wait = self._find_shortage(budget, tokens, usd)
+            if shortage:
+                raise ModelError("over_budget", shortage, retry_after=wait)
             now = self._clock()
-            self._calls.current(now).calls += 1
-            part = self._spent.current(now)
+            self._calls.open_part(now).calls += 1
+            part = self._spent.open_part(now)
             part.tokens += tokens
             part.usd += usd
             return Reservation(self, part, tokens, usd)
@@ -131,28 +160,35 @@ class Meter:
     def _find_shortage(
         self, budget: BudgetSettings, tokens: int, usd: float
     ) -> tuple[str, float | None]:
-        """What is lacking, and in how many seconds it is not, where that is a matter of a minute."""
+        """Return the sentence, and in how many seconds there is room again if within a minute."""
         now, seconds = self._clock(), budget.hours * 3600.0
+        # Middlewares share this meter: it must remember as long as the longest of their budgets.
         self._spent.seconds = max(self._spent.seconds, seconds)
-        most = budget.max_llm_calls_per_minute
+        most_calls = budget.max_llm_calls_per_minute
         if (
-            most is not None
-            and (excess := sum(it.calls for it in self._calls.recent(now, _MINUTE)) - most) >= 0
+            most_calls is not None
+            and (
+                excess := sum(part.calls for part in self._calls.list_recent(now, _MINUTE))
+                - most_calls
+            )
+            >= 0
         ):
-            said = f"budget.maxLlmCallsPerMinute allows {most:,} language model calls per minute"
-            return said, self._find_wait(now, excess) if most else None
+            shortage = (
+                f"budget.maxLlmCallsPerMinute allows {most_calls:,} language model calls per minute"
+            )
+            return shortage, self._find_wait(now, excess) if most_calls else None
         if budget.max_tokens is None and budget.max_usd is None:
             return "", None
-        recent = self._spent.recent(now, seconds)
+        recent = self._spent.list_recent(now, seconds)
         if (
             budget.max_tokens is not None
-            and sum(it.tokens for it in recent) + tokens > budget.max_tokens
+            and sum(part.tokens for part in recent) + tokens > budget.max_tokens
         ):
             return (
                 f"budget.maxTokens allows {budget.max_tokens:,} tokens in {budget.hours:g} hours",
                 None,
             )
-        if budget.max_usd is not None and sum(it.usd for it in recent) + usd > budget.max_usd:
+        if budget.max_usd is not None and sum(part.usd for part in recent) + usd > budget.max_usd:
             return (
                 f"budget.maxUsd allows {budget.max_usd:g} US dollars in {budget.hours:g} hours",
                 None,
@@ -160,8 +196,8 @@ class Meter:
         return "", None
 
     def _find_wait(self, now: float, excess: int) -> float:
-        """In how many seconds more than *excess* of the calls of the last minute are older than that."""
-        for part in self._calls.recent(now, _MINUTE):
+        """Return in how many seconds more than *excess* calls of the last minute are forgotten."""
+        for part in self._calls.list_recent(now, _MINUTE):
             excess -= part.calls
             if excess < 0:
                 return part.last + _MINUTE - now
@@ -172,8 +208,8 @@ class Meter:
             part.tokens += tokens
             part.usd += usd
             if calls:
-                self._calls.current(self._clock()).calls += calls
+                self._calls.open_part(self._clock()).calls += calls
 
 
 METER: Final = Meter()
-"""The meter of this process: the budgets of all its middlewares are compared with the same sums."""
+"""The meter of this process. All middlewares compare their budgets with its sums."""

@@ -1,4 +1,4 @@
-"""What is remembered between questions: transformations in this process, and in Redis where that is configured."""
+"""Remember transformations between questions: in this process and, if configured, in Redis."""
 
 from __future__ import annotations
 
@@ -21,9 +21,14 @@ V = TypeVar("V")
 
 
 class TTLCache(Generic[V]):
-    """At most *max_entries* values, least recently used first out, each for *ttl_seconds*. Thread-safe.
+    """Holds up to *max_entries* values for *ttl_seconds* each, and drops the least recently used.
 
-    *hits* and *misses* count how often `get` returned a value and ``None``.
+    Thread-safe.
+
+    Attributes:
+        max_entries: The most values that are held.
+        hits: How often `get` returned a value.
+        misses: How often `get` returned ``None``.
     """
 
     def __init__(
@@ -37,7 +42,11 @@ class TTLCache(Generic[V]):
         self._lock = ForkLock()
 
     def get(self, key: Hashable, *, counts: bool = True) -> V | None:
-        """The value under *key*, or ``None``; a second look for the same question *counts* no more."""
+        """Return the value under *key*, or ``None``.
+
+        With *counts* false the look-up adds nothing to *hits* and *misses*: a question that looks a
+        second time is counted once.
+        """
         with self._lock.free:
             entry = self._entries.get(key)
             if entry is not None and entry[0] + self._ttl <= self._clock():
@@ -59,7 +68,7 @@ class TTLCache(Generic[V]):
             self._shrink()
 
     def change(self, max_entries: int, ttl_seconds: float) -> None:
-        """Set other limits, which hold for the values that are stored already, too."""
+        """Set new limits, which also hold for the values that are stored already."""
         with self._lock.free:
             self.max_entries, self._ttl = max_entries, ttl_seconds
             self._shrink()
@@ -73,10 +82,15 @@ class TTLCache(Generic[V]):
 
 
 class TransformationCache:
-    """The transformations of one middleware: *local* ones, those under way (*flights*) and the *shared* cache, if any.
+    """The transformations that one middleware remembers, and those that are being made.
 
-    Raises `ConfigError` for an address of Redis that cannot be used and `MissingExtra` without the
+    Raises `ConfigError` for a Redis address that cannot be used, and `MissingExtra` without the
     ``redis`` package.
+
+    Attributes:
+        local: The transformations remembered in this process.
+        flights: The transformations that are being made.
+        shared: The cache in Redis, or ``None``.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -84,17 +98,17 @@ class TransformationCache:
         self.local: TTLCache[Transformation] = TTLCache(options.max_entries, options.ttl_seconds)
         self.flights = SingleFlight()
         self._lock = ForkLock()
-        self._redis_options = _redis_options(settings)
+        self._redis_options = _collect_redis_options(settings)
         self.shared = _connect_redis(settings)
 
     def change(self, settings: Settings) -> None:
-        """Go on under other *settings* with what is remembered and under way.
+        """Continue with other *settings*; what is remembered and under way stays.
 
-        Another Redis, or the same reached another way, takes the place of the one before; questions
-        that are being answered end with that. Raises as the constructor does, and has changed
-        nothing then.
+        If the Redis options changed, a new client replaces the former one, which closes once the
+        questions that use it are answered. Raises as the constructor does; nothing has changed
+        then.
         """
-        options = _redis_options(settings)
+        options = _collect_redis_options(settings)
         with self._lock.free:
             former = self.shared
             if options != self._redis_options:
@@ -104,20 +118,23 @@ class TransformationCache:
             former.in_use.retire()
 
     def close(self) -> None:
-        """Close the connections to the shared cache; the next question opens others."""
+        """Close the connections to the shared cache; the next question opens new ones."""
         if self.shared is not None:
             self.shared.close()
 
 
 def digest(key: Hashable) -> str:
-    """*key* as 64 hex digits, in which no text of it can be read (SHA-256)."""
+    """Return *key* as 64 hex digits (SHA-256), from which no text of the key can be read."""
     import hashlib
 
     return hashlib.sha256(repr(key).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _redis_options(settings: Settings) -> Hashable:
-    """Everything a client of Redis is made with, ``None`` without one; the password as a hash."""
+def _collect_redis_options(settings: Settings) -> Hashable:
+    """Return everything that a Redis client is made with; ``None`` without Redis.
+
+    The user name and password are included as a hash.
+    """
     options = settings.cache
     if not (options.enabled and options.redis_url):
         return None
@@ -139,11 +156,11 @@ def _connect_redis(settings: Settings) -> RedisCache | None:
 
     return RedisCache(
         options.redis_url,
-        # A little less than a question waits, which then hears of a failure before it asks Redis
+        # Less than a question waits, so that the question learns of a failure before it asks Redis
         # again.
         timeout=0.8 * options.redis_timeout_ms / 1e3,
         ttl_seconds=options.ttl_seconds,
-        # It must never cost more than one wait: the first failure is enough, whatever the model is
-        # granted.
+        # Redis must never cost more than one wait, so the first failure opens the breaker, however
+        # many failures the model's breaker allows.
         breaker=Breaker(1, settings.breaker.seconds),
     )

@@ -1,7 +1,7 @@
-"""A circuit breaker: a service that fails again and again is not asked for a while (Nygard, Release It!, 2007).
+"""Circuit breaker: stop calling a service for a while after several failures in a row.
 
 While the breaker lets no call through, `GovernedModel` raises `ModelError` with the reason
-``circuit_open``.
+``circuit_open``. Source: Nygard, Release It!, 2007.
 """
 
 from __future__ import annotations
@@ -15,17 +15,23 @@ from time import monotonic
 from typing import Final
 
 from qtmiddleware.runtime.forking import renew_after_fork
-from qtmiddleware.runtime.logs import Outage, get_logger, times
+from qtmiddleware.runtime.logs import Outage, format_times, get_logger
 from qtmiddleware.types import NEVER
 
 logger: Final = get_logger("qtmiddleware")
 
 PROBE_REST: Final = 1e-3
-"""The rest in seconds while a probe is under way: however long it takes, its own end decides."""
+"""How many seconds `Breaker.rest` names while a probe is under way, whose end is not known."""
 
 
 class BreakerState(StrEnum):
-    """``closed`` lets every call through, ``open`` none, ``half_open`` one at a time that tries (the probe)."""
+    """Which calls a breaker lets through.
+
+    Attributes:
+        CLOSED: Every call.
+        OPEN: No call.
+        HALF_OPEN: One call at a time, the probe, which tries if the service works again.
+    """
 
     CLOSED = "closed"
     OPEN = "open"
@@ -33,7 +39,7 @@ class BreakerState(StrEnum):
 
 
 class _Result(Enum):
-    """How a call ended; ``UNKNOWN`` counts as neither, and a probe that ends so makes room for the next."""
+    """How a call ended. After a probe of ``UNKNOWN`` result the next call is the probe."""
 
     SUCCESS = "success"
     FAILURE = "failure"
@@ -41,10 +47,15 @@ class _Result(Enum):
 
 
 class Attempt:
-    """One call that a `Breaker` let through; whoever makes it reports how it ended, of which the first report counts.
+    """One call that a `Breaker` let through; the caller reports how the call ended.
 
-    *is_probe* says that it is the one that tries a half-open breaker, *has_time* that being late is
-    a failure. *pauses* is how often the service had asked for a pause when the call began.
+    Only the first report counts.
+
+    Attributes:
+        is_probe: Whether the call tries if a half-open breaker may close.
+        has_time: Whether being late counts as a failure.
+        is_over: Whether the end was reported, or the call is late.
+        pauses: How often the service had asked for a pause when the call began.
     """
 
     __slots__ = ("_breaker", "has_time", "is_over", "is_probe", "pauses")
@@ -57,41 +68,45 @@ class Attempt:
         self.is_over = False
 
     def succeed(self) -> None:
-        """Report that it answered."""
+        """Report that the service answered."""
         self._breaker._report(self, _Result.SUCCESS)
 
     def fail(self, rest: float | None = None) -> None:
-        """Report that the call failed; *rest* is the pause in seconds that the service asked for (Retry-After)."""
+        """Report that the call failed.
+
+        *rest* is the pause in seconds that the service asked for (Retry-After), if any.
+        """
         self._breaker._report(self, _Result.FAILURE, rest)
 
     def time_out(self) -> None:
-        """Report that it did not answer in time, which is a failure where it had enough of it."""
+        """Report that no answer came in time; a failure if the call had enough time."""
         self._breaker._report(self, self.result_if_late)
 
     def abandon(self) -> None:
-        """Report that nobody knows: it was given up for reasons of the caller's."""
+        """Report that the result is unknown, because the caller gave up for its own reasons."""
         self._breaker._report(self, _Result.UNKNOWN)
 
     @property
     def result_if_late(self) -> _Result:
-        """What being late counts as."""
+        """The result that being late counts as."""
         return _Result.FAILURE if self.has_time else _Result.UNKNOWN
 
 
 class Breaker:
-    """Opens after *failures* calls in a row that failed, for *seconds*; then one call at a time tries.
+    """Opens for *seconds* after *failures* failed calls in a row; then one call at a time tries.
 
-    If that one succeeds the breaker closes, if it fails it opens for *seconds* again, and if it was
-    given up the next one tries. A call that is still under way when its time is over is late then
-    and there, so one that hangs for ever counts too. With 0 *failures* it never opens.
+    If that call, the probe, succeeds, the breaker closes. If the probe fails, the breaker opens for
+    *seconds* again. If the probe is given up, the next call is the probe. A call that has not ended
+    when its time is over is late from then on, so a call that hangs for ever counts too. With 0
+    *failures* the breaker never opens.
 
-    A failure for which the service names a pause (Retry-After) opens the breaker for that pause,
-    and no longer unless it is the last of *failures*. A service that names a pause is there, so
-    after the pause nobody has to try first. All calls that were under way when a pause began count
-    as one failure if they are told to wait as well.
+    A failure with a pause (Retry-After) opens the breaker for that pause, and no longer unless it
+    is the last of *failures*. After the pause no probe is needed, because a service that names a
+    pause is working. All calls that were under way when a pause began count as one failure, even if
+    each is told to wait.
 
-    Where it has a *name*, that it opened and that it closed again are logged, a warning each; the
-    tries between are not. Thread-safe; a forked process begins with nothing under way.
+    A breaker with a *name* logs a warning when it opens and when it closes again, but none for the
+    probes between. Thread-safe; a forked process begins with no calls under way.
     """
 
     def __init__(
@@ -108,14 +123,14 @@ class Breaker:
         self._seconds = seconds
         self._clock = clock
         self._failures_in_row = 0
-        # The state is derived from this and the clock: closed without it, open before it, half-open
-        # from then on.
+        # The state follows from this time and the clock: `None` is closed; before this time the
+        # breaker is open, and from then on half-open.
         self._open_until: float | None = None
-        # The pause that the service asked for is held beside that state: it opens the breaker and
-        # leaves no probe.
+        # The end of the pause that the service asked for. It is separate because a pause opens the
+        # breaker without a probe afterwards.
         self._pause_until = float("-inf")
         self._pauses = 0
-        self._is_told = False
+        self._is_open_logged = False
         self._changes: list[BreakerState] = []
         self.renew()
         renew_after_fork(self)
@@ -128,41 +143,48 @@ class Breaker:
         self._under_way: list[tuple[float, int, Attempt]] = []
 
     def change(self, failures: int, seconds: float) -> None:
-        """Set other limits; 0 *failures* close it."""
+        """Set new limits; 0 *failures* close the breaker."""
         with self._lock:
             self._failures, self._seconds = failures, seconds
             if not failures:
                 self._open_until = self._probe = None
                 self._pause_until = float("-inf")
 
-    def look(self) -> tuple[BreakerState, int, int, float]:
-        """The state, how many calls failed in a row, how many may, and in how many seconds one tries again."""
+    def read_state(self) -> tuple[BreakerState, int, int, float]:
+        """Return the breaker's state and counts, as `Health` shows them.
+
+        Returns:
+            The state, the number of failed calls in a row, the number that opens the breaker (0 for
+            never), and for how many more seconds the breaker is open.
+        """
         with self._lock:
             self._end_late()
-            seen = self._state, self._failures_in_row, self._failures, self._seconds_open
+            report = self._state, self._failures_in_row, self._failures, self._seconds_open
         self._log_changes()
-        return seen
+        return report
 
     @property
     def rest(self) -> float:
-        """For how many seconds no call is let through; 0 where the next one is."""
+        """The seconds for which no call is let through; 0 if the next call is."""
         with self._lock:
             self._end_late()
             rest = self._rest
         self._log_changes()
         return rest
 
-    def attempt(self, until: float = NEVER, *, has_time: bool = True) -> Attempt | None:
-        """Returns an `Attempt` where a call may be made now, else ``None``.
+    def start_attempt(self, until: float = NEVER, *, has_time: bool = True) -> Attempt | None:
+        """Return an `Attempt` if a call may be made now, else ``None``.
 
-        *until* is when the call is late (monotonic clock). Where it never *has_time* enough, that
-        it is late says nothing; it may still fail.
+        Args:
+            until: When the call is late, in seconds on the monotonic clock.
+            has_time: Whether being late counts as a failure. It should not if *until* leaves the
+                service too little time to answer. The call may still fail.
         """
         attempt = None
         with self._lock:
             self._end_late()
             if not self._rest:
-                # Its rest is over: a breaker that opened is half open now.
+                # The rest is over, so a breaker that had opened is half-open now.
                 is_probe = self._open_until is not None
                 attempt = Attempt(self, is_probe=is_probe, has_time=has_time, pauses=self._pauses)
                 if is_probe:
@@ -193,13 +215,15 @@ class Breaker:
 
     def _end_late(self) -> None:
         now = self._clock()
+        # The call that is late first is on top of the heap. Calls that have ended stay in the heap
+        # until they reach the top.
         while self._under_way and (self._under_way[0][0] <= now or self._under_way[0][2].is_over):
             attempt = heappop(self._under_way)[2]
             self._end(attempt, attempt.result_if_late)
 
     def _report(self, attempt: Attempt, result: _Result, rest: float | None = None) -> None:
         if attempt.is_over:
-            # It counts once, and what is over stays so.
+            # Checked without the lock, since an attempt that is over stays over.
             return
         with self._lock:
             self._end(attempt, result, rest)
@@ -210,19 +234,19 @@ class Breaker:
             return
         attempt.is_over = True
         asks_pause = bool(self._failures and rest and rest > 0)
-        # Of the calls that were under way when the service asked for a pause, one was counted.
+        # Another call of those under way was told of the pause first, and counted as the failure.
         is_known = asks_pause and attempt.pauses != self._pauses
         if rest and asks_pause:
             self._pause(rest)
         if attempt is self._probe:
             self._probe = None
         elif self._open_until is not None or is_known:
-            # It began before the breaker opened: what it says is known already.
+            # The call began before the breaker opened, so its result is not news.
             return
         if result is _Result.SUCCESS:
             self._failures_in_row, self._open_until = 0, None
-            if self._is_told and not self._seconds_open:
-                self._is_told = False
+            if self._is_open_logged and not self._seconds_open:
+                self._is_open_logged = False
                 self._changes.append(BreakerState.CLOSED)
         elif result is _Result.FAILURE:
             self._failures_in_row += 1
@@ -232,7 +256,7 @@ class Breaker:
             if is_enough:
                 self._open_until = self._clock() + self._seconds
             if is_enough or asks_pause:
-                self._is_told = True
+                self._is_open_logged = True
                 self._changes.append(BreakerState.OPEN)
 
     def _pause(self, rest: float) -> None:
@@ -241,7 +265,7 @@ class Breaker:
         self._pause_until = max(self._pause_until, now + rest)
 
     def _log_changes(self) -> None:
-        """Log what changed; not under the lock, as nobody knows how long a handler takes."""
+        """Log the changes of state, without the lock: nobody knows how long a log handler takes."""
         if self._changes:
             with self._lock:
                 changes, self._changes = self._changes, []
@@ -254,13 +278,13 @@ class Breaker:
                 logger.warning(
                     "the circuit breaker of %s is closed again: calls work; it had opened %s",
                     self._name,
-                    times(number),
+                    format_times(number),
                     event="breaker_closed",
                     model=self._name,
                     count=number,
                 )
         elif (number := self._outage.record_failure()) is not None:
-            more = f" (it opened {times(number - 1)} before)" if number > 1 else ""
+            more = f" (it opened {format_times(number - 1)} before)" if number > 1 else ""
             seconds = round(self.rest, 3)
             logger.warning(
                 "the circuit breaker of %s opened: no calls for %g s, then one test call%s",

@@ -1,4 +1,4 @@
-"""The environment of the processes that are started here: what they work with, and no key that they do not need."""
+"""The environment of the processes that this package starts: without keys that they do not need."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _CREDENTIALS: Final = re.compile(r"//[^/\s]*@")
 
 
 def copy_environment(needed: Collection[str] = ()) -> dict[str, str]:
-    """Return the environment without secrets, apart from the variables that are *needed*.
+    """Return the environment without secrets, except for the variables that are *needed*.
 
-    A secret is a variable whose name says so, or whose value is a key or an address with a name or
-    password in it.
+    A variable is a secret if its name says so, or if its value is a key or an address that contains
+    a user name or password.
     """
     return {
         name: value
@@ -30,7 +30,10 @@ def copy_environment(needed: Collection[str] = ()) -> dict[str, str]:
 
 
 def needs_secrets(*names: str) -> Callable[[F], F]:
-    """Mark a function whose work needs no secrets but the variables *names*, so that workers are started without."""
+    """Mark a function whose work needs no secrets except the variables *names*.
+
+    `copy_environment_for` gives the workers of a marked function an environment without the others.
+    """
 
     def mark(function: F) -> F:
         setattr(function, _MARK, names)
@@ -40,7 +43,10 @@ def needs_secrets(*names: str) -> Callable[[F], F]:
 
 
 def copy_environment_for(build: Callable[..., Any]) -> dict[str, str]:
-    """Return the environment that the work of *build* needs: all of it, unless `needs_secrets` marks the function."""
+    """Return the environment for workers of *build*.
+
+    All variables are in it, unless `needs_secrets` marks the function.
+    """
     needed = getattr(build.func if isinstance(build, partial) else build, _MARK, None)
     return dict(os.environ) if needed is None else copy_environment(needed)
 

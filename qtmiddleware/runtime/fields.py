@@ -1,4 +1,4 @@
-"""Reading what somebody else's object or mapping holds."""
+"""Read the fields, parameters and annotations of objects that others wrote."""
 
 from __future__ import annotations
 
@@ -9,19 +9,25 @@ from typing import Any
 
 
 def read_field(holder: Any, name: str) -> Any:
-    """Return the value *name* of a mapping or an object, ``None`` if it has none. Text has no fields."""
+    """Return the value *name* of a mapping or an object, or ``None`` if there is none.
+
+    Text has no fields.
+    """
     if isinstance(holder, Mapping):
         return holder.get(name)
     return None if isinstance(holder, str | bytes) else getattr(holder, name, None)
 
 
 def read_parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Return what *fn* takes; raises `ValueError` or `TypeError` for builtins that do not tell."""
+    """Return the parameters of *fn*, by name.
+
+    Raises `ValueError` or `TypeError` for a builtin that does not tell its parameters.
+    """
     try:
         return inspect.signature(fn).parameters
     except NameError:
-        # From Python 3.14 on annotations run when they are read, and may name what only type
-        # checkers import.
+        # From Python 3.14 on, annotations are evaluated when they are read, and may use names that
+        # only type checkers import.
         if sys.version_info >= (3, 14):
             from annotationlib import Format
 
@@ -30,7 +36,10 @@ def read_parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 
 def read_annotations(kind: type) -> Mapping[str, Any]:
-    """Return the annotations of a class, as texts if they name what only type checkers import."""
+    """Return the annotations of a class.
+
+    They are texts if they use names that only type checkers import.
+    """
     try:
         return getattr(kind, "__annotations__", {})
     except NameError:

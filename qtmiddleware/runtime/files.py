@@ -1,4 +1,4 @@
-"""Files and folders: created for their owner alone, written whole, and set aside where they are damaged."""
+"""Create files for their owner alone, and write them whole."""
 
 from __future__ import annotations
 
@@ -16,42 +16,51 @@ PRIVATE_FOLDER: Final = 0o700
 
 
 def make_private_folders(folder: Path) -> None:
-    """Create *folder*, and those above it that are missing, for their owner alone; what exists stays as it is.
+    """Create *folder* and its missing parents for their owner alone; existing folders stay.
 
-    Raises `OSError`, also where something else than a folder is in the way.
+    Raises `OSError`, also if something other than a folder is in the way.
     """
     try:
         folder.mkdir(PRIVATE_FOLDER)
     except FileNotFoundError:
         if folder.parent == folder:
             raise
-        # With `parents=True` those above would get what the umask leaves.
+        # `mkdir(parents=True)` would give the parents the permissions that the umask leaves.
         make_private_folders(folder.parent)
         folder.mkdir(PRIVATE_FOLDER, exist_ok=True)
     except OSError:
-        # It is there, or in a place that cannot be written and has it: systems differ in which of
-        # it they say.
+        # The folder may exist, on a disk that cannot be written perhaps: systems differ in which
+        # error they raise then.
         if not folder.is_dir():
             raise
 
 
 def private_opener(path: str, flags: int) -> int:
-    """For ``open(..., opener=)``: a new file is readable and writable by its owner alone."""
+    """Open a file for its owner alone; to be passed as ``open(..., opener=private_opener)``.
+
+    An existing file keeps its permissions.
+    """
     return os.open(path, flags, PRIVATE)
 
 
 def read_own_file(path: Path, most: int) -> bytes:
-    """The bytes of a file that nobody but this account can have written, at most *most*.
+    """Return the bytes of a file that only this account can have written.
 
-    Raises `OSError`, also for a link, for what is no file, for one of another account or one that
-    others may write to, and for one that is larger. Windows has neither that owner nor those
-    permissions, so there they are not looked at.
+    On Windows the owner and the permissions are not checked.
+
+    Args:
+        path: The file.
+        most: The largest size in bytes.
+
+    Raises:
+        OSError: The file cannot be read, is a link or not a regular file, belongs to another
+            account, may be written by others, or is larger than *most*.
     """
     with open_document(path, follow_link=False) as file:
-        found = os.fstat(file.fileno())
-        if os.name != "nt" and found.st_uid != os.geteuid():
+        status = os.fstat(file.fileno())
+        if os.name != "nt" and status.st_uid != os.geteuid():
             raise OSError(errno.EPERM, "it belongs to another account", str(path))
-        if os.name != "nt" and found.st_mode & 0o022:
+        if os.name != "nt" and status.st_mode & 0o022:
             raise OSError(errno.EPERM, "others may write to it (fix: chmod go-w)", str(path))
         content = file.read(most + 1)
     if len(content) > most:
@@ -60,11 +69,13 @@ def read_own_file(path: Path, most: int) -> bytes:
 
 
 def open_document(path: Path, *, follow_link: bool) -> BufferedReader:
-    """Open the file at *path* for reading. Raises `OSError`, also for what is no file, such as a pipe.
+    """Open the file at *path* for reading.
 
-    With *follow_link* false also for a link, whenever it was put there.
+    Raises `OSError`, also if *path* is not a regular file, such as a pipe. With *follow_link* false
+    a link raises as well, even if it is put there at the last moment.
     """
-    # Without waiting, as a pipe would have us do for ever; and what is looked at is what is read.
+    # A pipe without a writer would block for ever, hence O_NONBLOCK. The open file is checked, not
+    # its path, because somebody may replace the file in between.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     if not follow_link:
         if path.is_symlink():
@@ -78,7 +89,7 @@ def open_document(path: Path, *, follow_link: bool) -> BufferedReader:
 
 
 def refuse_link(path: Path) -> None:
-    """Raise `OSError` where *path* is a link: whoever put it there would choose what is written to."""
+    """Raise `OSError` if *path* is a link: its author would choose which file is written to."""
     if path.is_symlink():
         real = os.path.realpath(path)
         raise OSError(
@@ -87,41 +98,49 @@ def refuse_link(path: Path) -> None:
 
 
 def check_link(path: Path) -> Path:
-    """The real path of the file at *path*; raises `OSError` for a link or an empty file that others may have planted.
+    """Return the real path of *path*, unless others may have planted a link or an empty file there.
 
-    That is a link to nothing, to an empty file, or of another account (root aside), and an empty
-    file of another account, who would read what is put there. An index may lie behind a link, on
-    another disk perhaps; but nothing is laid out where a planted one leads.
+    Raises `OSError` for a link of another account (except root), a link to nothing or to an empty
+    file, and an empty file of another account, who could read what is written to it. Other links
+    are followed, because an index may lie on another disk.
     """
     if not path.is_symlink():
-        if path.is_file() and not path.stat().st_size and not _is_ours(path):
+        if path.is_file() and not path.stat().st_size and not _is_own_or_roots(path):
             raise OSError(errno.EPERM, "it is empty and belongs to another account", str(path))
         return Path(os.path.realpath(path.parent)) / path.name
     real = Path(os.path.realpath(path))
-    if not _is_ours(path) or not real.exists() or (real.is_file() and not real.stat().st_size):
+    if (
+        not _is_own_or_roots(path)
+        or not real.exists()
+        or (real.is_file() and not real.stat().st_size)
+    ):
         refuse_link(path)
     return real
 
 
-def _is_ours(path: Path) -> bool:
+def _is_own_or_roots(path: Path) -> bool:
     return os.name == "nt" or path.lstat().st_uid in (0, os.geteuid())
 
 
 def open_itself(path: Path, flags: int) -> int:
-    """Open the file at *path* for writing with *flags*, made for its owner alone; raises `OSError`, also for a link."""
+    """Open the file at *path* for writing with *flags* and return its descriptor.
+
+    A new file is readable and writable by its owner alone. Raises `OSError`, also if *path* is a
+    link.
+    """
     refuse_link(path)
-    # What is put there in the meantime is refused too; a pipe would be waited for.
+    # Somebody may put a link there after the check, or a pipe, which would block for ever.
     return os.open(
         path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), PRIVATE
     )
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """Append *line* and a line break in one write, so that the lines of several threads and processes never mix.
+    """Append *line* and a line break in one write, so that concurrent writers never mix lines.
 
-    A file that is missing is made for its owner alone, a folder is not; a file that is there keeps
-    its permissions. After a line that was left unfinished a new one is begun. Raises `OSError`,
-    also for a link and where the disk was full in the middle.
+    A missing file is created for its owner alone; a missing folder is not created. An existing file
+    keeps its permissions. If the file ends with an unfinished line, *line* begins on a new one.
+    Raises `OSError`, also for a link, or if the disk became full while writing.
     """
     data = line + b"\n"
     descriptor = open_itself(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
@@ -138,16 +157,21 @@ def append_line(path: Path, line: bytes) -> None:
 
 
 def replace_file(path: Path, data: bytes | Iterable[bytes]) -> None:
-    """Put *data*, or its pieces, at *path* whole: readers see the old file or the new one, a crash leaves the old one.
+    """Write *data* to *path* as a whole: readers see the old file or the new one, never a part.
 
-    A new file is as readable as the umask has it, for what is written so is meant to be shared; one
-    that is replaced hands on its permissions. What is no file is never replaced. Raises `OSError`,
-    also for a link.
+    After a crash the old file is still there. A new file is as readable as the umask allows,
+    because the files written here are meant to be shared; a replaced file keeps its permissions.
+
+    Args:
+        path: The file to create or replace.
+        data: The bytes, or pieces of them.
+
+    Raises:
+        OSError: The file cannot be written, or *path* is a link or not a regular file.
     """
     refuse_link(path)
     mode = _read_mode(path)
-    # A name nobody can guess, which must be new: a file or link that was planted there would be
-    # refused.
+    # The name cannot be guessed and must be new, so that nobody can plant a file or link there.
     draft = path.with_name(f".{secrets.token_hex(8)}.tmp")
     descriptor = os.open(
         draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else PRIVATE
@@ -156,10 +180,10 @@ def replace_file(path: Path, data: bytes | Iterable[bytes]) -> None:
         with os.fdopen(descriptor, "wb") as file:
             file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
-            # Else a power cut might leave the new name with none of the bytes.
+            # Without this, a power cut might leave the new name on an empty file.
             os.fsync(file.fileno())
             if mode is not None:
-                # Of the file that was written; by its name another one might get them.
+                # By its name, another file put there in the meantime might get the permissions.
                 os.chmod(descriptor if os.chmod in os.supports_fd else draft, mode)  # noqa: PTH101
         draft.replace(path)
     finally:
@@ -167,11 +191,11 @@ def replace_file(path: Path, data: bytes | Iterable[bytes]) -> None:
 
 
 def _read_mode(target: Path) -> int | None:
-    """The permissions of the file at *target*, ``None`` where there is none."""
+    """Return the permissions of the file at *target*, or ``None`` if there is none."""
     try:
-        found = target.lstat().st_mode
+        mode = target.lstat().st_mode
     except FileNotFoundError:
         return None
-    if not stat.S_ISREG(found):
+    if not stat.S_ISREG(mode):
         raise OSError(errno.EEXIST, "it exists but is not a file", str(target))
-    return stat.S_IMODE(found)
+    return stat.S_IMODE(mode)

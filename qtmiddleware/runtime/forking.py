@@ -1,4 +1,8 @@
-"""Locks and counts that a forked process begins anew: other threads of its parent may have held them."""
+"""Locks and counts that are reset in a forked process.
+
+At the moment of the fork, other threads of the parent may have held a lock or been counted; those
+threads do not exist in the child.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +14,23 @@ from weakref import WeakSet
 
 
 class Renewable(Protocol):
-    """Something that can begin anew in a forked process."""
+    """An object that can be reset in a forked process."""
 
     def renew(self) -> None:
-        """Make new locks, and forget what only the parent is doing."""
+        """Make new locks, and forget what only the parent process is doing."""
 
 
 _renewables: Final[WeakSet[Renewable]] = WeakSet()
 
 
-def renew_after_fork(it: Renewable) -> None:
-    """Call ``it.renew()`` in every process that is forked from this one, as long as *it* lives."""
-    _renewables.add(it)
+def renew_after_fork(renewable: Renewable) -> None:
+    """Call ``renewable.renew()`` in every process forked from this one, while the object lives."""
+    _renewables.add(renewable)
 
 
 def _renew_all() -> None:
-    for it in list(_renewables):
-        it.renew()
+    for renewable in list(_renewables):
+        renewable.renew()
 
 
 if hasattr(os, "register_at_fork"):
@@ -34,11 +38,12 @@ if hasattr(os, "register_at_fork"):
 
 
 class ForkLock:
-    """A lock that a forked process finds free, whoever held it in the parent: ``with self._lock.free:``.
+    """A lock that is free in a forked process, whoever held it in the parent.
 
-    The lock itself and no wrapper of it, because only that cannot be interrupted between being
-    taken and being given back. Another one from when gevent has put its own locks in place: one of
-    before would stop all greenlets for good where a second one waits for it.
+    Use it as ``with self._lock.free:``. *free* is the `threading.Lock` itself and no wrapper,
+    because an interrupt can come between a wrapper's taking the lock and its giving it back. If
+    gevent replaces `threading.Lock` later, a new lock is made: a second greenlet that waits for the
+    old lock would block all greenlets for good.
     """
 
     __slots__ = ("__weakref__", "_kind", "_lock")
@@ -53,23 +58,24 @@ class ForkLock:
         self._lock = threading.Lock()
 
     def __deepcopy__(self, _: object) -> ForkLock:
-        # A copy of what the lock guards is guarded by a lock of its own.
+        # A lock cannot be copied, and the copied object needs a lock of its own.
         return ForkLock()
 
     @property
     def free(self) -> threading.Lock:
-        """The lock."""
+        """The lock, to be used in a ``with`` statement."""
         if self._kind is not threading.Lock:
             self.renew()
         return self._lock
 
 
 class Draining:
-    """Counts the calls inside a resource: ``with self.in_use:``; after `retire`, *close* follows the last of them.
+    """Counts the calls that use a resource, and closes it when the last call has left.
 
-    Connection draining: a call that begins later is let in, and *close* follows it again, so what
-    is closed must be able to open anew. *close* must wait for nothing, since it holds up whoever
-    comes. Thread-safe; a forked process begins without calls.
+    Use it as ``with self.in_use:``. After `retire`, *close* is called as soon as no call is inside
+    (connection draining). A call that begins after that is let in, and *close* is called again
+    after it, so the resource must be able to reopen. *close* must not block, since it delays
+    whoever calls. Thread-safe; a forked process begins without calls.
     """
 
     __slots__ = ("__weakref__", "_calls", "_close", "_is_retired", "_lock")
@@ -81,10 +87,10 @@ class Draining:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget the calls: they are the parent's."""
+        """Forget the calls: they belong to the parent process."""
         self._calls = 0
-        # A generator inside may be thrown away, and so left, by a collection of garbage that begins
-        # under the lock.
+        # Re-entrant: the garbage collector may start under the lock and close a generator that is
+        # inside, which leaves in the same thread.
         self._lock = threading.RLock()
 
     def __enter__(self) -> None:
@@ -93,16 +99,16 @@ class Draining:
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
-            # Less than none would be a call that the parent had begun.
+            # A call that began in the parent leaves here without having been counted.
             self._calls = max(0, self._calls - 1)
-            self._close_if_left()
+            self._close_if_unused()
 
     def retire(self) -> None:
-        """Close the resource as soon as no call is inside: now, where there is none."""
+        """Close the resource as soon as no call is inside: at once, if there is none."""
         with self._lock:
             self._is_retired = True
-            self._close_if_left()
+            self._close_if_unused()
 
-    def _close_if_left(self) -> None:
+    def _close_if_unused(self) -> None:
         if self._is_retired and not self._calls:
             self._close()

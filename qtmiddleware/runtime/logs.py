@@ -1,4 +1,4 @@
-"""Log records: no handler or filter costs an answer, and what repeats itself is sampled."""
+"""Log records: a failing handler or filter costs no answer, and repeated records are sampled."""
 
 from __future__ import annotations
 
@@ -13,60 +13,66 @@ from typing import Any, Final
 from qtmiddleware.runtime.forking import renew_after_fork
 
 SAMPLE_SECONDS: Final = 60.0
-"""How long after a record the next one of its kind is left out and counted."""
-# Reasons are few, but a model of the user's own may give any.
+"""How many seconds after a record another one of its kind is only counted."""
+# There are few reasons, but a user's own model may give any text as one.
 _MOST_KINDS: Final = 64
-# How much of somebody else's error is written: frames of its stack, and characters at either end.
+# How much of a foreign error is logged: frames of its stack, and characters at either end.
 _MOST_FRAMES: Final = 50
 _MOST_SHOWN: Final = 8_000
 
 
-_OF_LOGGING: Final = frozenset({"exc_info", "stack_info", "stacklevel", "extra"})
+_LOGGING_KEYWORDS: Final = frozenset({"exc_info", "stack_info", "stacklevel", "extra"})
 
 
 class SafeLogger(logging.LoggerAdapter[logging.Logger]):
-    """A logger that drops what its handlers and filters raise, as a record is worth no answer.
+    """A logger that ignores exceptions of its handlers and filters, as a record is worth no answer.
 
-    What a record tells is said for programs too: all arguments by name that `logging` does not know
-    are the record's attribute ``qtm``, one dictionary, in which no name can be that of an attribute
-    of `logging`. Its ``event`` says what happened; plain values alone, and no text of a query,
-    passage or reply.
+    Keyword arguments that `logging` does not know become the record's attribute ``qtm``, a
+    dictionary for programs, so that no name can clash with an attribute of `logging`. Its ``event``
+    says what happened. The values are plain, and never the text of a query, passage or reply.
     """
 
     def process(
         self, msg: Any, kwargs: MutableMapping[str, Any]
     ) -> tuple[Any, MutableMapping[str, Any]]:
-        """Returns *msg* and, of *kwargs*, those of `logging`, with all others as the extra ``qtm``."""
-        own = {name: kwargs.pop(name) for name in list(kwargs) if name not in _OF_LOGGING}
-        kwargs["extra"] = {**(kwargs.get("extra") or {}), "qtm": own}
+        """Return *msg*, and *kwargs* with all that `logging` does not know moved into ``qtm``."""
+        details = {name: kwargs.pop(name) for name in list(kwargs) if name not in _LOGGING_KEYWORDS}
+        kwargs["extra"] = {**(kwargs.get("extra") or {}), "qtm": details}
         return msg, kwargs
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        """Write a record that names the caller's own line; raises no `Exception`."""
+        """Write a record that names the caller's line; never raise an `Exception`."""
         kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1
         with suppress(Exception):
             super().log(level, msg, *args, **kwargs)
 
 
 def get_logger(name: str) -> SafeLogger:
-    """The logger of this *name*, which begins with ``qtmiddleware``."""
+    """Return the logger called *name*, which begins with ``qtmiddleware``."""
     return SafeLogger(logging.getLogger(name))
 
 
 def quote(text: str) -> str:
-    """*text* in double quotes and on one line, as it is but for what cannot be printed."""
-    shown = (it if it.isprintable() else it.encode("unicode_escape").decode("ascii") for it in text)
-    return f'"{"".join(shown)}"'
+    """Return *text* in double quotes on one line, with unprintable characters escaped."""
+    pieces = (
+        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
+        for character in text
+    )
+    return f'"{"".join(pieces)}"'
 
 
 def format_error(error: BaseException) -> str:
-    """*error* of somebody else's with its stack, for a record at DEBUG, as it may quote texts; without keys in it."""
+    """Return a foreign *error* with its stack for a record at DEBUG level, without keys in it.
+
+    The text may quote a query or passage, so it must not be logged above DEBUG. At most 50 frames
+    and 8,000 characters at either end are kept.
+    """
     from traceback import format_exception
 
     from qtmiddleware.config.errors import hide_secrets
 
     try:
-        # Before it is cut, which may leave half a key.
+        # Keys are hidden before the text is cut, as a cut may leave half a key.
         text = hide_secrets("".join(format_exception(error, limit=-_MOST_FRAMES)).rstrip())
     except Exception:
         return type(error).__name__
@@ -75,16 +81,16 @@ def format_error(error: BaseException) -> str:
     )
 
 
-def times(count: int) -> str:
-    """*count* in words of a record."""
+def format_times(count: int) -> str:
+    """Return *count* in words, such as "1 time" or "3 times"."""
     return "1 time" if count == 1 else f"{count} times"
 
 
 class LogSampler:
-    """At most one record of each kind in *seconds*; the next one says how many were left out since.
+    """Writes at most one record per kind in *seconds*; the next record says how many were left out.
 
-    The last count of a kind is logged by whichever call comes first after its time, or by `flush`,
-    so that none is lost. Thread-safe; a forked process begins with nothing counted.
+    The first call after a kind's time, or `flush`, logs its last count, so that no count is lost.
+    Thread-safe; a forked process begins with nothing counted.
     """
 
     def __init__(
@@ -96,7 +102,7 @@ class LogSampler:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget the counts: the parent logs them."""
+        """Forget the counts: the parent process logs them."""
         self._lock = Lock()
         # When the last record of a kind was written, and how many were left out since.
         self._kinds: dict[tuple[str, str], tuple[float, int]] = {}
@@ -113,21 +119,31 @@ class LogSampler:
         stacklevel: int = 1,
         **about: Any,
     ) -> None:
-        """Log that *what* happened, in the words *said* if given, with those of *kinds* that a record is due for.
+        """Log *what* happened, with those of *kinds* that a record is due for.
 
-        *details* say more of a kind, in the words of this package alone, and do not tell one kind
-        from another. The record's attribute ``degradation`` is *what*, by which handlers can tell
-        such records from others. Its ``qtm`` holds *about*, *what* as the event, and ``counts``:
-        how often each kind happened since its last record, this time included, so that the counts
-        of all records add up to how often it did.
+        Handlers recognise these records by the attribute ``degradation``, which is *what*. The
+        attribute ``qtm`` holds *about*, *what* as the ``event``, and ``counts``: how often each
+        kind happened since its last record, this time included. So the counts of all records add up
+        to how often each kind happened.
+
+        Args:
+            logger: Writes the record.
+            what: The thing that happened, such as "answer degraded".
+            kinds: The reasons; each is sampled separately.
+            said: The words of the record in place of *what*, if given.
+            details: More about a kind, in this package's own words. Details do not tell kinds
+                apart.
+            level: The record's level.
+            stacklevel: How many frames up the caller's line is.
+            **about: More values for programs.
         """
         kinds = tuple(dict.fromkeys(kinds))
         if not kinds and not self._kinds:
             return
         with self._lock:
             now = self._clock()
-            due = [it for kind in kinds if (it := self._take(what, kind, now))]
-            over = self._end(now - self._seconds)
+            due = [counted for kind in kinds if (counted := self._count_kind(what, kind, now))]
+            ended = self._end_kinds(now - self._seconds)
         if due:
             about |= {
                 "event": what.replace(" ", "_"),
@@ -144,28 +160,31 @@ class LogSampler:
                 extra=extra,
                 **about,
             )
-        self._write_counts(logger, over)
+        self._write_counts(logger, ended)
 
     def flush(self, logger: SafeLogger) -> None:
-        """Log how many records of every kind were left out."""
+        """Log how many records of each kind were left out."""
         with self._lock:
-            over = self._end(self._clock())
-        self._write_counts(logger, over)
+            ended = self._end_kinds(self._clock())
+        self._write_counts(logger, ended)
 
-    def _write_counts(self, logger: SafeLogger, over: Iterable[tuple[str, str, int, str]]) -> None:
-        for what, kind, count, line in over:
+    def _write_counts(self, logger: SafeLogger, ended: Iterable[tuple[str, str, int, str]]) -> None:
+        for what, kind, count, line in ended:
             event = what.replace(" ", "_")
             logger.warning(
                 "%s", line, extra={"degradation": what}, event=event, counts={kind: count}
             )
 
-    def _take(self, what: str, kind: str, now: float) -> tuple[str, int, str] | None:
-        """Returns *kind*, its count with the records left out, and both in words; ``None`` to leave this out, too."""
+    def _count_kind(self, what: str, kind: str, now: float) -> tuple[str, int, str] | None:
+        """Count *kind*; return its name, count and text if a record is due, else ``None``.
+
+        The count includes the records left out since the last record of the kind.
+        """
         if (what, kind) not in self._kinds and len(self._kinds) >= _MOST_KINDS:
             kind = "other reasons"
-        known = self._kinds.get((what, kind))
-        since, count = known or (now, 0)
-        if known is not None and now - since < self._seconds:
+        entry = self._kinds.get((what, kind))
+        since, count = entry or (now, 0)
+        if entry is not None and now - since < self._seconds:
             self._kinds[what, kind] = since, count + 1
             return None
         self._kinds[what, kind] = now, 0
@@ -175,9 +194,16 @@ class LogSampler:
             f"{kind} (and {count} more in the last {now - since:.0f} s)" if count else kind,
         )
 
-    def _end(self, until: float) -> list[tuple[str, str, int, str]]:
-        """Forget the kinds whose last record was written at *until* or before; returns what to say of each of them."""
-        now, ended = self._clock(), [it for it, (since, _) in self._kinds.items() if since <= until]
+    def _end_kinds(self, until: float) -> list[tuple[str, str, int, str]]:
+        """Forget the kinds whose last record is from *until* or before.
+
+        Returns, for each kind with records left out: *what*, the kind, the count, and a line to
+        log.
+        """
+        now, ended = (
+            self._clock(),
+            [key for key, (since, _) in self._kinds.items() if since <= until],
+        )
         counts = [(what, kind, *self._kinds.pop((what, kind))) for what, kind in ended]
         return [
             (
@@ -185,8 +211,8 @@ class LogSampler:
                 kind,
                 count,
                 (
-                    f"{what} {times(count).replace(' ', ' more ')} in the last {now - since:.0f} s:"
-                    f" {kind}"
+                    f"{what} {format_times(count).replace(' ', ' more ')} in the last"
+                    f" {now - since:.0f} s: {kind}"
                 ),
             )
             for what, kind, since, count in counts
@@ -195,15 +221,15 @@ class LogSampler:
 
 
 def _add_detail(kind: str, text: str, details: Mapping[str, str]) -> str:
-    """Return the *text* on a *kind*, which begins with its name, with what is known of it behind that name."""
+    """Return *text*, which begins with the name of *kind*, with the detail added after the name."""
     detail = " ".join(details.get(kind, "").split())
     return f"{kind} ({detail}){text.removeprefix(kind)}" if detail else text
 
 
 class Outage:
-    """Says when to log that something fails, and that it works again: one record each, none in between.
+    """Says when to log an outage: one record when it begins, one when it ends, none in between.
 
-    Where it comes and goes, at most one outage in *seconds* is logged, and the others are counted.
+    If failures come and go, at most one outage in *seconds* is logged, and the others are counted.
     Thread-safe.
     """
 
@@ -216,14 +242,14 @@ class Outage:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget the outage: the parent logs it."""
+        """Forget the outage: the parent process logs it."""
         self._lock = Lock()
         self._is_logged = False
         self._logged_at = float("-inf")
         self._count = 0
 
     def record_failure(self) -> int | None:
-        """Count a failure; returns how many there were where that is to be logged now, else ``None``."""
+        """Count a failure; return the count if it should be logged now, else ``None``."""
         with self._lock:
             self._count += 1
             now = self._clock()
@@ -233,7 +259,7 @@ class Outage:
             return self._count
 
     def record_success(self) -> int | None:
-        """Returns how many failures there were where it is to be logged that it works again, else ``None``."""
+        """Return the number of failures if the recovery should be logged now, else ``None``."""
         if not self._is_logged:
             return None
         with self._lock:

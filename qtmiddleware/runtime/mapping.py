@@ -1,4 +1,7 @@
-"""A function over more things than memory holds: some are taken ahead, each result is given as soon as it may be."""
+"""Map a function over more items than memory holds, in threads.
+
+Some items are taken ahead, and each result is yielded as soon as possible.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,17 @@ R = TypeVar("R")
 def map_as_done(
     call: Callable[[T], R], items: Iterable[T], bulkhead: Bulkhead, limit: int
 ) -> Iterator[R]:
-    """What *call* returns for each of *items*, as it is done; at most *limit* of them are under way.
+    """Yield what *call* returns for each of *items*, in the order in which the calls end.
 
-    *items* are taken in the caller's thread, and *call* is performed in threads of *bulkhead*. What
-    either raises is raised here, and ends it; nobody waits for what is under way then, or when this
-    is closed.
+    The caller's thread takes the items; threads of *bulkhead* perform the calls. The first
+    exception of a call or of *items* is raised here and ends the iteration. Calls under way are not
+    waited for then, or if this generator is closed.
+
+    Args:
+        call: The function.
+        items: Its arguments, one per call.
+        bulkhead: The threads.
+        limit: The most calls under way at the same time.
     """
     done: SimpleQueue[Future[R]] = SimpleQueue()
     under_way = 0
@@ -40,7 +49,11 @@ def map_as_done(
 def map_in_order(
     call: Callable[[T], R], items: Iterable[T], bulkhead: Bulkhead, limit: int
 ) -> Iterator[R]:
-    """`map_as_done` in the order of *items*: a slow one holds up those behind it, of which *limit* are taken."""
+    """Yield what *call* returns for each of *items*, in their order.
+
+    Otherwise like `map_as_done`. A slow call holds up the results behind it, of which at most
+    *limit* are computed ahead.
+    """
     under_way: deque[Future[R]] = deque()
     for item in items:
         under_way.append(_start(call, item, bulkhead))

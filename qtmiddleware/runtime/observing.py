@@ -1,4 +1,4 @@
-"""Tells observers of the operations of a flow, and hooks of the retrieval that came of it."""
+"""Tell observers about the operations of a flow, and hooks about its retrieval."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ logger: Final = get_logger("qtmiddleware")
 _ids: Final = count(1)
 
 
-class _Guarded:
-    """An observer that raises nothing; what it raises first is logged."""
+class _GuardedObserver:
+    """An observer whose exceptions never reach a query; the first one is logged."""
 
     def __init__(self, observer: Observer) -> None:
         if not isinstance(observer, Observer):
@@ -41,10 +41,12 @@ class _Guarded:
         self._has_failed = False
 
     def tell(self, operation: Operation) -> None:
-        """Tell of the start of *operation*, or of its end where it has one."""
-        tell = self._observer.on_start if operation.outcome == "running" else self._observer.on_end
+        """Tell the observer that *operation* started, or that it ended if it has an outcome."""
+        notify = (
+            self._observer.on_start if operation.outcome == "running" else self._observer.on_end
+        )
         try:
-            tell(operation)
+            notify(operation)
         except Exception as error:
             if not self._has_failed:
                 self._has_failed = True
@@ -59,45 +61,54 @@ class _Guarded:
 
 
 class Observation:
-    """One operation, told to observers when it starts and, once, when it ends; a context manager for what it does.
+    """One operation, of which observers are told when it starts and, once, when it ends.
 
-    Without observers nothing is made or told. Where it has none of its own, *operation* is the
-    ground others stand on.
+    Use it as a context manager around the operation. Without observers it does nothing. An
+    observation without an *operation* is only the parent of others.
+
+    Attributes:
+        operation: The operation, or ``None``.
     """
 
     __slots__ = ("_began", "_observers", "_result", "_running", "operation")
 
     def __init__(
-        self, observers: tuple[_Guarded, ...] = (), operation: Operation | None = None
+        self, observers: tuple[_GuardedObserver, ...] = (), operation: Operation | None = None
     ) -> None:
         self.operation = operation
         self._observers = observers
         self._began = 0.0
         self._result: Any = None
-        # Holds the operation while it runs; whoever takes it out tells its end.
+        # Holds the operation while it runs. Popping it is atomic, so only one thread tells its end.
         self._running: list[Operation] = []
 
     @property
     def is_observed(self) -> bool:
-        """Whether there is anybody to tell."""
+        """Whether there are observers."""
         return bool(self._observers)
 
-    def child(self, kind: Any, name: str = "", **known: Any) -> Observation:
-        """An operation within this one, which has not started."""
+    def child(self, kind: Any, name: str = "", **fields: Any) -> Observation:
+        """Return an observation of an operation within this one, which has not started.
+
+        Args:
+            kind: The operation's kind.
+            name: Its name.
+            known: The other fields of the `Operation`.
+        """
         if not self._observers:
             return self
         return Observation(
-            self._observers, Operation(next(_ids), kind, name, self.operation, **known)
+            self._observers, Operation(next(_ids), kind, name, self.operation, **fields)
         )
 
     def keep(self, result: T) -> T:
-        """Returns *result*, which is what came of the operation."""
+        """Remember *result* as the operation's result, and return it."""
         if self.operation is not None:
             self._result = result
         return result
 
     def end(self, outcome: Ending) -> None:
-        """Tell that the operation has ended so, if it runs."""
+        """Tell the observers that the operation has ended with *outcome*, if it is running."""
         self._end(outcome=outcome)
 
     def __enter__(self) -> Observation:
@@ -115,13 +126,14 @@ class Observation:
         if not self._running:
             return
         if error is None:
-            self._end(outcome="ok", result=self._result, counts=_count(self._result))
+            self._end(outcome="ok", result=self._result, counts=_count_result(self._result))
         else:
             outcome = _read_outcome(error)
             self._end(outcome=outcome, reason=_read_reason(error) if outcome == "failed" else "")
 
     def _end(self, *, counts: dict[str, int] | None = None, **ending: Any) -> None:
-        # Two threads may be here: the one that performs the operation and the one that gives it up.
+        # Two threads may be here: one performs the operation, the other gives it up. The second one
+        # finds nothing to pop.
         with suppress(IndexError):
             running = self._running.pop()
             seconds = perf_counter() - self._began
@@ -136,32 +148,39 @@ NOT_OBSERVED: Final = Observation()
 
 
 def describe_model(model: Any) -> dict[str, Any]:
-    """Return the fields of an `Operation` that say which language model, embedder or reranker is asked, and where.
+    """Return the fields of an `Operation` that name a language model, embedder or reranker.
 
-    A function of the user's has the name of a function, not that of a model, and says so by an
-    empty ``model_name``.
+    The fields are ``model``, ``provider`` and ``server`` (host and port), as far as they are known.
+    A user's own function has an empty ``model_name``, because its name is not the name of a model.
     """
     name = getattr(model, "model_name", None)
-    named = {
+    names = {
         "model": getattr(model, "name", "") if name is None else name,
         "provider": getattr(model, "provider", ""),
     }
-    known: dict[str, Any] = {field: text for field, text in named.items() if isinstance(text, str)}
-    # An object of the user's may call anything its server.
+    fields: dict[str, Any] = {field: text for field, text in names.items() if isinstance(text, str)}
+    # A user's own object may have anything as its `server`.
     match getattr(model, "server", None):
         case (str() as host, int() as port):
-            known["server"] = host, port
-    return known
+            fields["server"] = host, port
+    return fields
 
 
 def observe(observers: Sequence[Observer]) -> Observation:
-    """The ground for operations that are part of no other; raises `ConfigError` for what is no observer."""
-    return Observation(tuple(_Guarded(it) for it in observers)) if observers else NOT_OBSERVED
+    """Return the parent of operations that belong to no other operation.
+
+    Raises `ConfigError` if one of *observers* is not an `Observer`.
+    """
+    return (
+        Observation(tuple(_GuardedObserver(observer) for observer in observers))
+        if observers
+        else NOT_OBSERVED
+    )
 
 
 def _read_outcome(error: BaseException) -> Ending:
-    # asyncio's cancellation, an interrupt, and the end of a flow or stream that is closed are no
-    # `Exception`.
+    # asyncio's `CancelledError`, `KeyboardInterrupt`, and the `GeneratorExit` of a closed flow or
+    # stream are not subclasses of `Exception`.
     reason = _read_reason(error)
     if reason == "cancelled" or not isinstance(error, Exception):
         return "cancelled"
@@ -169,12 +188,12 @@ def _read_outcome(error: BaseException) -> Ending:
 
 
 def _read_reason(error: BaseException) -> str:
-    # A function of the user's may give a `ModelError` any reason.
+    # A user's own model may raise `ModelError` with any reason.
     is_known = isinstance(error, ModelError) and error.reason in REASONS
     return error.reason if is_known else type(error).__name__  # type: ignore[attr-defined]
 
 
-def _count(result: Any) -> dict[str, int]:
+def _count_result(result: Any) -> dict[str, int]:
     if isinstance(result, Reply):
         tokens = {"input_tokens": result.input_tokens, "output_tokens": result.output_tokens}
         return {"llm_calls": result.calls, **tokens}
@@ -190,24 +209,25 @@ def _count(result: Any) -> dict[str, int]:
             "input_tokens": trace.input_tokens,
             "output_tokens": trace.output_tokens,
         }
-    # Vectors come with them if their service counts.
-    read = getattr(result, "input_tokens", 0) if isinstance(result, list) else 0
-    return {"input_tokens": read} if read else {}
+    # A list of vectors carries its tokens if the embedding service counts them.
+    input_tokens = getattr(result, "input_tokens", 0) if isinstance(result, list) else 0
+    return {"input_tokens": input_tokens} if input_tokens else {}
 
 
 # --- hooks ----------------------------------------------------------------------------------------
 
 HOOK_SECONDS: Final = 1.0
-"""How long a hook is waited for, where it is awaited or runs in a thread of ours."""
-# How long a hook that was cancelled may take to clean up.
+"""How many seconds a hook is waited for, if it is awaited or runs in another thread."""
+# How many seconds a cancelled hook may take to clean up.
 _DRAIN_SECONDS: Final = 0.02
 
-# Holds something while a hook runs; tasks that outlive it find it empty.
+# A list that is not empty while a hook runs. A task that outlives the hook holds the same list and
+# finds it empty.
 _telling: Final[ContextVar[list[bool] | None]] = ContextVar("telling", default=None)
 
 
 def validate_hook(hook: RetrievalHook | None) -> RetrievalHook | None:
-    """Returns *hook* itself; raises `ConfigError` where it cannot be called."""
+    """Return *hook*; raise `ConfigError` if it cannot be called."""
     if hook is None or callable(hook):
         return hook
     raise ConfigError(
@@ -217,65 +237,70 @@ def validate_hook(hook: RetrievalHook | None) -> RetrievalHook | None:
 
 
 def is_telling() -> bool:
-    """Whether we are called by a hook: what that retrieves is told to nobody, or it would never end."""
+    """Return whether a hook is calling: its own retrievals call no hook, which would never end."""
     return bool(_telling.get())
 
 
 @contextmanager
-def _marked() -> Iterator[None]:
+def _mark_telling() -> Iterator[None]:
     mark = [True]
     token = _telling.set(mark)
     try:
         yield
     finally:
         mark.clear()
-        # A coroutine that is thrown away may be closed in another context than it ran in.
+        # An abandoned coroutine may be closed in a context other than the one that it ran in.
         with suppress(ValueError):
             _telling.reset(token)
 
 
-def tell(hook: RetrievalHook, retrieval: Retrieval) -> None:
-    """Call *hook* with *retrieval* in this thread; what is to be awaited runs in the shared loop, `HOOK_SECONDS` long.
+def tell_hook(hook: RetrievalHook, retrieval: Retrieval) -> None:
+    """Call *hook* with *retrieval* in this thread, and await its coroutine, if it returns one.
 
-    Raises what the hook raises, and `TimeoutError`.
+    The coroutine runs in the shared loop for at most `HOOK_SECONDS`. Raises what the hook raises,
+    and `TimeoutError`.
     """
-    with _marked():
-        told = hook(retrieval)
-        if inspect.isawaitable(told):
+    with _mark_telling():
+        pending = hook(retrieval)
+        if inspect.isawaitable(pending):
 
             async def finish() -> None:
-                await told
+                await pending
 
             run_in_background_loop(finish, HOOK_SECONDS)
 
 
-async def atell(hook: RetrievalHook, retrieval: Retrieval, bulkhead: Bulkhead) -> None:
-    """`tell` without blocking the running loop: a plain hook runs in a thread of *bulkhead*.
+async def atell_hook(hook: RetrievalHook, retrieval: Retrieval, bulkhead: Bulkhead) -> None:
+    """Call *hook* with *retrieval* without blocking the running loop.
 
-    Neither kind is waited for longer than `HOOK_SECONDS`. Raises `ModelError` "overloaded" where no
-    thread is free.
+    A plain function runs in a thread of *bulkhead*; a coroutine is awaited. Either is waited for at
+    most `HOOK_SECONDS`. Raises what the hook raises, `TimeoutError`, and `ModelError`
+    ``overloaded`` if no thread is free.
     """
 
     async def call() -> None:
-        told = (
+        pending = (
             hook(retrieval)
             if is_async(hook)
             else await in_thread(partial(hook, retrieval), bulkhead)
         )
-        if inspect.isawaitable(told):
-            await told
+        if inspect.isawaitable(pending):
+            await pending
 
-    with _marked():
-        # A task of its own: one that does not let itself be cancelled must not keep the caller.
+    with _mark_telling():
+        # The hook is a task of its own, because a hook that ignores its cancellation must not keep
+        # the caller waiting.
         task = asyncio.get_running_loop().create_task(call())
         ended: set[asyncio.Task[None]] = set()
         try:
             ended, _ = await asyncio.wait((task,), timeout=HOOK_SECONDS)
         finally:
             if not ended and not task.get_loop().is_closed():
-                task.add_done_callback(lambda it: it.cancelled() or it.exception())
+                task.add_done_callback(
+                    lambda task_done: task_done.cancelled() or task_done.exception()
+                )
                 task.cancel()
-                # A coroutine that is thrown away can wait for nothing.
+                # A coroutine that is being closed must not await anything.
                 if not isinstance(sys.exception(), GeneratorExit):
                     await asyncio.wait((task,), timeout=_DRAIN_SECONDS)
     if not ended:

@@ -1,15 +1,16 @@
-"""One pace for all who ask a service: how many calls are under way, and when none is begun.
+"""One pace for all callers of a service: how many calls run at once, and when to pause.
 
 Additive increase, multiplicative decrease (Chiu and Jain, 1989): a sign of overload halves the
-calls under way, once per episode, and pauses all; as many answers as are under way add one again.
-Signs of overload are
+number of calls that may run at once and pauses all callers. It counts once per episode, that is,
+among the calls begun since the last pause. After as many answers as calls may run at once, the
+number rises by one. Signs of overload are
 
 - a rate limit, or any failure with which the service names a pause (Retry-After),
 - `SEVERAL` outages or timeouts without an answer between them.
 
-Nobody asks before the time that the service names or, if it names none, before a pause that doubles
-until something is answered. A lone outage or timeout says nothing about the load: its own call
-waits a little, and the others go on.
+The pause lasts as long as the service says. If the service names no time, the pause doubles until
+something is answered. A lone outage or timeout says nothing about the load: its own call waits a
+little, and the others go on.
 """
 
 from __future__ import annotations
@@ -25,28 +26,37 @@ from qtmiddleware.errors import ModelError, QtMiddlewareError
 T = TypeVar("T")
 
 PATIENCE: Final = 600.0
-"""For how many seconds without an answer a service is tried, before all is stopped."""
+"""How many seconds without an answer a service is tried before everything is stopped."""
 TRIES: Final = 5
-"""How often a call may be late or refused while others are answered, before that is its own fault."""
+"""How often a call may be late or refused while others are answered, before it fails for good."""
 MOST_HOPELESS: Final = 3
 """How many of the first calls may fail for good, with none answered, before all is stopped."""
 SEVERAL: Final = 5
-"""How many outages and timeouts without an answer between them are a sign of overload. If 5 % fail by chance, that many
-in a row come once in three million calls; if half of them fail, within about sixty."""
+"""How many outages and timeouts without an answer between them are a sign of overload.
+
+If 5 % of the calls fail by chance, that many in a row come once in three million calls; if half of
+them fail, within about sixty.
+"""
 _SHORTEST_PAUSE: Final = 0.05
 _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 30.0
 _FIRST_WAIT: Final = 0.1
 
-# What may be owed to the question, or to chance, as well as to the service.
+# Failures that may be due to the question or to chance as well as to the service.
 _OWN: Final = frozenset({"timeout", "unavailable"})
 _PASSING: Final = _OWN | {"rate_limited", "circuit_open", "overloaded", "over_budget"}
-# What says that the service is there and at work.
+# Failures that show that the service is working.
 _AT_WORK: Final = frozenset({"refused", "too_long", "empty", "truncated", "unrecorded"})
 
 
 class _Failure(Enum):
-    """What a failure means: ``FINAL`` for its call, ``SHARED`` as all wait, or ``LONE`` as only its own call waits."""
+    """How a failure is handled.
+
+    Attributes:
+        FINAL: The call fails for good.
+        SHARED: All callers wait, and the call is made again.
+        LONE: Only this caller waits, and the call is made again.
+    """
 
     FINAL = "final"
     SHARED = "shared"
@@ -54,12 +64,15 @@ class _Failure(Enum):
 
 
 class Pace:
-    """At most *concurrency* calls at once, fewer if the service is overloaded, none while it asks for a pause.
+    """Runs up to *concurrency* calls at once, fewer if the service is overloaded, none in a pause.
 
-    `perform` asks again what failed and may pass (rate limits, outages, an open circuit breaker, a
-    budget a minute), so that nobody sees it, for *patience* seconds without any answer. Then
-    everything is stopped, and so it is if the key is refused, a budget is spent, or nothing is ever
-    answered: *error* says why. Thread-safe.
+    `perform` repeats calls that fail for a passing reason (rate limit, outage, open circuit
+    breaker, budget per minute), so that the caller does not see the failure. After *patience*
+    seconds without any answer everything is stopped. Everything is also stopped if the key is
+    refused, a budget is spent, or nothing is ever answered. Thread-safe.
+
+    Attributes:
+        error: Why everything was stopped, or ``None``.
     """
 
     def __init__(
@@ -78,7 +91,8 @@ class Pace:
         self._under_way = 0
         self._resume_at = 0.0
         self._failing_since: float | None = None
-        # How often all were paused: what began before that says nothing new.
+        # How often all callers were paused. A failure of a call that began before the last pause is
+        # not news.
         self._episode = 0
         self._pauses = self._failures_in_row = 0
         self._answers = self._answers_since_change = 0
@@ -86,15 +100,16 @@ class Pace:
 
     @property
     def limit(self) -> int:
-        """How many calls may be under way now."""
+        """How many calls may run at once now."""
         return self._limit
 
     def perform(self, call: Callable[[], T]) -> T:
-        """What *call* returns, made as often as it takes; raises what it raises for good.
+        """Return what *call* returns, repeating it while it fails for a passing reason.
 
-        Once all is stopped that is a `ModelError` ``cancelled``.
+        Raises the error with which *call* fails for good, and `ModelError` ``cancelled`` once
+        everything is stopped.
         """
-        tries, lone, wait = 0, 0, 0.0
+        tries, lone_failures, wait = 0, 0, 0.0
         answers: int | None = None
         while True:
             episode, answers_now = self._enter(wait)
@@ -103,31 +118,32 @@ class Pace:
                 value = call()
             except ModelError as error:
                 if error.reason in _OWN and self._answers > answers:
-                    # While nothing is answered it is the service.
+                    # Other calls were answered since the last try. While nothing is answered, the
+                    # failure is the service's, not this call's.
                     tries, answers = tries + 1, self._answers
                 kind = self._take_failure(error, episode)
                 if kind is _Failure.FINAL or tries >= TRIES:
                     raise
                 wait = 0.0
                 if kind is _Failure.LONE:
-                    wait = _FIRST_WAIT * 2.0 ** min(lone, TRIES)
-                    lone += 1
+                    wait = _FIRST_WAIT * 2.0 ** min(lone_failures, TRIES)
+                    lone_failures += 1
             except BaseException as error:
-                self._take_end(
+                self._record_end(
                     ModelError("failed", f"the language model raised {type(error).__name__}")
                 )
                 raise
             else:
-                self._take_end(None)
+                self._record_end(None)
                 return value
 
     def stop(self, error: QtMiddlewareError | None = None) -> None:
-        """Begin no further call; who waits for one is told so at once."""
+        """Begin no more calls; callers that wait for their turn are told at once."""
         with self._changed:
             self._stop(error or ModelError("cancelled", "stopped"))
 
     def _enter(self, wait: float) -> tuple[int, int]:
-        """Wait for *wait* seconds and for a place; returns the episode and the number of answers at that moment."""
+        """Wait *wait* seconds and for a free place; return the episode and the count of answers."""
         with self._changed:
             start = self._clock() + wait
             while self.error is None:
@@ -138,8 +154,8 @@ class Pace:
                 self._changed.wait(pause if pause > 0 else None)
             raise ModelError("cancelled", "all calls were stopped")
 
-    def _take_end(self, error: ModelError | None) -> None:
-        """A call has ended for good."""
+    def _record_end(self, error: ModelError | None) -> None:
+        """Record that a call has ended for good; stop everything if *error* leaves no hope."""
         with self._changed:
             self._leave()
             self._settled += 1
@@ -156,7 +172,7 @@ class Pace:
         if error.reason == "over_budget" and error.retry_after is None:
             return self._await_room(error)
         if error.reason not in _PASSING:
-            self._take_end(error)
+            self._record_end(error)
             return _Failure.FINAL
         with self._changed:
             self._leave()
@@ -186,7 +202,10 @@ class Pace:
             self._pause(now, error.retry_after)
 
     def _await_room(self, error: ModelError) -> _Failure:
-        """A budget has no room: what is under way counts as expected, and may come to less."""
+        """Wait until another call has ended: it may have cost less than was reserved for it.
+
+        If no other call is under way, the budget is spent, and everything is stopped.
+        """
         with self._changed:
             self._leave()
             if not self._under_way:
@@ -205,6 +224,7 @@ class Pace:
         self._answers += 1
         self._failing_since, self._pauses, self._failures_in_row = None, 0, 0
         self._answers_since_change += 1
+        # The service has answered as many calls as may run at once, so one more may run.
         if self._answers_since_change >= self._limit < self._most:
             self._limit += 1
             self._answers_since_change = 0

@@ -1,4 +1,7 @@
-"""Transformations that several processes share in Redis; while it fails it is left alone."""
+"""A cache of transformations in Redis that several processes share.
+
+While Redis fails, it is not used.
+"""
 
 from __future__ import annotations
 
@@ -17,28 +20,39 @@ from qtmiddleware.runtime.logs import Outage, get_logger
 logger: Final = get_logger("qtmiddleware")
 
 FORMAT: Final = 2
-"""Part of every key and value: a value of another format is never met, let alone taken for damaged."""
+"""The number of the values' format; part of every key, so that another format is never read."""
 
 MAX_BYTES: Final = 1 << 20
 MAX_ITEMS: Final = 1_024
 
 _CONNECTIONS: Final = 32
 _SLACK: Final = 0.1
-"""Seconds by which a busy process may be late itself before Redis is blamed."""
+"""How many seconds a busy process itself may be late before Redis counts as failing."""
 
 
 class RedisCache:
-    """Transformations in Redis, each for *ttl_seconds*: what one process asked the model for, the others read.
+    """Transformations in Redis: other processes read the replies that one process asked for.
 
-    *url* is ``redis://host:6379/0``, ``rediss://`` for TLS (options that begin with ``ssl_`` may
-    follow, as ``?ssl_ca_certs=ca.pem``) or ``unix:///path?db=0``; user and password are read from
-    ``REDIS_USERNAME`` and ``REDIS_PASSWORD``. No wait for Redis is longer than *timeout* seconds,
-    nothing is tried twice, and after failures
-    *breaker* lets no call through for a while; without Redis every process works as if it were
-    alone. Raises `ConfigError` for an address that cannot be used and `MissingExtra` without the
-    ``redis`` package; its methods never raise. Connects on first use. Thread-safe; a forked process
-    has connections of its own. *was_reached* is whether Redis answered when it was last asked,
-    ``None`` before that; *where* is host and port, or the socket's path.
+    No wait for Redis is longer than *timeout*, and nothing is retried. After failures *breaker*
+    lets no call through for a while; without Redis every process works as if it were alone.
+    Connects on first use; a forked process has connections of its own. The methods never raise.
+    Thread-safe.
+
+    Args:
+        url: ``redis://host:6379/0``, ``rediss://`` for TLS (options that begin with ``ssl_`` may
+            follow, as ``?ssl_ca_certs=ca.pem``) or ``unix:///path?db=0``. The user and the password
+            are read from ``REDIS_USERNAME`` and ``REDIS_PASSWORD``.
+        timeout: How many seconds to wait for Redis.
+        ttl_seconds: How long each transformation is kept.
+        breaker: Decides when Redis is asked again.
+
+    Attributes:
+        where: Host and port, or the socket's path.
+        was_reached: Whether Redis answered the last call; ``None`` before the first.
+
+    Raises:
+        ConfigError: The address cannot be used.
+        MissingExtra: The ``redis`` package is missing.
     """
 
     def __init__(self, url: str, *, timeout: float, ttl_seconds: int, breaker: Breaker) -> None:
@@ -63,19 +77,19 @@ class RedisCache:
 
     @property
     def rest(self) -> float:
-        """For how many seconds Redis is left alone after a failure; 0 where it may be asked."""
+        """For how many seconds Redis is not asked after a failure; 0 if it may be asked now."""
         return self._breaker.rest
 
     def get(self, key: str, accepts: Callable[[Transformation], bool]) -> Transformation | None:
-        """The transformation under *key*; ``None`` where there is none or Redis fails.
+        """Return the transformation under *key*; ``None`` if there is none or Redis fails.
 
-        A value that cannot be read, or that *accepts* refuses, counts as none and is overwritten by
-        the next `put`.
+        A value that cannot be read, or that *accepts* rejects, counts as none. The next `put`
+        overwrites it.
         """
-        name = _name(key)
+        name = _build_name(key)
 
         def read() -> bytes:
-            # One byte more than may be: what is too large is not even sent.
+            # One byte more than the limit, so that Redis never sends the rest of a larger value.
             value = self._client.getrange(name, 0, MAX_BYTES)
             if not isinstance(value, bytes):
                 raise TypeError
@@ -96,13 +110,13 @@ class RedisCache:
         return transformation
 
     def put(self, key: str, transformation: Transformation) -> None:
-        """Store *transformation* under *key*, in place of whatever is there; not one that is too large."""
+        """Store *transformation* under *key*, unless it is too large."""
         value = encode(transformation)
         if value is not None:
-            self._call(lambda: self._client.set(_name(key), value, ex=self._ttl))
+            self._call(lambda: self._client.set(_build_name(key), value, ex=self._ttl))
 
     def close(self) -> None:
-        """Close the connections of this process; the next call opens others."""
+        """Close the connections of this process; the next call opens new ones."""
         try:
             self._client.connection_pool.disconnect()
         except Exception as error:
@@ -116,13 +130,13 @@ class RedisCache:
             )
 
     def _call(self, command: Callable[[], Any]) -> Any:
-        """The reply to *command*; ``None`` where there is none in time, or Redis is left alone."""
-        # More calls at once than connections wait for one another: that is our own haste and no
-        # failure of Redis.
+        """Return the reply to *command*; ``None`` if none comes in time or Redis is not asked."""
+        # If there are more calls than connections, calls wait for each other. That is no failure of
+        # Redis.
         if self.rest or not self._places.acquire(timeout=self._timeout):
             return None
         try:
-            attempt = self._breaker.attempt(monotonic() + 1.5 * self._timeout + _SLACK)
+            attempt = self._breaker.start_attempt(monotonic() + 1.5 * self._timeout + _SLACK)
             if attempt is None:
                 return None
             try:
@@ -146,7 +160,7 @@ class RedisCache:
             self._places.release()
 
     def _log_failure(self, error: Exception) -> None:
-        # By its type alone: its message may hold what was sent or received.
+        # Only the type is logged: the message may contain what was sent or received.
         if (rest := self.rest) and self._outage.record_failure():
             kind = type(error).__name__
             logger.warning(
@@ -164,71 +178,75 @@ _UNREADABLE: Final = object()
 
 
 def _is_of_another_type(error: Exception) -> bool:
-    """Whether Redis says that the value is a list or the like: it works, and the value is none of ours."""
+    """Return whether Redis says that the value is a list or the like.
+
+    Redis works then, but the value was not written by this package.
+    """
     return str(error).startswith("WRONGTYPE")
 
 
-def _name(key: str) -> str:
+def _build_name(key: str) -> str:
     return f"qtm:{FORMAT}:{key}"
 
 
 def encode(transformation: Transformation) -> bytes | None:
-    """*transformation* as compact JSON of what is not empty; ``None`` where it is beyond what `decode` reads.
+    """Return *transformation* as compact JSON; ``None`` if it is too large for `decode`.
 
-    UTF-8 with lone surrogates written as they are: as JSON escapes two of them would come back as
-    one character.
+    Empty fields are left out. The JSON is UTF-8 with lone surrogates written as they are: as JSON
+    escapes, two of them would come back as one character.
     """
-    held: dict[str, Any] = {"v": FORMAT}
+    fields: dict[str, Any] = {"v": FORMAT}
     for name in (*TEXT_FIELDS, "notes"):
         value = getattr(transformation, name)
         if value is not None and value != ():
-            held[name] = value
-    if any(len(value) > MAX_ITEMS for value in held.values() if isinstance(value, tuple)):
+            fields[name] = value
+    if any(len(value) > MAX_ITEMS for value in fields.values() if isinstance(value, tuple)):
         return None
-    written = json.dumps(held, ensure_ascii=False, separators=(",", ":")).encode(
+    data = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode(
         "utf-8", "surrogatepass"
     )
-    return written if len(written) <= MAX_BYTES else None
+    return data if len(data) <= MAX_BYTES else None
 
 
-def decode(written: bytes) -> Transformation | None:
-    """The transformation that `encode` wrote as *written*; ``None`` for anything it would not have written so.
+def decode(data: bytes) -> Transformation | None:
+    """Return the transformation that `encode` wrote as *data*.
 
-    At most `MAX_BYTES` are read, and `MAX_ITEMS` in a list.
+    Returns ``None`` for bytes that `encode` would not have written, or for more than `MAX_BYTES`
+    bytes or `MAX_ITEMS` items in a list.
     """
-    if len(written) > MAX_BYTES:
+    if len(data) > MAX_BYTES:
         return None
     try:
-        transformation = _read_fields(json.loads(written.decode("utf-8", "surrogatepass")))
+        transformation = _read_fields(json.loads(data.decode("utf-8", "surrogatepass")))
         return (
             transformation
-            if transformation is not None and encode(transformation) == written
+            if transformation is not None and encode(transformation) == data
             else None
         )
     except (ValueError, RecursionError):
         return None
 
 
-def _read_fields(held: Any) -> Transformation | None:
-    if not isinstance(held, dict):
+def _read_fields(fields: Any) -> Transformation | None:
+    if not isinstance(fields, dict):
         return None
     texts: dict[str, Any] = {}
     for name, row in TEXT_FIELDS.items():
-        value = held.get(name, NOTHING)
+        value = fields.get(name, NOTHING)
         if value is NOTHING:
             continue
         if not (_are_texts(value) if row.shape == "list" else isinstance(value, str)):
             return None
         texts[name] = tuple(value) if row.shape == "list" else value
-    notes = held.get("notes", [])
+    notes = fields.get("notes", [])
     if not isinstance(notes, list) or not all(
         _are_texts(note) and len(note) == 2 for note in notes
     ):
         return None
-    # The format's number and unknown names are not looked at: written again, they would be other
-    # bytes.
-    return Transformation(**texts, notes=tuple((field, what) for field, what in notes))
+    # The format's number and unknown names need no check: `decode` encodes the result again and
+    # compares the bytes.
+    return Transformation(**texts, notes=tuple((field, note) for field, note in notes))
 
 
 def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)

@@ -1,4 +1,4 @@
-"""Single flight: what several callers want at the same time is done by one of them for all."""
+"""Single flight: if several callers want the same thing, one of them makes it for all."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from qtmiddleware.runtime.forking import renew_after_fork
 
 
 class Flight:
-    """One piece of work under way, whose leader is to be done by *until* (monotonic clock).
+    """One piece of work under way, which its leader must finish by *until* (monotonic clock).
 
-    *result* is what the followers get: ``None`` where the leader gave up, so that one of them may
-    lead.
+    Attributes:
+        until: When the leader is overdue, in seconds on the monotonic clock.
+        result: What the followers get; ``None`` if the leader gave up, so that a follower may lead.
     """
 
     __slots__ = ("result", "until")
@@ -25,16 +26,18 @@ class Flight:
     def __init__(self, until: float) -> None:
         self.until = until
         self.result: Future[Any] = Future()
-        # A follower that is cancelled must not cancel it for the others.
+        # A running future cannot be cancelled: a cancelled follower must not cancel it for others.
         self.result.set_running_or_notify_cancel()
 
 
 class Role(Enum):
-    """What `SingleFlight.join` makes of its caller.
+    """The caller's role in a flight, as `SingleFlight.join` returns it.
 
-    ``LEADER`` does the work and calls `SingleFlight.land`. ``FOLLOWER`` waits for the leader's
-    result. ``NESTED`` is called by the leader itself, as where a wrapped function calls another
-    one: it must not wait for its caller.
+    Attributes:
+        LEADER: Does the work and calls `SingleFlight.land`.
+        FOLLOWER: Waits for the leader's result.
+        NESTED: Is called by the leader itself, such as when a wrapped function calls another one.
+            It must not wait for the leader, which waits for it.
     """
 
     LEADER = "leader"
@@ -43,26 +46,33 @@ class Role(Enum):
 
 
 _led: Final[ContextVar[tuple[Flight, ...]]] = ContextVar("led", default=())
-"""The flights that the running code leads, and so do the threads and tasks that it starts."""
+"""The flights that the running code leads; inherited by the threads and tasks that it starts."""
 
 
 class SingleFlight:
-    """The work under way, by key. Thread-safe, with any number of event loops; a forked process begins with none."""
+    """The work under way, by key.
+
+    Thread-safe, with any number of event loops. A forked process begins with no work.
+    """
 
     def __init__(self) -> None:
         self.renew()
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget what is under way: only the parent goes on with it."""
+        """Forget the work under way: only the parent process continues it."""
         self._lock = threading.Lock()
         self._by_key: dict[Hashable, Flight] = {}
 
     def join(self, key: Hashable, until: float) -> tuple[Role, Flight]:
-        """The flight of *key* and the caller's role in it; a leader must let it land by *until* (monotonic clock).
+        """Return the caller's role in the flight of *key*, and the flight.
 
-        A flight whose leader is overdue is not joined: an event loop that was stopped never ends
-        what ran in it.
+        If nobody leads a flight of *key*, or its leader is overdue, the caller leads a new one. (A
+        leader may never finish, such as when its event loop was stopped.)
+
+        Args:
+            key: What the callers want.
+            until: By when the caller will let the flight land if it leads, on the monotonic clock.
         """
         with self._lock:
             flight = self._by_key.get(key)
@@ -73,8 +83,12 @@ class SingleFlight:
         return Role.LEADER, flight
 
     def land(self, key: Hashable, flight: Flight, result: Any) -> None:
-        """Give the followers of *flight* the *result*, or ``None``; the next one who joins *key* leads a new flight."""
+        """Give *result*, or ``None``, to the followers of *flight*, and end it.
+
+        The next caller who joins *key* leads a new flight.
+        """
         with self._lock:
+            # If this flight was overdue, somebody else may lead a new one by now, which stays.
             if self._by_key.get(key) is flight:
                 del self._by_key[key]
         _led.set(tuple(other for other in _led.get() if other is not flight))

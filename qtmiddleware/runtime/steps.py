@@ -1,7 +1,7 @@
-"""The steps a flow yields, and who performs them.
+"""The steps that a flow yields, and the protocol of the objects that perform them.
 
-A flow is a generator: it yields a step and is sent what came of it. The drivers perform flows, one
-with threads, one with asyncio.
+A flow is a generator: it yields a step and is sent the step's result. Two drivers perform flows,
+one with threads, one with asyncio.
 """
 
 from __future__ import annotations
@@ -24,27 +24,37 @@ T = TypeVar("T")
 
 @dataclass(eq=False, repr=False, slots=True, kw_only=True)
 class _Leaf:
-    """A step of its own, and the *observation* of it."""
+    """A single step.
+
+    Attributes:
+        observation: The observation of the step as an operation.
+    """
 
     observation: Observation = NOT_OBSERVED
 
 
 @dataclass(eq=False, repr=False, slots=True)
 class Search(_Leaf):
-    """Search for one text. Performed by the wrapped function; answers its response, whatever that is.
+    """Search for one text by calling the wrapped function; the result is the function's response.
 
-    *text* ``None`` is the caller's own call as it was made, for what is no text.
-    *top_k* is how many passages to ask for, ``None`` for what the caller's own call says;
-    *may_narrow* lets a function that refuses so many be asked as the caller asked. *vector* stands
-    in for the text where it was embedded before. With *fields* a document search looks for the text
-    in these fields by words, in place of the caller's own clauses.
-    *kind* is what the text is to the question, and *weight* that in the fusion; both are for
-    observers.
+    Whoever performs the step fills in the attributes from *embed_seconds* on.
 
-    Who performs the step writes down how long the text took to embed, how many *calls* of the
-    function were begun (`Searching` counts them), whether the function refused an earlier form of
-    the call (*was_refused*), the *initial* lists that the response was merged from, and the read
-    units of each request.
+    Attributes:
+        text: The text to search for; ``None`` for the caller's own call as it was made, if its
+            question is not a text.
+        top_k: How many passages to ask for; ``None`` for as many as the caller's own call says.
+        vector: The embedded text, if it was embedded before.
+        may_narrow: Whether the function may be asked for as many passages as the caller asked for,
+            if it rejects *top_k*.
+        fields: The fields in which a document search looks for the words of the text, in place of
+            the caller's own clauses.
+        kind: How the text is related to the question; for observers.
+        weight: The text's weight in the fusion; for observers.
+        embed_seconds: How many seconds embedding the text took.
+        calls: How many calls of the function were begun; `Searching` counts them.
+        was_refused: Whether the function rejected an earlier form of the call.
+        initial: The lists that the response was merged from.
+        reads: The read units of each request.
     """
 
     text: str | None
@@ -63,16 +73,16 @@ class Search(_Leaf):
 
 @dataclass(eq=False, repr=False, slots=True)
 class Embed(_Leaf):
-    """Turn *texts* into vectors, all in one batch; answers a list of vectors."""
+    """Turn *texts* into vectors, all in one batch; the result is a list of vectors."""
 
     texts: Sequence[str]
 
 
 @dataclass(eq=False, repr=False, slots=True)
 class Ask(_Leaf):
-    """Put *prompt* to *model* and wait no longer than *deadline*; answers a `Reply`.
+    """Send *prompt* to *model* and wait no longer than *deadline*; the result is a `Reply`.
 
-    Without a *model* the one of the transformations is asked.
+    If *model* is ``None``, the performer's model is asked, which makes the transformations.
     """
 
     prompt: Prompt
@@ -82,7 +92,7 @@ class Ask(_Leaf):
 
 @dataclass(eq=False, repr=False, slots=True)
 class Rerank(_Leaf):
-    """Judge *texts* against *query*; answers a score a text, greater is better."""
+    """Score *texts* against *query*; the result is one score per text, greater is better."""
 
     query: str
     texts: Sequence[str]
@@ -97,14 +107,14 @@ class Join(_Leaf):
 
 @dataclass(eq=False, repr=False, slots=True)
 class Recall(_Leaf):
-    """Perform *call*, which blocks, as it speaks with a cache or a ledger; answers what it returns."""
+    """Perform *call*, which blocks because it reads a cache or a ledger; the result is its own."""
 
     call: Callable[[], Any]
 
 
 @dataclass(eq=False, repr=False, slots=True)
 class Tell(_Leaf):
-    """Tell *hook* of *retrieval*; answers nothing, and raises what the hook raises."""
+    """Call *hook* with *retrieval*; there is no result, and the hook's exceptions are raised."""
 
     hook: RetrievalHook
     retrieval: Retrieval
@@ -115,9 +125,12 @@ Leaf = Search | Embed | Ask | Rerank | Join | Recall | Tell
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Together:
-    """Perform *steps* at the same time, at most *limit* of them at once; answers an `Outcome` each, in their order.
+    """Perform *steps* at the same time; the result is a list with an `Outcome` per step.
 
-    Steps that have not come back by *deadline* are given up and are late.
+    Attributes:
+        steps: The steps; their outcomes have the same order.
+        deadline: When steps that are still under way are given up; their outcomes are late.
+        limit: The most steps that run at once.
     """
 
     steps: Sequence[Leaf]
@@ -127,10 +140,15 @@ class Together:
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Beside:
-    """Perform *search* in the caller's own thread or task, and *flow* beside it; at most *limit* steps run at once.
+    """Perform *search* in the caller's own thread or task, and *flow* beside it.
 
-    Answers two outcomes: of the search, however long it takes, and of the flow. If the search
-    fails, the flow is given up and its outcome is late.
+    The result is two outcomes: of the search, however long it takes, and of the flow. If the search
+    fails, the flow is given up, and its outcome is late.
+
+    Attributes:
+        search: The search.
+        flow: The flow.
+        limit: The most steps that run at once, the search included.
     """
 
     search: Search
@@ -140,10 +158,14 @@ class Beside:
 
 @dataclass(eq=False, repr=False, slots=True)
 class Outcome:
-    """What came of one step: a *value*, or the *error* that was raised, or neither where it was *late*.
+    """The outcome of one step: a *value*, an *error*, or neither if the step was *late*.
 
-    *began* is when it began, on the clock of `time.perf_counter`, and *seconds* is how long it
-    took, or how long a late one was waited for.
+    Attributes:
+        value: The result.
+        error: The exception that the step raised.
+        seconds: How long the step took or, if it was late, was waited for.
+        began: When it began, on the clock of `time.perf_counter`.
+        late: Whether the step was given up.
     """
 
     value: Any = None
@@ -159,14 +181,17 @@ class Outcome:
 
     @property
     def reason(self) -> str:
-        """Why there is no value, in one word: ``timeout``, ``overloaded`` (no thread was free) or ``failed``."""
+        """Why there is no value: ``timeout``, ``overloaded`` (no thread was free) or ``failed``."""
         if self.late:
             return "timeout"
         return "overloaded" if isinstance(self.error, Overloaded) else "failed"
 
     @property
     def detail(self) -> str:
-        """More about why there is no value: of a foreign error its type alone, which quotes nobody."""
+        """More about why there is no value.
+
+        A foreign error is named by its type alone, because its message may quote a text.
+        """
         if self.error is None:
             return ""
         return str(self.error) if self.reason == "overloaded" else type(self.error).__name__
@@ -175,46 +200,42 @@ class Outcome:
 Step = Leaf | Together | Beside
 
 Flow = Generator["Step", Any, T]
-"""A flow: it yields steps, is sent what came of each, and returns its result."""
+"""A generator that yields steps, is sent the result of each, and returns a result of its own."""
 
 
 class Performer(Protocol):
-    """What performs the steps of one call: the wrapped function, the embedding and the model.
-
-    *native_async* says that `asearch` and `aembed` may be awaited; otherwise the plain ones are
-    called in threads.
-    """
+    """Performs the steps of one call: holds the wrapped function, the embedding and the model."""
 
     @property
     def native_async(self) -> bool:
-        """Whether the wrapped function is asynchronous."""
+        """Whether `asearch` and `aembed` can be awaited; else threads call `search` and `embed`."""
 
     @property
     def bulkhead(self) -> Bulkhead:
-        """The threads for everything beside the original's own search."""
+        """The threads for everything except the original search."""
 
     @property
     def model(self) -> LanguageModel | None:
         """The language model, if one is configured."""
 
     def search(self, step: Search) -> Any:
-        """The wrapped function's response to one text."""
+        """Return the wrapped function's response to *step*."""
 
     def asearch(self, step: Search) -> Awaitable[Any]:
-        """The wrapped function's response to one text."""
+        """Return the wrapped function's response to *step*, awaiting."""
 
     def embed(self, texts: Sequence[str]) -> Any:
-        """A vector a text."""
+        """Return one vector per text."""
 
     def aembed(self, texts: Sequence[str]) -> Awaitable[Any]:
-        """A vector a text."""
+        """Return one vector per text, awaiting."""
 
     def rerank(self, step: Rerank) -> Any:
-        """A score a text."""
+        """Return one score per text."""
 
 
 class ModelOnly:
-    """A `Performer` for flows that ask the model alone; searching, embedding and reranking raise `WrapError`."""
+    """A `Performer` for flows that only ask the model; other steps raise `WrapError`."""
 
     __slots__ = ("bulkhead", "model")
     native_async = True
@@ -224,14 +245,14 @@ class ModelOnly:
         self.bulkhead = bulkhead or Bulkhead()
 
     def search(self, _: Any) -> Any:
-        """Raises `WrapError`."""
+        """Raise `WrapError`."""
         raise WrapError("there is no wrapped function to search, embed or rerank")
 
     asearch = aembed = embed = rerank = search
 
 
-def model_of(step: Ask, performer: Performer) -> LanguageModel:
-    """The model that *step* is for; raises `ModelError` where there is none."""
+def choose_model(step: Ask, performer: Performer) -> LanguageModel:
+    """Return the model that *step* asks; raise `ModelError` if there is none."""
     model = step.model or performer.model
     if model is None:
         raise ModelError("unavailable", "no language model is configured")
@@ -241,12 +262,16 @@ def model_of(step: Ask, performer: Performer) -> LanguageModel:
 def gather_flows(
     flows: Sequence[Flow[T]], *, limit: int, deadline: Deadline | None = None
 ) -> Flow[list[T]]:
-    """The results of *flows* in their order; the steps that they yield at the same time are performed together.
+    """Perform *flows* together and return their results in the same order.
 
-    Nothing is waited for beyond *deadline*: a step that is late comes back so in a `Together` and
-    raises `TimeoutError` where it stands alone. What one flow raises is raised here, and the others
-    are closed. None of *flows* may yield a
-    `Beside`: what they yield is performed in step.
+    Each round performs the steps that all flows yielded as one `Together`, so no flow may yield a
+    `Beside`. If one flow raises, its exception is raised here and the others are closed.
+
+    Args:
+        flows: The flows.
+        limit: The most steps that run at once.
+        deadline: When waiting ends. A late step is a late outcome for a flow that yielded a
+            `Together`, and raises `TimeoutError` in a flow that yielded the step alone.
     """
     latest = NEVER if deadline is None else deadline.at
     results: dict[int, T] = {}
@@ -263,11 +288,12 @@ def gather_flows(
                     results[position] = stop.value
             outcomes_of = {}
             if yielded:
+                # All flows wait for one another in each round, so the latest deadline counts.
                 until = min(latest, max(map(_find_deadline, yielded.values())))
-                leaves = [leaf for step in yielded.values() for leaf in leaves_of(step)]
+                leaves = [leaf for step in yielded.values() for leaf in list_leaves(step)]
                 outcomes = yield Together(leaves, Deadline(until), limit)
                 for position, step in yielded.items():
-                    count = len(leaves_of(step))
+                    count = len(list_leaves(step))
                     outcomes_of[position], outcomes = outcomes[:count], outcomes[count:]
     finally:
         for flow in flows:
@@ -276,13 +302,13 @@ def gather_flows(
 
 
 Models = Mapping[str, Any]
-"""What is asked in a flow, by the kind of operation: ``model`` (of the transformations), ``embedding``, ``rerank``."""
+"""What a flow asks, by operation: ``model`` (for transformations), ``embedding``, ``rerank``."""
 
 
 def observe_flow(
     flow: Flow[T], observation: Observation, models: Models = MappingProxyType({})
 ) -> Flow[T]:
-    """*flow* as the operation of *observation*; *models* are what its steps ask."""
+    """Return *flow* observed as the operation of *observation*; *models* are what its steps ask."""
     return _observe_flow(flow, observation, models) if observation.is_observed else flow
 
 
@@ -294,7 +320,10 @@ def _observe_flow(flow: Flow[T], observation: Observation, models: Models) -> Fl
 def observe_steps(
     flow: Flow[T], within: Observation, models: Models = MappingProxyType({})
 ) -> Flow[T]:
-    """*flow*, whose steps are operations *within* another one, save those that are part of one already."""
+    """Return *flow* with its steps observed as operations *within* another one.
+
+    Steps that are part of an operation already keep it. *models* are what the steps ask.
+    """
     return _observe_steps(flow, within, models) if within.is_observed else flow
 
 
@@ -309,7 +338,7 @@ def _observe_steps(flow: Flow[T], within: Observation, models: Models) -> Flow[T
                 return stop.value  # type: ignore[no-any-return]
             if isinstance(step, Beside):
                 step = replace(step, flow=_observe_steps(step.flow, within, models))
-            for leaf in leaves_of(step):
+            for leaf in list_leaves(step):
                 if leaf.observation is NOT_OBSERVED:
                     leaf.observation = _observe_step(leaf, within, models)
             answer = error = None
@@ -327,18 +356,18 @@ def _observe_step(step: Leaf, within: Observation, models: Models) -> Observatio
     if isinstance(step, Embed):
         return observe_embedding(within, models.get("embedding"), step.texts)
     if isinstance(step, Ask):
-        known = describe_model(step.model or models.get("model"))
-        return within.child("model", step.prompt.mode, content=step.prompt, **known)
+        fields = describe_model(step.model or models.get("model"))
+        return within.child("model", step.prompt.mode, content=step.prompt, **fields)
     if isinstance(step, Rerank):
-        known = describe_model(models.get("rerank"))
+        fields = describe_model(models.get("rerank"))
         return within.child(
-            "rerank", counts={"texts": len(step.texts)}, content=step.texts, **known
+            "rerank", counts={"texts": len(step.texts)}, content=step.texts, **fields
         )
     return NOT_OBSERVED
 
 
 def observe_embedding(within: Observation, embedder: Any, texts: Sequence[str]) -> Observation:
-    """The operation of embedding *texts*, which has not started."""
+    """Return the observation of embedding *texts*, which has not started."""
     if not within.is_observed:
         return within
     return within.child(
@@ -346,20 +375,26 @@ def observe_embedding(within: Observation, embedder: Any, texts: Sequence[str]) 
     )
 
 
-def leaves_of(step: Step) -> Sequence[Leaf]:
-    """Return the single steps of *step*; of a `Beside` its search, since its flow yields its own."""
+def list_leaves(step: Step) -> Sequence[Leaf]:
+    """Return the single steps of *step*.
+
+    Of a `Beside` that is its search alone, because its flow yields steps itself.
+    """
     if isinstance(step, Together):
         return step.steps
     return (step.search,) if isinstance(step, Beside) else (step,)
 
 
 def _find_deadline(step: Step) -> float:
-    """When a step is given up; one that stands alone never is."""
+    """Return when *step* is given up; a step that stands alone never is."""
     return step.deadline.at if isinstance(step, Together) else NEVER
 
 
 def resume(flow: Flow[Any], step: Step | None, outcomes: list[Outcome] | None) -> Step:
-    """Return the next step of *flow* after the *outcomes* of its last *step*; raises `StopIteration` at its end."""
+    """Send *outcomes* of the last *step* to *flow* and return its next step.
+
+    Raises `StopIteration` at the end of the flow.
+    """
     if step is None or isinstance(step, Together):
         return flow.send(outcomes)
     (outcome,) = outcomes or (Outcome(late=True),)
@@ -374,30 +409,34 @@ Asked = TypeVar("Asked")
 
 
 def converse(talk: Generator[Asked, Any, T], send: Callable[[Asked], Any]) -> T:
-    """What *talk* returns: it is sent what *send* returns for each thing it yields, or has the error thrown in."""
+    """Run the generator *talk* to its end and return its result.
+
+    *send* is called with each item that the generator yields. What it returns is sent to the
+    generator; if it raises, the exception is thrown into the generator.
+    """
     try:
-        asked = next(talk)
+        request = next(talk)
         while True:
             try:
-                answer = send(asked)
+                answer = send(request)
             except Exception as error:
-                asked = talk.throw(error)
+                request = talk.throw(error)
             else:
-                asked = talk.send(answer)
+                request = talk.send(answer)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
 
 
 async def aconverse(talk: Generator[Asked, Any, T], send: Callable[[Asked], Awaitable[Any]]) -> T:
-    """`converse`, awaiting."""
+    """Run the generator *talk* as `converse` does, awaiting *send*."""
     try:
-        asked = next(talk)
+        request = next(talk)
         while True:
             try:
-                answer = await send(asked)
+                answer = await send(request)
             except Exception as error:
-                asked = talk.throw(error)
+                request = talk.throw(error)
             else:
-                asked = talk.send(answer)
+                request = talk.send(answer)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]

@@ -1,9 +1,9 @@
-"""Daemon threads shared by all flows, and a bulkhead that limits how many one middleware may hold.
+"""Daemon threads shared by all flows, and bulkheads that limit how many one middleware uses.
 
-A thread that is inside somebody else's call cannot be stopped; when its time is over nobody waits
-for it any more. The threads are daemons because a call that hangs must not keep the interpreter
-from ending: with one that sleeps for 8 s under way a process ends after 8.1 s on
-`ThreadPoolExecutor` and after 8.3 s on `anyio.to_thread`, and at once here.
+A thread inside a foreign call cannot be stopped; when its time is over, nobody waits for it any
+more. The threads are daemons because a call that hangs must not keep the interpreter from ending:
+with a call that sleeps for 8 s, a process ends after 8.1 s on `ThreadPoolExecutor`, after 8.3 s on
+`anyio.to_thread`, and at once here.
 """
 
 from __future__ import annotations
@@ -32,20 +32,23 @@ logger: Final = get_logger("qtmiddleware")
 
 
 class Overloaded(ModelError):
-    """All threads of a middleware are taken; the message is our own, whatever refused the call."""
+    """All threads of a middleware are taken. The message quotes no text: this package writes it."""
 
 
 def _is_ending() -> bool:
-    """Whether the interpreter is: daemon threads are stopped for good then, and no new one can be had."""
+    """Return whether the interpreter is ending.
+
+    Daemon threads stop then, and no new thread can start.
+    """
     return sys.is_finalizing() or not threading.main_thread().is_alive()
 
 
 class Threads:
-    """A pool of daemon threads that start when none is idle and end when idle: no task waits for another one.
+    """A pool of daemon threads: a thread starts if none is idle, so no task waits for another task.
 
-    What they wait with is looked up when it is made: gevent puts greenlets and queues of its own in
-    place of threads and theirs, at times after this module was loaded, and one queue of before
-    would stop them all.
+    An idle thread ends after 10 seconds. The queue class is looked up when a queue is made, because
+    gevent may replace threads and queues after this module was loaded, and a queue from before
+    would block all greenlets.
     """
 
     def __init__(self) -> None:
@@ -53,19 +56,25 @@ class Threads:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget the idle threads: they are the parent's. gevent's greenlets, which survive a fork, wait for ever."""
-        # What the idle threads wait at, each for its next task or for `None`, which lets it go.
+        """Forget the idle threads: they belong to the parent process.
+
+        (gevent's greenlets survive a fork; they wait for ever.)
+        """
+        # One queue per idle thread, which waits there for its next task, or for `None` to end.
         self._idle: list[queue.SimpleQueue[Callable[[], None] | None]] = []
 
     def start(self, task: Callable[[], None]) -> None:
-        """Perform *task* at once; here where no thread can be had, as when the interpreter is ending."""
+        """Perform *task* at once in a thread.
+
+        If no thread can start, as when the interpreter ends, the task is performed here.
+        """
         if not self.take(task):
             task()
 
     def take(self, task: Callable[[], None]) -> bool:
-        """Perform *task* at once in a thread; returns whether one could be had."""
+        """Perform *task* at once in a thread; return whether there was one."""
         if sys.is_finalizing():
-            # A thread that is begun now is waited for in vain.
+            # A thread that starts now would never run.
             return False
         with suppress(IndexError):
             while True:
@@ -73,10 +82,12 @@ class Threads:
                 if type(tasks) is queue.SimpleQueue:
                     tasks.put(task)
                     return True
+                # This queue was made before gevent replaced the class: let its thread end, and try
+                # the next one.
                 tasks.put(None)
         tasks = queue.SimpleQueue()
-        # Not as an argument: a thread keeps those as long as it lives, with all that its first task
-        # found.
+        # The task is not passed as an argument: a thread keeps its arguments as long as it lives,
+        # with everything that the first task refers to.
         tasks.put(task)
         try:
             threading.Thread(
@@ -89,8 +100,7 @@ class Threads:
     def _work(self, tasks: queue.SimpleQueue[Callable[[], None] | None]) -> None:
         task = tasks.get()
         while task is not None:
-            # A task answers for its own errors; whatever escapes it must not cost the pool a
-            # thread.
+            # A task handles its own errors; an error that escapes must not end the pool's thread.
             with suppress(BaseException):
                 task()
             del task  # An idle thread keeps nothing alive.
@@ -101,8 +111,8 @@ class Threads:
                 try:
                     self._idle.remove(tasks)
                 except ValueError:
-                    # Somebody has counted on this thread in the meantime: their task is about to
-                    # arrive.
+                    # Another thread has just taken this queue from the idle ones, so a task is
+                    # about to arrive.
                     task = tasks.get()
                 else:
                     return
@@ -112,12 +122,17 @@ _threads: Final = Threads()
 
 
 class Bulkhead:
-    """At most *limit* threads at a time for the work of one middleware (Nygard, Release It!, 2007).
+    """At most *limit* threads at a time for the work of one middleware.
 
-    A call that finds none free is refused at once, since a queue behind calls that hang never
-    moves. Logs a warning when that begins, and when half of the threads are free again; *refused*
-    counts such calls. *in_use* is how many threads are taken now, *given_up* how many calls were
-    left running because they were late. Thread-safe; a forked process begins with all threads free.
+    If no thread is free, a call is refused at once, because a queue behind hanging calls never
+    moves. A warning is logged when that begins, and when half of the threads are free again.
+    Thread-safe; a forked process begins with all threads free. Source: Nygard, Release It!, 2007.
+
+    Attributes:
+        limit: The most threads.
+        refused: How many calls were refused.
+        in_use: How many threads are taken now.
+        given_up: How many calls were left running because they were late.
     """
 
     def __init__(self, limit: int = MAX_THREADS) -> None:
@@ -128,18 +143,18 @@ class Bulkhead:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget the threads in use: they are the parent's."""
+        """Forget the threads in use: they belong to the parent process."""
         self._lock = threading.Lock()
         self.in_use = 0
         self._is_full = False
 
     def start(self, task: Callable[[], None]) -> None:
-        """Perform *task* at once in a thread; raises `ModelError` "overloaded" where none is free."""
+        """Perform *task* at once in a thread; raise `ModelError` ``overloaded`` if none is free."""
         with self._lock:
             has_room = self.in_use < self.limit
             self.in_use += has_room
         if not has_room:
-            raise self._refusal()
+            raise self._make_refusal()
 
         def work() -> None:
             try:
@@ -152,18 +167,18 @@ class Bulkhead:
         if _is_ending():
             work()
             return
-        # The system gives no more threads. Nothing of ours may be performed in an event loop
-        # instead.
+        # The system starts no more threads. The task is not performed here, because this may be the
+        # thread of an event loop.
         self._release()
-        raise self._refusal()
+        raise self._make_refusal()
 
     def give_up(self, calls: int) -> None:
-        """Count *calls* that go on in their threads and that nobody waits for any more."""
+        """Count *calls* that go on in their threads although nobody waits for them."""
         if calls:
             with self._lock:
                 self.given_up += calls
 
-    def _refusal(self) -> ModelError:
+    def _make_refusal(self) -> ModelError:
         with self._lock:
             self.refused += 1
             begins, self._is_full = not self._is_full, True
@@ -198,12 +213,12 @@ class Bulkhead:
 _bulkhead: Final[ContextVar[Bulkhead | None]] = ContextVar("bulkhead", default=None)
 
 
-def context_within(bulkhead: Bulkhead) -> Context:
-    """A copy of the caller's context in which `in_thread` takes threads of *bulkhead*.
+def copy_context_within(bulkhead: Bulkhead) -> Context:
+    """Return a copy of the caller's context in which `in_thread` takes threads of *bulkhead*.
 
-    In the caller's own context it is bound by none from here on, not even where a search that
-    another middleware makes beside its original has called us: what is performed there is an
-    original search.
+    From here on, no bulkhead limits the threads of the caller's own context: it performs an
+    original search. That also holds if another middleware called this one beside its own original
+    search.
     """
     context = copy_context()
     context.run(_bulkhead.set, bulkhead)
@@ -213,7 +228,10 @@ def context_within(bulkhead: Bulkhead) -> Context:
 
 
 def current_bulkhead() -> Bulkhead | None:
-    """The bulkhead that counts the threads started here; ``None`` inside an original search and outside of any flow."""
+    """Return the bulkhead that limits the threads started here.
+
+    Returns ``None`` inside an original search and outside of any flow.
+    """
     return _bulkhead.get()
 
 
@@ -227,11 +245,12 @@ def _settle(future: asyncio.Future[T], value: T | None, error: BaseException | N
 
 
 async def in_thread(call: Callable[[], T], bulkhead: Bulkhead | None = None) -> T:
-    """Await the result of *call*, performed in a thread of ours: the loop's default pool is small and not ours to fill.
+    """Await the result of *call*, performed in a daemon thread.
 
-    An original search always gets a thread. What is performed beside it takes one of its
-    middleware's `Bulkhead`, as does what names a *bulkhead*; raises `ModelError` "overloaded" where
-    none is free.
+    The event loop's default pool is not used, because it is small and belongs to the application.
+    An original search always gets a thread. Other calls take a thread of *bulkhead* or, by default,
+    of their own middleware's bulkhead. Raises what *call* raises, and `ModelError` ``overloaded``
+    if no thread is free.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -240,7 +259,7 @@ async def in_thread(call: Callable[[], T], bulkhead: Bulkhead | None = None) -> 
 
     def work() -> None:
         nonlocal is_running
-        if future.done():  # Nobody waits any more.
+        if future.done():  # Nobody waits for the result any more.
             return
         is_running = True
         value: T | None = None
@@ -248,16 +267,16 @@ async def in_thread(call: Callable[[], T], bulkhead: Bulkhead | None = None) -> 
         try:
             value = context.run(call)
         except StopIteration as error:
-            # A future refuses it, as a coroutine does.
+            # A future does not accept a StopIteration, and neither does a coroutine.
             failure = RuntimeError("the function raised StopIteration")
             failure.__cause__ = error
         except BaseException as error:
             failure = error
         is_running = False
-        # A loop that was closed in the meantime has nobody left who waits.
+        # If the loop was closed in the meantime, nobody waits any more.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(_settle, future, value, failure)
-        del failure  # Its traceback holds this frame, which must not hold it in turn.
+        del failure  # Breaks a reference cycle: its traceback refers to this frame.
 
     (_threads if bulkhead is None else bulkhead).start(work)
     try:
@@ -268,11 +287,16 @@ async def in_thread(call: Callable[[], T], bulkhead: Bulkhead | None = None) -> 
 
 
 def call_all(calls: Sequence[Callable[[], T]], bulkhead: Bulkhead, limit: int) -> list[T]:
-    """What each of *calls* returns, in their order, at most *limit* at once.
+    """Return what each of *calls* returns, in their order.
 
-    They are performed in the caller's thread and in threads of *bulkhead*, as far as that has any
-    free. Raises what one of them raises, and begins no other then; those under way end by
-    themselves.
+    The calls are performed in the caller's thread and in threads of *bulkhead*, as far as some are
+    free. If a call raises, its exception is raised here and no other call begins; calls under way
+    end by themselves.
+
+    Args:
+        calls: The functions, without parameters.
+        bulkhead: The threads.
+        limit: The most calls that run at once.
     """
     waiting = deque(enumerate(calls))
     done: queue.SimpleQueue[tuple[int, T | None, BaseException | None]] = queue.SimpleQueue()
@@ -280,12 +304,12 @@ def call_all(calls: Sequence[Callable[[], T]], bulkhead: Bulkhead, limit: int) -
     def work(context: Context) -> None:
         with suppress(IndexError):
             while True:
-                place, call = waiting.popleft()
+                position, call = waiting.popleft()
                 try:
-                    done.put((place, context.copy().run(call), None))
+                    done.put((position, context.copy().run(call), None))
                 except BaseException as error:
                     waiting.clear()
-                    done.put((place, None, error))
+                    done.put((position, None, error))
 
     results: dict[int, Any] = {}
     try:
@@ -294,17 +318,20 @@ def call_all(calls: Sequence[Callable[[], T]], bulkhead: Bulkhead, limit: int) -
                 bulkhead.start(partial(work, copy_context()))
         work(copy_context())
         while len(results) < len(calls):
-            place, value, error = done.get()
+            position, value, error = done.get()
             if error is not None:
                 raise error
-            results[place] = value
+            results[position] = value
     finally:
         waiting.clear()
-    return [results[place] for place in range(len(calls))]
+    return [results[position] for position in range(len(calls))]
 
 
 async def acall_all(calls: Sequence[Callable[[], Coroutine[Any, Any, T]]], limit: int) -> list[T]:
-    """`call_all`, awaiting. Where one raises, or this is cancelled, the others are cancelled and waited for."""
+    """Return what each of *calls* returns, in their order, with at most *limit* running at once.
+
+    If a call raises, or the caller is cancelled, the others are cancelled and waited for.
+    """
     room = asyncio.Semaphore(limit)
 
     async def perform(call: Callable[[], Coroutine[Any, Any, T]]) -> T:

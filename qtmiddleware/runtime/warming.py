@@ -1,7 +1,8 @@
-"""Loading what the first query needs, in threads beside whatever the process does meanwhile.
+"""Load what the first query needs, in threads beside the rest of the program.
 
-Packages are imported once a process. One that is half imported when a process forks stays so in the
-child, since the thread that was at it is not there: every fork waits until the loading has ended.
+Packages are imported once per process. If a process forks during an import, the package stays half
+imported in the child, because the importing thread does not exist there. So every fork waits until
+the loading has ended.
 """
 
 from __future__ import annotations
@@ -17,23 +18,24 @@ from typing import Final
 from qtmiddleware.types import Deadline
 
 _POLL_SECONDS: Final = 0.005
-# Nothing is held up for longer, whatever a package does while it is imported.
+# Neither a query nor a fork waits longer, whatever a package does while it is imported.
 _LONGEST_WAIT: Final = 10.0
 
 _loading: Final[dict[threading.Thread, threading.Event]] = {}
-"""The threads that load, each with the event that is set when queries need not wait for it any more.
+"""The threads that load, each with an event that is set when queries need not wait any more.
 
-Read from a copy, as threads come and go: without the GIL only `dict.copy` is sure to see one state.
+Iterate over a copy, because threads come and go: without the GIL only `dict.copy` is sure to see
+one state.
 """
 _last_start = 0.0
 
 
 def load_in_background(load: Callable[[], None], rehearse: Callable[[], None]) -> None:
-    """Perform *load*, which queries wait for, and then *rehearse*, in a thread; not at all where none can be had.
+    """Perform *load* and then *rehearse* in a thread; do nothing if no thread can start.
 
-    Both handle their own errors. The thread is no daemon: one that is stopped inside a package's
-    native code can take the ending interpreter down with it. So a process that ends at once waits
-    until the thread has ended.
+    Queries wait for *load* but not for *rehearse*. Both functions handle their own errors. The
+    thread is no daemon: a daemon that is stopped inside a package's native code can crash the
+    ending interpreter. So a process that ends at once waits for the thread.
     """
     loaded = threading.Event()
 
@@ -57,22 +59,22 @@ def load_in_background(load: Callable[[], None], rehearse: Callable[[], None]) -
 
 
 def is_loading() -> bool:
-    """Whether a query must wait for something that is being loaded."""
-    # Most processes load nothing, and every query asks.
+    """Return whether a query must wait for something that is being loaded."""
+    # Every query asks this, and mostly nothing is being loaded.
     return bool(_loading) and any(
         not loaded.is_set() and thread.is_alive() for thread, loaded in _loading.copy().items()
     )
 
 
 def is_warming() -> bool:
-    """Whether a thread still loads or rehearses; one that takes very long does not count."""
+    """Return whether a thread is loading or rehearsing; after 10 seconds it does not count."""
     return monotonic() < _last_start + _LONGEST_WAIT and any(
         thread.is_alive() for thread in _loading.copy()
     )
 
 
 def wait_until_loaded(deadline: Deadline) -> None:
-    """Wait until everything is loaded, at most until *deadline*, whose time begins then."""
+    """Wait until everything is loaded or *deadline* has passed; then begin the deadline's time."""
     for thread, loaded in _loading.copy().items():
         if thread.is_alive():
             loaded.wait(min(deadline.remaining(), _LONGEST_WAIT))
@@ -80,17 +82,17 @@ def wait_until_loaded(deadline: Deadline) -> None:
 
 
 async def await_until_loaded(deadline: Deadline) -> None:
-    """`wait_until_loaded` without blocking the running loop."""
+    """Wait as `wait_until_loaded` does, without blocking the running loop."""
     while is_loading() and not deadline.passed:
         await asyncio.sleep(_POLL_SECONDS)
     deadline.begin()
 
 
 def finish_loading() -> None:
-    """Wait until the threads that load have ended; one of these waits for none."""
+    """Wait until the loading threads have ended; a loading thread itself does not wait."""
     threads = tuple(_loading.copy())
     for thread in threads if threading.current_thread() not in threads else ():
-        # One that has not begun yet cannot be joined.
+        # A thread that has not started yet cannot be joined.
         with suppress(RuntimeError):
             thread.join(_LONGEST_WAIT)
 

@@ -245,9 +245,9 @@ class Components:
         """Returns what stands for the address and key of clients made here; ``None`` where a client was given."""
         if self._client is not None:
             return None
-        from qtmiddleware.providers.llms.openai.clients import account_of
+        from qtmiddleware.providers.llms.openai.clients import identify_account
 
-        return account_of(settings.llm.base_url)
+        return identify_account(settings.llm.base_url)
 
     def reranker(self, settings: Settings) -> Reranker | None:
         """Returns the reranker that *settings* ask for; one that was given is asked whatever they name."""

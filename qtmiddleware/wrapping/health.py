@@ -216,8 +216,8 @@ def read_health(components: Components, cache: TransformationCache) -> Health:
         redis = RedisHealth(states[shared.was_reached], shared.where, shared.rest)
     calls, tokens, usd = model.meter.sum_spending(budget.hours)
     return Health(
-        model=ModelHealth(model.name, components.has_model, *model.breaker.look()),
-        chat_model=ModelHealth(chat.name, components.has_model, *chat.breaker.look()),
+        model=ModelHealth(model.name, components.has_model, *model.breaker.read_state()),
+        chat_model=ModelHealth(chat.name, components.has_model, *chat.breaker.read_state()),
         threads=ThreadsHealth(bulkhead.in_use, bulkhead.limit, bulkhead.refused, bulkhead.given_up),
         shadow=ShadowHealth(runs.running, runs.finished, runs.failed, runs.dropped),
         cache=CacheHealth(

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError, QtMiddlewareError
 from qtmiddleware.retrieval.responses import read_metadata
-from qtmiddleware.runtime.logs import Outage, get_logger, times
+from qtmiddleware.runtime.logs import Outage, format_times, get_logger
 from qtmiddleware.types import Degradation, Key, Match, Ranking, Retrieval
 
 logger: Final = get_logger("qtmiddleware")
@@ -283,12 +283,12 @@ class QueryLog:
             why = str(error) if isinstance(error, QtMiddlewareError) else type(error).__name__
             count = self._outage.record_failure()
             if count is not None:
-                more = f" (writing failed {times(count - 1)} before)" if count > 1 else ""
+                more = f" (writing failed {format_times(count - 1)} before)" if count > 1 else ""
                 about: dict[str, Any] = {"event": "query_log_failed", "reason": why, "count": count}
                 logger.warning("the query log could not be written: %s%s", why, more, **about)
             return Degradation("log", "failed", why)
         if (count := self._outage.record_success()) is not None:
-            said = times(count)
+            said = format_times(count)
             logger.warning(
                 "the query log can be written again; writing failed %s",
                 said,

@@ -1,7 +1,7 @@
-"""Many questions: a file of them transformed, killed and taken up again, with whatever does the work.
+"""Transform a file of many questions, in a run that can be killed and continued.
 
-`transform_file` reads questions, skips those that its output holds already, and appends the others
-as they are done.
+`transform_file` reads questions, skips those that its output contains already, and appends the
+others as they are done.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What decides the texts that a run gets, as it is kept beside its output, and what has changed of it since."""
+"""The settings that decide a run's texts, stored beside its output, and their changes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.transforms import build_prompts
 from qtmiddleware.types import Message
 
-# Beside the keys that decide the model's reply.
+# Keys that count in addition to those that decide the model's reply.
 _KEYS: Final = frozenset(
     {"transformationModel", "preprocess.keepWords", "preprocess.extraWords", "escalation.mode"}
 )
 _MOST_SHOWN: Final = 60
 _MOST_UNKNOWN: Final = 5
-"""Keys that are named though the present version has none of that name."""
+"""How many keys are named that the present version does not know."""
 
 
 def read_fingerprint(settings: Settings) -> dict[str, Any]:
-    """Every setting that decides what a question is transformed to, and the versions of the prompts, as JSON has it."""
+    """Return the settings that decide how a question is transformed, and the prompts' versions.
+
+    The values are those of JSON.
+    """
     keys = {
         key.name: to_json(key.read(settings))
         for key in all_keys()
@@ -31,17 +34,20 @@ def read_fingerprint(settings: Settings) -> dict[str, Any]:
     }
     histories = ((), (Message("user", "?"),))
     prompts = [
-        [it.mode, it.version]
+        [prompt.mode, prompt.version]
         for history in histories
-        for it in build_prompts(settings, "?", history)
+        for prompt in build_prompts(settings, "?", history)
     ]
-    # What is kept is compared with this, and pairs are lists in JSON.
+    # The stored fingerprint comes from JSON, in which tuples are lists.
     fingerprint: dict[str, Any] = json.loads(json.dumps({**keys, "prompts": prompts}))
     return fingerprint
 
 
 def parse_fingerprint(text: Any) -> dict[str, Any]:
-    """Return the fingerprint that was kept as *text*; raises `ValueError`, which quotes none of it."""
+    """Return the fingerprint that was stored as *text*.
+
+    Raises `ValueError`, whose message quotes nothing of it.
+    """
     try:
         fingerprint = json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):
@@ -52,21 +58,21 @@ def parse_fingerprint(text: Any) -> dict[str, Any]:
 
 
 def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """What differs, a part of a sentence each; long values are not shown.
+    """Yield a part of a sentence for each difference; long values are not shown.
 
-    An option that *before* lacks is newer than it. It counts as its default, under which the texts
-    are as before.
+    An option that *before* does not have is newer than the fingerprint. It counts as its default,
+    which keeps the texts as they were.
     """
     defaults = {key.name: to_json(key.make_hashable(key.default)) for key in all_keys()}
-    for name in (*now, *islice((it for it in before if it not in now), _MOST_UNKNOWN)):
-        was, is_ = before.get(name, defaults.get(name)), now.get(name)
-        if was != is_:
-            shown = f" (was {_show(was)}, is {_show(is_)})"
+    for name in (*now, *islice((key for key in before if key not in now), _MOST_UNKNOWN)):
+        old, new = before.get(name, defaults.get(name)), now.get(name)
+        if old != new:
+            values = f" (was {_show(old)}, is {_show(new)})"
             yield _show(name[:_MOST_SHOWN]) + (
-                shown if name != "prompts" and len(shown) <= _MOST_SHOWN else ""
+                values if name != "prompts" and len(values) <= _MOST_SHOWN else ""
             )
 
 
 def _show(value: Any) -> str:
-    """*value* on one line; of a text of somebody else no line break or control character is left."""
+    """Return *value* on one line, without line breaks or control characters from a foreign text."""
     return value if isinstance(value, str) and value.isprintable() else reprlib.repr(value)

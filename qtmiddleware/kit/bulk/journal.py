@@ -1,4 +1,4 @@
-"""The output of a run over many questions, which is at the same time what a later run goes on from."""
+"""The output of a run over many questions, from which a later run continues."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from qtmiddleware.kit.stores.sqlite.files import (
 from qtmiddleware.runtime.files import open_document, open_itself, refuse_link, replace_file
 
 SYNC_SECONDS: Final = 5.0
-"""How much of the work of a power cut may be lost; a process that is killed loses nothing that was written."""
+"""How many seconds of work a power cut may lose; a killed process loses no written line."""
 _MOST_RECORD_BYTES: Final = 4 * MOST_BYTES
-"""A line of the output that is longer was written by no run: it repeats a line of the input and adds a reply."""
+"""The most bytes of a line that a run can write: a line of the input and a reply."""
 _MOST_FINGERPRINT_BYTES: Final = 4_000_000
 _NEAR_LINES: Final = 1 << 20
 _LINE_BYTES: Final = 8
@@ -46,47 +46,51 @@ _RUN_FILE: Final = FileKind(
 
 
 class Journal:
-    """The records at *path*, one a line of the input, appended whole, each as soon as it is there.
+    """The records at *path*, one per line of the input, each appended whole as soon as it is done.
 
-    A record with an ``error`` counts as not done: it is taken out when the file is opened again,
-    and so is what cannot be read, as after a power cut; half a line at the end is cut off. Of each
-    question that is done eight bytes are kept in memory, by which another one in its place is
-    noticed. With *overwrite* the file is emptied. One thread at a time. `hold_journal` opens it.
+    When the file is opened again, records with an ``error`` are removed, because they count as not
+    done, and so are unreadable lines, as after a power cut, and half a line at the end. For each
+    question that is done, eight bytes are kept in memory, which reveal a different question in its
+    place. With *overwrite* the file is emptied. For one thread at a time; `hold_journal` opens it.
     """
 
     def __init__(self, path: Path, *, overwrite: bool = False) -> None:
         self._path = path
-        # A key of its own, so that nobody can write two questions that look the same to it.
+        # A random key, so that nobody can construct two questions with the same digest.
         self._key = secrets.token_bytes(hashlib.blake2b.MAX_KEY_SIZE)
         self._near = array("Q")
         self._far: dict[int, int] = {}
-        with _explained(self._path):
+        with _explain_write_error(self._path):
             if not overwrite and self._read_all():
-                replace_file(path, (raw for raw, done in self._read() if done is not None))
+                replace_file(path, (raw for raw, digest in self._read() if digest is not None))
             self._descriptor = open_itself(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
             if overwrite:
-                # What was opened, and not whatever a link at this path leads to by now.
+                # By its descriptor, because the path may have become a link in the meantime.
                 os.ftruncate(self._descriptor, 0)
             self._size = os.fstat(self._descriptor).st_size
             self._synced_at = monotonic()
 
     def holds(self, query: InputQuery) -> bool:
-        """Whether *query* is done; raises `ConfigError` where the output holds another one for its line."""
+        """Return whether *query* is done.
+
+        Raises `ConfigError` if the output has a different question for the same line.
+        """
         line = query.line
         digest = self._near[line] if line < len(self._near) else self._far.get(line, 0)
         if digest and digest != self._digest(query.to_record()):
-            raise _refuse(
+            raise _make_refusal(
                 f"line {line} of the input is not the question that {self._path} holds for it: the"
                 " output is of another input, or of one that has changed"
             )
         return digest > 0
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Write *record* whole, or raise `StoreError` and leave the file as it was."""
+        """Write *record* as a whole, or raise `StoreError` and leave the file as it was."""
         data = json.dumps(record, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
-        with _explained(self._path):
+        with _explain_write_error(self._path):
             try:
                 written = os.write(self._descriptor, data)
+                # A disk that is almost full may take only a part; the second write then raises.
                 if written < len(data):
                     os.write(self._descriptor, data[written:])
             except OSError:
@@ -97,8 +101,8 @@ class Journal:
                 self._sync()
 
     def close(self) -> None:
-        """Let all that was written reach the disk, and let go of the file."""
-        with _explained(self._path):
+        """Write everything to the disk and close the file."""
+        with _explain_write_error(self._path):
             try:
                 self._sync()
             finally:
@@ -109,17 +113,17 @@ class Journal:
         self._synced_at = monotonic()
 
     def _read_all(self) -> bool:
-        """Learn what is done; returns whether there is something to be taken out."""
+        """Remember the questions that are done; return whether the file has lines to remove."""
         is_whole = True
         size = self._path.stat().st_size if self._path.exists() else 0
-        # A line's number alone must not ask for memory: there is room for as much as the file takes
-        # itself.
+        # A huge line number must not allocate memory: the array has at most as many bytes as the
+        # file, and larger numbers go into a dictionary.
         near = max(_NEAR_LINES, size // _LINE_BYTES)
-        for _, done in self._read():
-            if done is None:
+        for _, numbered_digest in self._read():
+            if numbered_digest is None:
                 is_whole = False
                 continue
-            line, digest = done
+            line, digest = numbered_digest
             if line >= near:
                 self._far[line] = digest
                 continue
@@ -129,7 +133,10 @@ class Journal:
         return not is_whole
 
     def _read(self) -> Iterator[tuple[bytes, tuple[int, int] | None]]:
-        """Yield every line with the number and digest of the question it says is done, ``None`` if there is none."""
+        """Yield every line with the number and digest of the question that it says is done.
+
+        In place of both it yields ``None`` if the line says of no question that it is done.
+        """
         try:
             file = open_document(self._path, follow_link=False)
         except FileNotFoundError:
@@ -148,7 +155,7 @@ class Journal:
             return None
 
     def _digest(self, record: Mapping[str, Any]) -> int:
-        """What tells one question from another, never 0."""
+        """Return a number that differs between questions, and is never 0."""
         identity = json.dumps([record.get("id"), record["query"], record.get("history")])
         digest = hashlib.blake2b(identity.encode(), digest_size=_LINE_BYTES, key=self._key).digest()
         return int.from_bytes(digest) or 1
@@ -167,24 +174,32 @@ def count_lines(path: Path) -> int:
 def hold_journal(
     path: Path, fingerprint: Mapping[str, Any], *, overwrite: bool = False
 ) -> Iterator[Journal]:
-    """The journal at *path*, held by nobody else until the end of the block.
+    """Open the journal at *path*; nobody else can open it until the end of the block.
 
-    The lock is one of the operating system's, which ends with the process however that ends, on the
-    file ``<path>.run``, in which the *fingerprint* is kept. Raises `ConfigError` where the output
-    was begun with another one, with what changed, or by nobody known, unless it is to be
-    *overwritten*, and `StoreError` where it is in use or cannot be written.
+    The lock is the operating system's, so it ends with the process, however that ends. It is on the
+    file ``<path>.run``, which also stores the fingerprint.
+
+    Args:
+        path: The output file.
+        fingerprint: The settings that decide the texts.
+        overwrite: Whether to replace an existing output.
+
+    Raises:
+        ConfigError: Without *overwrite*, the output was begun with a different fingerprint, whose
+            changes are named, or there is no record of its fingerprint.
+        StoreError: The output is in use or cannot be written.
     """
-    with _explained(path):
+    with _explain_write_error(path):
         refuse_link(path)
     if path.exists() and not path.is_file():
         raise ConfigError(f"{path} is not a file; name another --out", path="--out")
     run_path = Path(f"{path}.run")
     if not overwrite and _holds_something(path) and not run_path.exists():
-        raise _refuse(
+        raise _make_refusal(
             f"{path} exists, but {run_path.name}, which records how it was made, is missing"
         )
     with closing(open_file(str(run_path), _RUN_FILE, timeout=0, exclusive=True)) as connection:
-        # Looked at again: another run may have written to it until it let go of the lock.
+        # Checked again under the lock: until now another run may have written to the output.
         goes_on = not overwrite and _holds_something(path)
         if goes_on:
             _check_fingerprint(path, _read_fingerprint(connection, run_path), fingerprint)
@@ -199,7 +214,7 @@ def _holds_something(path: Path) -> bool:
 
 
 def _read_fingerprint(connection: sqlite3.Connection, run_path: Path) -> Mapping[str, Any]:
-    with _usable(run_path):
+    with _explain_unusable(run_path):
         with short_values(connection, _MOST_FINGERPRINT_BYTES):
             row = connection.execute("SELECT value FROM meta WHERE key = 'fingerprint'").fetchone()
         return parse_fingerprint(row[0] if row else None)
@@ -208,14 +223,14 @@ def _read_fingerprint(connection: sqlite3.Connection, run_path: Path) -> Mapping
 def _keep_fingerprint(
     connection: sqlite3.Connection, run_path: Path, fingerprint: Mapping[str, Any]
 ) -> None:
-    with _usable(run_path):
+    with _explain_unusable(run_path):
         connection.execute(
             "INSERT OR REPLACE INTO meta VALUES ('fingerprint', ?)", (json.dumps(fingerprint),)
         )
 
 
 @contextmanager
-def _usable(run_path: Path) -> Iterator[None]:
+def _explain_unusable(run_path: Path) -> Iterator[None]:
     try:
         yield
     except (*FAILURES, ValueError) as error:
@@ -226,15 +241,15 @@ def _usable(run_path: Path) -> Iterator[None]:
 def _check_fingerprint(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     changes = list(describe_changes(before, now))
     if changes:
-        raise _refuse(f"{path} was started with another config: {', '.join(changes)}")
+        raise _make_refusal(f"{path} was started with another config: {', '.join(changes)}")
 
 
-def _refuse(why: str) -> ConfigError:
+def _make_refusal(why: str) -> ConfigError:
     return ConfigError(f"{why}; name another --out, or replace it with --overwrite", path="--out")
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _explain_write_error(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -248,7 +263,7 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 def _is_done(record: Any) -> TypeGuard[dict[str, Any]]:
-    """Whether *record* is one that a run writes of a question that is done."""
+    """Return whether *record* is a run's record of a question that is done."""
     if not isinstance(record, dict) or "error" in record:
         return False
     line, id_ = record.get("line"), record.get("id")

@@ -1,4 +1,4 @@
-"""A file of questions, read line by line; what cannot be read is told by the number of its line, never by its text."""
+"""Read a file of questions line by line; errors name the number of a line, never its text."""
 
 from __future__ import annotations
 
@@ -15,16 +15,23 @@ from qtmiddleware.retrieval.history import History, read_history
 from qtmiddleware.retrieval.request import validate_query
 
 MOST_BYTES: Final = 10_000_000
-"""A line that is longer is no question."""
+"""The most bytes of a line that holds a question."""
 JSON_LINES: Final = frozenset({".jsonl", ".ndjson", ".json"})
-"""How the names of files end that hold JSON in every line; in others every line is a question."""
+"""The endings of files with JSON in every line; in other files every line is a question."""
 _TEXT: Final = ("query", "text", "question")
 _ID: Final = ("id", "_id")
 
 
 @dataclass(frozen=True, slots=True)
 class InputQuery:
-    """One question: the number of its *line*, its *text*, its own *id* if it has one, and what was said before it."""
+    """One question of the input.
+
+    Attributes:
+        line: The number of its line, from 1.
+        text: The question.
+        id: Its own id, if it has one.
+        history: The messages before it.
+    """
 
     line: int
     text: str = field(repr=False)
@@ -32,40 +39,46 @@ class InputQuery:
     history: History = field(default=History(), repr=False)
 
     def to_record(self) -> dict[str, Any]:
-        """What a line of the output says of the question."""
+        """Return the fields of the question in a line of the output."""
         record: dict[str, Any] = (
             {"line": self.line} if self.id is None else {"line": self.line, "id": self.id}
         )
         record["query"] = self.text
         if self.history.messages:
             record["history"] = [
-                {"role": it.role, "content": it.content} for it in self.history.messages
+                {"role": message.role, "content": message.content}
+                for message in self.history.messages
             ]
         return record
 
 
 @dataclass(frozen=True, slots=True)
 class BrokenLine:
-    """A line that holds no question, and why, without any text of it."""
+    """A line without a question, and the reason, which quotes nothing of the line."""
 
     line: int
     error: str
 
     def to_record(self) -> dict[str, Any]:
-        """What a line of the output says of it."""
+        """Return the line's record in the output."""
         return {"line": self.line, "error": self.error}
 
 
 def read_queries(
     file: BinaryIO, settings: Settings, *, has_json: bool | None
 ) -> Iterator[InputQuery | BrokenLine]:
-    """The questions of *file*, one at a time; blank lines are passed over, and counted.
+    """Yield the questions of *file*, one at a time.
 
-    A line is a question or, where it *has_json*, an object with a ``query`` (or, as BEIR has it,
-    ``text``), an ``id`` (``_id``) and a ``history``, the latter two if it likes, or the question as
-    a JSON string. With ``None`` the first line says which. Raises `OSError`.
+    Blank lines are skipped but counted. Raises `OSError`.
+
+    Args:
+        file: The input.
+        settings: The limits for questions.
+        has_json: Whether each line is JSON: an object with a ``query`` (or ``text``, as in BEIR)
+            and optionally an ``id`` (``_id``) and a ``history``, or the question as a JSON string.
+            Otherwise each line is a question. With ``None`` the first line tells which.
     """
-    for number, raw in _read_lines(file):
+    for number, raw in _read_numbered_lines(file):
         if has_json is None:
             has_json = raw is not None and raw.lstrip()[:1] in (b"{", b'"')
         try:
@@ -77,13 +90,13 @@ def read_queries(
 
 
 def count_queries(path: Path) -> int:
-    """How many lines `read_queries` finds at *path*; raises `OSError`."""
+    """Return how many lines `read_queries` finds at *path*; raise `OSError`."""
     with path.open("rb") as file:
-        return sum(1 for _ in _read_lines(file))
+        return sum(1 for _ in _read_numbered_lines(file))
 
 
-def _read_lines(file: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
-    """The lines that hold something, numbered from 1; ``None`` for one that is too long."""
+def _read_numbered_lines(file: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
+    """Yield the number of each line that is not blank, and the line; ``None`` if it is too long."""
     for number, raw in enumerate(read_lines(file, MOST_BYTES), 1):
         line = raw.removeprefix(b"\xef\xbb\xbf") if raw is not None and number == 1 else raw
         if line is None or not line.isspace():
@@ -91,7 +104,7 @@ def _read_lines(file: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
 
 
 def read_lines(file: BinaryIO, most: int) -> Iterator[bytes | None]:
-    """Yield each line of *file* with its line break; of one longer than *most* bytes nothing is kept but ``None``."""
+    """Yield each line of *file* with its line break; ``None`` for one longer than *most* bytes."""
     for raw in iter(partial(file.readline, most + 1), b""):
         if len(raw) <= most:
             yield raw
@@ -103,7 +116,7 @@ def read_lines(file: BinaryIO, most: int) -> Iterator[bytes | None]:
 
 
 def _read_line(number: int, raw: bytes | None, settings: Settings, *, has_json: bool) -> InputQuery:
-    """The question of one line; raises `ValueError` that says why there is none."""
+    """Return the question of one line; raise `ValueError` with the reason if there is none."""
     if raw is None:
         raise ValueError(f"longer than {MOST_BYTES:,} bytes")
     text = raw.decode("utf-8").strip("\r\n")
@@ -117,12 +130,12 @@ def _read_line(number: int, raw: bytes | None, settings: Settings, *, has_json: 
     query = next((record[name] for name in _TEXT if record.get(name) is not None), None)
     if query is None:
         raise ValueError("no query")
-    given = next((record[name] for name in _ID if record.get(name) is not None), None)
-    if given is not None and (not isinstance(given, str | int) or isinstance(given, bool)):
+    id_ = next((record[name] for name in _ID if record.get(name) is not None), None)
+    if id_ is not None and (not isinstance(id_, str | int) or isinstance(id_, bool)):
         raise ValueError("an id that is neither text nor a whole number")
-    if isinstance(given, str):
-        _check_characters(given)
-    return InputQuery(number, _check_text(query, settings), given, _read_history(record))
+    if isinstance(id_, str):
+        _check_characters(id_)
+    return InputQuery(number, _check_text(query, settings), id_, _read_history(record))
 
 
 def _parse(text: str) -> Any:
@@ -143,19 +156,19 @@ def _check_text(text: Any, settings: Settings) -> str:
 def _check_characters(text: str) -> str:
     if "\0" in text:
         raise ValueError("a NUL character in it")
-    # JSON can write half of a character, which nothing else can.
+    # JSON can contain a lone surrogate, which cannot be encoded.
     text.encode()
     return text
 
 
 def _read_history(record: dict[str, Any]) -> History:
     metadata = record.get("metadata")
-    given = (
+    messages = (
         record.get("history")
         or (metadata.get("history") if isinstance(metadata, dict) else None)
         or ()
     )
-    history = read_history(given) if isinstance(given, list | tuple) else None
+    history = read_history(messages) if isinstance(messages, list | tuple) else None
     if history is None or history.problem is not None:
         raise ValueError("a history that is not a list of messages with role and content")
     for message in history.messages:

@@ -1,4 +1,4 @@
-"""A run over a file of questions: what is still to be done is transformed and written, and counted."""
+"""Run over a file of questions: transform, write and count those that are still to be done."""
 
 from __future__ import annotations
 
@@ -30,27 +30,38 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from qtmiddleware.wrapping.transform_stream import Transformed
 
 ROUNDS: Final = 4
-"""Questions of a batch of an engine, for each call that is under way: what a driver that is killed asks again."""
+"""How many questions an engine's batch has per concurrent call.
+
+If the driver is killed, the questions of the batches under way are asked again.
+"""
 CONCURRENCY: Final = 8
-"""Calls of the model that are under way at most."""
+"""The most calls of the model at a time."""
 MOST_NAMED: Final = 20
 """How many broken lines are named; all are counted."""
 STDIN: Final = "-"
 
 Record = dict[str, Any]
 ShowBulk = Callable[["BulkReport"], None]
-"""Is shown the report, which goes on changing, when the run begins and whenever a line is done."""
+"""Is called with the report when the run begins and after each line; the report keeps changing."""
 
 
 @dataclass(slots=True, kw_only=True)
 class BulkReport:
     """What a run has done so far, in lines of the input.
 
-    *total* is how many lines there are, ``None`` where that is not known; *before* were done by an
-    earlier run. Of the others *asked* cost calls of the model, *unasked* none, as what is
-    remembered or needs no model; *failed* counts why the model gave nothing, and *broken_lines*
-    could not be read, the first of which are *broken*, with why. *cost_usd* is ``None`` where the
-    model's price is not known.
+    Attributes:
+        total: How many lines there are; ``None`` if unknown.
+        before: The lines that an earlier run had done.
+        asked: The lines of this run that took calls of the model.
+        unasked: The lines of this run that took none: they were remembered, or needed no model.
+        failed: The lines for which the model gave nothing, by reason.
+        broken: The first lines that could not be read, with the reason.
+        broken_lines: How many lines could not be read.
+        calls: The calls of the model.
+        input_tokens: The tokens read.
+        output_tokens: The tokens written.
+        cost_usd: The cost in US dollars; ``None`` if the model's price is not known.
+        seconds: How long the run has taken.
     """
 
     total: int | None = None
@@ -68,21 +79,21 @@ class BulkReport:
 
     @property
     def done(self) -> int:
-        """The lines that are done now, by whatever run; those that failed or are broken too."""
+        """The lines that are done, by this or an earlier run; failed and broken ones count, too."""
         return self.before + self.made
 
     @property
     def made(self) -> int:
-        """The lines that this run has done."""
+        """The lines that this run has done; failed and broken lines count, too."""
         return self.asked + self.unasked + self.failed.total() + self.broken_lines
 
     @property
     def is_whole(self) -> bool:
-        """Whether every line so far came out well."""
+        """Whether no line of this run has failed or is broken."""
         return not (self.failed or self.broken_lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, as JSON takes it."""
+        """Return the report as a dictionary for JSON."""
         return {**asdict(self), "failed": dict(self.failed), "seconds": round(self.seconds, 3)}
 
     def add(self, record: Record) -> None:
@@ -117,24 +128,32 @@ def transform_file(
     show: ShowBulk | None = None,
     engine: Engine | None = None,
 ) -> BulkReport:
-    """Transform every question of *source* (``-`` is standard input), and write what comes of each to *out*.
+    """Transform every question of *source*, and write the results to *out*.
 
-    A line of *out* is one of the input, in the order they are done: its number (``line``), the
-    question, what was made of it, and what that cost; or, with an ``error``, why there is none.
-    Where *out* holds some already the others are done, and those with an error again. *client* is
-    the model, as `QueryMiddleware` takes it, *concurrency* how many calls of it are under way at
-    most, as long as it keeps up: how `runtime.pace` says.
+    Each line of *out* belongs to a line of the input, in the order in which they are done: its
+    number (``line``), the question, the transformation and its cost; or an ``error`` with the
+    reason why there is none. If *out* has some lines already, the remaining questions are
+    transformed, and those with an error again. After an exception *out* has everything that was
+    done, and the same call continues from there.
 
-    With an *engine* the questions are transformed by its workers, each of which makes its own
-    model, with its own
-    *concurrency*, pace, budget and memory; this process reads and writes. The engine is not closed.
+    Args:
+        source: The input file; ``-`` is standard input.
+        out: The output file.
+        config: The config.
+        client: The model, as `QueryMiddleware` takes it.
+        concurrency: The most calls of the model at a time; fewer if the service is overloaded, see
+            `runtime.pace`.
+        overwrite: Whether to replace *out* instead of continuing it.
+        show: Is called with the report whenever it changes.
+        engine: Performs the work in its workers, each with its own model, *concurrency*, pace,
+            budget and memory; this process reads and writes. The engine is not closed.
 
-    Raises `ConfigError` where *source* cannot be read, *out* is of another config or input and is
-    not to be
-    *overwritten*, or a *client* is given to an *engine*, `StoreError` where *out* cannot be
-    written, `ModelError` where the model cannot be asked any more, and `EngineError` where the
-    workers of *engine* die again and again; what was done by then is in *out*, and the same call
-    goes on from there.
+    Raises:
+        ConfigError: *source* cannot be read, *out* belongs to another config or input, or a
+            *client* is given together with an *engine*.
+        StoreError: *out* cannot be written.
+        ModelError: The model cannot be asked any more.
+        EngineError: Workers of *engine* keep dying.
     """
     if engine is not None and client is not None:
         raise ConfigError(
@@ -143,7 +162,7 @@ def transform_file(
             path="client",
         )
     path = Path(out)
-    # Of what comes through a pipe the first line says it.
+    # Standard input has no name, so its first line tells whether it is JSON.
     has_json = None if source == STDIN else Path(source).suffix.casefold() in JSON_LINES
     report, began = BulkReport(), monotonic()
 
@@ -164,12 +183,12 @@ def transform_file(
         queries = select_open(
             read_queries(file, config.settings, has_json=has_json), journal, report, write
         )
-        made = (
+        generator = (
             _transform_here(queries, config, client, concurrency)
             if engine is None
             else _transform_by(engine, queries, config, concurrency)
         )
-        with closing(made) as records:
+        with closing(generator) as records:
             for record in records:
                 write(record)
     report.seconds = monotonic() - began
@@ -179,7 +198,7 @@ def transform_file(
 def _transform_here(
     queries: Iterable[InputQuery], config: Config, client: Any, concurrency: int
 ) -> Generator[Record]:
-    """The record of each of *queries*, as they are done in this process."""
+    """Yield the record of each of *queries* as soon as this process has done it."""
     with (
         QueryMiddleware(config, client=client) as middleware,
         closing(middleware.transform_stream(queries, concurrency=concurrency)) as stream,
@@ -191,7 +210,10 @@ def _transform_here(
 def _transform_by(
     engine: Engine, queries: Iterable[InputQuery], config: Config, concurrency: int
 ) -> Generator[Record]:
-    """The record of each of *queries*, as the workers of *engine* have done batches of them; raises their errors."""
+    """Yield the record of each of *queries* as soon as the workers of *engine* have done its batch.
+
+    Raises the error of a batch, after its records.
+    """
     build = partial(build_transformer, config, concurrency)
     for batch in engine.map(build, _split(queries, concurrency * ROUNDS)):
         yield from batch.records
@@ -206,7 +228,12 @@ def _split(queries: Iterable[InputQuery], size: int) -> Iterator[list[InputQuery
 
 @dataclass(frozen=True, slots=True)
 class TransformedBatch:
-    """The *records* of a batch and, where the model cannot be asked any more, the *error* that ended it."""
+    """The result of a batch of questions.
+
+    Attributes:
+        records: The records of the questions that were done.
+        error: The error that ended the batch if the model cannot be asked any more.
+    """
 
     records: list[Record]
     error: ModelError | None = None
@@ -215,9 +242,9 @@ class TransformedBatch:
 def build_transformer(
     config: Config, concurrency: int
 ) -> Callable[[Sequence[InputQuery]], TransformedBatch]:
-    """A function that transforms batches of questions, for an `Engine` to make in each of its workers.
+    """Return a function that transforms batches of questions, for an engine's worker to use.
 
-    *concurrency* calls of the model are under way in each of them.
+    In each worker at most *concurrency* calls of the model run at a time.
     """
     middleware, pace = QueryMiddleware(config), Pace(concurrency)
 
@@ -226,7 +253,8 @@ def build_transformer(
         try:
             stream = middleware.transform_stream(queries, concurrency=concurrency, pace=pace)
             records.extend(
-                build_record(it, middleware.preprocess(it.question.text)) for it in stream
+                build_record(transformed, middleware.preprocess(transformed.question.text))
+                for transformed in stream
             )
         except ModelError as error:
             return TransformedBatch(records, error)
@@ -236,22 +264,25 @@ def build_transformer(
 
 
 def build_record(transformed: Transformed[InputQuery], keywords: str) -> Record:
-    """What the output says of one question."""
+    """Return the output's record of one question."""
     replies = transformed.replies
     return {
         **transformed.question.to_record(),
         **({"error": transformed.failure} if transformed.failure else {}),
         "preprocessed": keywords,
         **asdict(transformed.transformation),
-        "calls": sum(it.calls for it in replies),
-        "input_tokens": sum(it.input_tokens for it in replies),
-        "output_tokens": sum(it.output_tokens for it in replies),
+        "calls": sum(reply.calls for reply in replies),
+        "input_tokens": sum(reply.input_tokens for reply in replies),
+        "output_tokens": sum(reply.output_tokens for reply in replies),
         "cost_usd": transformed.cost_usd,
     }
 
 
 def open_source(source: str | Path, out: Path) -> AbstractContextManager[BinaryIO]:
-    """The questions of *source*; raises `ConfigError` where they cannot be read, or *out* is the same file."""
+    """Open the questions of *source*.
+
+    Raises `ConfigError` if they cannot be read, or *out* is the same file.
+    """
     if source == STDIN:
         return nullcontext(sys.stdin.buffer)
     try:
@@ -270,7 +301,7 @@ def select_open(
     report: BulkReport,
     write: Callable[[Record], None],
 ) -> Iterator[InputQuery]:
-    """The questions that are still to be done; of a broken line it is written that it is one."""
+    """Yield the questions that are still to be done; write a record for each broken line."""
     for line in lines:
         if isinstance(line, BrokenLine):
             write(line.to_record())

@@ -1,4 +1,4 @@
-"""Where batches of work are done: in this process, in several of this machine, or on a cluster."""
+"""Engines perform batches of work in this process, in several processes, or on a cluster."""
 
 from __future__ import annotations
 
@@ -12,18 +12,25 @@ R = TypeVar("R")
 
 
 class Engine(Protocol):
-    """Does batches of work in this process, in several, or on a Ray cluster."""
+    """Performs batches of work in this process, in several, or on a Ray cluster."""
 
     def map(self, build: Callable[[], Callable[[B], R]], batches: Iterable[B]) -> Iterator[R]:
-        """What the function that *build* makes returns for each of *batches*, as they are done, in any order.
+        """Yield the results of the function that *build* makes, in the order in which batches end.
 
-        *build* is picklable and called once a worker; results carry their own keys. At most a few
-        batches a worker are taken from *batches* ahead of what is done. What the function raises is
-        raised here, and ends the run.
+        If the function raises, its exception is raised here and ends the run.
+
+        Args:
+            build: A picklable function that makes the work's function; called once per worker.
+            batches: The arguments of the function, one batch per call. At most a few batches per
+                worker are taken ahead. Results must carry their own keys, because the order is
+                lost.
         """
 
     def close(self) -> None:
-        """End the workers, and what they are at; the engine may be used again. Closing twice does no harm."""
+        """End the workers at once, even in the middle of a batch.
+
+        The engine can be used again. Closing twice does no harm.
+        """
 
 
 __all__ = ["Engine", "LocalEngine"]

@@ -1,13 +1,13 @@
-"""Batches of work on this machine: in this process, or in several.
+"""Perform batches of work on this machine: in this process, or in several.
 
-Workers are Python processes that are started anew and told by pipes what to do. Nothing runs the
-user's script in them, so one without ``if __name__ == "__main__"`` does no harm, and a notebook
-does as well as a script:
+Workers are new Python processes that receive batches by pipes. The user's script is not run in
+them, so a script without ``if __name__ == "__main__"`` does no harm, and a notebook works like a
+script:
 
-    todo -> a thread for each worker -> (pipe) worker (pipe) -> the same thread -> done
+    todo -> a thread per worker -> (pipe) worker (pipe) -> the same thread -> done
 
-Not `concurrent.futures.ProcessPoolExecutor`: it runs the script again, has no way to end a worker
-that is busy before Python 3.14, and may hang where one dies while a large batch is sent to it
+`concurrent.futures.ProcessPoolExecutor` is not used, because it runs the script again, cannot end a
+busy worker before Python 3.14, and may hang if a worker dies while a large batch is sent to it
 (before Python 3.11.5).
 """
 
@@ -36,13 +36,19 @@ B = TypeVar("B")
 R = TypeVar("R")
 
 AHEAD: Final = 3
-"""Batches for each worker that are taken and not done: one it is at, the others so that none waits for the source."""
+"""How many batches per worker are taken and not done.
+
+A worker is busy with one; the others keep it from waiting for the source.
+"""
 _ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-"""Each worker has a core, so what it computes with is held to one; read when numpy is loaded."""
+"""Limits each worker's arithmetic to one thread, because each worker has one core.
+
+numpy reads the variables when it is loaded.
+"""
 _ENDING_SECONDS: Final = 10.0
-"""How long a worker that has closed its pipes may take to end."""
-# The folder one is in must not decide what is imported, so modules are looked for where this
-# process found its own.
+"""How many seconds a worker may take to end after it has closed its pipes."""
+# The worker imports from the paths of this process: the current folder must not decide what is
+# imported.
 _START: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); "
     "from qtmiddleware.kit.engines.local import serve; serve()"
@@ -50,13 +56,18 @@ _START: Final = (
 
 
 class LocalEngine:
-    """Does the work in this process, or in *workers* processes of this machine with one thread of arithmetic each.
+    """Performs the work in this process, or in *workers* processes of this machine.
 
-    0 is one worker for each processor that this process may use. A container's quota of processor
-    time (``docker run --cpus``) is not seen in that: give a number there. Each worker holds what it
-    works with, such as the weights of a model, in memory of its own.
+    Each worker process uses one thread for arithmetic, and holds what it works with, such as a
+    model's weights, in memory of its own.
 
-    Raises `ConfigError` for less than 0.
+    Args:
+        workers: How many processes; 1 is this process. 0 is one worker per processor that this
+            process may use; it does not see a container's limit of processor time (``docker run
+            --cpus``), so give a number there.
+
+    Raises:
+        ConfigError: *workers* is less than 0.
     """
 
     def __init__(self, *, workers: int = 1) -> None:
@@ -69,37 +80,39 @@ class LocalEngine:
         self._crews: list[_Crew] = []
 
     def map(self, build: Callable[[], Callable[[B], R]], batches: Iterable[B]) -> Iterator[R]:
-        """What the function that *build* makes returns for each of *batches*, as they are done, in any order.
+        """Yield the results of the function that *build* makes, in the order in which batches end.
 
-        With several workers at most `AHEAD` batches a worker are taken ahead of what is done, and
-        *build*, batches and results are pickled. Where something fails, what was done until then
-        comes first. Raises what the function raises, and `EngineError` where a worker dies, or what
-        is to be sent cannot be pickled.
+        With several workers at most `AHEAD` batches per worker are taken ahead, and *build*,
+        batches and results are pickled. If something fails, the results so far come first. Raises
+        what the function raises, and `EngineError` if a worker dies or something cannot be pickled.
         """
         if self.workers == 1:
             return map(build(), batches)
-        return self._share(_dump(build), copy_environment_for(build), batches)
+        return self._distribute(_dump(build), copy_environment_for(build), batches)
 
     def close(self) -> None:
-        """End the workers, and what they are at; the engine may be used again. Closing twice does no harm."""
+        """End the workers at once, even in the middle of a batch.
+
+        The engine can be used again. Closing twice does no harm.
+        """
         for crew in list(self._crews):
             crew.end()
 
-    def _share(
+    def _distribute(
         self, build: bytes, environment: Mapping[str, str], batches: Iterable[Any]
     ) -> Iterator[Any]:
         crew = _Crew(build, environment, self.workers)
         self._crews.append(crew)
-        rest, waiting = iter(batches), 0
+        rest, pending_count = iter(batches), 0
         try:
             while True:
-                for batch in islice(rest, AHEAD * self.workers - waiting):
+                for batch in islice(rest, AHEAD * self.workers - pending_count):
                     crew.put(_dump(batch))
-                    waiting += 1
-                if not waiting:
+                    pending_count += 1
+                if not pending_count:
                     return
                 yield crew.get()
-                waiting -= 1
+                pending_count -= 1
         except Exception:
             yield from crew.take_done()
             raise
@@ -109,14 +122,14 @@ class LocalEngine:
 
 
 def count_processors() -> int:
-    """How many processors this process may use."""
+    """Return how many processors this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 class _Crew:
-    """The workers of one run, started as there are batches for them."""
+    """The workers of one run, each started when there is a batch for it."""
 
     def __init__(self, build: bytes, environment: Mapping[str, str], size: int) -> None:
         self._build = build
@@ -128,7 +141,7 @@ class _Crew:
         self._is_over = False
 
     def put(self, payload: bytes) -> None:
-        """Have this batch done."""
+        """Give the pickled batch *payload* to the workers."""
         if self._is_over:
             raise EngineError("the engine was closed while the work was running")
         self._todo.put(payload)
@@ -136,26 +149,29 @@ class _Crew:
             self._start_member()
 
     def get(self) -> Any:
-        """The next result, as soon as there is one; raises what the work, or the end of a worker, raises."""
-        return _open(self._done.get())
+        """Wait for the next result and return it.
+
+        Raises the exception of the work, or `EngineError` if a worker died.
+        """
+        return _read_result(self._done.get())
 
     def take_done(self) -> Iterator[Any]:
-        """The results that are there; other batches that failed are left out."""
+        """Yield the results that have arrived already; failed batches are left out."""
         with suppress(queue.Empty):
             while True:
-                done = self._done.get_nowait()
+                reply = self._done.get_nowait()
                 with suppress(Exception):
-                    result = _open(done)
+                    result = _read_result(reply)
                     yield result
 
     def end(self) -> None:
-        """End the workers at once, whatever they are at."""
+        """End the workers at once, even in the middle of a batch."""
         self._is_over = True
         for process, _ in self._members:
             process.kill()
             self._todo.put(None)
         for process, thread in self._members:
-            # One that Ctrl-C came before was never started.
+            # A thread cannot be joined if Ctrl-C came before it was started.
             with suppress(RuntimeError):
                 thread.join()
             process.wait()
@@ -171,13 +187,14 @@ class _Crew:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env={**self._environment, **_ONE_THREAD},
-                # A terminal's Ctrl-C is for this process, which ends its workers.
+                # In its own group the worker gets no Ctrl-C of the terminal: this process ends it.
                 process_group=0,
                 creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
             )
         except OSError as error:
             raise EngineError(f"no worker can be started: {error}") from error
-        # Threads of a pool would keep the interpreter from ending while a run is left half done.
+        # A daemon thread: the threads of a pool would keep the interpreter from ending during a
+        # run.
         thread = threading.Thread(
             target=self._drive, args=(process,), name="qtmiddleware-worker", daemon=True
         )
@@ -185,7 +202,7 @@ class _Crew:
         thread.start()
 
     def _drive(self, process: subprocess.Popen[bytes]) -> None:
-        """Give batches to *process*, one at a time."""
+        """Give batches to *process*, one at a time, until there are no more."""
         payload: bytes | None = self._build
         while payload is not None:
             try:
@@ -194,8 +211,8 @@ class _Crew:
                 if payload is not self._build:
                     self._done.put(pickle.load(process.stdout))  # type: ignore[arg-type]
             except Exception:
-                # Who waits for the batch must hear of it, whatever it was. A worker that ends by
-                # itself says how.
+                # The caller waits for this batch, so it must learn of any failure. A worker that
+                # ends by itself is given time to report its exit code.
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(_ENDING_SECONDS)
                 process.kill()
@@ -206,53 +223,60 @@ class _Crew:
     def _explain_death(self, code: int) -> EngineError:
         if self._is_over:
             return EngineError("the engine was closed while the work was running")
-        how = f"ended with code {code}; its output is on standard error"
+        cause = f"ended with code {code}; its output is on standard error"
         if code < 0:
-            how = (
+            cause = (
                 f"was ended by signal {-code}, which happens if memory runs out: use fewer workers"
                 " or more memory"
             )
         return EngineError(
-            f"one of {self._size} workers {how}. Finished work is kept; run the same command again"
+            f"one of {self._size} workers {cause}. Finished work is kept; run the same command"
+            " again"
         )
 
 
-def _open(done: bytes | EngineError) -> Any:
-    if isinstance(done, EngineError):
-        raise done
-    outcome: Outcome = pickle.loads(done)
+def _read_result(reply: bytes | EngineError) -> Any:
+    if isinstance(reply, EngineError):
+        raise reply
+    outcome: Outcome = pickle.loads(reply)
     if outcome.error is not None:
         raise outcome.error
     return outcome.result
 
 
 class _Pickler(pickle.Pickler):
-    """Refuses what a worker would look for in vain: it does not run the script that this process runs."""
+    """A pickler that rejects classes and functions of the script itself.
 
-    def reducer_override(self, it: Any) -> Any:
-        if isinstance(it, type | FunctionType) and it.__module__ == "__main__":
+    A worker does not run the script, so it would not find them.
+    """
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
             raise EngineError(
-                f"{it.__qualname__} cannot be sent to a worker: it is defined in the script or"
+                f"{value.__qualname__} cannot be sent to a worker: it is defined in the script or"
                 " notebook itself; move it to a module and import it, or use one worker"
             )
         return NotImplemented
 
 
-def _dump(it: Any) -> bytes:
-    """Pickled for a worker."""
-    written = io.BytesIO()
+def _dump(value: Any) -> bytes:
+    """Return *value* pickled for a worker; raise `EngineError` if it cannot be pickled."""
+    buffer = io.BytesIO()
     try:
-        _Pickler(written, pickle.HIGHEST_PROTOCOL).dump(it)
+        _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
     except EngineError:
         raise
     except Exception as error:
-        name = getattr(it, "__qualname__", type(it).__qualname__)
+        name = getattr(value, "__qualname__", type(value).__qualname__)
         raise EngineError(f"{name} cannot be sent to a worker ({error}); use one worker") from error
-    return written.getvalue()
+    return buffer.getvalue()
 
 
 def serve() -> None:
-    """Be a worker: do what comes by the standard input, until this process is killed or its parent is gone."""
+    """Be a worker: perform the batches from standard input until the parent process is gone.
+
+    The parent may also kill this process.
+    """
     requests, replies = _take_pipes()
     todo: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(requests, todo), daemon=True).start()
@@ -269,7 +293,10 @@ def serve() -> None:
 
 
 def _take_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """The pipes for ourselves: what is printed here goes to the standard error, and what is read is empty."""
+    """Return this process's pipes from and to its parent.
+
+    Afterwards, printed text goes to standard error, and standard input is empty.
+    """
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -278,7 +305,10 @@ def _take_pipes() -> tuple[BinaryIO, BinaryIO]:
 
 
 def _receive(requests: BinaryIO, todo: queue.SimpleQueue[bytes]) -> None:
-    """Put what comes into *todo*; ends this process as soon as the one that sends is gone, whatever it is at."""
+    """Put each message into *todo*; end this process as soon as the sender is gone.
+
+    The process ends even in the middle of a batch.
+    """
     with suppress(EOFError, OSError, pickle.UnpicklingError):
         while True:
             todo.put(pickle.load(requests))

@@ -1,4 +1,4 @@
-"""What comes back from a worker in another process."""
+"""The outcome of a batch, as a worker process sends it back."""
 
 from __future__ import annotations
 
@@ -11,20 +11,30 @@ from qtmiddleware.errors import EngineError
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of the batch *number*: a result or an *error*; neither where it was done before."""
+    """The outcome of one batch: a result, an error, or neither if the batch was done before.
+
+    Attributes:
+        number: The batch's number.
+        result: The result.
+        error: The exception that the work raised.
+    """
 
     number: int
     result: Any = None
     error: Exception | None = None
 
     def dump(self) -> bytes:
-        """Pickled; an error that cannot travel is named, and not quoted: it may hold a text."""
+        """Return the outcome pickled.
+
+        An error that cannot be pickled is replaced by one that names its type; its message may
+        contain a text, so it is not quoted.
+        """
         try:
-            written = pickle.dumps(self)
-            pickle.loads(written)
+            data = pickle.dumps(self)
+            pickle.loads(data)
         except Exception as error:
-            failed = type(self.error or error).__name__
-            written = pickle.dumps(
-                Outcome(self.number, error=EngineError(f"a batch failed with {failed}"))
+            error_name = type(self.error or error).__name__
+            data = pickle.dumps(
+                Outcome(self.number, error=EngineError(f"a batch failed with {error_name}"))
             )
-        return written
+        return data

@@ -1,13 +1,13 @@
-"""Batches of work on a Ray cluster: one of this machine, or the one at ``RAY_ADDRESS``.
+"""Perform batches of work on a Ray cluster: on this machine, or at ``RAY_ADDRESS``.
 
-One dataset of Ray Data lasts for a whole run, so its actors are made once. Its source waits for
-what the driver puts
-into a feed, an actor that holds the few batches that are given and not done:
+One dataset of Ray Data lasts for a whole run, so its actors are made once. Its source waits for the
+driver to put batches into a feed, an actor that holds the few batches that are given and not done:
 
     driver -> feed -> source (a task) -> map_batches (a pool of actors) -> driver
 
-An actor that dies is made anew by Ray and its batch done again; a source that dies begins at the
-first batch and finds those that are done marked so. A result that comes twice is taken once.
+If an actor dies, Ray makes a new one and repeats its batch. If a source dies, it starts again at
+the first batch and finds that batches which are done are marked so. A result that comes twice is
+used once.
 """
 
 from __future__ import annotations
@@ -35,15 +35,18 @@ B = TypeVar("B")
 R = TypeVar("R")
 
 AHEAD: Final = 3
-"""Batches for each worker that are taken and not done: one it is at, one that waits beside it, one on the way."""
+"""How many batches per worker are taken and not done.
+
+A worker is busy with one, a second one waits beside it, and a third is on its way.
+"""
 RETRIES: Final = 3
-"""How often a batch whose worker died is done again."""
+"""How often a batch is repeated if its worker died."""
 _ADVICE: Final = (
     "check the memory, and that this package is on every machine. Finished work is kept; run the"
     " same command again"
 )
 _STORE_BYTES: Final = 256 << 20
-"""What a cluster of our own shares among its processes; only the batches on the way lie there."""
+"""How many bytes the processes of a cluster started here share, for batches on the way."""
 _QUIET: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_BACKEND_LOG_LEVEL": "fatal",
@@ -52,23 +55,25 @@ _QUIET: Final = {
 
 
 class RayEngine:
-    """Does the work by ``map_batches`` of Ray Data, in *workers* actors of one processor each.
+    """Performs the work by ``map_batches`` of Ray Data, in actors of one processor each.
 
-    *address* is that of a cluster, else ``RAY_ADDRESS``; without either a cluster on this machine
-    is started, and ended by `close`. One that this process is connected to already is used and
-    stays. Without *workers* there is one for each processor of the cluster.
+    If this process is connected to a cluster already, that cluster is used and stays. Otherwise,
+    without an address, a cluster on this machine is started, and ended by `close`. Its files and
+    sockets are in a folder that only this account can enter. Its ports listen on all interfaces and
+    require the token in ``~/.ray/auth_token``.
 
-    On a cluster of several machines this package must be installed on each, in the same version,
-    and the keys that the work needs must stand in the environment there; nothing of this process's
+    On a cluster of several machines this package must be installed on each machine, in the same
+    version, with the keys that the work needs in the environment there. Nothing of this process's
     environment is sent.
 
-    A cluster that is started here keeps its files and sockets in a folder of its own, which only
-    this account can enter. Its ports listen on all interfaces and ask for the token in
-    ``~/.ray/auth_token``.
+    Args:
+        workers: How many actors; by default one per processor of the cluster.
+        address: The cluster's address; by default ``RAY_ADDRESS``.
 
-    Raises on use `MissingExtra` without the extra ``ray`` and `EngineError` where Ray cannot be
-    started or reached, or ``RAY_AUTH_MODE`` turns the token off for a cluster that would be started
-    here.
+    Raises:
+        MissingExtra: On use, without the extra ``ray``.
+        EngineError: On use, if Ray cannot be started or reached, or if ``RAY_AUTH_MODE`` turns the
+            token off for a cluster that would be started here.
     """
 
     def __init__(self, *, workers: int | None = None, address: str | None = None) -> None:
@@ -78,11 +83,11 @@ class RayEngine:
         self._folder: TemporaryDirectory[str] | None = None
 
     def map(self, build: Callable[[], Callable[[B], R]], batches: Iterable[B]) -> Iterator[R]:
-        """What the function that *build* makes returns for each of *batches*, as they are done, in any order.
+        """Yield the results of the function that *build* makes, in the order in which batches end.
 
-        At most `AHEAD` batches a worker are taken ahead of what is done. Batches and results are
-        pickled. What the function raises is raised here. A batch whose worker dies is done again,
-        up to `RETRIES` times; then `EngineError` is raised.
+        At most `AHEAD` batches per worker are taken ahead. Batches and results are pickled. If the
+        function raises, its exception is raised here. A batch whose worker dies is repeated up to
+        `RETRIES` times; then `EngineError` is raised.
         """
         ray = self._connect()
         workers = self._workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
@@ -94,7 +99,10 @@ class RayEngine:
             ray.kill(feed)
 
     def close(self) -> None:
-        """End the cluster that was started here, or the connection that was made; closing twice does no harm."""
+        """End the cluster that was started here, or the connection that was made here.
+
+        Closing twice does no harm.
+        """
         if self._connected:
             import ray
 
@@ -105,8 +113,8 @@ class RayEngine:
             self._folder = None
 
     def _connect(self) -> Any:
-        # Read when Ray is imported and by the processes it starts; who has set one of them means
-        # it.
+        # Ray reads these variables when it is imported, and so do the processes that it starts. A
+        # variable that the user has set is kept.
         for name, value in _QUIET.items():
             os.environ.setdefault(name, value)
         try:
@@ -118,8 +126,8 @@ class RayEngine:
             address = self._address or os.environ.get("RAY_ADDRESS") or "local"
             options = self._prepare_cluster() if address == "local" else {}
             try:
-                # What is forked here is another program at once, so what LanceDB warns of cannot
-                # come about.
+                # LanceDB warns about forks. Ray's forks run another program at once, so the problem
+                # cannot occur.
                 with warnings.catch_warnings():
                     warnings.filterwarnings("ignore", "lancedb fork", RuntimeWarning)
                     ray.init(
@@ -127,14 +135,16 @@ class RayEngine:
                     )
             except Exception as error:
                 self.close()
-                doing = "started on this machine" if address == "local" else f"reached at {address}"
-                raise EngineError(f"Ray cannot be {doing}: {error}") from error
+                action = (
+                    "started on this machine" if address == "local" else f"reached at {address}"
+                )
+                raise EngineError(f"Ray cannot be {action}: {error}") from error
             self._connected = True
         logging.getLogger("ray.data").setLevel(logging.CRITICAL)
         return ray
 
     def _prepare_cluster(self) -> dict[str, Any]:
-        """Return the options of a cluster on this machine, which no other account can get into."""
+        """Return the options for a cluster on this machine that no other account can enter."""
         if (mode := os.environ.get("RAY_AUTH_MODE", "token")).lower() != "token":
             raise EngineError(
                 f"RAY_AUTH_MODE must be token, not {mode}, for a cluster that is started here: it"
@@ -143,8 +153,8 @@ class RayEngine:
             )
         with suppress(OSError):
             _protect_token()
-        # Ray lets everybody write to its folder, and its sockets lie in that. Their paths may have
-        # 107 characters.
+        # Everybody may write to Ray's own folder, which contains its sockets. A socket's path may
+        # have 107 characters, so the folder is directly in /tmp.
         base = Path("/tmp")
         self._folder = TemporaryDirectory(
             prefix="qtm-", dir=base if base.is_dir() else None, ignore_cleanup_errors=True
@@ -154,18 +164,19 @@ class RayEngine:
             "include_dashboard": False,
             "object_store_memory": _STORE_BYTES,
             "_temp_dir": str(Path(self._folder.name, "ray")),
-            # The folder one is in must not decide what is imported there: modules are found where
-            # this process does.
+            # The cluster imports from the paths of this process: the current folder must not decide
+            # what is imported.
             "runtime_env": {"env_vars": {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}},
         }
 
     @staticmethod
     def _stream(dataset: Any) -> Generator[Outcome, None, None]:
-        """The outcomes as they come."""
+        """Yield the outcomes as they come."""
         from ray.exceptions import RayError
 
         try:
-            # Nothing is fetched ahead: the next batch may only be given once this one is seen.
+            # Nothing is fetched ahead, because the next batch is only given once this outcome has
+            # been read.
             for table in dataset.iter_batches(
                 batch_size=1, batch_format="pyarrow", prefetch_batches=0
             ):
@@ -175,7 +186,10 @@ class RayEngine:
 
 
 def _protect_token() -> None:
-    """Make the token of this account's clusters its owner's alone; Ray would write one that everybody can read."""
+    """Create the token of this account's clusters, readable by its owner alone.
+
+    Ray itself would write a token file that everybody can read.
+    """
     if "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ:
         return
     path = Path.home() / ".ray" / "auth_token"
@@ -186,47 +200,53 @@ def _protect_token() -> None:
 
 
 class _Feed:
-    """What the driver has given and nobody has done, by number; an actor of its own."""
+    """An actor that holds the batches that the driver has given and nobody has done, by number."""
 
     def __init__(self) -> None:
         self._payloads: dict[int, bytes] = {}
         self._attempts: Counter[int] = Counter()
-        self._given = 0
+        self._given_count = 0
         self._is_over = False
         self._changed = asyncio.Condition()
 
     async def put(self, payload: bytes) -> None:
-        """The next batch."""
+        """Add the next batch."""
         async with self._changed:
-            self._payloads[self._given] = payload
-            self._given += 1
+            self._payloads[self._given_count] = payload
+            self._given_count += 1
             self._changed.notify_all()
 
     async def end(self) -> None:
-        """There are no more."""
+        """Say that there are no more batches."""
         async with self._changed:
             self._is_over = True
             self._changed.notify_all()
 
     async def drop(self, number: int) -> None:
-        """*number* is done."""
+        """Forget the batch *number*, which is done."""
         self._payloads.pop(number, None)
 
     async def has(self, number: int) -> bool:
-        """Whether there is a batch *number*, as soon as that is known."""
+        """Return whether there is a batch *number*, as soon as that is known."""
         async with self._changed:
-            await self._changed.wait_for(lambda: number < self._given or self._is_over)
-        return number < self._given
+            await self._changed.wait_for(lambda: number < self._given_count or self._is_over)
+        return number < self._given_count
 
     async def take(self, number: int) -> tuple[bytes, int]:
-        """The payload of *number*, empty when it is done, and how often it was taken before."""
+        """Return the payload of batch *number*, and how often it was taken before.
+
+        The payload is empty if the batch is done.
+        """
         payload = self._payloads.get(number, b"")
         self._attempts[number] += 1
         return payload, self._attempts[number] - 1
 
 
 class _Source:
-    """The numbers of a feed's batches, each in a table of its own; the same ones when it is run again."""
+    """Yields the numbers of a feed's batches, each in a table of its own.
+
+    A second run yields the same numbers.
+    """
 
     def __init__(self, feed: Any) -> None:
         self._feed = feed
@@ -242,7 +262,7 @@ class _Source:
 
 
 class _Worker:
-    """The work in an actor. Its errors are results too: Ray would log them, with what they say."""
+    """The work in an actor. Its errors are results, too: Ray would log them with their messages."""
 
     def __init__(self, build: Callable[[], Callable[[Any], Any]], feed: Any) -> None:
         self._build = build
@@ -273,13 +293,13 @@ class _Worker:
 
 
 def _build_dataset(build: Callable[[], Callable[[Any], Any]], feed: Any, workers: int) -> Any:
-    """The dataset of all outcomes, one row a block."""
+    """Return the dataset of all outcomes, one row per block."""
     import ray.data
     from ray.data import ActorPoolStrategy, DataContext
 
     context = DataContext.get_current().copy()
     context.enable_progress_bars = False
-    # Rows are not gathered: each goes on as soon as it is there.
+    # Blocks of one row: each row is passed on at once instead of being collected.
     context.target_max_block_size = 1
     with DataContext.current(context):
         return (
@@ -299,23 +319,23 @@ def _build_dataset(build: Callable[[], Callable[[Any], Any]], feed: Any, workers
 def _exchange(
     feed: Any, batches: Iterable[Any], outcomes: Iterator[Outcome], ahead: int
 ) -> Iterator[Any]:
-    """The results; gives *batches* as they come, at most *ahead* of them."""
-    waiting: set[int] = set()
-    given = 0
+    """Yield the results while giving *batches* to *feed*, at most *ahead* at a time."""
+    pending: set[int] = set()
+    given_count = 0
     rest = iter(batches)
     while True:
-        for batch in islice(rest, ahead - len(waiting)):
+        for batch in islice(rest, ahead - len(pending)):
             feed.put.remote(pickle.dumps(batch))
-            waiting.add(given)
-            given += 1
-        if not waiting:
-            # Nothing else can end the source, and with it the dataset.
+            pending.add(given_count)
+            given_count += 1
+        if not pending:
+            # Only this ends the source, and with it the dataset.
             feed.end.remote()
             return
         outcome = next(outcomes)
-        if outcome.number in waiting:
+        if outcome.number in pending:
             if outcome.error is not None:
                 raise outcome.error
-            waiting.discard(outcome.number)
+            pending.discard(outcome.number)
             feed.drop.remote(outcome.number)
             yield outcome.result

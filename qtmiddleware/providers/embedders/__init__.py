@@ -1,4 +1,4 @@
-"""Embedders: what turns texts into vectors."""
+"""Embedders: models that turn texts into vectors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ __all__ = [
 
 
 def query_embedder(given: Any) -> CallableEmbedder:
-    """The embedder of questions for whatever makes vectors of texts; raises `WrapError` where *given* cannot."""
+    """Return an embedder of questions for *given*; raise `WrapError` if *given* cannot embed.
+
+    *given* may be a `CallableEmbedder` or whatever a `CallableEmbedder` can be made of.
+    """
     return (
         given.queries
         if isinstance(given, CallableEmbedder)

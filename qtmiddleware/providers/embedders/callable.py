@@ -1,10 +1,10 @@
-"""Embeds with whatever makes vectors of texts: a function, a client's method, an object of another library.
+"""Embed texts with any function, client method or object of another library.
 
 Such a function takes one text and returns its vector, or takes a list of texts and returns a list
-of vectors. Where neither its type nor its signature says which, the first real call finds out.
-Being taken proves nothing: a function of one text often takes a list too and returns the vector of
-the first text, and one of a list takes a text and returns the vectors of its letters. What counts
-are the vectors: as many as there are texts, and different ones.
+of vectors. If neither its type nor its signature says which, the first real call finds out. That a
+call succeeds proves nothing: a function of one text often accepts a list and returns the vector of
+the first text, and a function of lists accepts a text and returns the vectors of its letters. The
+vectors decide: there must be one per text, and different texts must have different vectors.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from types import NoneType, UnionType
 from typing import Any, Final, NamedTuple, Union, get_args, get_origin
 
 from qtmiddleware.errors import EmbeddingError, WrapError, is_outage
-from qtmiddleware.providers import name_of
+from qtmiddleware.providers import find_name
 from qtmiddleware.providers.embedders.vectors import (
     Vectors,
     check_vectors,
@@ -42,7 +42,7 @@ from qtmiddleware.runtime.steps import aconverse, converse
 
 
 class Contract(Enum):
-    """What a function that embeds takes and returns."""
+    """The parameter and the result of a function that embeds."""
 
     ONE = "a function from a text to its vector"
     MANY = "a function from a list of texts to a list of vectors"
@@ -56,14 +56,20 @@ PASSAGE_METHODS: Final = (
     "encode_document",
     "encode",
 )
-"""The methods of LangChain, LlamaIndex, our own `Embedder` and sentence-transformers; with an ``a`` before the name
-those that are awaited."""
+"""The methods of LangChain, LlamaIndex, this package's `Embedder` and sentence-transformers.
+
+The asynchronous ones have an ``a`` before the name.
+"""
 CONCURRENCY: Final = 8
-"""Calls in flight at most, of a function that takes one text a call."""
+"""The most calls at a time of a function that takes one text per call."""
 
 _LISTS: Final = (list, Sequence, Iterable, Collection)
 _PROBES: Final = ("How are invoices paid?", "How does a cat sleep on the sofa?")
-"""Different texts of one first letter: a function of lists that looks at the first item alone makes them equal."""
+"""Two texts that begin with the same letter.
+
+A function of lists that gets one of them may look at its first item alone, the letter; then both
+vectors are equal.
+"""
 _MISUSE: Final = (
     TypeError,
     AttributeError,
@@ -72,37 +78,44 @@ _MISUSE: Final = (
     AssertionError,
     NotImplementedError,
 )
-"""What functions raise about what they were given; anything else is about their service."""
+"""The exceptions of a function that got a wrong argument; others are about its service."""
 _DRAIN_SECONDS: Final = 0.02
-"""How long calls that were cancelled may take to clean up."""
+"""How many seconds cancelled calls may take to clean up."""
 
 _Calls = Sequence[str | list[str]]
-"""What the function is called with, one call an entry."""
+"""The arguments of the calls to make, one item per call."""
 _Vectors = list[list[float]]
 _Embedding = Generator[_Calls, Any, _Vectors]
-"""Is sent the returned values of each round of calls, or has the error thrown in; returns the vectors."""
+"""Yields calls, is sent their results or has the error thrown in, and returns the vectors."""
 
 
 class CallableEmbedder:
-    """Makes an embedder of *given*: a function, or an object of another library.
+    """Makes an embedder of a function or of another library's object.
 
     A function (method, partial, callable object; synchronous or not) takes one text and returns its
-    vector, or takes a list of texts and returns a vector each. Vectors are lists, tuples, arrays or
-    tensors; a whole response of OpenAI's ``embeddings.create`` or Pinecone's ``inference.embed``
-    will do too. Of an object the method is called that embeds passages or, *for_queries*,
-    questions: of LangChain's ``Embeddings``, a LlamaIndex embedding, a model of
-    sentence-transformers or an `Embedder`.
+    vector, or takes a list of texts and returns one vector per text. Vectors are lists, tuples,
+    arrays or tensors; a whole response of OpenAI's ``embeddings.create`` or Pinecone's
+    ``inference.embed`` is accepted, too. Objects are LangChain's ``Embeddings``, LlamaIndex
+    embeddings, sentence-transformers models and any `Embedder`.
 
-    Which of the two contracts a function has is told by the annotation of its parameter (``str``,
-    ``list[str]``, ``Sequence[str]``), else learned from the first texts: a function of lists gets a
-    constant text beside the caller's own where that is alone, one of single texts is called three
-    times more. It is remembered then, and so is the length of the vectors. *name* stands beside an
-    index made with it; by default that of the function or model. *dimension* is learned from the
-    first vectors where it is not given.
+    Whether a function takes a text or a list is read from the annotation of its parameter (``str``,
+    ``list[str]``, ``Sequence[str]``). Otherwise it is learned from the first texts and remembered.
+    To learn it, a single text is sent along with a constant second text; a function of single texts
+    is called three more times.
 
-    Thread-safe as far as *given* is. Raises `WrapError` where *given* cannot embed. On use, what
-    the function raises passes through unchanged; what fits neither contract, vectors of unequal
-    length and numbers that are not finite raise `EmbeddingError`.
+    Thread-safe if *given* is. On use, exceptions of the function pass through unchanged.
+
+    Args:
+        given: The function or object.
+        name: The name that is stored in an index made with this embedder; by default the name of
+            the function or model.
+        dimension: The length of the vectors; by default learned from the first vectors.
+        for_queries: Whether to call the object's method for questions instead of passages.
+
+    Raises:
+        WrapError: *given* cannot embed.
+        EmbeddingError: On use, if the results fit neither kind of function, or the vectors differ
+            in length or contain numbers that are not finite.
     """
 
     def __init__(
@@ -113,11 +126,11 @@ class CallableEmbedder:
             given, QUERY_METHODS if for_queries else PASSAGE_METHODS
         )
         self._keyword, self._contract = _read_signature(self._plain)
-        self._name = name or _name_of(given, self._plain)
-        self.model_name = "" if self._name == name_of(given) else self._name
-        """The model's name, ``""`` for a function, which has none."""
+        self._name = name or _find_name(given, self._plain)
+        self.model_name = "" if self._name == find_name(given) else self._name
+        """The model's name; ``""`` for a function."""
         self.provider: str = getattr(given, "provider", "")
-        """Who serves it, where an embedder of ours knows."""
+        """The model's provider, if *given* is an embedder of this package that knows it."""
         self._dimension = dimension
 
     def __repr__(self) -> str:
@@ -125,24 +138,27 @@ class CallableEmbedder:
 
     @property
     def name(self) -> str:
-        """The name it was given, else that of the function or model."""
+        """The name that was given, or else the name of the function or model."""
         return self._name
 
     @property
     def server(self) -> Any:
-        """The host and port it is asked at, where an embedder of ours knows them."""
+        """The server's host and port, if *given* is an embedder of this package that knows them."""
         return getattr(self._given, "server", None)
 
     @property
     def dimension(self) -> int:
-        """The length of every vector; where it was not given, one word is embedded to learn it."""
+        """The length of every vector; if it is unknown, one word is embedded to learn it."""
         if self._dimension is None:
             return len(self.embed(["dimension"])[0])
         return self._dimension
 
     @property
     def queries(self) -> CallableEmbedder:
-        """The embedder of questions for an index made with this one; itself where they are embedded like passages."""
+        """The embedder of questions for an index made with this embedder.
+
+        That is this embedder itself, if questions are embedded like passages.
+        """
         if _find_methods(self._given, QUERY_METHODS)[0] == self._plain:
             return self
         return CallableEmbedder(
@@ -150,18 +166,20 @@ class CallableEmbedder:
         )
 
     def embed(self, texts: Sequence[str], limit: int = CONCURRENCY) -> list[list[float]]:
-        """One vector a text, in the texts' order.
+        """Return one vector per text, in the texts' order.
 
-        An asynchronous function runs in the background loop. One that takes one text a call is
-        called for at most
-        *limit* texts at a time, in threads where it is synchronous.
+        An asynchronous function runs in the background loop. A function that takes one text per
+        call is called for at most *limit* texts at a time, in threads if it is synchronous.
         """
         if not texts:
             return []
         return converse(self._embed(list(texts)), partial(self._call_each, limit=limit))
 
     async def aembed(self, texts: Sequence[str], limit: int = CONCURRENCY) -> list[list[float]]:
-        """`embed` without blocking the running loop; a synchronous function runs in a thread."""
+        """Return one vector per text, without blocking the running loop.
+
+        A synchronous function runs in a thread; *limit* is as in `embed`.
+        """
         if not texts:
             return []
         fn = self._awaited or self._plain
@@ -170,18 +188,18 @@ class CallableEmbedder:
         )
 
     def _call_each(self, calls: _Calls, limit: int) -> list[Any]:
-        """What the function returns for each of *calls*; a single call is made in this thread."""
+        """Return the function's results for *calls*; a single call is made in this thread."""
         if len(calls) > 1:
             return run_in_background_loop(lambda: self._gather_calls(self._plain, calls, limit))
-        made = self._call(self._plain, calls[0])
+        returned = self._call(self._plain, calls[0])
         return [
-            run_in_background_loop(lambda: _await_result(made))
-            if inspect.isawaitable(made)
-            else made
+            run_in_background_loop(lambda: _await_result(returned))
+            if inspect.isawaitable(returned)
+            else returned
         ]
 
     async def _gather_calls(self, fn: Callable[..., Any], calls: _Calls, limit: int) -> list[Any]:
-        """`_call_each` for the running loop: at most *limit* calls at a time, none left running."""
+        """Return the result for each of *calls*, at most *limit* at a time; leave none running."""
         if len(calls) == 1:
             return [await self._acall(fn, calls[0])]
         slots = asyncio.Semaphore(limit)
@@ -200,74 +218,84 @@ class CallableEmbedder:
 
     def _call(self, fn: Callable[..., Any], argument: str | list[str]) -> Any:
         if isinstance(argument, list):
-            argument = list(argument)  # The function's own, to do with as it likes.
-        made = fn(**{self._keyword: argument}) if self._keyword else fn(argument)
-        return made if inspect.isawaitable(made) else _read_iterator(made)
+            argument = list(argument)  # A copy, because the function may change its argument.
+        returned = fn(**{self._keyword: argument}) if self._keyword else fn(argument)
+        return returned if inspect.isawaitable(returned) else _read_iterator(returned)
 
     async def _acall(self, fn: Callable[..., Any], argument: str | list[str]) -> Any:
         call = partial(self._call, fn, argument)
-        made = call() if is_async(fn) else await in_thread(call)
-        return await _await_result(made) if inspect.isawaitable(made) else made
+        returned = call() if is_async(fn) else await in_thread(call)
+        return await _await_result(returned) if inspect.isawaitable(returned) else returned
 
     def _embed(self, texts: list[str]) -> _Embedding:
-        """The vectors of *texts*, by calls of the function that somebody else makes."""
+        """Return the vectors of *texts*, by yielding the calls to make."""
         if self._contract is Contract.ONE:
-            vectors = yield from self._one_by_one(texts)
+            vectors = yield from self._embed_singly(texts)
         elif self._contract is Contract.MANY:
-            (made,) = yield [texts]
-            vectors = self._read(made, len(texts), self._dimension)
+            (returned,) = yield [texts]
+            vectors = self._read(returned, len(texts), self._dimension)
         else:
-            vectors = yield from self._learn(texts)
+            vectors = yield from self._learn_contract(texts)
         self._dimension = len(vectors[0])
         return vectors
 
-    def _one_by_one(self, texts: list[str]) -> _Embedding:
+    def _embed_singly(self, texts: list[str]) -> _Embedding:
         vectors = Vectors()
         for returned in (yield texts):
             vectors.add(self._read(returned, 1, len(vectors[0]) if vectors else self._dimension))
         return vectors
 
-    def _learn(self, texts: list[str]) -> _Embedding:
-        """The vectors of *texts*, and on the way the function's contract.
+    def _learn_contract(self, texts: list[str]) -> _Embedding:
+        """Return the vectors of *texts*, and learn whether the function takes a text or a list.
 
-        Two texts may well have one vector (to some models "Fees" and "fees" are the same), so equal
-        vectors of a list decide nothing yet.
+        Two texts may have the same vector (some models do not tell "Fees" from "fees"), so equal
+        vectors from a list decide nothing.
         """
-        asked = (
-            texts if len(set(texts)) > 1 else [*texts, next(it for it in _PROBES if it != texts[0])]
+        sent = (
+            texts
+            if len(set(texts)) > 1
+            else [*texts, next(probe for probe in _PROBES if probe != texts[0])]
         )
-        many = yield from self._attempt(asked, len(asked))
-        if many.vectors and not _are_alike(many.vectors):
+        list_attempt = yield from self._try_call(sent, len(sent))
+        if list_attempt.vectors and not _are_alike(list_attempt.vectors):
             self._contract = Contract.MANY
-            return many.vectors[: len(texts)]
-        one, other = (yield from self._probe(_PROBES[0])), (yield from self._probe(_PROBES[1]))
-        if one.vectors and other.vectors:
-            if (yield from self._reads_whole(one.vectors[0], other.vectors[0])):
+            return list_attempt.vectors[: len(texts)]
+        text_attempt, other_attempt = (
+            (yield from self._probe(_PROBES[0])),
+            (yield from self._probe(_PROBES[1])),
+        )
+        if text_attempt.vectors and other_attempt.vectors:
+            if (yield from self._reads_whole(text_attempt.vectors[0], other_attempt.vectors[0])):
                 self._contract = Contract.ONE
-                return (yield from self._one_by_one(texts))
-            one = one._replace(came="treated the text as a list of letters")
-        elif many.vectors and (yield from self._keeps_texts_apart()):
+                return (yield from self._embed_singly(texts))
+            text_attempt = text_attempt._replace(came="treated the text as a list of letters")
+        elif list_attempt.vectors and (yield from self._keeps_texts_apart()):
             self._contract = Contract.MANY
-            return many.vectors[: len(texts)]
-        if (error := _own_error(one.error, many.error)) is not None:
+            return list_attempt.vectors[: len(texts)]
+        if (error := _choose_error(text_attempt.error, list_attempt.error)) is not None:
             raise error
         raise EmbeddingError(
             f"{self._name} must be {Contract.ONE.value} or {Contract.MANY.value}. "
-            f"Given a text it {one.came}; given a list of {len(asked)} texts it {many.came}"
-        ) from (one.error or many.error)
+            f"Given a text it {text_attempt.came}; given a list of {len(sent)} texts it"
+            f" {list_attempt.came}"
+        ) from (text_attempt.error or list_attempt.error)
 
     def _reads_whole(self, vector: list[float], other: list[float]) -> Generator[_Calls, Any, bool]:
-        """Whether *vector* and *other* are those of the whole probes, not of the letter both begin with.
+        """Return whether the two vectors are those of whole probes, not of their first letter.
 
-        One that has the same vector for everything, as in tests, is told from that by a list.
+        Both probes begin with the same letter. If the vectors are equal, the function may still
+        read whole texts and have one vector for everything, as in tests. A list tells which.
         """
         if not _are_alike([vector, other]):
             return True
-        listed = yield from self._probe([_PROBES[0]])
-        return _are_alike([vector, *(listed.vectors or ())])
+        attempt = yield from self._probe([_PROBES[0]])
+        return _are_alike([vector, *(attempt.vectors or ())])
 
     def _keeps_texts_apart(self) -> Generator[_Calls, Any, bool]:
-        """Whether a text has the same vector in a list as alone, though different texts had equal ones."""
+        """Return whether a text has the same vector in a list as alone.
+
+        This is asked if different texts had equal vectors.
+        """
         pair, alone = (
             (yield from self._probe(list(_PROBES))),
             (yield from self._probe([_PROBES[1]])),
@@ -279,162 +307,205 @@ class CallableEmbedder:
         )
 
     def _probe(self, argument: str | list[str]) -> Generator[_Calls, Any, _Attempt]:
-        """`_attempt`, raising the outage of a service that cannot say."""
-        attempt = yield from self._attempt(
+        """Call the function with *argument* and return the attempt; raise the error of an outage.
+
+        A service that is down cannot show how the function works.
+        """
+        attempt = yield from self._try_call(
             argument, 1 if isinstance(argument, str) else len(argument)
         )
         if attempt.error is not None and is_outage(attempt.error):
             raise attempt.error
         return attempt
 
-    def _attempt(self, argument: str | list[str], count: int) -> Generator[_Calls, Any, _Attempt]:
-        """What comes of calling the function with *argument*; an error is part of that."""
+    def _try_call(self, argument: str | list[str], count: int) -> Generator[_Calls, Any, _Attempt]:
+        """Call the function with *argument* and return the attempt, which may hold an error."""
         try:
-            (made,) = yield [argument]
+            (returned,) = yield [argument]
         except Exception as error:
             return _Attempt(error=error, came=f"raised {type(error).__name__}")
         try:
-            vectors = self._read(made, count, self._dimension)
+            vectors = self._read(returned, count, self._dimension)
         except EmbeddingError as error:
-            why = str(error).removeprefix(f"{self._name} returned ")
-            return _Attempt(came=f"returned {type(made).__name__} ({why})")
+            problem = str(error).removeprefix(f"{self._name} returned ")
+            return _Attempt(came=f"returned {type(returned).__name__} ({problem})")
         return _Attempt(
             vectors, came="returned the same vector for each" if count > 1 else "returned one"
         )
 
-    def _read(self, made: Any, count: int, dimension: int | None) -> Vectors:
-        """The *count* vectors in what the function returned; raises `EmbeddingError`."""
-        data = made.get("data") if isinstance(made, Mapping) else getattr(made, "data", None)
-        # A whole response, of Pinecone's client or of OpenAI's; the data of arrays is no list.
+    def _read(self, returned: Any, count: int, dimension: int | None) -> Vectors:
+        """Return the *count* vectors in the function's result; raise `EmbeddingError`."""
+        data = (
+            returned.get("data")
+            if isinstance(returned, Mapping)
+            else getattr(returned, "data", None)
+        )
+        # A whole response of Pinecone's or OpenAI's client. Arrays have a `data`, too, but no list.
         if isinstance(data, list):
-            values = [it.values for it in data if isinstance(getattr(it, "values", None), list)]
-            made = (
-                Vectors(values, count_tokens(made))
+            values = [
+                item.values for item in data if isinstance(getattr(item, "values", None), list)
+            ]
+            returned = (
+                Vectors(values, count_tokens(returned))
                 if values
-                else read_vectors(made, count, self._name)
+                else read_vectors(returned, count, self._name)
             )
-        elif isinstance(made, Mapping | Set):
-            made = None
-        elif _is_flat(made):
+        elif isinstance(returned, Mapping | Set):
+            returned = None
+        elif _is_flat(returned):
             if count > 1:
                 raise EmbeddingError(f"{self._name} returned one vector for {count} texts")
-            made = [made]
-        return check_vectors(made, count, dimension=dimension, name=self._name)
+            returned = [returned]
+        return check_vectors(returned, count, dimension=dimension, name=self._name)
 
 
 class _Attempt(NamedTuple):
-    """What came of one call: checked *vectors* or, where there are none, what else, in words."""
+    """One call that was tried.
+
+    Attributes:
+        vectors: The checked vectors, or ``None``.
+        error: The function's exception, if it raised one.
+        came: The result in words.
+    """
 
     vectors: _Vectors | None = None
     error: Exception | None = None
     came: str = ""
 
 
-async def _await_result(made: Awaitable[Any]) -> Any:
-    return _read_iterator(await made)
+async def _await_result(pending: Awaitable[Any]) -> Any:
+    return _read_iterator(await pending)
 
 
-def _read_iterator(made: Any) -> Any:
-    """*made*, or all it gives where it can be read once only."""
-    return list(made) if isinstance(made, Iterator) else made
+def _read_iterator(returned: Any) -> Any:
+    """Return *returned*, or the list of its items if it can be read only once."""
+    return list(returned) if isinstance(returned, Iterator) else returned
 
 
 def _find_methods(
-    given: Any, names: Sequence[str]
+    embedder: Any, names: Sequence[str]
 ) -> tuple[Callable[..., Any], Callable[..., Any] | None]:
-    """What embeds of *given*, and what of it is awaited where that is another method; raises `WrapError`."""
-    if not isinstance(given, str | bytes | type):
+    """Return the method of *embedder* that embeds, and its asynchronous one if there is another.
+
+    Raises `WrapError` if there is none.
+    """
+    if not isinstance(embedder, str | bytes | type):
         for name in names:
             plain, awaited = (
-                it if callable(it := getattr(given, f"{a}{name}", None)) else None
-                for a in ("", "a")
+                method if callable(method := getattr(embedder, f"{prefix}{name}", None)) else None
+                for prefix in ("", "a")
             )
             if (either := plain or awaited) is not None:
                 return either, awaited
-        if callable(given):
-            return given, None
-    what = (
-        f"the class {given.__name__}; make an object of it"
-        if isinstance(given, type)
-        else type(given).__name__
+        if callable(embedder):
+            return embedder, None
+    kind = (
+        f"the class {embedder.__name__}; make an object of it"
+        if isinstance(embedder, type)
+        else type(embedder).__name__
     )
     raise WrapError(
         f"embed must be {Contract.ONE.value}, {Contract.MANY.value}, or an object that embeds "
-        f"(LangChain, LlamaIndex, sentence-transformers or an Embedder), not {what}"
+        f"(LangChain, LlamaIndex, sentence-transformers or an Embedder), not {kind}"
     )
 
 
-def _name_of(given: Any, fn: Any) -> str:
-    """The model's name where *given* is an object that has one, else the function's."""
-    if fn is given:
+def _find_name(embedder: Any, fn: Any) -> str:
+    """Return the model's name if *embedder* is an object that has one, else the function's name."""
+    if fn is embedder:
         return getattr(fn, "__qualname__", "") or type(fn).__qualname__
-    names = (getattr(given, name, None) for name in ("name", "model_name", "model"))
+    names = (getattr(embedder, name, None) for name in ("name", "model_name", "model"))
     return next(
-        (name for name in names if isinstance(name, str) and name), type(given).__qualname__
+        (name for name in names if isinstance(name, str) and name), type(embedder).__qualname__
     )
 
 
 def _read_signature(fn: Callable[..., Any]) -> tuple[str, Contract | None]:
-    """The keyword *fn* takes its texts by, ``""`` where that is its first position, and what its annotation tells."""
+    """Return the keyword for the texts, and the contract that the parameter's annotation tells.
+
+    The keyword is ``""`` if *fn* takes the texts as its first positional argument.
+    """
     try:
         parameters = list(inspect.signature(fn, eval_str=True).parameters.values())
-    except Exception:  # Annotations are run: what they name may be there for type checkers only.
+    except Exception:  # Annotations are evaluated; names for type checkers only are missing then.
         return "", None
-    first = next(
-        (it for it in parameters if it.kind in (it.POSITIONAL_ONLY, it.POSITIONAL_OR_KEYWORD)), None
+    chosen = next(
+        (
+            parameter
+            for parameter in parameters
+            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        ),
+        None,
     )
-    if first is None and not any(it.kind is it.VAR_POSITIONAL for it in parameters):
-        needed = [it for it in parameters if it.kind is it.KEYWORD_ONLY and it.default is it.empty]
-        first = needed[0] if len(needed) == 1 else None
-    if first is None:
+    if chosen is None and not any(
+        parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters
+    ):
+        # Without positional parameters, a single required keyword takes the texts.
+        needed = [
+            parameter
+            for parameter in parameters
+            if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty
+        ]
+        chosen = needed[0] if len(needed) == 1 else None
+    if chosen is None:
         return "", None
-    return first.name if first.kind is first.KEYWORD_ONLY else "", _contract_of(first.annotation)
+    return chosen.name if chosen.kind is chosen.KEYWORD_ONLY else "", _read_contract(
+        chosen.annotation
+    )
 
 
-def _contract_of(annotation: Any) -> Contract | None:
-    """The contract of a parameter of this type; ``None`` where it tells none, or both."""
+def _read_contract(annotation: Any) -> Contract | None:
+    """Return the contract for a parameter of this type; ``None`` if it tells none, or both."""
     if annotation is str:
         return Contract.ONE
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, UnionType):
-        contracts = {_contract_of(it) for it in arguments if it is not NoneType}
+        contracts = {_read_contract(argument) for argument in arguments if argument is not NoneType}
         return contracts.pop() if len(contracts) == 1 else None
     return (
         Contract.MANY if annotation is list or (origin in _LISTS and arguments == (str,)) else None
     )
 
 
-def _is_flat(made: Any) -> bool:
-    """Whether *made* is one vector: its first item is a number, in an array or tensor one without dimensions."""
+def _is_flat(returned: Any) -> bool:
+    """Return whether *returned* is one vector: its first item is a number.
+
+    In an array or tensor, a number is an item without dimensions.
+    """
     try:
-        iter(next(iter(made)))
+        iter(next(iter(returned)))
     except StopIteration:
         return False
     except TypeError:
-        return hasattr(made, "__iter__")
+        return hasattr(returned, "__iter__")
     return False
 
 
 def _are_alike(vectors: _Vectors) -> bool:
-    """Whether all are the same, up to what a service's arithmetic differs from one call to the next."""
-    first, *others = vectors
+    """Return whether all vectors are equal within a tolerance (relative 1e-4, absolute 1e-6).
+
+    The arithmetic of services differs slightly from call to call.
+    """
+    reference, *others = vectors
     return all(
-        len(first) == len(other)
+        len(reference) == len(other)
         and all(
-            isclose(a, b, rel_tol=1e-4, abs_tol=1e-6) for a, b in zip(first, other, strict=True)
+            isclose(a, b, rel_tol=1e-4, abs_tol=1e-6) for a, b in zip(reference, other, strict=True)
         )
         for other in others
     )
 
 
-def _own_error(*errors: Exception | None) -> Exception | None:
-    """The error to be raised as it is, of those of a call with a text and one with a list.
+def _choose_error(*errors: Exception | None) -> Exception | None:
+    """Return the error to raise, of the calls with a text and with a list, or ``None``.
 
-    A service's outage or, where both failed, its refusal; not what a function says about the type
-    of what it was given.
+    That is a service's outage or, if both calls failed, the service's refusal. Exceptions about the
+    type of the argument are not chosen.
     """
     raised = [error for error in errors if error is not None]
-    own = (
-        it for it in raised if is_outage(it) or (len(raised) == 2 and not isinstance(it, _MISUSE))
+    candidates = (
+        error
+        for error in raised
+        if is_outage(error) or (len(raised) == 2 and not isinstance(error, _MISUSE))
     )
-    return next(own, None)
+    return next(candidates, None)

@@ -1,11 +1,11 @@
-"""Embeds with OpenAI and every service that speaks its embeddings.
+"""Embed texts with OpenAI, and with every service that has the same embeddings API.
 
-The service takes at most 2,048 texts and 300,000 tokens a request and 8,191 tokens a text. Tokens
-are not counted here, for that takes a table of the vendor's that is fetched from the net. A token
-is at least one byte of UTF-8, so a request of 300,000 bytes is never too large; and it is three
-bytes or more in the languages of Europe, so a text of 24,573 bytes nearly always fits. Where the
-service still says that something is too long, the request is halved, in the end the text
-itself: what is kept of a text depends on that text alone.
+The service takes at most 2,048 texts and 300,000 tokens per request, and 8,191 tokens per text.
+Tokens are not counted here, because that needs a table that the vendor's package downloads. A token
+is at least one byte of UTF-8, so a request of 300,000 bytes is never too large. In European
+languages a token is three bytes or more, so a text of 24,573 bytes nearly always fits. If the
+service still says that something is too long, the request is halved, and in the end the text
+itself. The part of a text that is kept depends on that text alone.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from qtmiddleware.providers.openai_client import (
     TIMEOUTS,
     ClientPerProcess,
     copy_without_retries,
-    field_of,
-    host_of,
+    find_provider,
     is_any_of,
     is_async_client,
     is_vendor_client,
     make_client,
-    provider_of,
+    read_body_field,
     read_client_error,
+    read_host,
     read_key,
+    read_server,
     retry_after,
-    server_of,
     status_of,
 )
 from qtmiddleware.types import NEVER, Deadline
@@ -48,21 +48,21 @@ DIMENSIONS: Final = {
     "text-embedding-ada-002": 1_536,
 }
 FIXED: Final = frozenset({"text-embedding-ada-002"})
-"""Models that cannot cut_to_bytes their vectors."""
+"""The models whose vectors cannot be shortened."""
 MOST_TEXTS: Final = 2_048
 MOST_REQUEST_BYTES: Final = 300_000
 LONGEST: Final = 3 * 8_191
-"""Bytes that are sent of a text at first."""
+"""How many bytes of a text are sent at first."""
 SHORTEST: Final = 256
-"""A text of so few bytes is not shortened any further: something else must be wrong."""
+"""A text of so few bytes is not shortened further: something else must be wrong."""
 MOST_ANSWER_BYTES: Final = 1 << 18
-"""Most bytes that are read of an answer for each text in it: a vector of 4,096 numbers comes in some 90,000."""
+"""The most bytes of an answer that are read per text; 4,096 numbers take some 90,000 bytes."""
 FIRST_PAUSE: Final = 0.5
 LONGEST_PAUSE: Final = 8.0
-"""Seconds between two tries where the service does not say."""
+"""The longest pause in seconds between two tries, if the service names none."""
 
 _RESOURCE: Final = "embeddings"
-# Most services give no code with this one, only a sentence.
+# Most services send no code for this error, only a sentence.
 _TOO_LONG: Final = re.compile(
     r"context.?length|maximum input length|max_tokens_per_request|tokens per request|must have less"
     r" than"
@@ -75,23 +75,30 @@ _CONNECTIONS: Final = frozenset({"APIConnectionError", "TransportError", "OSErro
 class OpenAIEmbedder:
     """Embeds texts through the ``openai`` client, in batches within the service's limits.
 
-    *client* is an ``openai.OpenAI``, used as it is and never closed, or ``None``: then one is made
-    on first use, the key from ``OPENAI_API_KEY``, the address from *base_url*, else from
-    ``OPENAI_BASE_URL``, else the SDK's default. A server of one's own needs no key.
+    An empty text is sent as one space, because the service rejects empty texts. Of a text of more
+    than 24,573 bytes (about 8,191 tokens) the beginning is sent, and half of that as long as the
+    service says that it is too long.
 
-    *dimensions* asks for shorter vectors, of the models that can shorten them; it is sent only when
-    given. The length of other models' vectors is learned from the first that come. *batch_size* is
-    the most texts of one request, at most 2,048. *timeout* is the seconds one request may take in
-    all, its retries and their pauses included; many texts are many requests, one after the other.
-    There are as many retries as the client is set to (the SDK's default is two), with the pause the
-    service asks for; they are made here, because the SDK's own know of no deadline.
+    There are as many retries as the client allows (by default two), with the pauses that the
+    service asks for. They are made here, because the SDK's own retries know no deadline. Threads
+    may share an embedder.
 
-    An empty text is sent as one space, since the service refuses it. Of a text of more than 24,573
-    bytes (about 8,191 tokens) the beginning is sent, and half of that while the service says it is
-    too long.
+    Args:
+        model: The model's name.
+        client: An ``openai.OpenAI``, which is used as it is and never closed. By default a client
+            is made on first use, with the key from ``OPENAI_API_KEY``. A user's own server needs no
+            key.
+        base_url: The address of the service; by default ``OPENAI_BASE_URL``, else the SDK's
+            default.
+        dimensions: The length of the vectors, for models that can shorten them; sent only if given.
+            The length of an unknown model's vectors is learned from the first ones.
+        batch_size: The most texts per request, at most 2,048.
+        timeout: How many seconds one request may take, with its retries and pauses. Many texts take
+            many requests, one after the other.
 
-    Safe to share among threads. Raises `ConfigError` for impossible *dimensions* and
-    `EmbeddingError` on use.
+    Raises:
+        ConfigError: The model does not have these *dimensions*.
+        EmbeddingError: On use, if the texts cannot be embedded.
     """
 
     def __init__(
@@ -119,32 +126,32 @@ class OpenAIEmbedder:
 
     @property
     def name(self) -> str:
-        """The model's name, whatever the dimensions are: `dimension` stands beside it wherever it is kept."""
+        """The model's name without the dimensions; `dimension` is always stored beside it."""
         return self._model
 
     @property
     def provider(self) -> str:
-        """Who serves the model, as OpenTelemetry's conventions call them; ``openai`` where the host is not known."""
-        return provider_of(self._host)
+        """The model's provider, as OpenTelemetry names it; ``openai`` if the host is unknown."""
+        return find_provider(self._host)
 
     @property
     def server(self) -> tuple[str, int] | None:
-        """The host and port that are spoken to; ``None`` where a given client does not tell them."""
-        return server_of(self._find_address() or (DEFAULT_ADDRESS if self._given is None else ""))
+        """The server's host and port; ``None`` if a given client does not tell them."""
+        return read_server(self._find_address() or (DEFAULT_ADDRESS if self._given is None else ""))
 
     @property
     def dimension(self) -> int:
-        """The length of every vector; where it is not known, one word is embedded to learn it."""
+        """The length of every vector; if it is unknown, one word is embedded to learn it."""
         if self._dimension is None:
             return len(self.embed(["dimension"])[0])
         return self._dimension
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """One vector a text, in the texts' order; raises `EmbeddingError`."""
+        """Return one vector per text, in the texts' order; raise `EmbeddingError`."""
         if not texts:
             return []
-        client, retries = self._client(), 0
-        # Others than the vendor's retry as they like by themselves.
+        client, retries = self._choose_client(), 0
+        # Clients other than the SDK's retry by themselves, as they like.
         if is_vendor_client(client, _RESOURCE):
             client, retries = copy_without_retries(client), int(client.max_retries)
         vectors = Vectors()
@@ -153,26 +160,26 @@ class OpenAIEmbedder:
         return vectors
 
     def close(self) -> None:
-        """Close the client that was made here; the next use makes another."""
+        """Close the client that was made here; the next use makes a new one."""
         self._own.close()
 
     @property
     def _host(self) -> str:
-        """The host that is spoken to, without path, user or password."""
-        return host_of(self._find_address())
+        """The server's host, without path, user or password."""
+        return read_host(self._find_address())
 
     def _find_address(self) -> str:
         return (
             str(getattr(self._given, "base_url", ""))
             if self._given is not None
-            else self._address() or ""
+            else self._read_address() or ""
         )
 
-    def _address(self) -> str | None:
+    def _read_address(self) -> str | None:
         return self._base_url or os.environ.get(SDK_ADDRESS_VARIABLE, "").strip() or None
 
-    def _client(self) -> Any:
-        """The client for a call; raises `EmbeddingError` where it is asynchronous or there is no key."""
+    def _choose_client(self) -> Any:
+        """Return the client for a call; raise `EmbeddingError` if it is async or has no key."""
         if self._given is None:
             return self._own.get(self._make_client)
         if is_async_client(self._given):
@@ -182,7 +189,7 @@ class OpenAIEmbedder:
         return self._given
 
     def _make_client(self) -> Any:
-        address = self._address()
+        address = self._read_address()
         if not address and not read_key():
             raise EmbeddingError(
                 f"the key for the embedding model is missing: set {KEY_VARIABLE}, or"
@@ -192,31 +199,36 @@ class OpenAIEmbedder:
             return make_client(address=address)
 
     def _embed_batch(self, client: Any, texts: list[str], retries: int) -> Vectors:
-        """The vectors of *texts*, in one request or in as many as it takes where that is too long."""
+        """Return the vectors of *texts*, by several requests if one would be too long."""
         try:
             answer = self._ask(client, texts, retries)
         except EmbeddingError:
             raise
         except Exception as error:
-            parts = _halve(texts) if _is_too_long(error) else []
-            if not parts:
+            smaller_batches = _halve(texts) if _is_too_long(error) else []
+            if not smaller_batches:
                 where = f"{self._model} at {self._host}"
-                known = read_client_error(
+                service_error = read_client_error(
                     error, where, address="the base URL", timeout="the embedder's timeout"
                 )
-                raise EmbeddingError(str(known)) from None
+                raise EmbeddingError(str(service_error)) from None
         else:
-            found = read_vectors(answer, len(texts), self._model)
-            vectors = check_vectors(found, len(texts), dimension=self._dimension, name=self._model)
+            received = read_vectors(answer, len(texts), self._model)
+            vectors = check_vectors(
+                received, len(texts), dimension=self._dimension, name=self._model
+            )
             self._dimension = len(vectors[0])
             return vectors
         halves = Vectors()
-        for part in parts:
-            halves.add(self._embed_batch(client, part, retries))
+        for batch in smaller_batches:
+            halves.add(self._embed_batch(client, batch, retries))
         return halves
 
     def _ask(self, client: Any, texts: list[str], retries: int) -> Any:
-        """The answer to one request, with so many *retries* where they may help; raises what the client raises."""
+        """Return the answer to one request, with at most *retries* retries if they may help.
+
+        Raises the client's exception.
+        """
         deadline = Deadline.after(self._timeout)
         tries = 0
         while True:
@@ -236,8 +248,8 @@ class OpenAIEmbedder:
             return client.embeddings.create(**request)
         body, most = bytearray(), MOST_ANSWER_BYTES * (1 + len(texts))
         with client.embeddings.with_streaming_response.create(**request) as response:
-            # Piece by piece: the timeout of a request is that of each read, and a body may take
-            # many.
+            # Read piece by piece, because a request's timeout holds for each read, and a body may
+            # take many reads.
             for chunk in response.iter_bytes():
                 body += chunk
                 if len(body) > most:
@@ -251,7 +263,7 @@ class OpenAIEmbedder:
 
 
 def _check_dimensions(model: str, dimensions: int | None) -> None:
-    """Raise `ConfigError` for a length that *model* is known not to have."""
+    """Raise `ConfigError` if *model* is known not to have vectors of that length."""
     longest = DIMENSIONS.get(model)
     if dimensions is None or longest is None or (1 <= dimensions <= longest and model not in FIXED):
         return
@@ -269,11 +281,14 @@ def _check_dimensions(model: str, dimensions: int | None) -> None:
 
 
 def group_texts(texts: Sequence[str], most_texts: int) -> list[list[str]]:
-    """The texts as the service takes them, in order, in groups within both limits of a request."""
+    """Return the texts as the service takes them, in groups within both limits of a request.
+
+    The order stays. Long texts are cut, and empty texts become one space.
+    """
     groups: list[list[str]] = []
     size = 0
     for text in texts:
-        # An empty one is refused.
+        # The service rejects an empty text.
         sent = cut_to_bytes(replace_surrogates(text[:LONGEST]), LONGEST) or " "
         length = len(sent.encode())
         if (
@@ -289,12 +304,15 @@ def group_texts(texts: Sequence[str], most_texts: int) -> list[list[str]]:
 
 
 def cut_to_bytes(text: str, most: int) -> str:
-    """As much of the beginning of *text* as fits in *most* bytes of UTF-8."""
+    """Return the beginning of *text* that fits in *most* bytes of UTF-8."""
     return text.encode()[:most].decode(errors="ignore")
 
 
 def _halve(texts: list[str]) -> list[list[str]]:
-    """*texts* in two halves, or the only one in half its length; nothing where that is short already."""
+    """Return *texts* in two halves, or a single text at half its length.
+
+    The list is empty if a single text is short already.
+    """
     if len(texts) > 1:
         middle = len(texts) // 2
         return [texts[:middle], texts[middle:]]
@@ -303,17 +321,20 @@ def _halve(texts: list[str]) -> list[list[str]]:
 
 
 def _is_too_long(error: Exception) -> bool:
-    """Whether the service says that the request, or a text of it, is too long."""
+    """Return whether the service says that the request, or a text in it, is too long."""
     status = status_of(error)
     return status == 413 or (status in {400, 422} and _TOO_LONG.search(str(error)) is not None)
 
 
 def _is_out_of_quota(error: Exception) -> bool:
-    return field_of(error, "code") == "insufficient_quota"
+    return read_body_field(error, "code") == "insufficient_quota"
 
 
 def _pause_after(error: Exception, tries: int) -> float:
-    """The seconds after which *error*, the *tries*-th in a row, is worth another try; infinite if it never is."""
+    """Return the seconds to wait after *error*, the *tries*-th failure in a row, before a retry.
+
+    The pause is infinite if a retry cannot help.
+    """
     status = status_of(error)
     if status is None:
         passing = is_any_of(error, _CONNECTIONS | TIMEOUTS)
@@ -322,6 +343,6 @@ def _pause_after(error: Exception, tries: int) -> float:
     if not passing:
         return NEVER
     wanted = retry_after(error)
-    # Not all at the same moment: they were sent away at the same moment.
+    # The pause is random, so that callers that failed together do not all come back together.
     pause = min(FIRST_PAUSE * 2 ** (tries - 1), LONGEST_PAUSE) * random.uniform(0.75, 1)
     return pause if wanted is None else wanted

@@ -1,4 +1,4 @@
-"""Embeds with any model that sentence-transformers runs."""
+"""Embed texts with any model that sentence-transformers runs."""
 
 from __future__ import annotations
 
@@ -8,24 +8,27 @@ from typing import Any
 
 from qtmiddleware.errors import EmbeddingError
 from qtmiddleware.providers.embedders.vectors import check_vectors
-from qtmiddleware.providers.loading import cut_for, load_model
+from qtmiddleware.providers.loading import cut_text, load_model
 from qtmiddleware.runtime.forking import ForkLock
 
 
 class SentenceTransformersEmbedder:
-    """Embeds texts with a model of sentence-transformers, by its name on the model hub or by its folder.
-
-    *device* is torch's (``cpu``, ``cuda``, ...), by default the best there is. *batch_size* texts
-    are embedded at a time. *trust_remote_code* lets code that comes with a model run, which some
-    models need. *dimensions* keeps the first numbers of each vector, for models that were trained
-    for that (Kusupati et al. 2022, Matryoshka).
+    """Embeds texts with a sentence-transformers model.
 
     Vectors have length 1. Queries and passages are embedded alike, with the model's default prompt
-    where it has one. Texts longer than the model reads are cut by it.
+    if it has one. The model cuts texts that are longer than it reads.
 
-    Nothing is imported, read or downloaded before the first use. Safe to share among threads; they
-    take turns, as the tokenizers cannot be shared. Raises on use: `MissingExtra` without the extra
-    ``models``, `EmbeddingError` if the model cannot be had or fails.
+    Nothing is imported, read or downloaded before the first use. Threads may share an embedder;
+    they take turns, because the tokenizers cannot be shared. Raises on use: `MissingExtra` without
+    the extra ``models``, `EmbeddingError` if the model cannot be loaded or fails.
+
+    Args:
+        model: The model's name on the model hub, or its folder.
+        device: The torch device (``cpu``, ``cuda``, ...); by default the best available.
+        batch_size: How many texts are embedded at a time.
+        trust_remote_code: Whether code that comes with the model may run, which some models need.
+        dimensions: How many of the first numbers of each vector are kept, for models trained for
+            that (Kusupati et al. 2022, Matryoshka); by default all.
     """
 
     def __init__(
@@ -47,7 +50,7 @@ class SentenceTransformersEmbedder:
         self._model: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Another process loads the model itself.
+        # Only the arguments are pickled: another process loads the model itself.
         options: dict[str, Any] = {
             "device": self._device,
             "batch_size": self._batch_size,
@@ -61,25 +64,25 @@ class SentenceTransformersEmbedder:
 
     @property
     def name(self) -> str:
-        """The model's name or folder, as it was given."""
+        """The model's name or folder, as given."""
         return self._name
 
     @property
     def dimension(self) -> int:
-        """The length of every vector; where it was not given, one word is embedded to learn it."""
+        """The length of every vector; if it is unknown, one word is embedded to learn it."""
         if self._dimension is None:
             return len(self.embed(["dimension"])[0])
         return self._dimension
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """One vector a text, in the texts' order; an empty text has one too."""
+        """Return one vector per text, in the texts' order; an empty text has a vector, too."""
         if not texts:
             return []
         with self._lock.free:
             model = self._load_once()
             try:
-                made = model.encode(
-                    [cut_for(model, text) for text in texts],
+                returned = model.encode(
+                    [cut_text(model, text) for text in texts],
                     batch_size=self._batch_size,
                     show_progress_bar=False,
                     normalize_embeddings=True,
@@ -88,12 +91,12 @@ class SentenceTransformersEmbedder:
                 raise EmbeddingError(
                     f"{self._name} failed on these texts: {type(error).__name__}"
                 ) from error
-        vectors = check_vectors(made, len(texts), dimension=self._dimension, name=self._name)
+        vectors = check_vectors(returned, len(texts), dimension=self._dimension, name=self._name)
         self._dimension = len(vectors[0])
         return vectors
 
     def _load_once(self) -> Any:
-        """The model, read on the first call while other threads wait."""
+        """Return the model; the first call loads it while other threads wait."""
         if self._model is None:
             self._model = load_model(
                 "SentenceTransformer",

@@ -1,4 +1,4 @@
-"""Vectors as they come back from models and services, checked before anybody keeps them."""
+"""Read and check the vectors that models and services return."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ _MOST_TOKENS: Final = 10**12
 
 
 class Vectors(list[list[float]]):
-    """Vectors, with the *input_tokens* that a service says it read for them; 0 if it says nothing."""
+    """A list of vectors.
+
+    Attributes:
+        input_tokens: How many tokens the service says it read for them; 0 if it says nothing.
+    """
 
     __slots__ = ("input_tokens",)
 
@@ -26,21 +30,26 @@ class Vectors(list[list[float]]):
         self.input_tokens = input_tokens
 
     def add(self, more: Vectors) -> None:
-        """Add the vectors and tokens of *more*."""
+        """Append the vectors of *more* and add its tokens."""
         self.extend(more)
         self.input_tokens += more.input_tokens
 
 
-def check_vectors(made: Any, count: int, *, dimension: int | None, name: str) -> Vectors:
-    """*made* as *count* lists of finite floats, all of one length and that *dimension* where it is known.
+def check_vectors(returned: Any, count: int, *, dimension: int | None, name: str) -> Vectors:
+    """Return *returned* as *count* lists of finite floats, all of the same length.
 
-    Takes lists, tuples and arrays. Raises `EmbeddingError`, which speaks of the model as *name*.
+    Raises `EmbeddingError` if that is not possible.
+
+    Args:
+        returned: Lists, tuples or arrays of numbers.
+        count: How many vectors there must be.
+        dimension: The length that the vectors must have, or ``None``.
+        name: The model's name in error messages.
     """
     try:
-        vectors = [_numbers(vector) for vector in made]
+        vectors = [_read_numbers(vector) for vector in returned]
     except (TypeError, ValueError, OverflowError) as error:
-        # What stands there in place of numbers may be the very text that was to be embedded, and
-        # Python quotes it.
+        # The returned value may be the text that was to be embedded, and Python's error quotes it.
         kind = type(error).__name__
         raise EmbeddingError(
             f"{name} returned something other than lists of numbers ({kind})"
@@ -56,32 +65,32 @@ def check_vectors(made: Any, count: int, *, dimension: int | None, name: str) ->
         raise EmbeddingError(f"{name} returned vectors of {lengths.pop()} numbers, not {dimension}")
     if not all(all(map(isfinite, vector)) for vector in vectors):
         raise EmbeddingError(f"{name} returned numbers that are not finite (NaN or infinite)")
-    return Vectors(vectors, made.input_tokens if isinstance(made, Vectors) else 0)
+    return Vectors(vectors, returned.input_tokens if isinstance(returned, Vectors) else 0)
 
 
-def _numbers(vector: Sequence[Any]) -> list[float]:
-    """*vector* as a list of floats; an array is turned into one in a single step."""
+def _read_numbers(vector: Sequence[Any]) -> list[float]:
+    """Return *vector* as a list of floats; an array is converted in one step."""
     if isinstance(vector, str | bytes):
         raise TypeError("a text instead of a vector")
     return [float(number) for number in (vector.tolist() if hasattr(vector, "tolist") else vector)]
 
 
 def read_vectors(answer: Any, count: int, name: str) -> Vectors:
-    """The *count* vectors of *answer*, by their index: the bytes of a body, a mapping or a client's own object.
+    """Return the *count* vectors of *answer*, in order of their index, with the tokens read.
 
-    They are not looked at yet. With them come the tokens that *answer* says were read.
-
-    Raises `EmbeddingError` where it is none, or has another number of vectors.
+    *answer* is the bytes of a body, a mapping or a client's own object. The vectors are not checked
+    yet. Raises `EmbeddingError`, which calls the model *name*, if *answer* cannot be read or has
+    another number of vectors.
     """
     try:
-        held = json.loads(answer) if isinstance(answer, bytes) else answer
-        items = list(read_field(held, "data"))
+        response = json.loads(answer) if isinstance(answer, bytes) else answer
+        items = list(read_field(response, "data"))
         by_index = {
-            _index(item, at): _vector(read_field(item, "embedding"))
-            for at, item in enumerate(items)
+            _read_index(item, position): _decode_vector(read_field(item, "embedding"))
+            for position, item in enumerate(items)
         }
     except (TypeError, ValueError, RecursionError):
-        # What was read may quote a text, so it does not become the cause.
+        # The error may quote a text, so it does not become the cause.
         raise EmbeddingError(
             f"{name} sent a response that cannot be read; check that the address is that of an API"
         ) from None
@@ -89,30 +98,34 @@ def read_vectors(answer: Any, count: int, name: str) -> Vectors:
         raise EmbeddingError(
             f"{name} must send one vector per text, not {len(items)} for {count} texts"
         )
-    return Vectors((by_index[at] for at in range(count)), count_tokens(held))
+    return Vectors((by_index[position] for position in range(count)), count_tokens(response))
 
 
 def count_tokens(answer: Any) -> int:
-    """Return how many tokens *answer*, a service's whole one, says it read; 0 for none and for a number that cannot be.
+    """Return how many tokens *answer*, a service's whole response, says were read; 0 if unknown.
 
-    OpenAI calls them ``prompt_tokens``, Pinecone ``total_tokens``.
+    OpenAI calls them ``prompt_tokens``, Pinecone ``total_tokens``. Impossible numbers count as
+    unknown.
     """
     usage = read_field(answer, "usage")
     counts = (read_field(usage, name) for name in ("prompt_tokens", "total_tokens"))
-    return next((it for it in counts if type(it) is int and 0 < it <= _MOST_TOKENS), 0)
+    return next((count for count in counts if type(count) is int and 0 < count <= _MOST_TOKENS), 0)
 
 
-def _index(item: Any, at: int) -> int:
-    """The position of the text *item* belongs to; some servers leave it out and keep the order."""
+def _read_index(item: Any, position: int) -> int:
+    """Return the position of the text that *item* belongs to.
+
+    Some servers leave the index out and keep the order; then it is *position*.
+    """
     index = read_field(item, "index")
-    return index if isinstance(index, int) else at
+    return index if isinstance(index, int) else position
 
 
-def _vector(held: Any) -> Any:
-    """The numbers themselves, or those in base64: 32-bit floats, the least significant byte first."""
-    if not isinstance(held, str):
-        return held
-    numbers = array("f", b64decode(held, validate=True))
+def _decode_vector(vector: Any) -> Any:
+    """Return *vector*, decoded if it is base64 of 32-bit floats, least significant byte first."""
+    if not isinstance(vector, str):
+        return vector
+    numbers = array("f", b64decode(vector, validate=True))
     if sys.byteorder == "big":
         numbers.byteswap()
     return numbers

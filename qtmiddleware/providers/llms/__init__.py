@@ -1,9 +1,9 @@
-"""Language models behind one port, `qtmiddleware.protocols.LanguageModel`.
+"""Language models behind one protocol, `qtmiddleware.protocols.LanguageModel`.
 
-`openai` speaks to OpenAI and everything compatible with it, `callable` makes a model of any
-function, chat model or chain, and `recorded` replays and writes recordings. Every model serves
-blocking calls; beside the port each here has
-*can_async*: whether `acomplete` can be awaited, too. Importing this package loads none of them.
+`openai` asks OpenAI and everything compatible with it, `callable` makes a model of any function,
+chat model or chain, and `recorded` writes and replays recordings. Every model serves blocking
+calls. Each has *can_async*, which says whether `acomplete` can be awaited, too. Importing this
+package loads none of them.
 """
 
 from __future__ import annotations
@@ -27,33 +27,36 @@ _ALLOWED = ", ".join(
 
 
 def as_language_model(client_or_model: Any, settings: Settings) -> LanguageModel:
-    """*client_or_model* as a language model, with the model's name and options out of *settings*.
+    """Return *client_or_model* as a language model, with the name and options from *settings*.
 
-    ``None`` is a client of our own, an object with ``name``, ``complete`` and ``acomplete`` is a
-    model already, an ``openai`` client (or a sync and an async one as a pair) is asked for
-    ``transformationModel``, and chat models and functions are called as `CallableModel` says.
-    Raises `ConfigError` for all else.
+    ``None`` makes a client. An object with ``name``, ``complete`` and ``acomplete`` is a model
+    already. An ``openai`` client (or a pair of a sync and an async client) is asked for
+    ``transformationModel``. Chat models and functions are called as `CallableModel` says. Raises
+    `ConfigError` for everything else.
     """
-    given = client_or_model
-    if isinstance(given, LanguageModel) and not isinstance(given, type):
-        return given
+    candidate = client_or_model
+    if isinstance(candidate, LanguageModel) and not isinstance(candidate, type):
+        return candidate
     for row in MODEL_PROVIDERS:
         provider = import_module(f"qtmiddleware.providers.llms.{row.name}")
-        if given is None or provider.accepts(given):
-            model: LanguageModel = provider.make_model(given, settings)
+        if candidate is None or provider.accepts(candidate):
+            model: LanguageModel = provider.make_model(candidate, settings)
             return model
-    hint = "; pass an instance, not the class" if isinstance(given, type) else ""
-    if isinstance(given, str):
+    hint = "; pass an instance, not the class" if isinstance(candidate, type) else ""
+    if isinstance(candidate, str):
         hint = "; to name a model, set transformationModel"
     raise ConfigError(
-        f"client must be {_ALLOWED}, not {type(given).__name__}{hint}",
+        f"client must be {_ALLOWED}, not {type(candidate).__name__}{hint}",
         path="client",
         allowed=_ALLOWED,
     )
 
 
 def clients_of(client_or_model: Any, settings: Settings) -> Clients | None:
-    """Clients that several models can share, to be given to `as_language_model`, where it would make them itself."""
+    """Return the clients that `as_language_model` would make, so that several models share them.
+
+    Returns ``None`` if `as_language_model` would make none.
+    """
     from qtmiddleware.providers.llms.openai import accepts
     from qtmiddleware.providers.llms.openai.clients import Clients
 
@@ -65,7 +68,10 @@ def clients_of(client_or_model: Any, settings: Settings) -> Clients | None:
 
 
 def has_language_model(settings: Settings) -> bool:
-    """Whether *settings* and the environment name a key, or the address of a service that may need none."""
+    """Return whether there is a key, or the address of a service that may need none.
+
+    They are looked for in *settings* and the environment.
+    """
     from qtmiddleware.providers.llms.openai.clients import is_reachable
 
     return is_reachable(settings.llm.base_url)

@@ -1,4 +1,7 @@
-"""Anthropic's models, through any client of the package ``anthropic``: its own, Bedrock's, Vertex' or Foundry's."""
+"""Anthropic's models, through a client of the package ``anthropic``, also for Bedrock and others.
+
+The clients for Bedrock, Vertex and Foundry belong to the same package.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +23,19 @@ from qtmiddleware.providers.llms.vendors import (
 )
 from qtmiddleware.runtime.fields import read_field
 
-# Up to Claude 4.6 a model thinks only if it is told to, and takes a temperature; later ones refuse
-# that.
+# Models up to Claude 4.6 think only if they are told to, and accept a temperature; later models
+# reject it.
 _OLDER: Final = re.compile(
     r"claude-(?:v?[1-3]\b|instant|[a-z]+-4(?:-[0-6])?(?:-\d{8}|-v\d|[@:]|$))"
 )
 _DEFAULT_LIMIT: Final = 4_096
-"""The tokens asked for where ``llm.maxTokens`` is null: Anthropic wants a number."""
+"""How many tokens are asked for if ``llm.maxTokens`` is null: Anthropic requires a number."""
 _ENDS: Final = {
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
     "end_turn": "stop",
 }
-# All that was read, whatever of it was kept on their side.
+# All tokens that were read, whether or not they came from Anthropic's cache.
 _READ: Final = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 
 
@@ -62,7 +65,8 @@ class _Anthropic(Vendor):
 
     def send(self, resource: Any, request: Chunk, seconds: float, *, is_async: bool) -> Any:  # noqa: ARG002
         system, user = split_messages(request)
-        # In the body itself: which of these the client has a name for depends on its version.
+        # These go into `extra_body`, because it depends on the client's version which of them are
+        # parameters.
         body: dict[str, Any] = {}
         config: dict[str, Any] = {}
         if (schema := find_schema(request)) is not None:
@@ -94,30 +98,30 @@ class _Anthropic(Vendor):
             return {"choices": [{"message": None}]}
         usage = _Usage()
         usage.add(read_field(answer, "usage"))
-        named = {"model": read_field(answer, "model"), "id_": read_field(answer, "id")}
-        return make_chunk(content, _read_end(answer), usage.total(), part="message", **named)
+        names = {"model": read_field(answer, "model"), "id_": read_field(answer, "id")}
+        return make_chunk(content, _read_end(answer), usage.sum_up(), part="message", **names)
 
     def make_reader(self) -> Callable[[Any], Chunk | None]:
         usage = _Usage()
-        named: dict[str, Any] = {}
+        names: dict[str, Any] = {}
 
         def read(event: Any) -> Chunk | None:
             message = read_field(event, "message")
             usage.add(read_field(event, "usage") or read_field(message, "usage"))
             if message is not None:
-                named.update(model=read_field(message, "model"), id_=read_field(message, "id"))
+                names.update(model=read_field(message, "model"), id_=read_field(message, "id"))
             delta = read_field(event, "delta")
             text = read_field(delta, "text")
             finish = _read_end(delta)
             if finish is None and not isinstance(text, str):
                 return None
-            return make_chunk(text, finish, usage.total() if finish else None, **named)
+            return make_chunk(text, finish, usage.sum_up() if finish else None, **names)
 
         return read
 
 
 class _Usage:
-    """The tokens of one reply, whose counts come in several events, each with the sum so far."""
+    """The tokens of one reply; their counts come in several events, each with the sum so far."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
@@ -126,7 +130,7 @@ class _Usage:
         counts = {name: read_field(usage, name) for name in (*_READ, "output_tokens")}
         self._counts |= {name: count for name, count in counts.items() if isinstance(count, int)}
 
-    def total(self) -> Chunk:
+    def sum_up(self) -> Chunk:
         return count_tokens(
             sum(self._counts.get(name, 0) for name in _READ), self._counts.get("output_tokens")
         )

@@ -1,4 +1,4 @@
-"""Any function, chat model or chain of the user's as a language model."""
+"""Make a language model of any function, chat model or chain."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Any, Final
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError, retell
 from qtmiddleware.protocols import Prompt, Reply
-from qtmiddleware.providers import name_of
-from qtmiddleware.providers.llms.calls import complete_in_background, time_left
+from qtmiddleware.providers import find_name
+from qtmiddleware.providers.llms.calls import check_time_left, complete_in_background
 from qtmiddleware.providers.llms.defects import find_defect
 from qtmiddleware.providers.llms.openai.prices import Prices
 from qtmiddleware.providers.llms.openai.replies import (
@@ -37,29 +37,36 @@ from qtmiddleware.types import NEVER, Deadline
 Call = Callable[[Prompt], Any]
 
 _TAKES: Final = ("messages", "prompt")
-"""Parameters that say what they are to be given, wherever they stand."""
+"""The parameters whose names say what they are given, whatever their position."""
 
 _LISTS: Final = ("list", "List", "Sequence", "Iterable", "Message", "dict")
-"""What stands in the annotation of a parameter that takes messages."""
+"""Words in the annotation of a parameter that takes messages."""
 
 
 class CallableModel:
-    """Asks *fn*: a function, a LangChain chat model or chain, or a LlamaIndex LLM.
+    """Asks a function, a LangChain chat model or chain, or a LlamaIndex LLM.
 
-    A function is called with ``[{"role", "content"}, ...]``: as its argument ``messages`` where it
-    has one, else as its first. One that takes a text (``prompt``, or a first parameter annotated
-    ``str``) gets the instructions and the question as one. A required argument ``model`` is given
-    *model*. What it returns, or what that gives when it is awaited, is read by `read_returned`;
-    prices are US dollars for a million tokens.
+    A function is called with ``[{"role", "content"}, ...]``, as its parameter ``messages`` or else
+    its first one. A function that takes a text (``prompt``, or a first parameter annotated ``str``)
+    gets the instructions and the question as one text. Its result, awaited if necessary, is read by
+    `read_returned`.
 
-    Async functions are awaited in the loop of the caller, and in the private one where the caller
-    blocks; they are cancelled at the deadline. Plain ones run in the caller's thread, or in one of
-    ours where the caller awaits; they cannot be stopped, the caller only ceases to wait for them.
+    Async functions are awaited in the caller's loop, or in the background loop if the caller
+    blocks; they are cancelled at the deadline. Plain functions run in the caller's thread, or in a
+    daemon thread if the caller awaits; they cannot be stopped, so the caller only stops waiting.
 
-    *name* is part of every cache key; without one it is that of the model that is asked where it is
-    known, else the function's own. A defect of *fn* is a `ModelError` ("failed") and logged once;
-    whatever else it raises becomes one too, with the reason its HTTP status stands for or
-    "unavailable"; of a `ModelError` the reason is kept.
+    Args:
+        fn: The function, chat model, chain or LLM.
+        name: The name, which is part of every cache key; by default the name of the model that *fn*
+            asks, if known, or else of *fn*.
+        model: The value for the function's parameter ``model``, if it is required.
+        input_price: US dollars per million tokens read.
+        output_price: US dollars per million tokens written.
+
+    Raises:
+        ModelError: On use, ``failed`` for a defect of *fn*, which is logged once. Any other
+            exception becomes one, too, with the reason of its HTTP status, or ``unavailable``. A
+            `ModelError` keeps its reason.
     """
 
     can_async = True
@@ -74,13 +81,12 @@ class CallableModel:
         output_price: float | None = None,
     ) -> None:
         self._fn = fn
-        self._label = name_of(fn)
+        self._label = find_name(fn)
         self._plain: Any
         self._plain, awaited, takes_model = _find_calls(fn, model)
-        # What a plain function returns may still have to be awaited, and that is for the loop of
-        # the caller.
+        # A plain function may return an awaitable, which must be awaited in the caller's loop.
         self._awaited = awaited or (lambda prompt: in_thread(partial(self._plain, prompt)))
-        self._name = name or (model if takes_model else _model_of(fn)) or self._label
+        self._name = name or (model if takes_model else _find_model_name(fn)) or self._label
         self._prices = partial(Prices, input=input_price, output=output_price)
 
     def __repr__(self) -> str:
@@ -92,10 +98,10 @@ class CallableModel:
         return self._name
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """The reply to *prompt*; raises `ModelError`."""
+        """Return the reply to *prompt*; raise `ModelError`."""
         if self._plain is None:
             return complete_in_background(self.acomplete, prompt, deadline)
-        time_left(deadline)
+        check_time_left(deadline)
         try:
             answer = self._plain(prompt)
         except Exception as error:
@@ -105,15 +111,15 @@ class CallableModel:
         return complete_in_background(partial(self._await_reply, lambda: answer), prompt, deadline)
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """The reply to *prompt*; raises `ModelError`."""
+        """Return the reply to *prompt*; raise `ModelError`."""
         return await self._await_reply(partial(self._awaited, prompt), prompt, deadline)
 
     async def _await_reply(
         self, begin: Callable[[], Any], prompt: Prompt, deadline: Deadline
     ) -> Reply:
-        left = time_left(deadline)
+        seconds = check_time_left(deadline)
         try:
-            async with asyncio.timeout(None if left == NEVER else left) as scope:
+            async with asyncio.timeout(None if seconds == NEVER else seconds) as scope:
                 answer = begin()
                 while inspect.isawaitable(answer):
                     answer = await answer
@@ -130,65 +136,76 @@ class CallableModel:
             return defect
         if isinstance(error, ModelError):
             return retell(error, self._label)
-        said = f"{self._label} raised {type(error).__name__}"
+        message = f"{self._label} raised {type(error).__name__}"
         if (status := status_of(error)) is None:
-            return ModelError("unavailable", said)
-        known = read_client_error(error, self._label)
-        return ModelError(known.reason, f"{said} (HTTP {status})", retry_after=known.retry_after)
+            return ModelError("unavailable", message)
+        service_error = read_client_error(error, self._label)
+        return ModelError(
+            service_error.reason,
+            f"{message} (HTTP {status})",
+            retry_after=service_error.retry_after,
+        )
 
 
-def is_chat_model(given: Any) -> bool:
-    """Whether *given* is a chat model or chain of LangChain, or an LLM of LlamaIndex."""
-    return _has(given, "invoke", "ainvoke") or _has(given, "chat", "achat", "metadata")
+def is_chat_model(candidate: Any) -> bool:
+    """Return whether *candidate* is a LangChain chat model or chain, or a LlamaIndex LLM."""
+    return _has_methods(candidate, "invoke", "ainvoke") or _has_methods(
+        candidate, "chat", "achat", "metadata"
+    )
 
 
-def _has(given: Any, *names: str) -> bool:
-    return not isinstance(given, type) and all(hasattr(given, name) for name in names)
+def _has_methods(candidate: Any, *names: str) -> bool:
+    return not isinstance(candidate, type) and all(hasattr(candidate, name) for name in names)
 
 
-def _messages(prompt: Prompt) -> list[dict[str, str]]:
+def _make_messages(prompt: Prompt) -> list[dict[str, str]]:
     return [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.user}]
 
 
 def _find_calls(fn: Any, model: str) -> tuple[Call | None, Call | None, bool]:
-    """How *fn* is called blocking and how awaiting, ``None`` where it is not, and whether it is given *model*."""
-    if _has(fn, "invoke", "ainvoke"):
+    """Return the blocking and the awaitable call of *fn*, and whether they pass *model*.
+
+    A call that *fn* does not have is ``None``.
+    """
+    if _has_methods(fn, "invoke", "ainvoke"):
         return (
-            lambda prompt: fn.invoke(_messages(prompt)),
-            lambda prompt: fn.ainvoke(_messages(prompt)),
+            lambda prompt: fn.invoke(_make_messages(prompt)),
+            lambda prompt: fn.ainvoke(_make_messages(prompt)),
             False,
         )
     if is_chat_model(fn):
 
-        def messages(prompt: Prompt) -> list[Any]:
-            message = import_module("llama_index.core.llms").ChatMessage
-            return [message(**it) for it in _messages(prompt)]
+        def make_chat_messages(prompt: Prompt) -> list[Any]:
+            chat_message = import_module("llama_index.core.llms").ChatMessage
+            return [chat_message(**message) for message in _make_messages(prompt)]
 
         return (
-            lambda prompt: fn.chat(messages(prompt)),
-            lambda prompt: fn.achat(messages(prompt)),
+            lambda prompt: fn.chat(make_chat_messages(prompt)),
+            lambda prompt: fn.achat(make_chat_messages(prompt)),
             False,
         )
-    call, takes_model = _function_call(fn, model)
+    call, takes_model = _make_call(fn, model)
     return (None, call, takes_model) if is_async(fn) else (call, None, takes_model)
 
 
-def _function_call(fn: Callable[..., Any], model: str) -> tuple[Call, bool]:
-    """*fn* as a function of the prompt, and whether it is given *model*."""
+def _make_call(fn: Callable[..., Any], model: str) -> tuple[Call, bool]:
+    """Return *fn* as a function of the prompt, and whether it is given *model*."""
     try:
         parameters = list(read_parameters(fn).values())
-    except (ValueError, TypeError):  # Some builtins tell nothing.
+    except (ValueError, TypeError):  # Some builtins do not tell their parameters.
         parameters = []
     fixed = {
-        it.name: model
-        for it in parameters
-        if it.name == "model" and it.default is it.empty and model
+        parameter.name: model
+        for parameter in parameters
+        if parameter.name == "model" and parameter.default is parameter.empty and model
     }
-    free = [it for it in parameters if it.name not in fixed]
-    chosen = next((it for it in free if it.name in _TAKES), free[0] if free else None)
+    free = [parameter for parameter in parameters if parameter.name not in fixed]
+    chosen = next(
+        (parameter for parameter in free if parameter.name in _TAKES), free[0] if free else None
+    )
     if chosen is None:
-        return lambda prompt: fn(_messages(prompt), **fixed), bool(fixed)
-    content = _text if _takes_text(chosen) else _messages
+        return lambda prompt: fn(_make_messages(prompt), **fixed), bool(fixed)
+    content = _join_texts if _takes_text(chosen) else _make_messages
     if chosen.kind in (chosen.POSITIONAL_ONLY, chosen.VAR_POSITIONAL) or (
         chosen.kind is chosen.POSITIONAL_OR_KEYWORD and chosen is parameters[0]
     ):
@@ -197,36 +214,40 @@ def _function_call(fn: Callable[..., Any], model: str) -> tuple[Call, bool]:
     return lambda prompt: fn(**{name: content(prompt)}, **fixed), bool(fixed)
 
 
-def _text(prompt: Prompt) -> str:
+def _join_texts(prompt: Prompt) -> str:
     return f"{prompt.system}\n\n{prompt.user}"
 
 
 def _takes_text(parameter: inspect.Parameter) -> bool:
-    given = parameter.annotation
-    written = given if isinstance(given, str) else getattr(given, "__name__", str(given))
+    annotation = parameter.annotation
+    type_name = (
+        annotation
+        if isinstance(annotation, str)
+        else getattr(annotation, "__name__", str(annotation))
+    )
     if parameter.name != "prompt":
-        return bool(written == "str")
-    return not any(word in str(given) for word in _LISTS)
+        return bool(type_name == "str")
+    return not any(word in str(annotation) for word in _LISTS)
 
 
-def _model_of(fn: Any) -> str:
-    """The name of the model that *fn* asks, ``""`` where it does not say."""
-    said = getattr(fn, "keywords", {}).get("model") if isinstance(fn, functools.partial) else None
+def _find_model_name(fn: Any) -> str:
+    """Return the name of the model that *fn* asks; ``""`` if it does not say."""
+    name = getattr(fn, "keywords", {}).get("model") if isinstance(fn, functools.partial) else None
     if is_chat_model(fn):
-        said = getattr(fn, "model_name", None) or getattr(fn, "model", None)
-    return said if isinstance(said, str) else ""
+        name = getattr(fn, "model_name", None) or getattr(fn, "model", None)
+    return name if isinstance(name, str) else ""
 
 
-def accepts(given: Any) -> bool:
-    """Whether *given* is a chat model or a function to be called."""
-    return is_chat_model(given) or (callable(given) and not isinstance(given, type))
+def accepts(candidate: Any) -> bool:
+    """Return whether *candidate* is a chat model or a function."""
+    return is_chat_model(candidate) or (callable(candidate) and not isinstance(candidate, type))
 
 
-def make_model(given: Any, settings: Settings) -> CallableModel:
-    """*given* as a model that is called as `CallableModel` says, with the prices out of *settings*."""
+def make_model(fn: Any, settings: Settings) -> CallableModel:
+    """Return a `CallableModel` that asks *fn*, with the prices from *settings*."""
     llm = settings.llm
     return CallableModel(
-        given,
+        fn,
         model=settings.transformation_model,
         input_price=llm.input_price,
         output_price=llm.output_price,
@@ -234,7 +255,7 @@ def make_model(given: Any, settings: Settings) -> CallableModel:
 
 
 _TEXTS: Final = ("output_text", "text", "content", "output", "response", "answer", "message")
-"""Where a text may stand; the content of a message is looked for first."""
+"""The fields that may hold the text, if the content of a message does not."""
 
 _ENDS: Final = ("finish_reason", "stop_reason", "stopReason", "done_reason", "reason")
 
@@ -248,15 +269,21 @@ ACCEPTED: Final = (
 def read_returned(
     answer: Any, prompt: Prompt, label: str, prices: Callable[[str], Prices]
 ) -> Reply:
-    """The reply that *answer* of the function *label* holds, with tokens, cost and truncation where it tells them.
+    """Return the reply that *answer* holds, with tokens, cost and truncation if it tells them.
 
-    It may be what `ACCEPTED` says, or a dict that has the fields *prompt* asks for themselves.
-    *prices* are those of a model by its name. Raises `ModelError` as `read_reply` does,
-    ``unparsable`` for anything else.
+    Args:
+        answer: The result of the function *label*: what `ACCEPTED` names, or a dict with the fields
+            that *prompt* asks for.
+        prompt: The prompt.
+        label: The function's name in error messages.
+        prices: Returns the prices of a model by its name.
+
+    Raises:
+        ModelError: As `read_reply` raises; ``unparsable`` for anything else.
     """
     if isinstance(answer, str):
         reply = make_reply(answer, None)
-    elif isinstance(answer, Mapping) and any(it.name in answer for it in prompt.fields):
+    elif isinstance(answer, Mapping) and any(field.name in answer for field in prompt.fields):
         reply = make_reply(json.dumps(dict(answer), ensure_ascii=False, default=str), answer)
     elif isinstance(read_field(answer, "choices"), list | tuple) and not _is_old_completion(answer):
         reply = read_reply(answer)
@@ -266,7 +293,9 @@ def read_returned(
 
 
 def _is_old_completion(answer: Any) -> bool:
-    return any(isinstance(read_field(it, "text"), str) for it in read_field(answer, "choices"))
+    return any(
+        isinstance(read_field(choice, "text"), str) for choice in read_field(answer, "choices")
+    )
 
 
 def _read_message(answer: Any, label: str) -> Reply:
@@ -279,12 +308,14 @@ def _read_message(answer: Any, label: str) -> Reply:
         read_field(read_field(answer, "output"), "message"),
         inner,
     )
-    found = next(((it, text) for it in holders if (text := _text_in(it)) is not None), None)
-    if found is None:
+    holder_and_text = next(
+        ((holder, text) for holder in holders if (text := _find_text(holder)) is not None), None
+    )
+    if holder_and_text is None:
         raise ModelError(
-            "unparsable", f"{label} returned {_kind_of(answer)}; it must return {ACCEPTED}"
+            "unparsable", f"{label} returned {_describe_kind(answer)}; it must return {ACCEPTED}"
         )
-    message, text = found
+    message, text = holder_and_text
     holders = (
         answer,
         inner,
@@ -297,8 +328,8 @@ def _read_message(answer: Any, label: str) -> Reply:
     return make_reply(text, answer, finish=finish, reasoned=has_reasoning(message))
 
 
-def _text_in(holder: Any) -> str | None:
-    """The text of a message or of a holder of one text; ``None`` where there is no place for one."""
+def _find_text(holder: Any) -> str | None:
+    """Return the text of a message or of another object with one text; ``None`` without text."""
     if holder is None or isinstance(holder, str | bytes):
         return None
     if isinstance(read_field(holder, "content"), list | tuple):
@@ -308,17 +339,17 @@ def _text_in(holder: Any) -> str | None:
     )
 
 
-def _kind_of(answer: Any) -> str:
+def _describe_kind(answer: Any) -> str:
     if isinstance(answer, Mapping):
         return "a dict with none of the keys it may have"
     return "None" if answer is None else type(answer).__name__
 
 
 def _find_cost(answer: Any, reply: Reply, prices: Callable[[str], Prices]) -> float | None:
-    # LiteLLM knows what it came to.
-    known = read_field(read_field(answer, "_hidden_params"), "response_cost")
-    if isinstance(known, int | float) and not isinstance(known, bool):
-        return float(known)
+    # LiteLLM computes the cost itself.
+    cost = read_field(read_field(answer, "_hidden_params"), "response_cost")
+    if isinstance(cost, int | float) and not isinstance(cost, bool):
+        return float(cost)
     names = (
         read_field(answer, "model"),
         read_field(read_field(answer, "response_metadata"), "model_name"),

@@ -1,4 +1,4 @@
-"""The time a call of a model may take, and blocking calls of models that can only be awaited."""
+"""The time that a model call may take, and blocking calls of models that can only be awaited."""
 
 from __future__ import annotations
 
@@ -13,44 +13,44 @@ from qtmiddleware.runtime.background_loop import run_in_background_loop
 from qtmiddleware.types import Deadline
 
 
-def time_left(
+def check_time_left(
     deadline: Deadline, otherwise: str = "no time was left to call the language model"
 ) -> float:
-    """The seconds until *deadline*, infinite where there is none.
+    """Return the seconds until *deadline*, infinite if there is none.
 
-    Raises `ModelError` with the message *otherwise* where none are left: ``cancelled`` where nobody
+    If no time is left, raises `ModelError` with the message *otherwise*: ``cancelled`` if nobody
     waits any more, else ``timeout``.
     """
-    left = deadline.remaining()
-    if left <= 0:
-        # A deadline that was cancelled lies at the beginning of time.
+    seconds = deadline.remaining()
+    if seconds <= 0:
+        # A cancelled deadline has the time 0.
         raise ModelError("timeout" if deadline.at > 0 else "cancelled", otherwise)
-    return left
+    return seconds
 
 
 LONGEST_WAIT: Final = 600.0
-"""The timeout in seconds of a request without a deadline: none is ever sent without one."""
+"""The timeout in seconds of a request without a deadline, so that every request has a timeout."""
 
 LONGEST_CONNECT: Final = 5.0
-"""The longest wait in seconds for a connection: a model may think for long, a host that is there answers soon."""
+"""The most seconds to wait for a connection: a model may think long, but its host answers soon."""
 
 
-def make_timeout(left: float) -> Any:
-    """The timeouts of a request that may take *left* seconds."""
+def make_timeout(seconds: float) -> Any:
+    """Return the timeouts of a request that may take *seconds*."""
     import openai
 
-    # Connecting ends a little sooner: a TLS handshake that times out is cleaned up after, one that
-    # is cancelled is not.
-    return openai.Timeout(left, connect=min(0.9 * left, LONGEST_CONNECT))
+    # Connecting times out a little sooner than the request, because a TLS handshake is cleaned up
+    # after a timeout, but not if it is cancelled.
+    return openai.Timeout(seconds, connect=min(0.9 * seconds, LONGEST_CONNECT))
 
 
-def request_timeout(deadline: Deadline) -> float:
-    """The longest a request may take, in seconds; raises `ModelError` where no time is left."""
-    return min(time_left(deadline), LONGEST_WAIT)
+def find_request_timeout(deadline: Deadline) -> float:
+    """Return the most seconds that a request may take; raise `ModelError` if no time is left."""
+    return min(check_time_left(deadline), LONGEST_WAIT)
 
 
-# So much later than the deadline, in seconds, a loop that is held up is given up; otherwise the
-# coroutine ends itself.
+# How many seconds after the deadline to give up. The coroutine ends itself at the deadline, unless
+# something blocks its loop.
 _GRACE: Final = 0.25
 
 
@@ -59,10 +59,10 @@ def complete_in_background(
     prompt: Prompt,
     deadline: Deadline,
 ) -> Reply:
-    """What *acomplete* answers in the private event loop; raises `ModelError`."""
-    left = time_left(deadline)
+    """Return the reply of *acomplete*, run in the background loop; raise `ModelError`."""
+    seconds = check_time_left(deadline)
     try:
-        return run_in_background_loop(partial(acomplete, prompt, deadline), left + _GRACE)
+        return run_in_background_loop(partial(acomplete, prompt, deadline), seconds + _GRACE)
     except TimeoutError:
         raise ModelError("timeout", "the language model did not answer in time") from None
     except CancelledError:

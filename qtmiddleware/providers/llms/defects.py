@@ -1,4 +1,4 @@
-"""Defects of a user's own function or model, told from what befalls its service."""
+"""Tell defects in a user's own function or model from failures of the service that it calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DEFECTS: Final = (
     TypeError,
     ValueError,
 )
-# Bytes that are no text, and header values that are no ASCII, come from outside.
+# These subclasses are caused by data from outside, such as bytes that are not UTF-8.
 _OUTSIDE: Final = (UnicodeError, OSError)
 
 _TRANSPORT: Final = frozenset(
@@ -45,8 +45,8 @@ _TRANSPORT: Final = frozenset(
     }
     | {"requests", "socket", "ssl", "urllib", "urllib3"}
 )
-"""Libraries of connections."""
-# What such a library raises where the other side, or another loop, took something away from it.
+"""Libraries that handle connections."""
+# Such a library raises these if the other side, or another event loop, closed something under it.
 _TAKEN_AWAY: Final = (AttributeError, AssertionError, LookupError)
 
 _MOST_FRAMES: Final = 100
@@ -57,12 +57,17 @@ _reported: dict[tuple[object, str], object] = {}
 
 
 def find_defect(error: BaseException, label: str, fn: Any) -> ModelError | None:
-    """The `ModelError` ("failed") for *error* of *fn*, which goes by *label*, where it is a defect in its code.
+    """Return the `ModelError` ``failed`` if *error* is a defect in the code of *fn*, else ``None``.
 
-    It is one where Python itself raised it (`TypeError`, `KeyError`, ...) and not for a connection.
-    The first of each type of each function is logged at ERROR with its stack, without local
-    variables and without its message, which may quote the question. Every error, a defect or not,
-    is logged at DEBUG with its message.
+    An error is a defect if Python itself raised it (`TypeError`, `KeyError`, ...), and not in a
+    library for connections. The first one per type and function is logged at ERROR with its stack,
+    without local variables and without its message, which may quote the question. Every error,
+    defect or not, is logged at DEBUG with its message.
+
+    Args:
+        error: The exception.
+        label: The name of *fn* in messages.
+        fn: The function or model that raised it.
     """
     kind, this_call = type(error).__name__, object()
     if _log.isEnabledFor(logging.DEBUG):
@@ -77,44 +82,44 @@ def find_defect(error: BaseException, label: str, fn: Any) -> ModelError | None:
     if not _is_defect(error):
         return None
     frames = [
-        it
-        for it in extract_tb(error.__traceback__, limit=_MOST_FRAMES)
-        if not it.filename.startswith(_OURS)
+        frame
+        for frame in extract_tb(error.__traceback__, limit=_MOST_FRAMES)
+        if not frame.filename.startswith(_OURS)
     ]
-    what = "a bug in the function"
+    problem = "a bug in the function"
     if not frames and isinstance(error, TypeError):
-        taken = "one argument, the messages" if callable(fn) else "a prompt and a deadline"
-        what = f"the function cannot be called with {taken}{_list_parameters(fn)}"
-    # Atomic: one question may fail in several threads at once.
+        arguments = "one argument, the messages" if callable(fn) else "a prompt and a deadline"
+        problem = f"the function cannot be called with {arguments}{_list_parameters(fn)}"
+    # `setdefault` is atomic: one question may fail in several threads at the same time.
     if _reported.setdefault((getattr(fn, "__code__", label), kind), this_call) is this_call:
         stack = _format_stack(frames, kind, fn)
         _log.error(
             "%s raised %s: %s (logged once)\n%s",
             label,
             kind,
-            what,
+            problem,
             stack,
             event="model_bug",
             model=label,
             error=kind,
         )
-    return ModelError("failed", f"{label} raised {kind}: {what}; the traceback is in the log")
+    return ModelError("failed", f"{label} raised {kind}: {problem}; the traceback is in the log")
 
 
 def _is_defect(error: BaseException) -> bool:
-    # Subclasses of others (a client's own errors, a JSON decoder's) say that something came back,
-    # and what.
+    # A subclass from a library, such as a client's own errors or a JSON decoder's, says that the
+    # service answered something unexpected, which is no defect of the function.
     if (
         type(error).__module__ != "builtins"
         or isinstance(error, _OUTSIDE)
         or not isinstance(error, _DEFECTS)
     ):
         return False
-    return not (isinstance(error, _TAKEN_AWAY) and _library_of(error.__traceback__) in _TRANSPORT)
+    return not (isinstance(error, _TAKEN_AWAY) and _find_library(error.__traceback__) in _TRANSPORT)
 
 
-def _library_of(traceback: TracebackType | None) -> str:
-    """The package of the code that raised."""
+def _find_library(traceback: TracebackType | None) -> str:
+    """Return the package of the code that raised."""
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
     name = "" if traceback is None else traceback.tb_frame.f_globals.get("__name__")
@@ -122,7 +127,10 @@ def _library_of(traceback: TracebackType | None) -> str:
 
 
 def _list_parameters(fn: Any) -> str:
-    """The names of what *fn* takes, where it says so; not their defaults, which may hold a key."""
+    """Return the names of the parameters of *fn* in brackets, or ``""`` if they are unknown.
+
+    Their defaults are left out, because a default may contain a key.
+    """
     try:
         names = read_parameters(fn)
     except (ValueError, TypeError):
@@ -131,13 +139,13 @@ def _list_parameters(fn: Any) -> str:
 
 
 def _format_stack(frames: Sequence[FrameSummary], kind: str, fn: Any) -> str:
-    shown = StackSummary.from_list(frames).format()
+    lines = StackSummary.from_list(frames).format()
     code = getattr(fn, "__code__", None)
-    if not shown and code is not None:
-        # It could not be called with what it is given.
+    if not lines and code is not None:
+        # The call itself failed, so the stack has no frame of the function.
         place = f'File "{code.co_filename}", line {code.co_firstlineno}'
-        shown = [f"  {place}, called with one argument, the messages\n"]
+        lines = [f"  {place}, called with one argument, the messages\n"]
     return (
-        f"Traceback (most recent call last):\n{''.join(shown)}{kind} (its message is logged at"
+        f"Traceback (most recent call last):\n{''.join(lines)}{kind} (its message is logged at"
         " DEBUG)"
     )

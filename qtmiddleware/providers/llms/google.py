@@ -1,4 +1,7 @@
-"""Google's models, through a ``google.genai.Client``, which serves both ways, of the Gemini API or of Vertex."""
+"""Google's models, through a ``google.genai.Client`` for the Gemini API or for Vertex.
+
+One client serves blocking and awaited calls.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ from qtmiddleware.providers.llms.vendors import (
 from qtmiddleware.runtime.fields import read_field
 
 _SHORTEST: Final = 10
-"""The shortest time in seconds that the service lets itself be given: less is refused. We wait no longer than ever."""
+"""The shortest server timeout in seconds that the service accepts.
+
+The client itself does not wait longer than its deadline.
+"""
 _ENDS: Final = {"stop": "stop", "max_tokens": "length"}
 _DECLINED: Final = frozenset(
     {"safety", "recitation", "blocklist", "prohibited_content", "spii", "language", "escalation"}
@@ -48,15 +54,16 @@ class _Google(Vendor):
         return client.aio.models if is_async else client.models
 
     def find_http(self, client: Any, *, is_async: bool) -> Any:
-        # Asynchronous connections are kept by event loop there, below what could be copied, and
-        # Vertex' credentials are fetched once a client.
+        # The client keeps asynchronous connections per event loop, where they cannot be copied, and
+        # for Vertex it fetches credentials once per client.
         return None if is_async or client._api_client.vertexai else client._api_client._httpx_client
 
     def copy_resource(self, client: Any, http: Any, *, is_async: bool) -> Any:  # noqa: ARG002
         api = copy(client._api_client)
         kind: Any = type(api)
-        # It closes its connections when it is garbage, and they are not the copy's.
-        api.__class__ = _without_end(kind)
+        # The class closes its connections when it is garbage-collected, but the copy does not own
+        # them.
+        api.__class__ = _without_destructor(kind)
         api._httpx_client = http
         return type(client.models)(api)
 
@@ -87,8 +94,8 @@ class _Google(Vendor):
         call = (
             resource.generate_content_stream if "stream" in request else resource.generate_content
         )
-        given = {name: value for name, value in config.items() if value is not None}
-        return call(model=request["model"], contents=user, config=given)
+        settings = {name: value for name, value in config.items() if value is not None}
+        return call(model=request["model"], contents=user, config=settings)
 
     def read_whole(self, answer: Any) -> Any:
         return _read(answer, "message")
@@ -98,28 +105,34 @@ class _Google(Vendor):
 
 
 @cache
-def _without_end(kind: Any) -> Any:
+def _without_destructor(kind: Any) -> Any:
     return type(kind.__name__, (kind,), {"__del__": lambda _: None})
 
 
 def _read(answer: Any, part: str) -> Chunk:
     usage = read_field(answer, "usage_metadata")
-    written = [read_field(usage, f"{kind}_token_count") or 0 for kind in ("candidates", "thoughts")]
-    # What was kept on their side counts as read.
-    counted = (
+    output_counts = [
+        read_field(usage, f"{kind}_token_count") or 0 for kind in ("candidates", "thoughts")
+    ]
+    # Tokens from Google's cache count as read.
+    tokens = (
         None
         if usage is None
-        else count_tokens(read_field(usage, "prompt_token_count"), sum(written))
+        else count_tokens(read_field(usage, "prompt_token_count"), sum(output_counts))
     )
     candidates = read_field(answer, "candidates")
     if read_field(read_field(answer, "prompt_feedback"), "block_reason"):
-        return make_chunk("", "content_filter", counted, part=part)
+        return make_chunk("", "content_filter", tokens, part=part)
     if not candidates:
-        return {"choices": [], "usage": counted}
-    parts = read_field(read_field(candidates[0], "content"), "parts") or []
-    text = "".join(read_field(it, "text") or "" for it in parts if not read_field(it, "thought"))
-    named = {"model": read_field(answer, "model_version"), "id_": read_field(answer, "response_id")}
-    return make_chunk(text, _read_end(candidates[0]), counted, part=part, **named)
+        return {"choices": [], "usage": tokens}
+    content_parts = read_field(read_field(candidates[0], "content"), "parts") or []
+    text = "".join(
+        read_field(piece, "text") or ""
+        for piece in content_parts
+        if not read_field(piece, "thought")
+    )
+    names = {"model": read_field(answer, "model_version"), "id_": read_field(answer, "response_id")}
+    return make_chunk(text, _read_end(candidates[0]), tokens, part=part, **names)
 
 
 def _read_end(candidate: Any) -> str | None:

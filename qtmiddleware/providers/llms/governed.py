@@ -1,4 +1,4 @@
-"""A language model that is left alone while it fails and asked no more than its budget allows."""
+"""A language model behind a circuit breaker and a budget."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import REASONS, ConfigError, ModelError, limit_pause, retell
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
-from qtmiddleware.providers.llms.calls import time_left
+from qtmiddleware.providers.llms.calls import check_time_left
 from qtmiddleware.providers.llms.defects import find_defect
 from qtmiddleware.providers.llms.openai.prices import Prices
 from qtmiddleware.runtime.budget import METER, MOST_TOKENS, Meter, Reservation
@@ -20,30 +20,34 @@ from qtmiddleware.runtime.circuit_breaker import PROBE_REST, Attempt, Breaker
 from qtmiddleware.runtime.warming import await_until_loaded, wait_until_loaded
 from qtmiddleware.types import Deadline
 
-# What says that the service is there and at work, though this question got no answer.
+# Failures that show that the service works, although this question got no answer.
 _ANSWERED: Final = frozenset({"empty", "refused", "too_long", "unrecorded"})
-# A caller that cancels at its deadline is a little early at times.
+# A caller that cancels at its deadline may be early by so many seconds.
 _NEARLY: Final = 0.005
 
 
 class _NoReply(ModelError):
-    """A model returned something else than a reply, in our own words."""
+    """A model returned something other than a reply. This package wrote the message."""
 
 
 def is_ours(model: object) -> bool:
-    """Whether the errors of *model* are in our own words; those of any other may quote what it was asked."""
+    """Return whether *model* belongs to this package.
+
+    Error messages of other models may quote the prompt.
+    """
     return type(model).__module__.startswith("qtmiddleware.")
 
 
 class GovernedModel:
-    """*inner* behind a circuit breaker and a budget.
+    """Asks *inner* unless its circuit breaker is open or its budget has no room.
 
-    Raises `ModelError` ``circuit_open`` while it is left alone and ``over_budget`` where a budget
-    has no room, without asking. Refusals count as answers, cancelled calls and bugs in the user's
-    own code as neither; everything else that fails or is late is a failure, late only where it had
+    Raises `ModelError` ``circuit_open`` or ``over_budget`` then, without asking. The breaker counts
+    refusals as answers; cancelled calls and bugs in the user's own code count as neither answers
+    nor failures. Every other error is a failure. A late call is a failure only if it had at least
     half of the time that *settings* grant. A service that says when to come back (429 with
-    Retry-After) is not asked until then. Raises `ConfigError` where money is limited and
-    *inner* has no known price.
+    Retry-After) is not asked until then.
+
+    Raises `ConfigError` if money is limited and the price of *inner* is not known.
     """
 
     def __init__(
@@ -56,10 +60,11 @@ class GovernedModel:
         self.breaker = breaker
         self.meter = meter
         self._most = settings.llm.max_tokens
-        # One caller in a hurry, or after a slow search, must not close the model to all others.
+        # A caller with little time, perhaps after a slow search, must not open the breaker for all
+        # others. So a late call is a failure only if it had at least half of the time.
         self._enough = settings.limits.model_seconds / 2
-        known = getattr(inner, "prices", None)
-        self.prices = known or Prices(
+        prices = getattr(inner, "prices", None)
+        self.prices = prices or Prices(
             inner.name, settings.llm.input_price, settings.llm.output_price
         )
         if self._budget.max_usd is not None and self.prices.cost(1, 1) is None:
@@ -77,48 +82,51 @@ class GovernedModel:
 
     @property
     def provider(self) -> str:
-        """Who serves the model, where that is known."""
+        """The model's provider, if it is known."""
         return getattr(self.inner, "provider", "")
 
     @property
     def server(self) -> tuple[str, int] | None:
-        """The host and port it is asked at, where they are known."""
+        """The server's host and port, if they are known."""
         return getattr(self.inner, "server", None)
 
     def reason_to_wait(self) -> ModelError | None:
-        """Why a call made now would be refused without asking; ``None`` where it would be made."""
+        """Return why a call would be refused now, without asking; ``None`` if it would be made."""
         rest = self.breaker.rest
         if rest > 0:
-            until = "being tested with one call"
+            status = "being tested with one call"
             if rest > PROBE_REST:
-                until = f"not called for {ceil(rest)} more second{'' if rest <= 1 else 's'}"
+                status = f"not called for {ceil(rest)} more second{'' if rest <= 1 else 's'}"
             return ModelError(
-                "circuit_open", f"{self.name} failed and is {until}", retry_after=rest
+                "circuit_open", f"{self.name} failed and is {status}", retry_after=rest
             )
-        lacking = self.meter.find_shortage(self._budget)
-        return ModelError("over_budget", lacking) if lacking else None
+        shortage = self.meter.find_shortage(self._budget)
+        return ModelError("over_budget", shortage) if shortage else None
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """The reply to *prompt*; raises `ModelError`."""
-        # Two threads that import the same packages may find them half made.
+        """Return the reply to *prompt*; raise `ModelError`."""
+        # If two threads import the same packages, one may see a half-initialised package.
         wait_until_loaded(deadline)
-        with self._call(prompt, deadline) as call:
+        with self._begin_call(prompt, deadline) as call:
             return call.settle(self.inner.complete(prompt, deadline))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """The reply to *prompt*; raises `ModelError`."""
+        """Return the reply to *prompt*; raise `ModelError`."""
         await await_until_loaded(deadline)
-        with self._call(prompt, deadline) as call:
+        with self._begin_call(prompt, deadline) as call:
             return call.settle(await self.inner.acomplete(prompt, deadline))
 
     def stream(self, prompt: Prompt, deadline: Deadline) -> Generator[str | Reply, None, None]:
-        """The pieces of the reply and, last, the whole; a model that cannot stream gives the whole alone."""
+        """Yield the pieces of the reply and, last, the whole.
+
+        A model that cannot stream yields only the whole.
+        """
         inner: Any = self.inner
         if not hasattr(inner, "stream"):
             yield self.complete(prompt, deadline)
             return
         wait_until_loaded(deadline)
-        with self._call(prompt, deadline) as call, ExitStack() as stack:
+        with self._begin_call(prompt, deadline) as call, ExitStack() as stack:
             pieces = inner.stream(prompt, deadline)
             if hasattr(pieces, "close"):
                 stack.callback(pieces.close)
@@ -128,13 +136,13 @@ class GovernedModel:
     async def astream(
         self, prompt: Prompt, deadline: Deadline
     ) -> AsyncGenerator[str | Reply, None]:
-        """`stream`, to be awaited."""
+        """Yield the pieces of the reply and, last, the whole, without blocking the running loop."""
         inner: Any = self.inner
         if not hasattr(inner, "astream"):
             yield await self.acomplete(prompt, deadline)
             return
         await await_until_loaded(deadline)
-        with self._call(prompt, deadline) as call:
+        with self._begin_call(prompt, deadline) as call:
             async with AsyncExitStack() as stack:
                 pieces = inner.astream(prompt, deadline)
                 if hasattr(pieces, "aclose"):
@@ -142,25 +150,26 @@ class GovernedModel:
                 async for piece in pieces:
                     yield call.receive(piece)
 
-    def _call(self, prompt: Prompt, deadline: Deadline) -> _Call:
-        # Raised before the call begins: a caller without time says nothing of the model.
-        left = time_left(deadline)
-        attempt = self.breaker.attempt(deadline.at, has_time=left >= self._enough)
+    def _begin_call(self, prompt: Prompt, deadline: Deadline) -> _Call:
+        # This raises before the call begins, because a caller without time says nothing about the
+        # model.
+        seconds = check_time_left(deadline)
+        attempt = self.breaker.start_attempt(deadline.at, has_time=seconds >= self._enough)
         if attempt is None:
             raise self.reason_to_wait() or ModelError(
                 "circuit_open", f"{self.name} failed and is being tested with one call"
             )
         try:
-            # A token is about four characters of English and one of Chinese, which takes three
+            # A token is about four characters of English, or one of Chinese, which takes three
             # bytes.
-            asked = len((prompt.system + prompt.user).encode("utf-8", "replace")) // 3
+            prompt_tokens = len((prompt.system + prompt.user).encode("utf-8", "replace")) // 3
             most = min(prompt.max_tokens, self._most or prompt.max_tokens)
-            usd = self.prices.cost(asked, most) or 0.0
-            reserved = self.meter.reserve(self._budget, tokens=asked + most, usd=usd)
+            usd = self.prices.cost(prompt_tokens, most) or 0.0
+            reserved = self.meter.reserve(self._budget, tokens=prompt_tokens + most, usd=usd)
         except BaseException:
             attempt.abandon()
             raise
-        # A deadline can be cancelled; when the call would have been late stays.
+        # The time is copied, because the deadline may be cancelled, which changes it.
         return _Call(self, attempt, reserved, deadline.at)
 
     def __repr__(self) -> str:
@@ -168,7 +177,7 @@ class GovernedModel:
 
 
 class _Call:
-    """One call under way, which tells breaker and meter how it ended."""
+    """One call under way, which reports its end to the breaker and the meter."""
 
     def __init__(
         self, model: GovernedModel, attempt: Attempt, reserved: Reservation, until: float
@@ -180,26 +189,28 @@ class _Call:
         self._has_output = False
 
     def settle(self, reply: object) -> Reply:
-        """*reply*, which ends the call; raises `ModelError` where the model gave something else."""
+        """Record *reply*, which ends the call, and return it.
+
+        Raises `ModelError` if the model returned something other than a `Reply`.
+        """
         if not isinstance(reply, Reply):
             raise _NoReply(
                 "unparsable", f"{self._model.name} must return a Reply, not {type(reply).__name__}"
             )
         self._has_output = True
-        # What it still takes to end says nothing of the model: some services never close what they
-        # have sent.
+        # Recorded now, not when the stream closes: some services never close their streams.
         self._attempt.succeed()
         usd, tokens = reply.cost_usd, reply.input_tokens + reply.output_tokens
         if usd is None:
             usd = self._model.prices.cost(reply.input_tokens, reply.output_tokens)
         if usd is None and not 0 < tokens <= MOST_TOKENS:
-            # Nobody says what it came to.
+            # The cost is unknown, so the reserved amount stays.
             tokens, usd = self._reserved.tokens, self._reserved.usd
         self._reserved.settle(tokens, usd or 0.0, calls=reply.calls)
         return reply
 
     def receive(self, piece: str | Reply) -> str | Reply:
-        """*piece* of a stream; where it is the whole reply, what that cost is known from here on."""
+        """Return *piece* of a stream; if it is the whole reply, record what the call cost."""
         self._has_output = True
         return self.settle(piece) if isinstance(piece, Reply) else piece
 

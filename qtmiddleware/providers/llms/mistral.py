@@ -1,4 +1,7 @@
-"""Mistral's models, through a client of the package ``mistralai``, which serves both ways."""
+"""Mistral's models, through a client of the package ``mistralai``.
+
+One client serves blocking and awaited calls.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ class _Mistral(Vendor):
         if (limit := find_limit(request)) is not None:
             options["max_tokens"] = limit
         call = ("stream" if "stream" in request else "complete") + ("_async" if is_async else "")
-        # `None` for the retries is none at all; what is left out is those of the client.
+        # `retries=None` turns retries off; without the argument, the client's own retries apply.
         return getattr(resource, call)(
             **options, retries=None, timeout_ms=max(1, int(seconds * 1_000))
         )
@@ -53,16 +56,16 @@ class _Mistral(Vendor):
 
 
 def _read(answer: Any) -> Any:
-    """*answer*, which is a completion already but for the name of one end."""
+    """Return *answer*, which is a chat completion already, except for one name of an ending."""
     choices = read_field(answer, "choices")
     if (
         isinstance(choices, list)
         and choices
         and read_field(choices[0], "finish_reason") == "model_length"
     ):
-        kept = {name: read_field(choices[0], name) for name in ("delta", "message")}
-        named = {name: read_field(answer, name) for name in ("usage", "model", "id")}
-        return {"choices": [{**kept, "finish_reason": "length"}], **named}
+        choice_fields = {name: read_field(choices[0], name) for name in ("delta", "message")}
+        names = {name: read_field(answer, name) for name in ("usage", "model", "id")}
+        return {"choices": [{**choice_fields, "finish_reason": "length"}], **names}
     return answer
 
 

@@ -1,10 +1,9 @@
-"""Recorded replies: a model that replays them and a wrapper that writes them.
+"""Recorded replies: a model that replays them, and a wrapper that writes them.
 
-A recording is JSON lines, one object a query: ``_id``, ``standalone`` (only where there is
-history), ``rewrite``, ``step_back``, ``sub_queries``, ``hyde``, ``paraphrases``, ``keywords``, each
-of them optional. ``query`` and ``history`` may stand in the line; where they do not, the query set
-the recording belongs to has to be given. ``mode`` names the prompt a line answers; without it the
-line answers every prompt.
+A recording is JSON lines, one object per query: ``_id``, ``standalone`` (only if there is history),
+``rewrite``, ``step_back``, ``sub_queries``, ``hyde``, ``paraphrases``, ``keywords``, all optional.
+A line may contain ``query`` and ``history``; otherwise the recording's query set must be given.
+``mode`` names the prompt that a line answers; without it the line answers every prompt.
 """
 
 from __future__ import annotations
@@ -26,14 +25,17 @@ from qtmiddleware.transforms.json_reading import Members, find_json
 from qtmiddleware.types import Deadline
 
 MOST_CHARS: Final = 10_000_000
-"""A line that is longer is no recorded reply."""
+"""The most characters of a line; no recorded reply is longer."""
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The records at *path*; raises `ConfigError`, which names the line, where they cannot be read."""
+    """Yield the records at *path*.
+
+    Raises `ConfigError`, which names the line, if a record cannot be read.
+    """
     try:
         with path.open(encoding="utf-8", newline="\n") as lines:
-            # No more than that: a device may have no end.
+            # The length is limited, because a device such as /dev/zero has no end.
             for number, line in enumerate(iter(partial(lines.readline, MOST_CHARS + 1), ""), 1):
                 if len(line) > MOST_CHARS:
                     raise ConfigError(
@@ -73,7 +75,7 @@ def _read_record(line: str, where: str) -> dict[str, Any]:
 
 
 def fit_shape(value: Any, wanted: ReplyField) -> Any:
-    """*value* where it has the shape of the field *wanted*, else ``None``."""
+    """Return *value* if it has the shape of the field *wanted*, else ``None`` or an empty list."""
     if wanted.shape != "list":
         return value if isinstance(value, str) and value.strip() else None
     items = (
@@ -85,30 +87,40 @@ def fit_shape(value: Any, wanted: ReplyField) -> Any:
 
 
 def normalise(text: Any) -> str:
-    """*text* with single blanks for its white space, empty where it is no text."""
+    """Return *text* with each run of white space as one blank; ``""`` if it is not a text."""
     return " ".join(text.split()) if isinstance(text, str) else ""
 
 
 def read_contents(history: Iterable[Any], query: str = "") -> tuple[str, ...]:
-    """What the messages of a conversation say, white space aside.
+    """Return the texts of a conversation's messages, with white space normalised.
 
-    Left out are blank messages, those of the system, and a last one that is *query* itself, as
-    prompts leave them out.
+    Left out, as in prompts, are blank messages, messages of the system, and a last message that
+    equals *query*.
     """
-    turns = ((_part(message, "role"), normalise(_part(message, "content"))) for message in history)
-    said = [text for role, text in turns if text and role != "system"]
-    if said and said[-1] == query:
-        said.pop()
-    return tuple(said)
+    turns = (
+        (_read_part(message, "role"), normalise(_read_part(message, "content")))
+        for message in history
+    )
+    contents = [text for role, text in turns if text and role != "system"]
+    if contents and contents[-1] == query:
+        contents.pop()
+    return tuple(contents)
 
 
-def _part(message: Any, name: str) -> Any:
+def _read_part(message: Any, name: str) -> Any:
     return message.get(name) if isinstance(message, Mapping) else getattr(message, name, None)
 
 
 @dataclass(slots=True)
 class _Entry:
-    """What was recorded for one question; *history* is ``None`` where it is not known."""
+    """The recorded reply for one question.
+
+    Attributes:
+        history: The messages before the question; ``None`` if they are unknown.
+        in_conversation: Whether the question has history.
+        fields: The recorded fields, by name.
+        by_mode: The recorded fields of each mode.
+    """
 
     history: tuple[str, ...] | None
     in_conversation: bool
@@ -116,26 +128,31 @@ class _Entry:
     by_mode: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, record: Mapping[str, Any]) -> None:
-        given = {name: value for name, value in record.items() if value}
-        self.fields.update(given)
+        fields = {name: value for name, value in record.items() if value}
+        self.fields.update(fields)
         if mode := record.get("mode"):
-            self.by_mode.setdefault(str(mode), {}).update(given)
+            self.by_mode.setdefault(str(mode), {}).update(fields)
 
-    def value(self, name: str, mode: str) -> Any:
+    def get_value(self, name: str, mode: str) -> Any:
         return self.by_mode.get(mode, {}).get(name) or self.fields.get(name)
 
 
 class RecordedModel:
-    """Answers from a recording, at once, without tokens and for nothing.
+    """Answers from a recording, at once, without tokens or costs.
 
     A question is looked up by its text, white space aside, and by its history: follow-ups such as
-    "Why?" occur in several conversations, so among records of equal text the one whose history ends
-    like the prompt's is taken. Where the histories are not known and several fit, there is no
-    answer. A recorded standalone form is found as well. The reply is the JSON of the fields the
-    prompt asks for, as far as they were recorded; ``standalone`` only where the prompt has history.
+    "Why?" occur in several conversations. Among records of equal text, the record whose history
+    ends like the prompt's is taken. If the histories are unknown and several records fit, there is
+    no answer. A recorded standalone form is found, too. The reply is the JSON of those requested
+    fields that were recorded; ``standalone`` only if the prompt has history.
 
-    *queries* is the query set: ``{"_id", "text", "metadata": {"history"}}``. Raises `ConfigError`
-    where no record could ever be found.
+    Args:
+        records: The records, as `read_lines` yields them.
+        queries: The query set: ``{"_id", "text", "metadata": {"history"}}``.
+        name: The model's name.
+
+    Raises:
+        ConfigError: No record could ever be found, because none names its query.
     """
 
     can_async = True
@@ -150,10 +167,10 @@ class RecordedModel:
         self._name = name
         self._by_text: dict[str, dict[Any, _Entry]] = {}
         self._by_standalone: dict[str, _Entry] = {}
-        known = {str(query["_id"]): _read_query(query) for query in queries}
+        queries_by_id = {str(query["_id"]): _read_query(query) for query in queries}
         total = 0
         for total, record in enumerate(records, 1):  # noqa: B007
-            self._index(record, known)
+            self._index(record, queries_by_id)
         if total and not self._by_text and not self._by_standalone:
             raise ConfigError(
                 f"none of the {total} recorded replies names its query; pass queries="
@@ -163,7 +180,10 @@ class RecordedModel:
     def from_file(
         cls, path: str | Path, queries: Iterable[Mapping[str, Any]] = ()
     ) -> RecordedModel:
-        """The recording at *path*; raises `ConfigError` where it cannot be read."""
+        """Return a model that answers from the recording at *path*.
+
+        Raises `ConfigError` if the recording cannot be read.
+        """
         where = Path(path)
         return cls(read_lines(where), queries, name=f"recorded:{where.stem}")
 
@@ -172,20 +192,24 @@ class RecordedModel:
 
     @property
     def name(self) -> str:
-        """The name of the recording."""
+        """The recording's name."""
         return self._name
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:  # noqa: ARG002  (it answers at once)
-        """The recorded reply to *prompt*; raises `ModelError` ("unrecorded" or "empty") where there is none."""
+        """Return the recorded reply to *prompt*.
+
+        Raises `ModelError`: ``unrecorded`` if there is no record, ``empty`` if it has none of the
+        requested fields.
+        """
         entry = self._find(prompt)
         if entry is None:
             raise ModelError("unrecorded", "no recorded reply for this query")
-        asked = [
+        requested = [
             wanted for wanted in prompt.fields if wanted.name != "standalone" or prompt.history
         ]
         values = {
-            wanted.name: fit_shape(entry.value(wanted.name, prompt.mode), wanted)
-            for wanted in asked
+            wanted.name: fit_shape(entry.get_value(wanted.name, prompt.mode), wanted)
+            for wanted in requested
         }
         answer = {name: value for name, value in values.items() if value}
         if not answer:
@@ -195,24 +219,24 @@ class RecordedModel:
         return Reply(json.dumps(answer, ensure_ascii=False), cost_usd=0.0)
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """The recorded reply to *prompt*; raises `ModelError` as `complete` does."""
+        """Return the recorded reply to *prompt*, as `complete` does."""
         return self.complete(prompt, deadline)
 
     def _index(
-        self, record: Mapping[str, Any], known: Mapping[str, tuple[str, tuple[str, ...]]]
+        self, record: Mapping[str, Any], queries_by_id: Mapping[str, tuple[str, tuple[str, ...]]]
     ) -> None:
         key = str(record.get("_id", ""))
-        given, history = known.get(key, ("", None))
-        text = normalise(record.get("query") or given)
+        query_text, history = queries_by_id.get(key, ("", None))
+        text = normalise(record.get("query") or query_text)
         if "history" in record:
             history = read_contents(record["history"] or (), text)
         standalone = normalise(record.get("standalone"))
         in_conversation = bool(standalone) if history is None else bool(history)
         entry = _Entry(history, in_conversation)
         if text:
-            # Where the history is unknown, records of equal text are kept apart by their id.
-            place = history if history is not None else ("unknown", key)
-            entry = self._by_text.setdefault(text, {}).setdefault(place, entry)
+            # If the history is unknown, the id tells records of equal text apart.
+            entry_key = history if history is not None else ("unknown", key)
+            entry = self._by_text.setdefault(text, {}).setdefault(entry_key, entry)
         entry.add(record)
         if standalone:
             self._by_standalone.setdefault(standalone, entry)
@@ -220,11 +244,11 @@ class RecordedModel:
     def _find(self, prompt: Prompt) -> _Entry | None:
         text = normalise(prompt.query)
         entries = self._by_text.get(text, {}).values()
-        if not (asked := read_contents(prompt.history, text)):
+        if not (contents := read_contents(prompt.history, text)):
             plain = (entry for entry in entries if not entry.in_conversation)
             return next(plain, None) or self._by_standalone.get(text)
         ranked = [
-            (_count_common_end(entry.history or (), asked), entry)
+            (_count_common_end(entry.history or (), contents), entry)
             for entry in entries
             if entry.in_conversation
         ]
@@ -240,24 +264,27 @@ class RecordedModel:
 
 
 def _read_query(query: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
-    """The text of one line of a query set, and what was said before it."""
+    """Return the text of one query of a query set, and the messages before it."""
     text = normalise(str(query["text"]))
     return text, read_contents((query.get("metadata") or {}).get("history") or (), text)
 
 
-def _count_common_end(first: Sequence[str], second: Sequence[str]) -> tuple[int, bool]:
-    """How many messages at the end are equal, and whether that is all of both."""
+def _count_common_end(contents: Sequence[str], other_contents: Sequence[str]) -> tuple[int, bool]:
+    """Return how many messages at the end are equal, and whether all of both conversations are."""
     count = 0
-    for one, other in zip(reversed(first), reversed(second), strict=False):
-        if not _is_same(one, other):
+    for message, other_message in zip(reversed(contents), reversed(other_contents), strict=False):
+        if not _is_same(message, other_message):
             break
         count += 1
-    return count, len(first) == len(second) == count
+    return count, len(contents) == len(other_contents) == count
 
 
-def _is_same(one: str, other: str) -> bool:
-    """Whether two messages are the same one; prompts cut long messages and say so by an ellipsis."""
-    short, full = sorted((one, other), key=len)
+def _is_same(message: str, other: str) -> bool:
+    """Return whether two messages are the same.
+
+    Prompts cut long messages and mark the cut by an ellipsis, so a cut message equals the full one.
+    """
+    short, full = sorted((message, other), key=len)
     return short == full or (short.endswith("…") and full.startswith(short[:-1].rstrip()))
 
 
@@ -265,13 +292,13 @@ _log = get_logger("qtmiddleware.llms")
 
 
 class RecordingModel:
-    """Passes every prompt on to *inner* and appends what it answered to the recording at *path*.
+    """Passes every prompt to *inner* and appends the reply to the recording at *path*.
 
-    One line a query and mode, whole or not at all, from any number of threads; what is in the file
-    already is not written again. A reply that is no JSON object is passed on and not recorded, and
-    so is every reply where the file cannot be written (both are logged, without any text). The file
-    holds the queries and replies: that is its purpose; it is made for its owner alone, and one that
-    is there keeps its permissions.
+    One line is written per query and mode, as a whole, from any number of threads. What the file
+    contains already is not written again. A reply that is not a JSON object is passed on but not
+    recorded, and so are all replies if the file cannot be written; both are logged, without any
+    text. The file contains queries and replies, which is its purpose. A new file is its owner's
+    alone, and an existing one keeps its permissions.
     """
 
     def __init__(self, inner: LanguageModel, path: str | Path) -> None:
@@ -290,21 +317,23 @@ class RecordingModel:
         return self._inner.name
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """The reply of the inner model to *prompt*; raises what it raises."""
+        """Return the reply of *inner* to *prompt*; raise what it raises."""
         return self._record(prompt, self._inner.complete(prompt, deadline))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """The reply of the inner model to *prompt*; raises what it raises."""
+        """Return the reply of *inner* to *prompt*; raise what it raises."""
         return self._record(prompt, await self._inner.acomplete(prompt, deadline))
 
     def _record(self, prompt: Prompt, reply: Reply) -> Reply:
         objects = (
-            it.value
-            for it in find_json(reply.text)
-            if isinstance(it.value, Members) and not it.is_cut
+            fragment.value
+            for fragment in find_json(reply.text)
+            if isinstance(fragment.value, Members) and not fragment.is_cut
         )
-        said = dict(next(objects, ()))
-        values = {wanted.name: fit_shape(said.get(wanted.name), wanted) for wanted in prompt.fields}
+        fields = dict(next(objects, ()))
+        values = {
+            wanted.name: fit_shape(fields.get(wanted.name), wanted) for wanted in prompt.fields
+        }
         answer = {name: value for name, value in values.items() if value}
         if not answer:
             _log.warning(
@@ -315,7 +344,7 @@ class RecordingModel:
             )
             return reply
         history = [{"role": message.role, "content": message.content} for message in prompt.history]
-        key = _identity(prompt)
+        key = _make_id(prompt)
         record = {
             "_id": key,
             "query": prompt.query,
@@ -329,11 +358,11 @@ class RecordingModel:
         except ConfigError as error:
             _log.warning("a reply could not be recorded: %s", error, event="reply_not_recorded")
         except OSError as error:
-            why = error.strerror or type(error).__name__
+            cause = error.strerror or type(error).__name__
             _log.warning(
                 "a reply could not be recorded in %s: %s",
                 self._path,
-                why,
+                cause,
                 event="reply_not_recorded",
             )
         return reply
@@ -345,16 +374,16 @@ class RecordingModel:
         if (key, mode) in self._written:
             return
         make_private_folders(self._path.parent)
-        # Surrogates that stand alone cannot be encoded, but escaped, as JSON does it.
+        # Lone surrogates cannot be encoded in UTF-8, so they are escaped as in JSON.
         append_line(
             self._path, json.dumps(record, ensure_ascii=False).encode(errors="backslashreplace")
         )
         self._written.add((key, mode))
 
 
-def _identity(prompt: Prompt) -> str:
-    parts = [
+def _make_id(prompt: Prompt) -> str:
+    texts = [
         normalise(prompt.query),
         *(f"{message.role}: {message.content}" for message in prompt.history),
     ]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]

@@ -1,9 +1,9 @@
 """Models of other vendors, asked through the vendors' own clients.
 
-A vendor's file translates alone: a request, which has the form of a chat completion, into the
-vendor's call, and what comes back into completions or chunks of one. All else, from the stepping
-down to the reading of streams, is what `OpenAIModel` does. No vendor's package is loaded here that
-is not loaded already.
+A vendor's file only translates: a request, which has the form of a chat completion, into the
+vendor's call, and the answer into completions or chunks of completions. `OpenAIModel` does
+everything else, from stepping down to reading streams. A vendor's package is never loaded here; it
+is used if it is loaded already.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, ModelError
-from qtmiddleware.providers.llms.calls import request_timeout
+from qtmiddleware.providers.llms.calls import find_request_timeout
 from qtmiddleware.providers.llms.openai import OpenAIModel, read_options
 from qtmiddleware.providers.llms.openai.clients import (
     Clients,
@@ -34,102 +34,111 @@ from qtmiddleware.providers.llms.openai.requests import Received
 from qtmiddleware.providers.openai_client import (
     bound_error_bodies,
     copy_with_bounded_error_bodies,
-    host_of,
-    provider_of,
+    find_provider,
+    read_host,
 )
 from qtmiddleware.types import Deadline
 
 DEFAULT_MODELS: Final = frozenset({Settings().transformation_model, Settings().chat_model})
-"""What is asked for where nobody names a model: OpenAI's."""
+"""The models that are asked for if nobody names a model: OpenAI's."""
 
 Chunk = Mapping[str, Any]
 """A completion, or a piece of one, in OpenAI's form."""
 
 
 class Vendor(ABC):
-    """How one vendor's client is called; *resource* is the object of the client that has the calls."""
+    """Translates to and from the calls of one vendor's client.
+
+    The *resource* in the methods' parameters is the client's object that has the calls.
+    """
 
     name: str
-    """The vendor as people call it."""
+    """The vendor's name for people."""
     package: str
     """The package of its clients."""
     prices: str
-    """What genai-prices calls it."""
+    """The vendor's name in genai-prices."""
     provider: str
-    """What OpenTelemetry's conventions call it where the host does not tell: Bedrock, Vertex and others do."""
+    """The vendor's name in OpenTelemetry, unless the host tells another, as Bedrock's does."""
     key: str
     """The environment variable of its key."""
     async_client: str = ""
-    """The class of the clients that can only be awaited; ``""`` where each serves both ways."""
+    """The class of the clients that can only be awaited; ``""`` if each client serves both ways."""
 
-    def accepts(self, given: Any) -> bool:
-        """Whether *given* is a client of this vendor, or several; never loads its package."""
-        members = given if isinstance(given, tuple | list) else (given,)
+    def accepts(self, candidate: Any) -> bool:
+        """Return whether *given* is a client of this vendor, or several; never load the package."""
+        members = candidate if isinstance(candidate, tuple | list) else (candidate,)
         return bool(members) and all(self._is_client(member) for member in members)
 
-    def _is_client(self, given: Any) -> bool:
-        kinds = type(given).__mro__
-        if isinstance(given, type) or not any(
-            it.__module__.startswith(f"{self.package}.") for it in kinds
+    def _is_client(self, candidate: Any) -> bool:
+        kinds = type(candidate).__mro__
+        if isinstance(candidate, type) or not any(
+            kind.__module__.startswith(f"{self.package}.") for kind in kinds
         ):
             return False
         try:
-            return hasattr(self.find_resource(given, is_async=False), self.calls[0])
+            return hasattr(self.find_resource(candidate, is_async=False), self.calls[0])
         except AttributeError:
             return False
 
     calls: tuple[str, ...]
-    """The methods of a resource that are called; one that somebody has replaced is called as it is."""
+    """The resource's methods that are called.
+
+    A resource with a method that somebody has replaced is used as it is.
+    """
 
     def find_effort(self, model: str) -> str | None:  # noqa: ARG002
-        """The least effort that *model* takes, ``None`` where it is not known to reason."""
+        """Return the least reasoning effort that *model* accepts; ``None`` if none is known."""
         return None
 
     @abstractmethod
     def find_resource(self, client: Any, *, is_async: bool) -> Any:
-        """The resource of *client*."""
+        """Return the resource of *client*."""
 
     @abstractmethod
     def find_http(self, client: Any, *, is_async: bool) -> Any:
-        """The client of `httpx` below *client*; ``None`` where it is not to be touched."""
+        """Return the `httpx` client inside *client*; ``None`` if it must not be touched."""
 
     @abstractmethod
     def copy_resource(self, client: Any, http: Any, *, is_async: bool) -> Any:
-        """The resource of *client*, which stays as it is, with *http* below and without retries."""
+        """Return a copy of the resource of *client* that uses *http* and does not retry."""
 
     @abstractmethod
     def find_address(self, client: Any) -> str:
-        """The address that *client* speaks to."""
+        """Return the address that *client* calls."""
 
     @abstractmethod
     def send(self, resource: Any, request: Chunk, seconds: float, *, is_async: bool) -> Any:
-        """What the client answers to *request*, to be awaited where it *is_async*; pieces where that asks to stream."""
+        """Send *request* and return the client's answer, or an awaitable of it if *is_async*.
+
+        If the request asks for a stream, the answer is an iterator of events.
+        """
 
     @abstractmethod
     def read_whole(self, answer: Any) -> Any:
-        """*answer* as a completion."""
+        """Return *answer* as a completion."""
 
     @abstractmethod
     def make_reader(self) -> Callable[[Any], Chunk | None]:
-        """A function from each event of one stream to a chunk."""
+        """Return a function from each event of one stream to a chunk."""
 
 
 def split_messages(request: Chunk) -> tuple[str, str]:
-    """The instructions and the question of *request*."""
+    """Return the instructions and the question of *request*."""
     system, user = request["messages"]
     return system["content"], user["content"]
 
 
 def find_limit(request: Chunk) -> int | None:
-    """The most tokens that *request* asks for."""
+    """Return the most tokens that *request* asks for."""
     limit: int | None = request.get("max_tokens", request.get("max_completion_tokens"))
     return limit
 
 
 def find_schema(request: Chunk) -> dict[str, Any] | None:
-    """The JSON schema that *request* asks for."""
-    asked: dict[str, Any] = request.get("response_format", {}).get("json_schema", {})
-    return asked.get("schema")
+    """Return the JSON schema that *request* asks for."""
+    json_schema: dict[str, Any] = request.get("response_format", {}).get("json_schema", {})
+    return json_schema.get("schema")
 
 
 def make_chunk(
@@ -141,19 +150,28 @@ def make_chunk(
     model: Any = None,
     id_: Any = None,
 ) -> Chunk:
-    """A chunk, or with *part* ``message`` a completion, that says *text*, by *model* under the service's *id_*."""
+    """Return a chunk with *text*, or with *part* ``message`` a completion, in OpenAI's form.
+
+    Args:
+        text: The text.
+        finish: Why the answer ended, or ``None``.
+        usage: The tokens, as `count_tokens` returns them.
+        part: ``delta`` for a chunk, ``message`` for a completion.
+        model: The model that answered.
+        id_: The service's id of the completion.
+    """
     choices = [{part: {"content": text}, "finish_reason": finish}]
     return {"choices": choices, "usage": usage, "model": model, "id": id_}
 
 
 def count_tokens(read: int | None, written: int | None) -> Chunk:
-    """What a completion says of its tokens."""
+    """Return the tokens that were *read* and *written* as a completion counts them."""
     return {"prompt_tokens": read or 0, "completion_tokens": written or 0}
 
 
 @dataclass
-class _Held:
-    """A resource of ours with its connections."""
+class _OwnResource:
+    """A resource that was made here, with its connections."""
 
     resource: Any
     http: Any
@@ -166,16 +184,16 @@ class _Held:
 
 
 class VendorClients(Clients):
-    """The resources of the clients a user gave, which are neither closed nor changed.
+    """The resources of a user's clients, which are neither closed nor changed.
 
-    As `Clients` says, they are copied: blocking ones for each call, sharing their connections, with
-    an end to the bodies of errors; with connections of their own in a forked process and,
-    asynchronous ones, in each event loop. Clients whose connections cannot be told from the
-    outside, or whose calls somebody has replaced, are used as they are.
+    As with `Clients`, they are copied. For blocking calls, each call gets a copy that shares the
+    client's connections and limits error bodies. In a forked process, and for asynchronous calls in
+    each event loop, the copy has connections of its own. Clients are used as they are if their
+    connections cannot be found, or if somebody has replaced their calls.
     """
 
-    def __init__(self, given: Any, vendor: Vendor) -> None:
-        super().__init__(given, None)
+    def __init__(self, client: Any, vendor: Vendor) -> None:
+        super().__init__(client, None)
         self._vendor = vendor
         self._async_kind = f"{vendor.package}.{vendor.async_client}()"
         if not vendor.async_client:
@@ -183,68 +201,69 @@ class VendorClients(Clients):
 
     @property
     def host(self) -> str:
-        """The host that is spoken to, without path, user or password."""
+        """The server's host, without path, user or password."""
         address = self._find_address()
-        return host_of(address) if address else self._vendor.name
+        return read_host(address) if address else self._vendor.name
 
     def _find_address(self) -> str:
-        given = self._given_sync if self._given_sync is not None else self._given_async
+        client = self._given_sync if self._given_sync is not None else self._given_async
         try:
-            return self._vendor.find_address(given)
+            return self._vendor.find_address(client)
         except Exception:
             return ""
 
-    def sync(self) -> Any:
-        """The resource for a synchronous call."""
-        given = self._given_sync
-        http = self._find_http(given, is_async=False)
+    def get_sync(self) -> Any:
+        """Return the resource for a synchronous call."""
+        client = self._given_sync
+        http = self._find_http(client, is_async=False)
         if http is None:
-            return self._vendor.find_resource(given, is_async=False)
+            return self._vendor.find_resource(client, is_async=False)
+        # In a forked process the parent's sockets must not be used.
         if os.getpid() != self._process and has_known_pools(http):
-            return self._of_process.get(self._make_sync).resource
+            return self._per_process.get(self._make_sync).resource
         return self._vendor.copy_resource(
-            given, copy_with_bounded_error_bodies(http), is_async=False
+            client, copy_with_bounded_error_bodies(http), is_async=False
         )
 
-    async def asynchronous(self) -> Any:
-        """The resource for a call in the running event loop."""
-        held = await super().asynchronous()
+    async def get_async(self) -> Any:
+        """Return the resource for a call in the running event loop."""
+        resource = await super().get_async()
         return (
-            held.resource
-            if isinstance(held, _Held)
-            else self._vendor.find_resource(held, is_async=True)
+            resource.resource
+            if isinstance(resource, _OwnResource)
+            else self._vendor.find_resource(resource, is_async=True)
         )
 
-    def _find_http(self, given: Any, *, is_async: bool) -> Any:
-        resource = self._vendor.find_resource(given, is_async=is_async)
+    def _find_http(self, client: Any, *, is_async: bool) -> Any:
+        resource = self._vendor.find_resource(client, is_async=is_async)
         if any(call in vars(resource) for call in self._vendor.calls):
             return None
         try:
-            http = self._vendor.find_http(given, is_async=is_async)
+            http = self._vendor.find_http(client, is_async=is_async)
         except AttributeError:
-            # Another version of the package keeps it elsewhere.
+            # Another version of the package may keep its HTTP client elsewhere.
             return None
         return http if hasattr(http, "event_hooks") else None
 
-    def _can_copy(self, given: Any) -> bool:
-        http = self._find_http(given, is_async=True)
+    def _can_copy(self, client: Any) -> bool:
+        http = self._find_http(client, is_async=True)
         return http is not None and has_known_pools(http)
 
-    def _copy(self, given: Any, *, is_async: bool = True) -> Any:
-        http = copy_with_empty_pools(self._find_http(given, is_async=is_async))
+    def _copy(self, client: Any, *, is_async: bool = True) -> Any:
+        http = copy_with_empty_pools(self._find_http(client, is_async=is_async))
         bound_error_bodies(http)
-        return _Held(self._vendor.copy_resource(given, http, is_async=is_async), http)
+        return _OwnResource(self._vendor.copy_resource(client, http, is_async=is_async), http)
 
     def _make_sync(self) -> Any:
         return self._copy(self._given_sync, is_async=False)
 
 
 class VendorModel(OpenAIModel):
-    """Asks *model* of *vendor* through the *client* of its package; *options* are those of `OpenAIModel`.
+    """Asks *model* of *vendor* through a *client* of the vendor's package.
 
-    Requests, deadlines, the stepping down and what is counted are as there. The reader of a whole
-    answer is the vendor's: a server that trickles one is left to a thread of ours, which nobody
-    waits for after the deadline.
+    *options*, requests, deadlines, stepping down and counting are as in `OpenAIModel`. A whole
+    answer is read by the vendor's client: if a server sends it very slowly, a daemon thread keeps
+    reading, and nobody waits for it after the deadline.
     """
 
     def __init__(self, vendor: Vendor, model: str, *, client: Any, **options: Any) -> None:
@@ -259,31 +278,31 @@ class VendorModel(OpenAIModel):
 
     @property
     def provider(self) -> str:
-        """Who serves the model, as OpenTelemetry's conventions call them."""
-        return provider_of(self._clients.host, self._vendor.provider)
+        """The model's provider, as OpenTelemetry names it."""
+        return find_provider(self._clients.host, self._vendor.provider)
 
     def warm_up(self) -> None:
-        """Load what a request takes, and send nothing."""
+        """Load what a request needs, without sending anything."""
         find_prices(self._model, self._price_list)
         if self._clients.can_block:
-            self._clients.sync()
+            self._clients.get_sync()
 
     def _open(self, request: dict[str, Any], deadline: Deadline, stack: ExitStack) -> Received:
-        seconds = request_timeout(deadline)
-        with _service_errors():
-            answer = self._vendor.send(self._clients.sync(), request, seconds, is_async=False)
+        seconds = find_request_timeout(deadline)
+        with _convert_errors():
+            answer = self._vendor.send(self._clients.get_sync(), request, seconds, is_async=False)
             if "stream" not in request:
                 return iter((self._vendor.read_whole(answer),)), 0
             if hasattr(answer, "close"):
                 stack.callback(answer.close)
             events = iter(answer)
-            # Some clients send the request when the first is asked for.
-            first = next(events, None)
-        return self._read_events(first, events), 0
+            # Some clients send the request only when the first event is read.
+            first_event = next(events, None)
+        return self._read_events(first_event, events), 0
 
     def _read_events(self, event: Any, events: Iterator[Any]) -> Iterator[Chunk]:
         read = self._vendor.make_reader()
-        with _service_errors():
+        with _convert_errors():
             while event is not None:
                 if (chunk := read(event)) is not None:
                     yield chunk
@@ -292,9 +311,9 @@ class VendorModel(OpenAIModel):
     async def _aopen(
         self, request: dict[str, Any], deadline: Deadline, stack: AsyncExitStack
     ) -> Received:
-        resource = await self._clients.asynchronous()
-        seconds = request_timeout(deadline)
-        with _service_errors():
+        resource = await self._clients.get_async()
+        seconds = find_request_timeout(deadline)
+        with _convert_errors():
             async with asyncio.timeout(seconds):
                 answer = await self._vendor.send(resource, request, seconds, is_async=True)
                 if "stream" not in request:
@@ -303,12 +322,12 @@ class VendorModel(OpenAIModel):
                 if close is not None:
                     stack.push_async_callback(close)
                 events = aiter(answer)
-                first = await anext(events, None)
-        return self._aread_events(first, events), 0
+                first_event = await anext(events, None)
+        return self._aread_events(first_event, events), 0
 
     async def _aread_events(self, event: Any, events: AsyncIterator[Any]) -> AsyncIterator[Chunk]:
         read = self._vendor.make_reader()
-        with _service_errors():
+        with _convert_errors():
             while event is not None:
                 if (chunk := read(event)) is not None:
                     yield chunk
@@ -320,26 +339,26 @@ async def _yield_once(answer: Any) -> AsyncIterator[Any]:
 
 
 def make_vendor_model(vendor: Vendor, client: Any, settings: Settings) -> VendorModel:
-    """The model that *settings* name, asked through *client*.
+    """Return the model that *settings* name, asked through *client*.
 
-    OpenAI's default is not sent to another vendor: where one of ``transformationModel`` and
-    ``chatModel`` is left at it, the other one serves for both. Raises `ConfigError` where both are.
+    OpenAI's default model is never sent to another vendor: if one of ``transformationModel`` and
+    ``chatModel`` is the default, the other serves for both. Raises `ConfigError` if both are.
     """
-    named = (settings.transformation_model, settings.chat_model)
-    model = next((it for it in named if it not in DEFAULT_MODELS), None)
+    names = (settings.transformation_model, settings.chat_model)
+    model = next((name for name in names if name not in DEFAULT_MODELS), None)
     if model is None:
         raise ConfigError(
-            f"{named[0]} is not a model of {vendor.name}; with a {vendor.name} client, set"
+            f"{names[0]} is not a model of {vendor.name}; with a {vendor.name} client, set"
             " transformationModel (and chatModel, if another model answers)",
             path="transformationModel",
-            value=named[0],
+            value=names[0],
             allowed=f"the name of a model of {vendor.name}",
         )
     return VendorModel(vendor, model, client=client, **read_options(settings))
 
 
 def provide(vendor: Vendor) -> tuple[Callable[[Any], bool], Callable[[Any, Settings], VendorModel]]:
-    """The two functions of a row of `MODEL_PROVIDERS`, for *vendor*: ``accepts`` and ``make_model``."""
+    """Return ``accepts`` and ``make_model`` for *vendor*, as `MODEL_PROVIDERS` needs them."""
     return vendor.accepts, partial(make_vendor_model, vendor)
 
 
@@ -347,7 +366,7 @@ def provide(vendor: Vendor) -> tuple[Callable[[Any], bool], Callable[[Any, Setti
 
 
 class ServiceError(Exception):
-    """What a service refused with, in the one form in which errors are read: status, body and headers."""
+    """A service's refusal in the form in which errors are read: status, body and headers."""
 
     def __init__(self, status: int, body: Chunk, headers: Any) -> None:
         super().__init__()
@@ -356,7 +375,7 @@ class ServiceError(Exception):
         self.response = SimpleNamespace(headers=headers)
 
 
-# Errors that come in a stream, whose status says that all is well.
+# The status for errors that come inside a stream, whose own status is 200.
 _STATUS_OF_TYPE: Final = {
     "overloaded_error": 529,
     "rate_limit_error": 429,
@@ -378,33 +397,38 @@ _MOST_WORDS: Final = 2_000
 
 
 @contextmanager
-def _service_errors() -> Iterator[None]:
-    """Raise what a vendor's client raises as a `ServiceError` or `ModelError`, where it says what came back."""
+def _convert_errors() -> Iterator[None]:
+    """Raise a vendor's exception as a `ServiceError` or `ModelError` if the service answered."""
     try:
         yield
     except ModelError:
         raise
     except Exception as error:
-        known = read_vendor_error(error)
-        if known is error:
+        converted = read_vendor_error(error)
+        if converted is error:
             raise
-        raise known from None
+        raise converted from None
 
 
 def read_vendor_error(error: Exception) -> Exception:
-    """*error* of a vendor's client as a `ServiceError`; itself where it has no HTTP status."""
+    """Return *error* as a `ServiceError` or `ModelError`; unchanged if it has no HTTP status."""
     status = next(
         (
-            it
+            number
             for name in ("status_code", "code")
-            if isinstance(it := getattr(error, name, None), int)
+            if isinstance(number := getattr(error, name, None), int)
         ),
         None,
     )
     if status is None:
         return error
     body: Any = next(
-        (it for name in ("body", "details") if (it := getattr(error, name, None)) is not None), None
+        (
+            value
+            for name in ("body", "details")
+            if (value := getattr(error, name, None)) is not None
+        ),
+        None,
     )
     if isinstance(body, str):
         try:
@@ -413,29 +437,30 @@ def read_vendor_error(error: Exception) -> Exception:
             body = {"message": body[:_MOST_WORDS]}
     if isinstance(body, Mapping) and isinstance(inner := body.get("error"), Mapping):
         body = inner
-    said: dict[str, Any] = dict(body) if isinstance(body, Mapping) else {"detail": body}
+    fields: dict[str, Any] = dict(body) if isinstance(body, Mapping) else {"detail": body}
     if status < 400:
-        if "type" not in said:
+        if "type" not in fields:
             return ModelError("unparsable", "the service sent a response that cannot be read")
-        status = _STATUS_OF_TYPE.get(str(said["type"]), 500)
-    words = json.dumps(said, default=str)[:_MOST_WORDS].lower()
+        status = _STATUS_OF_TYPE.get(str(fields["type"]), 500)
+    words = json.dumps(fields, default=str)[:_MOST_WORDS].lower()
     code = next((code for code, pattern in _CAUSES if pattern.search(words)), None)
     if code is not None and status in (400, 403, 413, 422):
-        # So that the cause is read, not the status, by which all of these look alike.
-        status, said["code"] = 400, code
-    elif not isinstance(said.get("code"), str):
-        said["code"] = str(said.get("type") or said.get("status") or "").lower()
+        # These causes have the same status, so the code must tell them apart. Of an error with
+        # status 400 the code is read.
+        status, fields["code"] = 400, code
+    elif not isinstance(fields.get("code"), str):
+        fields["code"] = str(fields.get("type") or fields.get("status") or "").lower()
     response = getattr(error, "response", None) or getattr(error, "raw_response", None)
-    return ServiceError(status, said, _read_headers(response, said))
+    return ServiceError(status, fields, _read_headers(response, fields))
 
 
-def _read_headers(response: Any, said: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The headers of *response*, with the pause that Google names in the body."""
+def _read_headers(response: Any, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the headers of *response*, with the pause that Google names in the body."""
     headers = dict(getattr(response, "headers", None) or {})
     headers = {str(name).lower(): value for name, value in headers.items()}
-    details = said.get("details")
-    for it in details if isinstance(details, list) else ():
-        pause = it.get("retryDelay") if isinstance(it, Mapping) else None
+    details = fields.get("details")
+    for detail in details if isinstance(details, list) else ():
+        pause = detail.get("retryDelay") if isinstance(detail, Mapping) else None
         if isinstance(pause, str):
             headers.setdefault("retry-after", pause.removesuffix("s"))
     return headers

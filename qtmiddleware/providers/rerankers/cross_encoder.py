@@ -1,4 +1,4 @@
-"""Reranks with a cross-encoder, which reads question and passage together."""
+"""Rerank with a cross-encoder, which reads question and passage together."""
 
 from __future__ import annotations
 
@@ -7,48 +7,53 @@ from time import monotonic
 from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError, ModelError
-from qtmiddleware.providers.loading import cut_for, load_model
+from qtmiddleware.providers.loading import cut_text, load_model
 from qtmiddleware.retrieval.reranking import check_scores
 from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.runtime.logs import get_logger
 
 DEFAULT_MODEL: Final = "cross-encoder/ms-marco-MiniLM-L6-v2"
 WITH_CODE: Final = frozenset({"jinaai/jina-reranker-v2-base-multilingual"})
-"""Models known to be run by code that comes with them."""
+"""Models that run code that comes with them."""
 LICENCES: Final = {
     "jinaai/jina-reranker-v2-base-multilingual": (
         "CC BY-NC 4.0, which does not allow commercial use"
     ),
 }
-"""Models known to have a licence that forbids what many would do with them."""
+"""Models whose licence forbids uses that many users intend."""
 AGAIN_SECONDS: Final = 60.0
-"""How long a model that could not be read is not tried again: a hub out of reach takes seconds each time."""
+"""How many seconds after a failure loading is not tried again: each try may take seconds."""
 
 _log = get_logger("qtmiddleware.rerankers")
 _warned: Final[set[str]] = set()
 
 
 class CrossEncoderReranker:
-    """Judges passages with a cross-encoder of sentence-transformers (Nogueira and Cho 2019).
+    """Scores passages with a sentence-transformers cross-encoder (Nogueira and Cho 2019).
 
-    *model* is a name on the model hub, a folder, or a ``sentence_transformers.CrossEncoder``. The
-    default is English, under the Apache License 2.0, with 23 million parameters (91 MB); its scores
-    are logits, of any sign. For other languages ``jinaai/jina-reranker-v2-base-multilingual`` (278
-    million parameters) works by its name. It is licensed under CC BY-NC 4.0, not for commercial
-    use, which a warning points out once; and it is run by code that comes with it, so it needs
-    *trust_remote_code* (``rerank.trustRemoteCode``).
+    The default model is English, under the Apache License 2.0, with 23 million parameters (91 MB);
+    its scores are logits, of any sign. For other languages there is
+    ``jinaai/jina-reranker-v2-base-multilingual`` (278 million parameters). Its licence, CC BY-NC
+    4.0, does not allow commercial use; a warning says so once. It runs code that comes with it, so
+    it needs *trust_remote_code* (``rerank.trustRemoteCode``).
 
-    *device* is torch's (``cpu``, ``cuda``, ...), by default the best there is. *batch_size* pairs
-    are judged at a time.
-    *max_length* is the most tokens of a pair, by default what the model reads; longer texts are cut
-    by it.
+    Nothing is imported, read or downloaded before the first use or `load`. Threads may share a
+    reranker; they take turns, because the tokenizers cannot be shared.
 
-    Nothing is imported, read or downloaded before the first use or `load`. Safe to share among
-    threads; they take turns, as the tokenizers cannot be shared. Raises `ConfigError` here where a
-    model is known to need
-    *trust_remote_code*. Raises on use: `MissingExtra` without the extra ``models``; `ModelError`
-    ``unavailable`` if the model cannot be had, which is tried again after a minute, or fails,
-    ``unparsable`` if it does not give one finite number a passage.
+    Args:
+        model: A name on the model hub, a folder, or a ``sentence_transformers.CrossEncoder``.
+        device: The torch device (``cpu``, ``cuda``, ...); by default the best available.
+        batch_size: How many pairs are scored at a time.
+        trust_remote_code: Whether code that comes with the model may run.
+        max_length: The most tokens per pair, by default as many as the model reads; the model cuts
+            longer texts.
+
+    Raises:
+        ConfigError: The model is known to need *trust_remote_code*.
+        MissingExtra: On use, without the extra ``models``.
+        ModelError: On use, ``unavailable`` if the model fails or cannot be loaded, which is tried
+            again after a minute; ``unparsable`` if it does not return one finite number per
+            passage.
     """
 
     def __init__(
@@ -60,9 +65,9 @@ class CrossEncoderReranker:
         trust_remote_code: bool = False,
         max_length: int | None = None,
     ) -> None:
-        named = isinstance(model, str)
-        self._name = model if named else _name_of(model)
-        if named and model in WITH_CODE and not trust_remote_code:
+        is_name = isinstance(model, str)
+        self._name = model if is_name else _find_name(model)
+        if is_name and model in WITH_CODE and not trust_remote_code:
             raise ConfigError(
                 f"{model} runs its own code; to allow that, set rerank.trustRemoteCode to"
                 " true (trust_remote_code=True), or choose another model",
@@ -75,7 +80,7 @@ class CrossEncoderReranker:
         self._trust = trust_remote_code
         self._max_length = max_length
         self._lock = ForkLock()
-        self._model: Any = None if named else model
+        self._model: Any = None if is_name else model
         self._failure = ""
         self._again_at = 0.0
 
@@ -89,22 +94,25 @@ class CrossEncoderReranker:
 
     @property
     def is_unread(self) -> bool:
-        """Whether the next use will read the model first, which takes seconds, or minutes where it is downloaded."""
+        """Whether the next use loads the model first.
+
+        That takes seconds, or minutes if the model is downloaded.
+        """
         return self._model is None and monotonic() >= self._again_at
 
     def load(self) -> None:
-        """Read the model now, unless it is there already; raises what a use would."""
+        """Load the model now, unless it is loaded already; raise what a use would raise."""
         with self._lock.free:
             self._load_once()
 
     def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
-        """One score a text, in the texts' order; greater is better."""
+        """Return one score per text, in the texts' order; greater is better."""
         if not texts:
             return []
         with self._lock.free:
             model = self._load_once()
-            question = cut_for(model, query)
-            pairs = [(question, cut_for(model, text)) for text in texts]
+            question = cut_text(model, query)
+            pairs = [(question, cut_text(model, text)) for text in texts]
             try:
                 scores = model.predict(pairs, batch_size=self._batch_size, show_progress_bar=False)
             except Exception as error:
@@ -114,7 +122,7 @@ class CrossEncoderReranker:
         return check_scores(scores, len(texts))
 
     def _load_once(self) -> Any:
-        """The model, read on the first call while other threads wait."""
+        """Return the model; the first call loads it while other threads wait."""
         if self._model is None:
             if not self.is_unread:
                 raise ModelError("unavailable", self._failure)
@@ -123,7 +131,7 @@ class CrossEncoderReranker:
                 self._model = load_model(
                     "CrossEncoder",
                     self._name,
-                    lambda said: ModelError("unavailable", said),
+                    lambda message: ModelError("unavailable", message),
                     device=self._device,
                     trust_remote_code=self._trust,
                     max_length=self._max_length,
@@ -135,14 +143,14 @@ class CrossEncoderReranker:
 
 
 def _warn_of_licence(model: str) -> None:
-    """Warn of the licence of *model*, once a process, where it is one to be warned of."""
+    """Warn about the licence of *model* if users should know it, once per process."""
     if model in LICENCES and model not in _warned:
         _warned.add(model)
         about: dict[str, Any] = {"event": "reranker_licence", "model": model}
         _log.warning("the reranker %s is licensed under %s", model, LICENCES[model], **about)
 
 
-def _name_of(model: Any) -> str:
-    """The name a loaded model goes by."""
+def _find_name(model: Any) -> str:
+    """Return the name of a loaded model."""
     name = getattr(getattr(model, "config", None), "_name_or_path", None)
     return name if isinstance(name, str) and name else type(model).__name__

@@ -1,4 +1,4 @@
-"""Reranks with a model that Pinecone hosts."""
+"""Rerank with a model that Pinecone hosts."""
 
 from __future__ import annotations
 
@@ -16,21 +16,27 @@ KEY_VARIABLE: Final = "PINECONE_API_KEY"
 _MOST_DOCUMENTS: Final = {"cohere-rerank-3.5": 200}
 _MOST_DOCUMENTS_ELSEWHERE: Final = 100
 _WITHOUT_TRUNCATE: Final = ("cohere-",)
-"""Models that cut long texts into parts themselves and know no such parameter."""
+"""Models that split long texts themselves and do not know the parameter ``truncate``."""
 
 
 class PineconeReranker:
-    """Judges passages by a model hosted by Pinecone, such as ``bge-reranker-v2-m3``.
+    """Scores passages with a model that Pinecone hosts, such as ``bge-reranker-v2-m3``.
 
-    *model* may also be written as ``pinecone/bge-reranker-v2-m3``. *client* is a
-    ``pinecone.Pinecone``; without one it is made on first use, with the key of the environment's
-    ``PINECONE_API_KEY``.
+    Scores are 0 to 1. More texts than the model takes at once (100 or 200) are sent in several
+    requests, which is the same, because each text is scored on its own. Texts longer than the model
+    reads are cut at the end. A blank text is not sent and scores 0.
 
-    Scores are 0 to 1. More texts than the model takes at once, 100 or 200, go in several requests:
-    each is judged beside the query alone. What is longer than the model reads is cut off at the
-    end. A blank text is not sent and scores 0. Raises `ModelError` where there is no key and where
-    the answer has not one finite score a text; what the client raises passes through. The client
-    retries by itself: give the wait an end (``rerank.timeoutMs`` does).
+    The client retries by itself, so limit the wait (``rerank.timeoutMs`` does). Its exceptions pass
+    through.
+
+    Args:
+        model: The model's name, which may have ``pinecone/`` before it.
+        client: A ``pinecone.Pinecone``; by default one is made on first use, with the key from
+            ``PINECONE_API_KEY``.
+
+    Raises:
+        ModelError: On use, if there is no key, or the answer does not have one finite score per
+            text.
     """
 
     def __init__(self, model: str, *, client: Any = None) -> None:
@@ -47,33 +53,36 @@ class PineconeReranker:
 
     @property
     def name(self) -> str:
-        """The model's name, as Pinecone knows it."""
+        """The model's name at Pinecone."""
         return self._name
 
     def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
-        """One score a text, in the texts' order; greater is better."""
+        """Return one score per text, in the texts' order; greater is better."""
         scores = [0.0] * len(texts)
-        worded = [at for at, text in enumerate(texts) if text.strip()]
+        positions = [position for position, text in enumerate(texts) if text.strip()]
         most = _MOST_DOCUMENTS.get(self._name, _MOST_DOCUMENTS_ELSEWHERE)
-        for start in range(0, len(worded), most):
-            part = worded[start : start + most]
+        for start in range(0, len(positions), most):
+            batch = positions[start : start + most]
             with self.in_use:
-                judged = self._judge(query, [texts[at] for at in part])
-            for at, score in judged.items():
-                scores[part[at]] = score
+                scores_of_batch = self._judge(query, [texts[position] for position in batch])
+            for position, score in scores_of_batch.items():
+                scores[batch[position]] = score
         return scores
 
     def close(self) -> None:
-        """Close the client that was made here; one that was given stays open, and the next use makes another."""
+        """Close the client that was made here; the next use makes a new one.
+
+        A client that was given stays open.
+        """
         with self._lock.free:
-            made, self._made = self._made, None
-        if callable(close := getattr(made, "close", None)):
+            client, self._made = self._made, None
+        if callable(close := getattr(client, "close", None)):
             close()
 
     def _judge(self, query: str, texts: list[str]) -> dict[int, float]:
-        """The score of each of *texts*, by its position."""
+        """Return the score of each of *texts*, by its position."""
         options = None if self._name.startswith(_WITHOUT_TRUNCATE) else {"truncate": "END"}
-        answer = self._client().inference.rerank(
+        answer = self._choose_client().inference.rerank(
             model=self._name,
             query=query,
             documents=texts,
@@ -82,14 +91,16 @@ class PineconeReranker:
             parameters=options,
         )
         ranked = list(answer.data)
-        places = [it.index for it in ranked if type(it.index) is int]
+        places = [item.index for item in ranked if type(item.index) is int]
         if len(ranked) != len(texts) or set(places) != set(range(len(texts))):
             raise ModelError(
                 "unparsable", f"Pinecone's {self._name} must return one score per text"
             )
-        return dict(zip(places, check_scores([it.score for it in ranked], len(texts)), strict=True))
+        return dict(
+            zip(places, check_scores([item.score for item in ranked], len(texts)), strict=True)
+        )
 
-    def _client(self) -> Any:
+    def _choose_client(self) -> Any:
         if self._given is not None:
             return self._given
         with self._lock.free:

@@ -1,6 +1,7 @@
-"""The drivers that perform a flow's steps: `run` blocks, `arun` awaits; `stream` and `astream` read a model's reply.
+"""The drivers that perform a flow's steps: `run` blocks, `arun` awaits.
 
-With `runtime.threads` the only place with threads and asyncio.
+`stream` and `astream` read a model's reply piece by piece. Only this package and `runtime.threads`
+deal with threads and asyncio.
 """
 
 from qtmiddleware.runtime.drivers.awaiting import arun

@@ -1,7 +1,7 @@
 """The driver that awaits.
 
-Asynchronous functions run as tasks of the running loop; synchronous ones in daemon threads of ours,
-of which the steps beside the original's own search take as many as the middleware's bulkhead has.
+Asynchronous functions run as tasks of the running loop, synchronous functions in daemon threads.
+All steps except the original search share the threads of the middleware's bulkhead.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
-from qtmiddleware.runtime.observing import NOT_OBSERVED, Ending, atell
+from qtmiddleware.runtime.observing import NOT_OBSERVED, Ending, atell_hook
 from qtmiddleware.runtime.steps import (
     Ask,
     Beside,
@@ -30,11 +30,11 @@ from qtmiddleware.runtime.steps import (
     T,
     Tell,
     Together,
-    leaves_of,
-    model_of,
+    choose_model,
+    list_leaves,
     resume,
 )
-from qtmiddleware.runtime.threads import context_within, in_thread
+from qtmiddleware.runtime.threads import copy_context_within, in_thread
 from qtmiddleware.types import NEVER, Deadline
 
 # How long cancelled tasks may take to clean up before they are left to themselves.
@@ -42,7 +42,7 @@ DRAIN_SECONDS: Final = 0.02
 
 
 def _start(step: Leaf, performer: Performer) -> Awaitable[Any]:
-    """Start one step; its answer is to be awaited."""
+    """Start one step and return the awaitable of its result."""
     if isinstance(step, Search):
         return (
             performer.asearch(step)
@@ -50,14 +50,14 @@ def _start(step: Leaf, performer: Performer) -> Awaitable[Any]:
             else in_thread(partial(performer.search, step))
         )
     if isinstance(step, Ask):
-        model = model_of(step, performer)
+        model = choose_model(step, performer)
         if getattr(model, "can_async", True):
             return model.acomplete(step.prompt, step.deadline)
         return in_thread(partial(model.complete, step.prompt, step.deadline))
     if isinstance(step, Rerank):
         return in_thread(partial(performer.rerank, step))
     if isinstance(step, Tell):
-        return atell(step.hook, step.retrieval, performer.bulkhead)
+        return atell_hook(step.hook, step.retrieval, performer.bulkhead)
     if isinstance(step, Join):
         return asyncio.wrap_future(step.flight.result)
     if isinstance(step, Recall):
@@ -70,14 +70,14 @@ def _start(step: Leaf, performer: Performer) -> Awaitable[Any]:
 
 
 async def _perform(step: Leaf, performer: Performer) -> Any:
-    """Perform one step; returns its answer."""
+    """Perform one step, observed, and return its result."""
     with step.observation as observation:
         return observation.keep(await _start(step, performer))
 
 
 async def _attempt(step: Leaf, performer: Performer, began: float) -> Outcome:
     try:
-        # Of most steps nobody hears.
+        # Most steps are not observed.
         value = await (
             _start(step, performer)
             if step.observation is NOT_OBSERVED
@@ -89,17 +89,17 @@ async def _attempt(step: Leaf, performer: Performer, began: float) -> Outcome:
 
 
 def _is_cancelled() -> bool:
-    """Whether somebody cancelled the running task."""
+    """Return whether somebody cancelled the running task."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 
 
 class _Batch:
-    """Steps performed by tasks of their own; *tell* is called once, with what came of each.
+    """Steps that are performed by one task each; *tell* is called once with all outcomes.
 
-    The task that brings the last outcome calls *tell* itself, so nobody is woken in between. At the
-    deadline what is under way is cancelled, and told of as late once it has cleaned up or
-    `DRAIN_SECONDS` are over.
+    The task with the last outcome calls *tell* itself, so that no other task must wake up for it.
+    At the deadline all tasks under way are cancelled. Their outcomes are late, and *tell* is called
+    once they have cleaned up or after `DRAIN_SECONDS`.
     """
 
     __slots__ = (
@@ -125,21 +125,21 @@ class _Batch:
         self._next = 0
         self._begun: dict[int, float] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        left = together.deadline.remaining()
-        self._timer = None if left == NEVER else self._loop.call_later(left, self._end_late)
+        seconds = together.deadline.remaining()
+        self._timer = None if seconds == NEVER else self._loop.call_later(seconds, self._end_late)
 
     def launch(self, count: int) -> None:
-        """Let *count* further steps begin, as far as there are any; where no time is left none does."""
+        """Begin up to *count* more steps, if there are any; none if the deadline has passed."""
         if self._deadline.passed:
             self._end_late()
         elif not self._open:
             self._end()
         while count and self._next < len(self._steps) and self._tell is not None:
             count, position, self._next = count - 1, self._next, self._next + 1
-            # Each task copies the context it is made in. Not handed over as an argument, which
-            # older factories do not take.
+            # A task copies the context that it is made in. The context is not passed as an argument
+            # because older task factories do not accept it.
             task = self._context.run(self._loop.create_task, self._perform(position))
-            # A factory of eager tasks has performed it by now.
+            # A factory of eager tasks may have performed the step already.
             if self._outcomes and self._outcomes[position] is None:
                 self._tasks[position] = task
                 task.add_done_callback(self._read_task)
@@ -151,19 +151,19 @@ class _Batch:
         except asyncio.CancelledError as error:
             if _is_cancelled():
                 raise
-            # Nobody cancelled the task: the function itself was given up by somebody of its own.
+            # Nobody cancelled the task: something inside the function was cancelled.
             outcome = Outcome(error=error)
         if (task := self._tasks.pop(position, None)) is not None:
-            # What is told here need not be told by the loop, in another turn of it.
+            # The outcome is reported here, so the loop need not call back in its next iteration.
             task.remove_done_callback(self._read_task)
         self._land(position, outcome)
-        # An error's traceback holds this frame in Python 3.12 and 3.13, which must not hold the
-        # error.
+        # Breaks a reference cycle: in Python 3.12 and 3.13 an error's traceback refers to this
+        # frame.
         del outcome
 
     def _read_task(self, task: asyncio.Task[None]) -> None:
-        """Take in what came of a *task* that did not tell it, as it was cancelled or ended by an interrupt."""
-        position = next(it for it, other in self._tasks.items() if other is task)
+        """Record the outcome of a *task* that was cancelled or ended by an interrupt."""
+        position = next(key for key, other in self._tasks.items() if other is task)
         del self._tasks[position]
         error = None if task.cancelled() else task.exception()
         outcome = self._describe_late(position) if error is None else Outcome(error=error)
@@ -180,7 +180,7 @@ class _Batch:
             self.launch(1)
 
     def _end_late(self) -> None:
-        """Give up what has not come back by the deadline, and end once it has cleaned up."""
+        """Cancel the steps under way, and end once they have cleaned up."""
         self._next = len(self._steps)
         if self._cancel("late"):
             self._timer = self._loop.call_later(DRAIN_SECONDS, self._end)
@@ -188,7 +188,7 @@ class _Batch:
             self._end()
 
     def _end(self) -> None:
-        """Tell what came of the steps; what has not come back is late."""
+        """Report the outcomes; steps without an outcome are late."""
         tell, self._tell = self._tell, None
         if self._timer is not None:
             self._timer.cancel()
@@ -196,7 +196,12 @@ class _Batch:
             for task in self._tasks.values():
                 task.remove_done_callback(self._read_task)
             outcomes, self._outcomes = self._outcomes, []
-            tell([it or self._describe_late(position) for position, it in enumerate(outcomes)])
+            tell(
+                [
+                    outcome or self._describe_late(position)
+                    for position, outcome in enumerate(outcomes)
+                ]
+            )
 
     def _describe_late(self, position: int) -> Outcome:
         now = perf_counter()
@@ -204,7 +209,7 @@ class _Batch:
         return Outcome(late=True, seconds=now - began, began=began)
 
     def _cancel(self, ending: Ending) -> list[asyncio.Task[None]]:
-        """Cancel the tasks under way, whose operations are *ending* so, and return them."""
+        """Cancel the tasks under way and return them; their operations end as *ending*."""
         tasks = list(self._tasks.values())
         for step, outcome in zip(self._steps, self._outcomes, strict=True):
             if outcome is None:
@@ -216,14 +221,17 @@ class _Batch:
         return tasks
 
     async def close(self) -> None:
-        """Give up what is under way, telling nobody, and let it clean up for `DRAIN_SECONDS` at most."""
+        """Give up the steps under way without calling *tell*.
+
+        The tasks may clean up for `DRAIN_SECONDS` at most.
+        """
         if self._tell is None or self._loop.is_closed():
             return
         self._tell = None
         self._end()
         tasks = self._cancel("cancelled")
-        # A coroutine that is thrown away, as if its loop was closed in the middle, can wait for
-        # nothing.
+        # A coroutine that is being closed, for example because its loop was closed, must not await
+        # anything.
         if tasks and not isinstance(sys.exception(), GeneratorExit):
             await asyncio.wait(tasks, timeout=DRAIN_SECONDS)
 
@@ -247,7 +255,10 @@ async def _perform_together(
 
 
 class _Branch:
-    """A flow that goes on beside the caller's own search: whoever brings the last outcome of a batch takes it on."""
+    """A flow that goes on beside the caller's own search.
+
+    The task with the last outcome of a batch takes the flow to its next batch.
+    """
 
     __slots__ = ("_batch", "_context", "_flow", "_performer", "_places", "_step", "outcome")
 
@@ -256,16 +267,19 @@ class _Branch:
         self._flow = beside.flow
         self._performer = performer
         self._context = context
-        # The caller's search has one of the places.
+        # The caller's search takes one of the places.
         self._places = beside.limit - 1
         self._step: Step | None = None
         self._batch: _Batch | None = None
 
     def advance(self, outcomes: list[Outcome] | None = None) -> None:
-        """Send *outcomes* to the flow, nothing at its beginning, and launch the batch that it asks for next."""
+        """Send *outcomes* to the flow and launch the batch that it yields next.
+
+        *outcomes* is ``None`` at the beginning of the flow.
+        """
         self._batch = None
         try:
-            # In a context of its own: what the flow sets there must not stay in the caller's.
+            # Variables that the flow sets must not stay in the caller's context.
             self._step = step = self._context.run(resume, self._flow, self._step, outcomes)
         except StopIteration as stop:
             _settle(self.outcome, Outcome(stop.value))
@@ -275,23 +289,26 @@ class _Branch:
                 raise
         else:
             together = (
-                step if isinstance(step, Together) else Together(leaves_of(step), Deadline(), 1)
+                step if isinstance(step, Together) else Together(list_leaves(step), Deadline(), 1)
             )
             self._batch = batch = _Batch(together, self._performer, self._context, self.advance)
             batch.launch(min(self._places, together.limit))
 
     async def finish(self, search: Outcome) -> list[Outcome]:
-        """Return what came of the caller's *search* and of the flow, which is awaited unless that failed."""
+        """Return the outcomes of the caller's *search* and of the flow.
+
+        Waits for the flow, unless the search failed.
+        """
         if search.error is not None:
             return [search, Outcome(late=True)]
-        # The caller has come back from its search: one step more may be under way.
+        # The caller's search has ended, so one more step may be under way.
         self._places += 1
         if self._batch is not None:
             self._batch.launch(1)
         return [search, await self.outcome]
 
     async def close(self) -> None:
-        """Give up what is under way, and the flow."""
+        """Give up the steps under way, and the flow."""
         batch, self._batch = self._batch, None
         try:
             if batch is not None:
@@ -305,16 +322,16 @@ async def _perform_beside(beside: Beside, performer: Performer, context: Context
     branch = _Branch(beside, performer, context.copy())
     try:
         branch.advance()
-        # Not held here: the traceback of an error holds this frame.
+        # The outcome is not kept in a variable: its error's traceback refers to this frame.
         return await branch.finish(await _attempt(beside.search, performer, perf_counter()))
     finally:
         await branch.close()
 
 
 async def arun(flow: Flow[T], performer: Performer) -> T:
-    """Perform *flow* to its end, awaiting."""
-    # As it is before the original's own search, which runs in the caller's, can set anything in it.
-    context = context_within(performer.bulkhead)
+    """Perform *flow* to its end and return its result, without blocking the running loop."""
+    # Copied now, because the original search runs in the caller's context and may change it.
+    context = copy_context_within(performer.bulkhead)
     try:
         step = next(flow)
         while True:

@@ -1,7 +1,7 @@
 """The driver that blocks.
 
-The original's own search is performed in the caller's thread, everything beside it in daemon
-threads of the middleware's bulkhead.
+The original search is performed in the caller's thread, everything else in daemon threads of the
+middleware's bulkhead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from time import perf_counter
 from typing import Any
 
 from qtmiddleware.errors import ModelError
-from qtmiddleware.runtime.observing import Ending, tell
+from qtmiddleware.runtime.observing import Ending, tell_hook
 from qtmiddleware.runtime.steps import (
     Ask,
     Beside,
@@ -35,21 +35,21 @@ from qtmiddleware.runtime.steps import (
     T,
     Tell,
     Together,
-    leaves_of,
-    model_of,
+    choose_model,
+    list_leaves,
     resume,
 )
-from qtmiddleware.runtime.threads import context_within
+from qtmiddleware.runtime.threads import copy_context_within
 from qtmiddleware.types import NEVER, Deadline
 
 
 def _perform(step: Leaf, performer: Performer) -> Any:
-    """Perform one step in this thread; returns its answer."""
+    """Perform one step in this thread and return its result."""
     with step.observation as observation:
-        return observation.keep(_call(step, performer))
+        return observation.keep(_perform_unobserved(step, performer))
 
 
-def _call(step: Leaf, performer: Performer) -> Any:
+def _perform_unobserved(step: Leaf, performer: Performer) -> Any:
     if isinstance(step, Search):
         return performer.search(step)
     if isinstance(step, Embed):
@@ -59,10 +59,10 @@ def _call(step: Leaf, performer: Performer) -> Any:
     if isinstance(step, Recall):
         return step.call()
     if isinstance(step, Tell):
-        return tell(step.hook, step.retrieval)
+        return tell_hook(step.hook, step.retrieval)
     if isinstance(step, Join):
         raise TypeError("a flight must be joined within Together, which limits the wait")
-    return model_of(step, performer).complete(step.prompt, step.deadline)
+    return choose_model(step, performer).complete(step.prompt, step.deadline)
 
 
 def _attempt(step: Leaf, performer: Performer, caught: type[BaseException] = Exception) -> Outcome:
@@ -77,8 +77,8 @@ def _attempt(step: Leaf, performer: Performer, caught: type[BaseException] = Exc
 class _Batch:
     """Steps performed by threads for one waiting caller.
 
-    The thread that brings the last outcome calls *go_on*, if there is one, and works at the batch
-    that it returns.
+    The thread with the last outcome calls *go_on*, if given, and works on the batch that it
+    returns.
     """
 
     def __init__(
@@ -102,14 +102,14 @@ class _Batch:
         self._waiting: deque[int] = deque()
         for position, step in enumerate(together.steps):
             if isinstance(step, Join):
-                # No thread is needed to wait for what another one does.
+                # The flight calls back when it lands, so no thread needs to wait for it.
                 step.flight.result.add_done_callback(partial(self._land, position, perf_counter()))
             else:
                 self._waiting.append(position)
 
     @property
     def is_complete(self) -> bool:
-        """Whether every outcome is here and none was collected yet."""
+        """Whether every outcome has arrived and none was collected yet."""
         return self._done.qsize() == len(self.steps)
 
     def _land(self, position: int, began: float, result: Future[Any]) -> None:
@@ -117,15 +117,15 @@ class _Batch:
             (position, Outcome(result.result(), seconds=perf_counter() - began, began=began))
         )
         if self._go_on is not None and self.is_complete:
-            # This is the thread of another question's leader, which must not do this question's
-            # work.
+            # This thread belongs to the flight's leader, which answers another question and must
+            # not do this question's work.
             with suppress(ModelError):
                 self._performer.bulkhead.start(self._work)
 
     def launch(self, count: int, *, has_thread: bool = False) -> None:
-        """Let *count* further threads work at the steps, as far as there are any; without one all steps fail.
+        """Let up to *count* more threads work on the steps; if none can start, all steps fail.
 
-        If the batch *has_thread* already, the calling one, that is among the *count*.
+        If the batch *has_thread* already, the calling thread is one of the *count*.
         """
         self.has_begun = self.has_begun or has_thread
         for _ in range(min(count, len(self._waiting)) - has_thread):
@@ -138,36 +138,37 @@ class _Batch:
             self.has_begun = True
 
     def _work(self) -> None:
-        """Perform steps, of this batch and of the ones that this thread goes on with."""
+        """Perform the steps of this batch and of the batches that this thread continues with."""
         batch: _Batch | None = self
         while batch is not None:
             batch.perform_steps()
             batch = batch._go_on(batch) if batch._go_on is not None and batch.is_complete else None
 
     def perform_steps(self) -> None:
-        """Perform one step after the other, each as soon as this thread is free."""
+        """Perform waiting steps one after the other in this thread."""
         while not (self._is_over or self.deadline.passed):
             try:
                 position = self._waiting.popleft()
             except IndexError:
                 return
-            # Each step sees what the caller has set, and nothing of what another step sets. In a
-            # thread of ours nobody else would hear of an interrupt or exit.
+            # Each step runs in a copy of the context: it sees what the caller has set, and nothing
+            # that another step sets. `BaseException` is caught because in this thread nobody else
+            # would notice an interrupt or exit.
             self._running[position] = perf_counter()
             outcome = self._context.copy().run(
                 _attempt, self.steps[position], self._performer, BaseException
             )
             self._running.pop(position, None)
             self._done.put((position, outcome))
-            # The traceback of an error holds this frame, which must not hold the error.
+            # Breaks a reference cycle: the error's traceback refers to this frame.
             del outcome
 
     def wait(self) -> list[Outcome]:
-        """Collect what the threads bring until all is there or the deadline has passed; what is missing is late."""
+        """Collect outcomes until all have arrived or the deadline has passed; others are late."""
         while self._open:
-            left = self.deadline.remaining()
+            seconds = self.deadline.remaining()
             try:
-                position, outcome = self._done.get(timeout=None if left == NEVER else left)
+                position, outcome = self._done.get(timeout=None if seconds == NEVER else seconds)
             except queue.Empty:
                 break
             self._outcomes[position] = outcome
@@ -175,7 +176,10 @@ class _Batch:
         return self.give_up("late")
 
     def give_up(self, ending: Ending) -> list[Outcome]:
-        """Let go of everything that has not come back, as what is *ending* so; returns what came of each step."""
+        """End the batch and return the outcomes; steps without an outcome are late.
+
+        Their operations end as *ending*.
+        """
         if self._is_over:
             return []
         self._is_over = True
@@ -204,19 +208,18 @@ def _perform_together(together: Together, performer: Performer, context: Context
 class _Branch:
     """A flow that goes on beside the caller's own search.
 
-    While the caller is inside that search, the thread that brings the last outcome of a batch takes
-    the flow on to its next batch. Once the caller is back, the caller does. So no thread only waits
-    for others.
+    During that search, the thread with the last outcome of a batch takes the flow to its next
+    batch. After the search the caller's thread does. So no thread only waits for others.
     """
 
     def __init__(self, beside: Beside, performer: Performer, context: Context) -> None:
         self._flow = beside.flow
         self._performer = performer
         self._context = context
-        # The caller's search has one of the places.
+        # The caller's search takes one of the places.
         self._places = beside.limit - 1
-        # Re-entrant: in a process that is ending, a step is performed where its thread should have
-        # begun.
+        # Re-entrant: when the process is ending and no thread can start, a step is performed by the
+        # thread that tried to start one.
         self._lock = threading.RLock()
         self._step: Step | None = None
         self._batch: _Batch | None = None
@@ -224,12 +227,15 @@ class _Branch:
         self._has_caller = False
 
     def start(self) -> None:
-        """Begin the flow, as far as its first batch."""
+        """Begin the flow and launch its first batch."""
         with self._lock:
             self._advance(None)
 
     def finish(self, search: Outcome) -> list[Outcome]:
-        """Return what came of the caller's *search* and of the flow, which is taken to its end unless that failed."""
+        """Return the outcomes of the caller's *search* and of the flow.
+
+        Performs the rest of the flow, unless the search failed.
+        """
         if search.error is not None:
             return [search, Outcome(late=True)]
         with self._lock:
@@ -242,7 +248,7 @@ class _Branch:
         return [search, self._outcome or Outcome(late=True)]
 
     def close(self) -> None:
-        """Give up what is under way, and the flow."""
+        """Give up the steps under way, and the flow."""
         with self._lock:
             self._has_caller = True
             batch, self._batch = self._batch, None
@@ -251,7 +257,10 @@ class _Branch:
             self._flow.close()
 
     def _go_on(self, batch: _Batch) -> _Batch | None:
-        """Go on after *batch*, whose outcomes are all here, unless the caller does; returns what to work at next."""
+        """Continue the flow after *batch*, whose outcomes have all arrived; return the next batch.
+
+        Returns ``None`` if the caller continues the flow itself.
+        """
         with self._lock:
             if batch is not self._batch or self._has_caller or self._places < 1:
                 return None
@@ -259,11 +268,14 @@ class _Branch:
             return self._batch
 
     def _advance(self, outcomes: list[Outcome] | None, *, has_thread: bool = False) -> None:
-        """Send *outcomes* to the flow and launch the batch that it asks for next, which may have this thread."""
+        """Send *outcomes* to the flow and launch the batch that it yields next.
+
+        *has_thread* says that the calling thread works on that batch.
+        """
         while True:
             self._batch = None
             try:
-                # In a context of its own: what the flow sets there must not stay in the caller's.
+                # Variables that the flow sets must not stay in the caller's context.
                 self._step = step = self._context.run(resume, self._flow, self._step, outcomes)
             except StopIteration as stop:
                 self._outcome = Outcome(stop.value)
@@ -272,32 +284,32 @@ class _Branch:
                 self._outcome = Outcome(error=error)
                 return
             together = (
-                step if isinstance(step, Together) else Together(leaves_of(step), Deadline(), 1)
+                step if isinstance(step, Together) else Together(list_leaves(step), Deadline(), 1)
             )
             batch = _Batch(together, self._performer, self._context, self._go_on)
             batch.launch(min(self._places, together.limit), has_thread=has_thread)
             self._batch = batch
             if batch.has_begun or not batch.is_complete:
-                # A thread that has begun comes back here by itself.
+                # A thread that has begun calls this again when the batch is complete.
                 return
             outcomes = batch.wait()
 
 
 def _perform_beside(beside: Beside, performer: Performer, context: Context) -> list[Outcome]:
-    # A copy, as the flow's own code runs in it, at times in several threads one after the other.
+    # A copy of its own, because the flow's code runs in it, in different threads one after another.
     branch = _Branch(beside, performer, context.copy())
     try:
         branch.start()
-        # Not held here: the traceback of an error holds this frame.
+        # The outcome is not kept in a variable: its error's traceback refers to this frame.
         return branch.finish(_attempt(beside.search, performer))
     finally:
         branch.close()
 
 
 def run(flow: Flow[T], performer: Performer) -> T:
-    """Perform *flow* to its end, blocking."""
-    # As it is before the original's own search, which runs in the caller's, can set anything in it.
-    context = context_within(performer.bulkhead)
+    """Perform *flow* to its end and return its result, blocking."""
+    # Copied now, because the original search runs in the caller's context and may change it.
+    context = copy_context_within(performer.bulkhead)
     try:
         step = next(flow)
         while True:

@@ -1,7 +1,7 @@
-"""A model's reply, piece by piece, from a thread or a task of its own.
+"""Read a model's reply piece by piece, from a thread or a task of its own.
 
-The reader never waits beyond the deadline, whatever the model does, and may read as slowly as it
-likes: the model's time is not spent with waiting for it.
+The reader never waits beyond the deadline, whatever the model does. The reader may be slow: the
+model's time is not spent waiting for it.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Any, Final
 from qtmiddleware.errors import ModelError, as_model_error
 from qtmiddleware.protocols import Prompt, Reply, StreamingModel
 from qtmiddleware.runtime.observing import NOT_OBSERVED, Observation
-from qtmiddleware.runtime.threads import Bulkhead, context_within
+from qtmiddleware.runtime.threads import Bulkhead, copy_context_within
 from qtmiddleware.types import NEVER, Deadline
 
 Piece = str | Reply
 _Item = tuple[Piece | None, BaseException | None]
 
 _END: Final[_Item] = (None, None)
-# How long a task that was cancelled may take to let go of its connection.
+# How many seconds a cancelled task may take to release its connection.
 _DRAIN_SECONDS: Final = 0.05
-# How long what an answer cost is waited for once the answer itself has ended.
+# How many seconds to wait for the final `Reply` with the costs, once a first `Reply` has come.
 _ACCOUNT_SECONDS: Final = 5.0
 
 
@@ -37,10 +37,20 @@ def stream(
     bulkhead: Bulkhead,
     observation: Observation = NOT_OBSERVED,
 ) -> Generator[Piece, None, None]:
-    """The pieces of *model*'s reply, read in a thread of *bulkhead*, and, last, the whole; raises `ModelError`.
+    """Yield the pieces of *model*'s reply and, at the end, the whole as a `Reply`.
 
-    Where *model* gives the whole twice the later one counts, which is not waited for long. Closing
-    this lets the model stop with its next piece. *observation* is the operation of the call.
+    A thread of *bulkhead* reads the model. If the model yields a `Reply` twice, the later one
+    counts, and it is not waited for long. Closing this generator stops the model at its next piece.
+
+    Args:
+        model: The language model.
+        prompt: The prompt.
+        deadline: When the reading ends.
+        bulkhead: The threads.
+        observation: The observation of the call as an operation.
+
+    Raises:
+        ModelError: The model failed, was late, or no thread is free.
     """
     items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
     context = _enter(observation, bulkhead)
@@ -50,16 +60,16 @@ def stream(
         is_over = False
         try:
             while True:
-                left = _seconds_left(deadline, piece)
+                seconds = _count_seconds_left(deadline, piece)
                 try:
-                    piece, error = items.get(timeout=None if left == NEVER else left)
+                    piece, error = items.get(timeout=None if seconds == NEVER else seconds)
                 except queue.Empty:
                     if isinstance(piece, Reply):
                         return
                     raise as_model_error(None) from None
                 is_over = piece is None
                 if error is not None:
-                    raise _as_raised(error)
+                    raise _convert_error(error)
                 if piece is None:
                     return
                 yield observation.keep(piece)
@@ -75,7 +85,7 @@ async def astream(
     bulkhead: Bulkhead,
     observation: Observation = NOT_OBSERVED,
 ) -> AsyncGenerator[Piece, None]:
-    """`stream` without blocking the running loop."""
+    """Yield the pieces of a reply as `stream` does, without blocking the running loop."""
     items: asyncio.Queue[_Item] = asyncio.Queue()
     context = _enter(observation, bulkhead)
     with observation:
@@ -87,7 +97,7 @@ async def astream(
             loop = asyncio.get_running_loop()
 
             def put(item: _Item) -> None:
-                # A loop that was closed in the meantime has nobody left who reads.
+                # If the loop was closed in the meantime, nobody reads any more.
                 with suppress(RuntimeError):
                     loop.call_soon_threadsafe(items.put_nowait, item)
 
@@ -95,16 +105,16 @@ async def astream(
         piece: Piece | None = None
         try:
             while True:
-                left = _seconds_left(deadline, piece)
+                seconds = _count_seconds_left(deadline, piece)
                 try:
-                    async with asyncio.timeout(None if left == NEVER else left):
+                    async with asyncio.timeout(None if seconds == NEVER else seconds):
                         piece, error = await items.get()
                 except TimeoutError:
                     if isinstance(piece, Reply):
                         return
                     raise as_model_error(None) from None
                 if error is not None:
-                    raise _as_raised(error)
+                    raise _convert_error(error)
                 if piece is None:
                     return
                 yield observation.keep(piece)
@@ -115,19 +125,19 @@ async def astream(
                 await asyncio.wait((task,), timeout=_DRAIN_SECONDS)
 
 
-def _seconds_left(deadline: Deadline, last: Piece | None) -> float:
-    """The seconds that the piece after *last* may take."""
-    left = deadline.remaining()
-    return min(left, _ACCOUNT_SECONDS) if isinstance(last, Reply) else left
+def _count_seconds_left(deadline: Deadline, last_piece: Piece | None) -> float:
+    """Return how many seconds the piece after *last_piece* may take."""
+    seconds = deadline.remaining()
+    return min(seconds, _ACCOUNT_SECONDS) if isinstance(last_piece, Reply) else seconds
 
 
 def _enter(observation: Observation, bulkhead: Bulkhead) -> Context:
-    """Begin *observation* in the context in which the model is read, which is returned.
+    """Start *observation*, and return the context in which it started and the model is read.
 
-    What an observer sets there, as a current span, is not the reader's: who may close this
-    elsewhere, late or never.
+    Variables that an observer sets there, such as a current span, must not reach the reader's
+    context: the reader may close the stream elsewhere, late or never.
     """
-    context = context_within(bulkhead)
+    context = copy_context_within(bulkhead)
     context.run(observation.__enter__)
     return context
 
@@ -151,7 +161,7 @@ def _read(model: Any, prompt: Prompt, deadline: Deadline, put: Callable[[_Item],
                 if deadline.passed:
                     break
     except BaseException as error:
-        # In a thread of ours nobody else would hear of it.
+        # In this thread nobody else would notice the exception.
         put((None, error))
     else:
         put(_END)
@@ -165,7 +175,7 @@ async def _aread(
             async for piece in pieces:
                 put((piece, None))
     except asyncio.CancelledError:
-        # Also where it was not us who cancelled: then somebody still reads.
+        # If something other than the reader cancelled the task, somebody is still reading.
         put((None, ModelError("cancelled", "the language model call was cancelled")))
         raise
     except Exception as error:
@@ -174,5 +184,5 @@ async def _aread(
         put(_END)
 
 
-def _as_raised(error: BaseException) -> BaseException:
+def _convert_error(error: BaseException) -> BaseException:
     return as_model_error(error) if isinstance(error, Exception) else error

@@ -227,7 +227,7 @@ def test_many_tasks_of_one_loop_share_one_client(prompt, wire) -> None:
         replies = await asyncio.gather(
             *(model.acomplete(prompt, Deadline.after(30)) for _ in range(12))
         )
-        assert len({id(await model._clients.asynchronous()) for _ in range(3)}) == 1
+        assert len({id(await model._clients.get_async()) for _ in range(3)}) == 1
         assert count_new(is_open_client, before) == 1
         return len(replies)
 
@@ -278,7 +278,7 @@ def test_sixteen_threads_share_one_client(prompt, wire) -> None:
     with ThreadPoolExecutor(16) as pool:
         replies = list(pool.map(lambda _: model.complete(prompt, Deadline.after(50)), range(64)))
     assert len(replies) == 64
-    assert len(model._clients._of_process._by_process) == 1
+    assert len(model._clients._per_process._by_process) == 1
     model.close()
 
 
@@ -558,7 +558,7 @@ model = OpenAIModel("m", base_url=sys.argv[1])
 model.complete(prompt, Deadline.after(50))
 child = os.fork()
 text = model.complete(prompt, Deadline.after(50)).text
-os.write(1, f"{text} {len(model._clients._of_process._by_process)}\\n".encode())
+os.write(1, f"{text} {len(model._clients._per_process._by_process)}\\n".encode())
 if child:
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
@@ -626,7 +626,7 @@ def test_a_million_tokens_each_way_cost_both_prices(prices: Prices, cost: float 
 
 
 def test_the_table_and_the_package_that_keeps_prices_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = prices_module._table()["models"]
+    names = prices_module._read_table()["models"]
     kept = {name: prices_module._find_packaged_prices(name) for name in names}
     assert {name: pytest.approx(price) for name, price in kept.items()} == {
         name: tuple(names[name]) for name in names
@@ -687,7 +687,7 @@ def test_the_end_of_a_model_is_known_by_its_name(
 
 def test_no_successor_has_an_end_itself() -> None:
     successors = {
-        successor for _, successor in prices_module._table()["shutdowns"].values() if successor
+        successor for _, successor in prices_module._read_table()["shutdowns"].values() if successor
     }
     assert {name for name in successors if find_shutdown(name)} == set()
     assert {name for name in successors if not find_prices(name)} == set()

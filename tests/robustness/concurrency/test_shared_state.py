@@ -207,18 +207,18 @@ def test_every_failure_counts_once() -> None:
 
     def fail(_: int) -> None:
         for _ in range(ROUNDS):
-            attempt = breaker.attempt()
+            attempt = breaker.start_attempt()
             assert attempt is not None
             attempt.fail()
             attempt.fail()
 
     run_storm(fail)
-    assert breaker.look()[:2] == (BreakerState.CLOSED, THREADS * ROUNDS)
+    assert breaker.read_state()[:2] == (BreakerState.CLOSED, THREADS * ROUNDS)
 
 
 def test_one_failure_reported_by_all_threads_counts_once() -> None:
     breaker, rounds = Breaker(10**9, 1.0), Barrier(THREADS)
-    attempts = [breaker.attempt() for _ in range(ROUNDS)]
+    attempts = [breaker.start_attempt() for _ in range(ROUNDS)]
 
     def fail(_: int) -> None:
         for attempt in attempts:
@@ -227,13 +227,13 @@ def test_one_failure_reported_by_all_threads_counts_once() -> None:
             attempt.fail()
 
     run_storm(fail)
-    assert breaker.look()[1] == ROUNDS
+    assert breaker.read_state()[1] == ROUNDS
 
 
 def test_one_call_at_a_time_tries_a_service_that_failed() -> None:
     clock, inside = Clock(), Alone()
     breaker = Breaker(1, 1.0, clock=clock)
-    first = breaker.attempt()
+    first = breaker.start_attempt()
     assert first is not None
     first.fail()
     clock.now += 2.0
@@ -241,7 +241,7 @@ def test_one_call_at_a_time_tries_a_service_that_failed() -> None:
     def probe(_: int) -> int:
         probes = 0
         for _ in range(ROUNDS):
-            attempt = breaker.attempt()
+            attempt = breaker.start_attempt()
             if attempt is not None:
                 assert attempt.is_probe
                 with inside:
@@ -251,7 +251,7 @@ def test_one_call_at_a_time_tries_a_service_that_failed() -> None:
         return probes
 
     assert sum(run_storm(probe)) > 0
-    assert breaker.look()[:2] == (BreakerState.HALF_OPEN, 1)
+    assert breaker.read_state()[:2] == (BreakerState.HALF_OPEN, 1)
 
 
 # --- what a function has shown --------------------------------------------------------------------

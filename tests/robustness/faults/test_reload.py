@@ -18,7 +18,7 @@ from pytest_httpserver import HTTPServer
 
 import qtmiddleware as qtm
 from qtmiddleware.kit.stores import SQLiteStore
-from qtmiddleware.providers.llms.openai.clients import _clients_of
+from qtmiddleware.providers.llms.openai.clients import _find_clients
 from qtmiddleware.runtime.circuit_breaker import BreakerState
 from qtmiddleware.testing import ScriptedModel
 from tests.support.fault_world import PATIENT, QUERY, SECRET, failure, search, transforming
@@ -61,7 +61,7 @@ def rewrites(retrieval: qtm.Retrieval) -> list[str]:
 
 def client_of(qm: qtm.QueryMiddleware) -> Any:
     inner: Any = qm.model
-    return inner.inner._clients.sync()
+    return inner.inner._clients.get_sync()
 
 
 # --- what follows ---------------------------------------------------------------------------------
@@ -316,14 +316,14 @@ def test_a_client_is_closed_after_the_last_call_in_it(kind: str, services: TwoSe
     async def awaiting() -> qtm.Retrieval:
         asked = asyncio.create_task(wrapped.aretrieve(QUERY))
         await asyncio.to_thread(services.a.asked.wait, 20)
-        client, _ = _clients_of(asyncio.get_running_loop())[clients]
+        client, _ = _find_clients(asyncio.get_running_loop())[clients]
         qm.reload(config(services.b, limits=PATIENT))
         was_open.append(not client.is_closed())
         services.a.released.set()
         found = await asked
         while not client.is_closed():
             await asyncio.sleep(0)
-        assert clients not in _clients_of(asyncio.get_running_loop())
+        assert clients not in _find_clients(asyncio.get_running_loop())
         return found
 
     def ask() -> qtm.Retrieval:
@@ -336,7 +336,7 @@ def test_a_client_is_closed_after_the_last_call_in_it(kind: str, services: TwoSe
     if kind == "awaiting":
         found = asyncio.run(awaiting())
     else:
-        client = clients.sync()
+        client = clients.get_sync()
         with ThreadPoolExecutor(1) as pool:
             asked = pool.submit(ask)
             services.a.asked.wait(20)
@@ -347,7 +347,7 @@ def test_a_client_is_closed_after_the_last_call_in_it(kind: str, services: TwoSe
         assert client.is_closed()
     assert (found.status, rewrites(found), was_open) == ("full", ["a"], [True])
     assert rewrites(wrapped.retrieve(f"{QUERY} (2)")) == ["b"]
-    assert not clients._of_process._by_process
+    assert not clients._per_process._by_process
     qm.close()
 
 
@@ -358,7 +358,7 @@ def test_the_client_of_a_loop_is_closed_by_a_reload_in_another_thread(
         qm = qtm.QueryMiddleware(config(services.a))
         wrapped = qm.wrap(asearch)
         await wrapped.aretrieve(QUERY)
-        client, _ = _clients_of(asyncio.get_running_loop())[qm.model.inner._clients]  # type: ignore[attr-defined]
+        client, _ = _find_clients(asyncio.get_running_loop())[qm.model.inner._clients]  # type: ignore[attr-defined]
         await asyncio.to_thread(qm.reload, config(services.b))
         while not client.is_closed():
             await asyncio.sleep(0)
@@ -384,7 +384,7 @@ def test_a_closed_middleware_that_is_reloaded_leaves_nothing_open(services: TwoS
     qm = qtm.QueryMiddleware(config(services.a))
     qm.close()
     qm.reload(config(services.b))
-    assert not qm.model.inner._clients._of_process._by_process  # type: ignore[attr-defined]
+    assert not qm.model.inner._clients._per_process._by_process  # type: ignore[attr-defined]
     assert not qm.ready()
 
 

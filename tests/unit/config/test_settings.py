@@ -14,7 +14,7 @@ from qtmiddleware.config import Config
 from qtmiddleware.config.options import META
 from qtmiddleware.config.settings import FusionSettings, LlmSettings, Settings
 from qtmiddleware.providers.llms.openai.prices import find_prices, find_shutdown
-from qtmiddleware.providers.llms.openai.requests import least_effort
+from qtmiddleware.providers.llms.openai.requests import find_least_effort
 
 
 def every_field(group: Any = None, above: str = "") -> Iterator[tuple[str, Field[Any], Any]]:
@@ -119,7 +119,10 @@ def test_the_default_models_have_no_known_end_and_are_asked_not_to_think() -> No
     assert settings.chat_model == settings.transformation_model == "gpt-6-luna"
     assert find_shutdown(settings.chat_model) is None
     assert find_prices(settings.chat_model) is not None
-    assert (settings.llm.reasoning_effort, least_effort(settings.chat_model)) == ("auto", "none")
+    assert (settings.llm.reasoning_effort, find_least_effort(settings.chat_model)) == (
+        "auto",
+        "none",
+    )
 
 
 def test_no_model_is_called_by_default() -> None:

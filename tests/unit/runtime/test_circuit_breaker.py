@@ -16,7 +16,7 @@ from tests.support.clock import Clock
 
 
 def begun(breaker: Breaker, until: float = float("inf")) -> Attempt:
-    attempt = breaker.attempt(until)
+    attempt = breaker.start_attempt(until)
     assert attempt is not None
     return attempt
 
@@ -34,7 +34,7 @@ def test_calls_pass_until_enough_failed_in_a_row(clock: Clock) -> None:
         begun(breaker).fail()
     assert breaker.rest == 0
     begun(breaker).fail()
-    assert (breaker.rest, breaker.attempt()) == (30, None)
+    assert (breaker.rest, breaker.start_attempt()) == (30, None)
 
 
 def test_a_success_forgets_the_failures_before_it(clock: Clock) -> None:
@@ -42,16 +42,16 @@ def test_a_success_forgets_the_failures_before_it(clock: Clock) -> None:
     for _ in range(5):
         begun(breaker).fail()
         begun(breaker).succeed()
-    assert breaker.attempt() is not None
+    assert breaker.start_attempt() is not None
 
 
 def test_after_the_wait_one_call_tries_alone(clock: Clock) -> None:
     breaker = opened(clock)
     clock.now += 29.999
-    assert breaker.attempt() is None
+    assert breaker.start_attempt() is None
     clock.now += 0.001
     probe = begun(breaker)
-    assert (probe.is_probe, breaker.attempt()) == (True, None)
+    assert (probe.is_probe, breaker.start_attempt()) == (True, None)
     assert breaker.rest > 0
     probe.succeed()
     assert breaker.rest == 0
@@ -62,7 +62,7 @@ def test_a_trial_that_fails_begins_the_wait_anew(clock: Clock) -> None:
     breaker = opened(clock)
     clock.now += 30
     begun(breaker).fail()
-    assert (breaker.rest, breaker.attempt()) == (30, None)
+    assert (breaker.rest, breaker.start_attempt()) == (30, None)
 
 
 def test_a_trial_that_was_given_up_leaves_the_next_one_to_try(clock: Clock) -> None:
@@ -80,7 +80,7 @@ def test_a_call_that_hangs_beyond_its_time_has_failed(clock: Clock) -> None:
     # What it says in the end comes too late.
     first.succeed()
     second.succeed()
-    assert breaker.attempt() is None
+    assert breaker.start_attempt() is None
 
 
 def test_a_trial_that_hangs_beyond_its_time_has_failed(clock: Clock) -> None:
@@ -96,7 +96,7 @@ def test_one_that_had_too_little_time_says_nothing_by_being_late(clock: Clock, h
     breaker = opened(clock, failures=1)
     clock.now += 30
     for _ in range(3):
-        hasty = breaker.attempt(clock.now + 0.1, has_time=False)
+        hasty = breaker.start_attempt(clock.now + 0.1, has_time=False)
         assert hasty is not None
         clock.now += 0.1
         if not hangs:
@@ -106,7 +106,7 @@ def test_one_that_had_too_little_time_says_nothing_by_being_late(clock: Clock, h
 
 def test_one_that_had_too_little_time_may_still_fail(clock: Clock) -> None:
     breaker = Breaker(1, 30, clock=clock)
-    hasty = breaker.attempt(clock.now + 0.1, has_time=False)
+    hasty = breaker.start_attempt(clock.now + 0.1, has_time=False)
     assert hasty is not None
     hasty.fail()
     assert breaker.rest == 30
@@ -150,10 +150,10 @@ def test_a_pause_that_the_service_asks_for_is_kept_to_the_second(
 ) -> None:
     breaker = Breaker(5, 30, clock=clock)
     begun(breaker).fail(rest=pause)
-    assert breaker.look() == (BreakerState.OPEN, 1, 5, pytest.approx(pause))
-    assert breaker.attempt() is None
+    assert breaker.read_state() == (BreakerState.OPEN, 1, 5, pytest.approx(pause))
+    assert breaker.start_attempt() is None
     clock.now += pause
-    assert breaker.look() == (BreakerState.CLOSED, 1, 5, 0.0)
+    assert breaker.read_state() == (BreakerState.CLOSED, 1, 5, 0.0)
 
 
 def test_after_a_pause_that_was_asked_for_all_may_call_at_once(clock: Clock) -> None:
@@ -189,13 +189,13 @@ def test_calls_that_are_told_to_wait_together_are_one_failure(clock: Clock) -> N
         calls = [begun(breaker) for _ in range(8)]
         for call in calls[:4]:
             call.fail(rest=1)
-        assert breaker.look() == (BreakerState.OPEN, episode, 5, 1.0)
+        assert breaker.read_state() == (BreakerState.OPEN, episode, 5, 1.0)
         clock.now += 1
         # These were under way when the pause began, and are slower to say the same.
         for call in calls[4:]:
             call.fail(rest=1)
         clock.now += 1
-        assert breaker.look()[:2] == (BreakerState.CLOSED, episode)
+        assert breaker.read_state()[:2] == (BreakerState.CLOSED, episode)
 
 
 def test_of_several_pauses_the_longest_is_kept(clock: Clock) -> None:
@@ -212,7 +212,7 @@ def test_an_answer_during_a_pause_does_not_end_it_and_is_an_answer(clock: Clock)
     earlier = begun(breaker)
     begun(breaker).fail(rest=10)
     earlier.succeed()
-    assert breaker.look() == (BreakerState.OPEN, 0, 5, 10.0)
+    assert breaker.read_state() == (BreakerState.OPEN, 0, 5, 10.0)
 
 
 def test_failures_that_ask_for_no_pause_count_during_one(clock: Clock) -> None:
@@ -249,7 +249,7 @@ def test_a_pause_asked_for_late_delays_the_probe(clock: Clock) -> None:
     earlier.fail(rest=5)
     assert breaker.rest == 5
     probe.succeed()
-    assert (breaker.look()[0], breaker.rest) == (BreakerState.OPEN, 5)
+    assert (breaker.read_state()[0], breaker.rest) == (BreakerState.OPEN, 5)
     clock.now += 5
     assert not begun(breaker).is_probe
 
@@ -279,7 +279,7 @@ def test_of_many_threads_one_tries(clock: Clock) -> None:
 
     def attempt(_: int) -> bool:
         start.wait()
-        return breaker.attempt() is not None
+        return breaker.start_attempt() is not None
 
     with ThreadPoolExecutor(16) as pool:
         assert sum(pool.map(attempt, range(16))) == 1
@@ -304,7 +304,7 @@ def test_nobody_calls_before_the_pause_is_over_and_everybody_may_after_it(
     until = clock.now
     for seconds, pause, works in events:
         clock.now += seconds
-        attempt = breaker.attempt()
+        attempt = breaker.start_attempt()
         assert (attempt is None) == (clock.now < until)
         if attempt is not None:
             attempt.succeed() if works else attempt.fail(rest=pause)
@@ -323,14 +323,14 @@ def test_it_is_shut_for_no_longer_than_the_wait_after_the_last_call(
     row = 0
     for end, pause in events:
         clock.now += pause
-        attempt = breaker.attempt(clock.now + 5)
+        attempt = breaker.start_attempt(clock.now + 5)
         if attempt is None:
             assert row >= failures
             continue
         ENDS[end](attempt)
         row = row + 1 if end == "failed" else 0 if end == "succeeded" else row
     clock.now += 30
-    assert breaker.attempt() is not None
+    assert breaker.start_attempt() is not None
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
@@ -340,34 +340,34 @@ def test_a_forked_process_does_not_wait_for_a_trial_of_its_parent(clock: Clock) 
     begun(breaker)
     child = os.fork()
     if not child:
-        os._exit(0 if breaker.attempt() is not None else 1)
+        os._exit(0 if breaker.start_attempt() is not None else 1)
     assert os.waitpid(child, 0)[1] == 0
-    assert breaker.attempt() is None
+    assert breaker.start_attempt() is None
 
 
 def test_it_tells_how_it_is_and_is_not_changed_by_that(clock: Clock) -> None:
     breaker = Breaker(2, 30.0, clock=clock)
-    assert breaker.look() == (BreakerState.CLOSED, 0, 2, 0.0)
+    assert breaker.read_state() == (BreakerState.CLOSED, 0, 2, 0.0)
     for _ in range(2):
         begun(breaker).fail()
-    assert breaker.look() == (BreakerState.OPEN, 2, 2, 30.0)
+    assert breaker.read_state() == (BreakerState.OPEN, 2, 2, 30.0)
     clock.now += 30
-    assert breaker.look() == breaker.look() == (BreakerState.HALF_OPEN, 2, 2, 0.0)
+    assert breaker.read_state() == breaker.read_state() == (BreakerState.HALF_OPEN, 2, 2, 0.0)
     probe = begun(breaker)
-    assert breaker.look()[0] is BreakerState.HALF_OPEN
+    assert breaker.read_state()[0] is BreakerState.HALF_OPEN
     probe.succeed()
-    assert breaker.look() == (BreakerState.CLOSED, 0, 2, 0.0)
+    assert breaker.read_state() == (BreakerState.CLOSED, 0, 2, 0.0)
 
 
 def test_other_limits_leave_it_open_and_none_close_it(clock: Clock) -> None:
     breaker = opened(clock, failures=2)
     breaker.change(5, 60.0)
-    assert breaker.look()[:3] == (BreakerState.OPEN, 2, 5)
+    assert breaker.read_state()[:3] == (BreakerState.OPEN, 2, 5)
     clock.now += 30
     begun(breaker).fail()
     assert breaker.rest == 60.0
     breaker.change(0, 60.0)
-    assert breaker.look()[0] is BreakerState.CLOSED
+    assert breaker.read_state()[0] is BreakerState.CLOSED
     breaker.change(5, 60.0)
     begun(breaker).fail(rest=10)
     assert breaker.rest == 10.0

@@ -15,7 +15,7 @@ from qtmiddleware.wrapping.components import MOST_KEPT, Components
 
 def client_of(factory: Components, settings: Settings) -> Any:
     inner: Any = factory.model(settings).inner
-    return inner._clients.sync()
+    return inner._clients.get_sync()
 
 
 def test_the_clients_used_least_recently_are_dropped_and_closed_and_the_own_never(
@@ -61,7 +61,7 @@ def test_a_dropped_client_is_closed_only_when_no_call_is_inside_it(
         for n in range(MOST_KEPT + 1)
     ]
     inner: Any = factory.model(others[0]).inner
-    client = inner._clients.sync()
+    client = inner._clients.get_sync()
     with inner._clients.in_use:
         for settings in others[1:]:
             factory.model(settings)
@@ -77,4 +77,4 @@ def test_the_breaker_of_the_own_model_stays_whatever_calls_override() -> None:
     for number in range(2 * MOST_KEPT):
         factory.model(factory.settings(({"llm": {"temperature": number / 100}},)))
     assert factory.model(factory.settings(({"llm": {"temperature": 1.5}},))).breaker is breaker
-    assert breaker.look()[0] is BreakerState.CLOSED
+    assert breaker.read_state()[0] is BreakerState.CLOSED

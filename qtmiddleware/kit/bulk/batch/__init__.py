@@ -1,9 +1,12 @@
-"""Questions asked by OpenAI's Batch API: at half the price, answered within a day.
+"""Ask questions by OpenAI's Batch API: at half the price, answered within a day.
 
-`transforming` is for files of questions. `work` submits, looks after, collects and cancels; `model`
-answers prompts out of what came back and notes the requests that are still to be sent; `parts` cuts
-those into files; `service` speaks to the API; `state` keeps all of it in a file that a killed
-process leaves whole; `costs` says what it comes to.
+- `transforming` transforms files of questions.
+- `work` submits, checks, collects and cancels.
+- `model` answers prompts from the replies so far, and notes the requests that are still to be sent.
+- `parts` divides requests among files.
+- `service` calls the API.
+- `state` stores everything in a file that stays intact if the process is killed.
+- `costs` computes costs.
 """
 
 from qtmiddleware.kit.bulk.batch.service import BatchService

@@ -1,4 +1,4 @@
-"""What batches cost, beside what the same requests cost one by one."""
+"""The cost of batches, compared with the cost of the same requests sent one by one."""
 
 from __future__ import annotations
 
@@ -13,12 +13,22 @@ from qtmiddleware.providers.llms.openai.prices import Prices
 from qtmiddleware.runtime.budget import MOST_TOKENS
 
 TOKEN_BYTES: Final = 3
-"""Bytes of a request taken for a token: that is about four characters of English, and one of Chinese of three bytes."""
+"""How many bytes of a request count as a token.
+
+A token is about four characters of English, or one of Chinese, which has three bytes.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Tokens, and US dollars for them: *live* one by one, *batch* in a batch; ``None`` where that is not known."""
+    """Tokens and their cost in US dollars.
+
+    Attributes:
+        read: The tokens read.
+        written: The tokens written.
+        live: The cost of requests sent one by one; ``None`` if unknown.
+        batch: The cost in a batch; ``None`` if unknown.
+    """
 
     read: int
     written: int
@@ -28,9 +38,12 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Tariff:
-    """The *prices* of a model one by one, and the *share* of them that a batch costs; ``None`` where not known.
+    """The prices of a model, one by one and in batches.
 
-    A reply is taken to have *max_tokens* before it is there.
+    Attributes:
+        prices: The prices of requests sent one by one.
+        share: A batch's price as a fraction of them; ``None`` if unknown.
+        max_tokens: The length that a reply is assumed to have before it arrives.
     """
 
     prices: Prices
@@ -38,52 +51,64 @@ class Tariff:
     max_tokens: int | None
 
     def cost(self, read: int, written: int) -> Cost:
-        """What so many tokens cost."""
-        # A sum of what a service says may be more than is priced, and must not be free for that.
+        """Return the cost of so many tokens."""
+        # The tokens that a service reports may exceed the most that `Prices` accepts. Without the
+        # limit their cost would be unknown, and count as 0.
         live = self.prices.cost(min(read, MOST_TOKENS // 2), min(written, MOST_TOKENS // 2))
         return Cost(
             read, written, live, None if live is None or self.share is None else live * self.share
         )
 
     def estimate(self, parts: Iterable[Part]) -> Cost:
-        """What *parts* cost at most: as many tokens as their bytes may be, and replies as long as they may get."""
+        """Return the most that *parts* may cost.
+
+        Every `TOKEN_BYTES` bytes count as a token, and replies have the greatest length.
+        """
         sizes = [
             (part.size // TOKEN_BYTES, part.requests * (self.max_tokens or 0)) for part in parts
         ]
         return self.cost(sum(read for read, _ in sizes), sum(written for _, written in sizes))
 
     def sum_up(self, parts: Iterable[Part], usage: Usage) -> Cost:
-        """What the replies to *parts* cost, those whose tokens nobody counted at most."""
-        sent = list(parts)
-        size, requests = sum(part.size for part in sent), sum(part.requests for part in sent) or 1
+        """Return the cost of the replies to *parts*.
+
+        Replies whose tokens the service did not count have the most that they may cost.
+        """
+        part_list = list(parts)
+        size, requests = (
+            sum(part.size for part in part_list),
+            sum(part.requests for part in part_list) or 1,
+        )
         read = usage.uncounted * size // requests // TOKEN_BYTES
         return self.cost(
             usage.read + read, usage.written + usage.uncounted * (self.max_tokens or 0)
         )
 
     def check(self, budget: BudgetSettings, spent: Cost, planned: Cost) -> None:
-        """Raise `ModelError` (``over_budget``) where *budget* has no room for what is *planned* beside what is *spent*.
+        """Raise `ModelError` ``over_budget`` if *budget* has no room for *planned* costs.
 
-        What a batch costs where its price is not known is taken for the price one by one.
+        The costs *spent* so far are included.
+
+        If a batch's price is unknown, the price one by one is used.
         """
         tokens = sum((spent.read, spent.written, planned.read, planned.written))
         usd = sum(
             cost.live or 0.0 if cost.batch is None else cost.batch for cost in (spent, planned)
         )
-        lacking = ""
+        shortage = ""
         if budget.max_tokens is not None and tokens > budget.max_tokens:
-            lacking = (
+            shortage = (
                 f"budget.maxTokens allows {budget.max_tokens:,} tokens; with the next batch the"
                 f" total may be {tokens:,}"
             )
         elif budget.max_usd is not None and usd > budget.max_usd:
-            lacking = (
+            shortage = (
                 f"budget.maxUsd allows {budget.max_usd:g} US dollars; with the next batch the total"
                 f" may be {usd:.2f}"
             )
-        if lacking:
+        if shortage:
             raise ModelError(
                 "over_budget",
-                f"{lacking}; raise the limit, or lower llm.maxTokens, the length assumed for each"
+                f"{shortage}; raise the limit, or lower llm.maxTokens, the length assumed for each"
                 " reply",
             )

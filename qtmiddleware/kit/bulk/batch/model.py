@@ -1,4 +1,4 @@
-"""A model that is asked in batches: it answers out of what came back, and notes what is still to be sent."""
+"""A model that is asked in batches: it answers from replies that came back, and notes the rest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Unsent(ModelError):
 
 
 class Refused(Exception):
-    """A request got the HTTP status *status_code*, with this *body*, as the client's own error has them."""
+    """A request was refused, with the HTTP status and body that a client's error has."""
 
     def __init__(self, status_code: int, body: Any) -> None:
         super().__init__(f"HTTP {status_code}")
@@ -34,12 +34,12 @@ class Refused(Exception):
 
 
 class BatchModel:
-    """The model of *settings* at *address*, answered out of *state*. Raises `ModelError`.
+    """The model of *settings* at *address*, answered from *state*. Raises `ModelError`.
 
-    Requests are built, stepped down and their replies read as `OpenAIModel` does it, which this
-    only gives another client. A prompt without a reply raises ``unrecorded``, and its request is
-    noted for `take_requests`. It is to be asked one question after the other, since what depends on
-    a reply that is missing is not noted.
+    `OpenAIModel` builds the requests, steps down and reads the replies; only its client is
+    replaced. A prompt without a reply raises ``unrecorded``, and its request is noted for
+    `take_requests`. Ask one question after the other: requests that depend on a missing reply are
+    not noted.
     """
 
     can_async = True
@@ -64,33 +64,33 @@ class BatchModel:
         return bool(self._missing)
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """The reply to *prompt* that a batch brought; raises `ModelError`."""
+        """Return the reply to *prompt* from a batch; raise `ModelError`."""
         try:
-            # Each by its own: what one prompt teaches of the service must not change the requests
-            # of the others, which are found again by their bodies.
+            # A new `OpenAIModel` per prompt: refusals that one prompt teaches it must not change
+            # the requests of others, because replies are found by the requests' bodies.
             return self._make().complete(prompt, deadline)
         except Unsent as unsent:
             self._missing.append((prompt.mode, unsent.request))
             raise
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """`complete`, which waits for nothing."""
+        """Return the reply to *prompt* from a batch, as `complete` does; nothing is awaited."""
         return self.complete(prompt, deadline)
 
     def take_requests(self) -> list[Mapping[str, Any]]:
-        """The requests that the last question still lacks a reply to; empty where it was answered."""
+        """Return the requests to which the last question still lacks a reply, and forget them."""
         missing, self._missing = self._missing, []
-        # In a conversation all other prompts may be made of the standalone question, which is asked
-        # for first.
-        first = [request for mode, request in missing if mode == STANDALONE]
-        return first or [request for _, request in missing]
+        # In a conversation, all other prompts may be built from the standalone question, so that
+        # request is sent first.
+        standalone = [request for mode, request in missing if mode == STANDALONE]
+        return standalone or [request for _, request in missing]
 
     def _make(self) -> OpenAIModel:
         return make_model(self._client, self._settings)
 
 
 class _Client:
-    """What `OpenAIModel` asks in place of the service's own client."""
+    """The client that `OpenAIModel` calls in place of the service's own."""
 
     def __init__(self, state: BatchState, address: str) -> None:
         self._state = state
@@ -103,8 +103,10 @@ class _Client:
             raise Unsent(request)
         status, body = reply
         if status >= 400:
-            said = _parse(body)
-            raise Refused(status, said.get("error", said) if isinstance(said, Mapping) else said)
+            content = _parse(body)
+            raise Refused(
+                status, content.get("error", content) if isinstance(content, Mapping) else content
+            )
         return body.encode()
 
 
@@ -116,5 +118,8 @@ def _parse(body: str) -> Any:
 
 
 def digest(request: Mapping[str, Any]) -> str:
-    """The ``custom_id`` of *request*: 32 hex digits that stand for all of it, so that equal ones are sent once."""
+    """Return the ``custom_id`` of *request*: 32 hex digits that are equal for equal requests.
+
+    So equal requests are sent once.
+    """
     return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:32]

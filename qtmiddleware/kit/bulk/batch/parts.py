@@ -1,4 +1,4 @@
-"""Requests as the lines of files, and which file each of them goes into."""
+"""Write requests as lines of files, and divide them among files."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from qtmiddleware.errors import ConfigError
 
 ENDPOINT: Final = "/v1/chat/completions"
 MOST_REQUESTS: Final = 50_000
-"""Most requests of a batch (https://developers.openai.com/api/reference/resources/batches/methods/create)."""
+"""The most requests of a batch.
+
+Source: https://developers.openai.com/api/reference/resources/batches/methods/create
+"""
 MOST_BYTES: Final = 200_000_000
-"""Largest file of a batch, from the same place: 200 MB."""
+"""The most bytes of a batch's file (200 MB), from the same source."""
 
 
-# What is wrong with the request itself. All else, as a key or a model that is not allowed, somebody
-# may mend.
+# The statuses that mean that the request itself is wrong. Other causes, such as a key or a model
+# that is not allowed, may be fixed.
 _REFUSED: Final = frozenset({400, 413, 415, 422})
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many *requests* and bytes one file may have."""
+    """How many requests and bytes one file may have."""
 
     requests: int = MOST_REQUESTS
     size: int = MOST_BYTES
@@ -33,7 +36,7 @@ LIMITS: Final = Limits()
 
 
 def is_transient(status: int | None) -> bool:
-    """Whether a request that got this HTTP *status*, or none at all, may do better another time."""
+    """Return whether a request with this HTTP *status*, or with none, may succeed another time."""
     return status is None or (status >= 400 and status not in _REFUSED)
 
 
@@ -42,17 +45,21 @@ Line = tuple[str, bytes]
 
 
 def write_line(id_: str, request: Mapping[str, Any]) -> Line:
-    """The line of *request*."""
+    """Return the line of *request*, which is called *id_*."""
     line = {"custom_id": id_, "method": "POST", "url": ENDPOINT, "body": request}
-    # A lone half of a character stays as JSON escapes it: UTF-8 has no form for it.
+    # A lone surrogate stays escaped as in JSON, because UTF-8 cannot encode it.
     return id_, json.dumps(line, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What a line of an output or error file says of the request *id*: an HTTP *status* with a *body*, or a *failure*.
+    """The result of one request, from a line of an output or error file.
 
-    *status* is ``None`` where no request was made, as in a batch that expired. *body* is JSON.
+    Attributes:
+        id: The request's id.
+        status: The HTTP status; ``None`` if no request was made, as in a batch that expired.
+        body: The body, as JSON.
+        failure: The failure in a word or code; ``""`` if there is none.
     """
 
     id: str
@@ -62,22 +69,25 @@ class Read:
 
     @property
     def is_final(self) -> bool:
-        """Whether asking once more would bring the same; what nobody asked, or a busy service, is asked again."""
+        """Whether asking again would give the same result.
+
+        It would not if no request was made or the service was busy.
+        """
         return not is_transient(self.status)
 
 
 def read_line(line: bytes) -> Read | None:
-    """What *line* of an output or error file says; ``None`` where it is none."""
+    """Return the result in *line* of an output or error file; ``None`` if it cannot be read."""
     try:
         return _read(json.loads(line))
     except (ValueError, RecursionError):
         return None
 
 
-def _read(said: Any) -> Read | None:
-    if not isinstance(said, dict) or not isinstance(id_ := said.get("custom_id"), str):
+def _read(entry: Any) -> Read | None:
+    if not isinstance(entry, dict) or not isinstance(id_ := entry.get("custom_id"), str):
         return None
-    response, error = said.get("response"), said.get("error")
+    response, error = entry.get("response"), entry.get("error")
     status = response.get("status_code") if isinstance(response, dict) else None
     if (
         isinstance(response, dict)
@@ -89,16 +99,16 @@ def _read(said: Any) -> Read | None:
             id_, status, json.dumps(response.get("body")), "" if status < 400 else f"HTTP {status}"
         )
     code = error.get("code") if isinstance(error, dict) else None
-    # Services like to quote texts in all that is no code.
+    # Services like to quote texts, except in codes.
     if isinstance(code, str) and code.isidentifier() and len(code) <= 40:
         return Read(id_, None, "null", code)
     return Read(id_, None, "null", "no response")
 
 
 def split(lines: Iterable[Line], limits: Limits) -> Iterator[tuple[int, Line]]:
-    """Each of *lines*, in their order, with the number of its file from 0 on, so that all are within *limits*.
+    """Yield each of *lines* with the number of its file, from 0, so that files are within *limits*.
 
-    Raises `ConfigError` for a line that is larger than a file may be.
+    The order stays. Raises `ConfigError` for a line that is larger than a file may be.
     """
     number = count = size = 0
     for line in lines:

@@ -1,4 +1,4 @@
-"""The Batch API of OpenAI, and of services that speak it, through OpenAI's own client."""
+"""The Batch API of OpenAI, and of services with the same API, through OpenAI's own client."""
 
 from __future__ import annotations
 
@@ -15,35 +15,45 @@ from qtmiddleware.kit.bulk.batch.state import ENDED, read_batch
 from qtmiddleware.providers.llms.openai.clients import Clients
 from qtmiddleware.providers.llms.openai.requests import is_openai
 from qtmiddleware.providers.openai_client import (
-    host_of,
     is_async_client,
     is_vendor_client,
     read_client_error,
+    read_host,
     status_of,
 )
 from qtmiddleware.runtime.files import open_document
 
 MOST_LINE_BYTES: Final = 8 << 20
-"""A line of an output file that is longer is none: a reply of a megabyte may take six where it is written as JSON."""
+"""The most bytes of an output file's line; JSON may need six megabytes for a reply of one."""
 SHARE: Final = 0.5
-"""What OpenAI charges of the price by batch (https://help.openai.com/en/articles/9197833-batch-api-faq)."""
+"""OpenAI's price in a batch as a fraction of the price one by one.
+
+Source: https://help.openai.com/en/articles/9197833-batch-api-faq
+"""
 RETRIES: Final = 5
-"""How often the client repeats a call that is safe to repeat, after half a second and up to 8 s, or as it is told."""
+"""How often the client repeats a call that is safe to repeat.
+
+It waits half a second at first and at most 8 s, or as long as the service says.
+"""
 WAITS: Final = (1.0, 2.0, 4.0, 8.0)
-"""Seconds before a batch whose making failed is looked for, and made again where it is not there."""
+"""How many seconds to wait before looking for a batch whose creation failed.
+
+If the batch is not found, it is created again.
+"""
 PAGE: Final = 100
-"""Batches of one page of their list, the most the API gives."""
+"""How many batches a page of their list has, the most that the API allows."""
 MOST_PAGES: Final = 50
 TRANSIENT: Final = frozenset({"rate_limited", "unavailable", "timeout"})
-"""The reasons of a `ModelError` after which a call may do better another time."""
+"""The reasons of a `ModelError` after which a call may succeed another time."""
 _NO_API: Final = frozenset({404, 405, 501})
 
 
 class BatchService:
-    """The files and batches at ``llm.baseUrl`` of *settings*, or those of a *client*, an ``openai.OpenAI``.
+    """The files and batches of a service.
 
-    Calls that are safe to repeat are repeated where the service is busy or down. Raises
-    `ModelError`, and `ConfigError` for a *client* that has no batches.
+    The service is that of the *client*, an ``openai.OpenAI``, or by default at ``llm.baseUrl`` of
+    *settings*. Calls that are safe to repeat are repeated if the service is busy or down. Raises
+    `ModelError`, and `ConfigError` for a *client* without batches.
     """
 
     def __init__(self, settings: Settings, client: Any = None) -> None:
@@ -56,14 +66,14 @@ class BatchService:
                 path="client",
             )
         self._clients = Clients(client, settings.llm.base_url)
-        self._once = self._clients.sync()
+        self._once = self._clients.get_sync()
         self._client = self._once.with_options(max_retries=RETRIES)
         self.address = str(self._client.base_url)
-        self.host = host_of(self.address)
+        self.host = read_host(self.address)
 
     @property
     def share(self) -> float | None:
-        """What of the price one by one a batch costs; ``None`` where that is not known."""
+        """A batch's price as a fraction of the price one by one; ``None`` if unknown."""
         return SHARE if is_openai(self.host) else None
 
     def close(self) -> None:
@@ -71,18 +81,18 @@ class BatchService:
         self._clients.close()
 
     def upload(self, path: Path, name: str) -> str:
-        """Upload the file at *path*, to be called *name*; returns its id there."""
-        with self._explained("/files"), open_document(path, follow_link=False) as content:
+        """Upload the file at *path* under *name*, and return its id at the service."""
+        with self._explain_errors("/files"), open_document(path, follow_link=False) as content:
             return str(self._client.files.create(file=(name, content), purpose="batch").id)
 
     def create(self, file: str, metadata: Mapping[str, str]) -> dict[str, Any]:
-        """Make the batch of *file*; one that was made already, though nobody heard of it, is found again.
+        """Create the batch of *file*, or find it if it was created already, and return it.
 
-        The client repeats nothing here: a batch may have been made by a call that failed.
+        The client repeats nothing here, because a call that failed may have created the batch.
         """
         for wait in (*WAITS, None):
             try:
-                with self._explained("/batches"):
+                with self._explain_errors("/batches"):
                     batch = self._once.batches.create(
                         completion_window="24h",
                         endpoint=ENDPOINT,
@@ -94,13 +104,13 @@ class BatchService:
                 if wait is None or error.reason not in TRANSIENT:
                     raise
                 time.sleep(wait if error.retry_after is None else error.retry_after)
-            if (found := self.find(file)) is not None:
-                return found
+            if (earlier_batch := self.find(file)) is not None:
+                return earlier_batch
         raise AssertionError  # the last round has returned or raised
 
     def find(self, file: str) -> dict[str, Any] | None:
-        """The batch of the uploaded *file*, if there is one."""
-        with self._explained("/batches"):
+        """Return the batch of the uploaded *file*, if there is one."""
+        with self._explain_errors("/batches"):
             page = self._client.batches.list(limit=PAGE)
             for _ in range(MOST_PAGES):
                 for batch in page.data:
@@ -112,32 +122,32 @@ class BatchService:
         return None
 
     def find_file(self, name: str) -> str | None:
-        """The id of a file that was uploaded as *name*, if the service lists it."""
-        with self._explained("/files"):
+        """Return the id of a file that was uploaded under *name*, if the service lists it."""
+        with self._explain_errors("/files"):
             page = self._client.files.list(purpose="batch", limit=PAGE)
             return next((str(file.id) for file in page.data if file.filename == name), None)
 
     def retrieve(self, batch: str) -> dict[str, Any]:
-        """What the service says of *batch* now."""
-        with self._explained("/batches", of=batch):
+        """Return the service's present description of *batch*."""
+        with self._explain_errors("/batches", of=batch):
             return self._read(self._client.batches.retrieve(batch))
 
     def cancel(self, batch: str) -> dict[str, Any]:
-        """Stop *batch*; returns what is said of it then, as of one that had ended before."""
+        """Stop *batch* and return its description then; a batch that has ended stays as it is."""
         now = self.retrieve(batch)
         if now.get("status") in ENDED:
             return now
-        with self._explained("/batches", of=batch):
+        with self._explain_errors("/batches", of=batch):
             return self._read(self._client.batches.cancel(batch))
 
     def read_lines(self, file: str, *, lines: int, size: int) -> Iterator[bytes]:
-        """The lines of *file*, as they come; raises where it breaks off, but for a last line without an end.
+        """Yield the lines of *file* as they come; raise `ModelError` if it breaks off.
 
-        Raises `ModelError` (``too_long``) after so many *lines*, or *size* bytes: a file need not
-        have an end.
+        A last line without an end counts as a line. Raises ``too_long`` after more than *lines*
+        lines or *size* bytes, because a file need not have an end.
         """
         with (
-            self._explained("/files", of=file),
+            self._explain_errors("/files", of=file),
             self._client.files.with_streaming_response.content(file) as response,
         ):
             for number, line in enumerate(split_lines(limit_size(response.iter_bytes(), size))):
@@ -148,15 +158,15 @@ class BatchService:
                 yield line
 
     def _read(self, batch: Any) -> dict[str, Any]:
-        read = read_batch(batch.to_dict(mode="json", warnings=False))
-        if not read:
+        description = read_batch(batch.to_dict(mode="json", warnings=False))
+        if not description:
             raise ModelError(
                 "unparsable", f"the Batch API of {self.host} sent a batch without an id"
             )
-        return read
+        return description
 
     @contextmanager
-    def _explained(self, path: str, *, of: str = "") -> Iterator[None]:
+    def _explain_errors(self, path: str, *, of: str = "") -> Iterator[None]:
         try:
             yield
         except ModelError:
@@ -164,9 +174,11 @@ class BatchService:
         except Exception as error:
             status = status_of(error)
             if status in _NO_API:
-                what = f"knows no {of}: is this its key and project?" if of else "has no Batch API"
+                problem = (
+                    f"knows no {of}: is this its key and project?" if of else "has no Batch API"
+                )
                 raise ModelError(
-                    "rejected", f"{self.host} {what} (HTTP {status} for {path})"
+                    "rejected", f"{self.host} {problem} (HTTP {status} for {path})"
                 ) from None
             raise read_client_error(
                 error, f"the Batch API of {self.host}", timeout="the client's timeout"
@@ -174,7 +186,7 @@ class BatchService:
 
 
 def limit_size(chunks: Iterable[bytes], most: int) -> Iterator[bytes]:
-    """*chunks* as they come; raises `ModelError` (``too_long``) where they are more than *most* bytes."""
+    """Yield *chunks* as they come; raise `ModelError` ``too_long`` after *most* bytes."""
     size = 0
     for chunk in chunks:
         size += len(chunk)
@@ -186,7 +198,7 @@ def limit_size(chunks: Iterable[bytes], most: int) -> Iterator[bytes]:
 
 
 def split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines of what comes in *chunks*; of one that is longer than `MOST_LINE_BYTES` only the beginning."""
+    """Yield the lines in *chunks*; a line longer than `MOST_LINE_BYTES` is cut after that."""
     rest = b""
     for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")

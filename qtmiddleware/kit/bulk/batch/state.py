@@ -1,4 +1,4 @@
-"""What was sent in batches and what came back, in a file that a killed process leaves whole."""
+"""Requests sent in batches and their replies, in a file that survives the end of the process."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from qtmiddleware.kit.stores.sqlite.files import (
 from qtmiddleware.providers.llms.openai.replies import count_tokens
 from qtmiddleware.runtime.budget import MOST_TOKENS
 
-# A request's "id" is a hash of its body. It is on its way while its part is not settled, and open
-# where there is no reply to it and it is not on its way. "batch" is what the service last said of a
+# A request's "id" is a hash of its body. A request is on its way while its part is not settled. It
+# is open if it has no reply and is not on its way. "batch" is the service's last description of a
 # part, as JSON.
 STATE_FILE: Final = FileKind(
     application_id=0x71746D70,  # "qtmp" in ASCII
@@ -56,7 +56,10 @@ STATE_FILE: Final = FileKind(
 )
 
 MOST_VALUE_BYTES: Final = 64 << 20
-"""A longer value in the file was written by nobody here: a reply has at most 8 MB, and three times that in ASCII."""
+"""The most bytes of a value that this package writes into the file.
+
+A reply has at most 8 MB, and three times that in ASCII.
+"""
 _MOST_ID: Final = 200
 _MOST_MESSAGE: Final = 300
 _MOST_ERRORS: Final = 100
@@ -69,10 +72,15 @@ ENDED: Final = frozenset({"completed", "failed", "expired", "cancelled"})
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One batch: its *number*, how many requests and bytes it has, and what the service last said of it (*batch*).
+    """One batch.
 
-    *file* is the id of its uploaded file, ``None`` before that was seen to end; *batch* is empty
-    before there was one. A *settled* part has ended, and what it brought is here.
+    Attributes:
+        number: Its number.
+        requests: How many requests it has.
+        size: How many bytes its file has.
+        file: The id of its uploaded file; ``None`` until the upload is known to have ended.
+        batch: The service's last description of it; empty before the batch was created.
+        settled: Whether it has ended and its replies are stored.
     """
 
     number: int
@@ -84,66 +92,68 @@ class Part:
 
     @property
     def status(self) -> str:
-        """The batch's status, ``"not sent"`` where there is none yet."""
+        """The batch's status; ``"not sent"`` if there is no batch yet."""
         status: str = self.batch.get("status", "unknown") if self.batch else "not sent"
         return status
 
     @property
     def completed(self) -> int:
-        """How many of its requests are answered, as far as the service says."""
+        """How many of its requests are answered, according to the service."""
         return self._count("completed")
 
     @property
     def failed(self) -> int:
-        """How many of its requests have failed, as far as the service says."""
+        """How many of its requests have failed, according to the service."""
         return self._count("failed")
 
     @property
     def errors(self) -> list[str]:
-        """Why the whole of it was not taken: the service's codes and words."""
+        """Why the whole batch was rejected: the service's codes and messages."""
         errors: list[dict[str, str]] = self.batch.get("errors", {}).get("data", [])
-        return [": ".join(filter(None, (it.get("code"), it.get("message")))) for it in errors]
+        return [
+            ": ".join(filter(None, (error.get("code"), error.get("message")))) for error in errors
+        ]
 
     def to_dict(self) -> dict[str, Any]:
-        """What is known of it, as JSON takes it."""
-        kept = ("id", "created_at", "expires_at", "output_file_id", "error_file_id")
+        """Return the part's facts as a dictionary for JSON."""
+        names = ("id", "created_at", "expires_at", "output_file_id", "error_file_id")
         counts = {"requests": self.requests, "completed": self.completed, "failed": self.failed}
-        about = {
+        facts = {
             "part": self.number,
             "status": self.status,
             **counts,
             "bytes": self.size,
             "collected": self.settled,
         }
-        return {**about, "errors": self.errors, **{name: self.batch.get(name) for name in kept}}
+        return {**facts, "errors": self.errors, **{name: self.batch.get(name) for name in names}}
 
     def _count(self, name: str) -> int:
         count: int = self.batch.get("request_counts", {}).get(name, 0)
         return count
 
 
-def read_batch(said: Any) -> dict[str, Any]:
-    """Return what is used of a batch that a service describes; empty where it has no id.
+def read_batch(description: Any) -> dict[str, Any]:
+    """Return the fields of a batch's *description* that are used; empty if it has no id.
 
-    What is of another type than the API documents is left out, and texts are cut.
+    Values of a type other than the API documents are left out, and texts are cut.
     """
-    found = said if isinstance(said, Mapping) else {}
+    raw = description if isinstance(description, Mapping) else {}
     texts = ("id", "status", "input_file_id", "output_file_id", "error_file_id")
-    batch: dict[str, Any] = {name: found[name] for name in texts if _is_name(found.get(name))}
-    batch |= {
-        name: found[name] for name in ("created_at", "expires_at") if _is_time(found.get(name))
-    }
-    counts = found.get("request_counts")
+    batch: dict[str, Any] = {name: raw[name] for name in texts if _is_name(raw.get(name))}
+    batch |= {name: raw[name] for name in ("created_at", "expires_at") if _is_time(raw.get(name))}
+    counts = raw.get("request_counts")
     if isinstance(counts, Mapping):
         names = ("total", "completed", "failed")
         batch["request_counts"] = {
             name: counts[name] for name in names if _is_count(counts.get(name))
         }
-    errors = found.get("errors")
-    listed = errors.get("data") if isinstance(errors, Mapping) else None
-    if isinstance(listed, list):
-        read = (_read_error(it) for it in listed[:_MOST_ERRORS] if isinstance(it, Mapping))
-        batch["errors"] = {"data": [it for it in read if it]}
+    errors = raw.get("errors")
+    error_list = errors.get("data") if isinstance(errors, Mapping) else None
+    if isinstance(error_list, list):
+        checked_errors = (
+            _read_error(error) for error in error_list[:_MOST_ERRORS] if isinstance(error, Mapping)
+        )
+        batch["errors"] = {"data": [error for error in checked_errors if error]}
     return batch if "id" in batch else {}
 
 
@@ -168,21 +178,27 @@ def _is_whole(value: Any) -> bool:
 def _read_error(error: Mapping[Any, Any]) -> dict[str, str]:
     texts = {name: error[name] for name in ("code", "message") if isinstance(error.get(name), str)}
     return {
-        name: it if len(it) <= _MOST_MESSAGE else f"{it[:_MOST_MESSAGE]}..."
-        for name, it in texts.items()
+        name: text if len(text) <= _MOST_MESSAGE else f"{text[:_MOST_MESSAGE]}..."
+        for name, text in texts.items()
     }
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens that the service says it *read* and *wrote*, and how many replies it said nothing of (*uncounted*)."""
+    """The tokens that a service counted for its replies.
+
+    Attributes:
+        read: The tokens read.
+        written: The tokens written.
+        uncounted: How many replies came without a count.
+    """
 
     read: int = 0
     written: int = 0
     uncounted: int = 0
 
     def add(self, status: int, body: str) -> Usage:
-        """The same with a reply, read as one that comes live."""
+        """Return this usage with one more reply, whose tokens are read as of a single call."""
         try:
             read, written = count_tokens(json.loads(body))
         except (ValueError, RecursionError):
@@ -193,9 +209,14 @@ class Usage:
 
 
 class BatchState:
-    """The file at *path*, for one command at a time; *run* names it at the service. Thread-safe.
+    """The file at *path*, used by one command at a time. Thread-safe.
 
-    Raises `StoreError` for whatever goes wrong with it, also where another command has it.
+    Raises `StoreError` for everything that goes wrong with the file, also if another command uses
+    it.
+
+    Attributes:
+        path: The file.
+        run: A random name for these batches at the service.
     """
 
     def __init__(self, path: Path) -> None:
@@ -216,26 +237,26 @@ class BatchState:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file; closing twice does no harm."""
+        """Close the file; closing twice does no harm."""
         with self._lock:
             self._connection.close()
 
     def refuse(self, why: str) -> StoreError:
-        """The error for a file that cannot be used."""
+        """Return the error for a file that cannot be used for the reason *why*."""
         return StoreError(f"{self.path} cannot be used ({why}); {STATE_FILE.remedy}")
 
     def read_fact(self, key: str) -> str | None:
-        """What was kept as *key*, ``None`` where nothing was."""
-        rows = self._rows("SELECT value FROM meta WHERE key = ?", (key,))
+        """Return the fact stored under *key*; ``None`` if there is none."""
+        rows = self._execute("SELECT value FROM meta WHERE key = ?", (key,))
         return str(rows[0][0]) if rows else None
 
     def keep_fact(self, key: str, value: str) -> None:
-        """Keep *value* as *key*, in place of what was there."""
-        self._rows("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+        """Store *value* under *key*, replacing what was there."""
+        self._execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
     def parts(self) -> list[Part]:
-        """Every part, in the order they were sent."""
-        rows = self._rows(
+        """Return all parts, in the order in which they were sent."""
+        rows = self._execute(
             "SELECT number, requests, bytes, file, batch, settled FROM parts ORDER BY number"
         )
         return [self._read_part(*row) for row in rows]
@@ -244,19 +265,19 @@ class BatchState:
         self, number: Any, requests: Any, size: Any, file: Any, batch: Any, settled: Any
     ) -> Part:
         try:
-            said = read_batch(json.loads(batch)) if isinstance(batch, str) else {}
+            description = read_batch(json.loads(batch)) if isinstance(batch, str) else {}
         except (ValueError, RecursionError):
-            said = {}
+            description = {}
         is_read = all(map(_is_count, (number, requests, size))) and (file is None or _is_name(file))
-        if not is_read or (batch is not None and not said):
+        if not is_read or (batch is not None and not description):
             raise self.refuse("a part of it is damaged")
-        return Part(number, requests, size, file, said, settled=bool(settled))
+        return Part(number, requests, size, file, description, settled=bool(settled))
 
     def add_part(self, ids: Sequence[str], size: int) -> Part:
-        """Add a part of the requests *ids*, of *size* bytes; they are on their way from here on."""
-        with self._transaction() as connection:
+        """Add a part of the requests *ids*, of *size* bytes; they are on their way from now on."""
+        with self._open_transaction() as connection:
             insert = "INSERT INTO parts (requests, bytes) VALUES (?, ?) RETURNING number"
-            number: int = self._rows(insert, (len(ids), size))[0][0]
+            number: int = self._execute(insert, (len(ids), size))[0][0]
             connection.executemany(
                 "INSERT OR REPLACE INTO requests VALUES (?, ?)", ((id_, number) for id_ in ids)
             )
@@ -264,31 +285,36 @@ class BatchState:
 
     def set_file(self, part: Part, file: str) -> None:
         """Remember the id of the uploaded *file* of *part*."""
-        self._rows("UPDATE parts SET file = ? WHERE number = ?", (file, part.number))
+        self._execute("UPDATE parts SET file = ? WHERE number = ?", (file, part.number))
 
     def set_batch(self, part: Part, batch: Mapping[str, Any]) -> None:
-        """Remember what the service says of *part*."""
-        self._rows("UPDATE parts SET batch = ? WHERE number = ?", (json.dumps(batch), part.number))
+        """Remember the service's description of *part*."""
+        self._execute(
+            "UPDATE parts SET batch = ? WHERE number = ?", (json.dumps(batch), part.number)
+        )
 
     def settle(self, part: Part) -> None:
-        """All that *part* will bring is here: what it did not answer is open again."""
-        self._rows("UPDATE parts SET settled = 1 WHERE number = ?", (part.number,))
+        """Mark *part* as settled: all its replies are stored.
+
+        Requests without a reply are open again.
+        """
+        self._execute("UPDATE parts SET settled = 1 WHERE number = ?", (part.number,))
 
     def is_sent(self, id_: str) -> bool:
-        """Whether the request *id_* is on its way."""
+        """Return whether the request *id_* is on its way."""
         statement = (
             "SELECT 1 FROM requests JOIN parts ON part = number WHERE id = ? AND NOT settled"
         )
-        return bool(self._rows(statement, (id_,)))
+        return bool(self._execute(statement, (id_,)))
 
     def is_known(self, id_: str) -> bool:
-        """Whether a request *id_* was ever sent."""
-        return bool(self._rows("SELECT 1 FROM requests WHERE id = ?", (id_,)))
+        """Return whether a request *id_* was ever sent."""
+        return bool(self._execute("SELECT 1 FROM requests WHERE id = ?", (id_,)))
 
     def add_replies(self, replies: Iterable[Read]) -> None:
-        """Keep *replies*, and count their tokens; one that is there stays as it is."""
+        """Store *replies* and count their tokens; a reply that is there already stays as it is."""
         usage = self.sum_usage()
-        with self._transaction() as connection:
+        with self._open_transaction() as connection:
             for reply in replies:
                 row = (reply.id, reply.status or 0, reply.body)
                 if connection.execute(
@@ -298,8 +324,8 @@ class BatchState:
             self.keep_fact("usage", json.dumps(astuple(usage)))
 
     def find_reply(self, id_: str) -> tuple[int, str] | None:
-        """The status and body, as JSON, of the reply to the request *id_*; ``None`` where there is none yet."""
-        rows = self._rows("SELECT status, body FROM replies WHERE id = ?", (id_,))
+        """Return the status and the body (JSON) of the reply to the request *id_*, or ``None``."""
+        rows = self._execute("SELECT status, body FROM replies WHERE id = ?", (id_,))
         if not rows:
             return None
         status, body = rows[0]
@@ -308,7 +334,7 @@ class BatchState:
         return status, body
 
     def sum_usage(self) -> Usage:
-        """What the service says it read and wrote for the replies so far."""
+        """Return the tokens that the service counted for the replies so far."""
         try:
             counts = json.loads(self.read_fact("usage") or "null")
         except (ValueError, RecursionError):
@@ -319,22 +345,22 @@ class BatchState:
             and all(map(_is_whole, counts))
         ):
             return Usage(*counts)
-        # Files of before this was kept.
+        # Files of earlier versions do not store the sum.
         usage = Usage()
-        with self._use() as connection:
+        with self._use_connection() as connection:
             for status, body in connection.execute("SELECT status, body FROM replies"):
                 if isinstance(status, int) and isinstance(body, str):
                     usage = usage.add(status, body)
         return usage
 
-    def _rows(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        with self._use() as connection:
+    def _execute(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with self._use_connection() as connection:
             return connection.execute(statement, values).fetchall()
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """All that is written inside, or nothing."""
-        with self._use() as connection:
+    def _open_transaction(self) -> Iterator[sqlite3.Connection]:
+        """Write everything inside the block, or nothing."""
+        with self._use_connection() as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
@@ -344,12 +370,12 @@ class BatchState:
                     connection.execute("ROLLBACK")
 
     @contextmanager
-    def _use(self) -> Iterator[sqlite3.Connection]:
+    def _use_connection(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
             try:
                 yield self._connection
             except FAILURES as error:
-                # The cause may quote a text of the file.
+                # The cause of damage may quote a text of the file.
                 cause = None if is_damage(error) else error
                 raise StoreError(
                     f"{STATE_FILE.subject.format(path=self.path)} failed: {describe_error(error)}"

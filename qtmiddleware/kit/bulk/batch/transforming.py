@@ -1,4 +1,4 @@
-"""A file of questions transformed by batches, into the same output that a run which asks one by one goes on from."""
+"""Transform a file of questions by batches, into an output that `transform_file` can continue."""
 
 from __future__ import annotations
 
@@ -39,30 +39,35 @@ from qtmiddleware.wrapping.transform_stream import Transformed
 T = TypeVar("T")
 
 _NO_HURRY_MS: Final = 600_000
-# What was answered is paid for: it is neither late nor beyond a budget, whatever a question that
-# waits may be.
+# Replies that have arrived are paid for, so replaying them can be neither late nor over budget.
 REPLAYED: Final = {
     "limits": {"llmTimeoutMs": _NO_HURRY_MS, "deadlineMs": _NO_HURRY_MS},
     "budget": {"maxLlmCallsPerMinute": None, "maxTokens": None, "maxUsd": None},
     "breaker": {"enabled": False},
 }
-"""The settings under which replies that are there already are replayed."""
+"""The settings under which replies that have arrived are replayed."""
 
 
 class _NoPace(Pace):
-    """What was answered is neither asked again nor, however many were refused, a reason to stop."""
+    """A pace that never repeats a call and never stops: arrived replies do not change."""
 
     def perform(self, call: Callable[[], T]) -> T:
-        """What *call* returns; raises what it raises."""
+        """Return what *call* returns."""
         return call()
 
 
 @dataclass(frozen=True, slots=True)
 class FilePass:
-    """Puts every question of *source* that *journal* lacks to a model, and writes what is made of those answered.
+    """Asks a model each question of *source* that *journal* lacks, and writes the transformations.
 
-    Replies are recorded in the file *recording*. *share* is what of the price one by one they cost,
-    ``None`` where that is not known. *report* counts what is done.
+    Attributes:
+        source: The file of questions.
+        config: The config.
+        journal: The output.
+        recording: The file in which replies are recorded.
+        share: A batch's price as a fraction of the price one by one; ``None`` if unknown.
+        report: Counts what is done.
+        show: Is called with the report after each record.
     """
 
     source: Path
@@ -74,7 +79,7 @@ class FilePass:
     show: ShowBulk | None = None
 
     def __call__(self, model: BatchModel) -> Iterator[None]:
-        """Yields after each question."""
+        """Yield after each question."""
         recording, pace = RecordingModel(model, self.recording), _NoPace(1)
         config = self.config.overridden(REPLAYED)
         with (
@@ -85,7 +90,7 @@ class FilePass:
                 file, config.settings, has_json=self.source.suffix.casefold() in JSON_LINES
             )
             for query in select_open(lines, self.journal, self.report, self._write):
-                # One at a time, as the model wants to be asked.
+                # One question at a time, as `BatchModel` requires.
                 for transformed in middleware.transform_stream([query], concurrency=1, pace=pace):
                     if not model.is_waiting:
                         self._write(
@@ -98,11 +103,12 @@ class FilePass:
     def _price(self, transformed: Transformed[InputQuery]) -> Transformed[InputQuery]:
         share = self.share
         costs = [
-            None if share is None or it.cost_usd is None else it.cost_usd * share
-            for it in transformed.replies
+            None if share is None or reply.cost_usd is None else reply.cost_usd * share
+            for reply in transformed.replies
         ]
         replies = [
-            replace(it, cost_usd=cost) for it, cost in zip(transformed.replies, costs, strict=True)
+            replace(reply, cost_usd=cost)
+            for reply, cost in zip(transformed.replies, costs, strict=True)
         ]
         return replace(transformed, replies=tuple(replies))
 
@@ -124,12 +130,12 @@ def open_file_work(
     limits: Limits = LIMITS,
     show: ShowBulk | None = None,
 ) -> Iterator[tuple[BatchWork, BulkReport]]:
-    """Yield the work of transforming *source* into *out* by batches, and the report of what it has done.
+    """Yield the work of transforming *source* into *out* by batches, and a report of its progress.
 
-    Beside *out* lie ``<out>.batch``, which keeps what was sent and came back, and
-    ``<out>.recording.jsonl``, from which everything that takes recordings replays the replies.
-    Raises as `transform_file` does: a config, prompt or question that has changed since the first
-    submit is told, and so is another command at work; questions may be added at the end of
+    Two files beside *out* belong to the work: ``<out>.batch`` stores requests and replies, and
+    ``<out>.recording.jsonl`` is a recording of the replies, which can be replayed. Raises as
+    `transform_file` does. A config, prompt or question that has changed since the first submit
+    raises an error, and so does another command at work. Questions may be added at the end of
     *source*. *client* is an ``openai.OpenAI``.
     """
     if source == STDIN:
@@ -155,46 +161,55 @@ def open_file_work(
 def _check_unchanged(
     state: BatchState, fingerprint: Mapping[str, Any], file: BinaryIO, source: str
 ) -> None:
-    """Raise `ConfigError` where *state* is of another config or other questions than those of *file*, called *source*.
+    """Raise `ConfigError` if *state* was begun with another config or other questions.
 
-    Where there is nothing yet, or no *source* is given, it is of these from now on.
+    If *state* is empty or *source* is ``""``, it now begins with this config and these questions.
+
+    Args:
+        state: The stored batches.
+        fingerprint: The config now.
+        file: The questions now.
+        source: The name of the file in messages.
     """
-    before = _read_kept(state) if source and state.parts() else None
+    before = _read_beginning(state) if source and state.parts() else None
     if before is not None:
-        config, size, kept = before
+        config, size, old_digest = before
         changes = [*describe_changes(config, fingerprint)]
-        if _digest(file, size) != kept:
+        if _compute_digest(file, size) != old_digest:
             changes.append(f"the questions in {source}")
         if changes:
-            what = (
+            problem = (
                 f"the batches of {state.path} were made with other inputs; changed:"
                 f" {', '.join(changes)}"
             )
             advice = "undo the change, name another --out, or run --batch submit with --overwrite"
-            raise ConfigError(f"{what}; {advice}", path="--out")
+            raise ConfigError(f"{problem}; {advice}", path="--out")
     else:
         size = file.seek(0, os.SEEK_END)
-        now = {"config": fingerprint, "bytes": size, "digest": _digest(file, size)}
+        now = {"config": fingerprint, "bytes": size, "digest": _compute_digest(file, size)}
         state.keep_fact("fingerprint", json.dumps(now))
 
 
-def _read_kept(state: BatchState) -> tuple[Mapping[str, Any], int, str] | None:
-    """What *state* was begun with: the config, and size and digest of the questions; raises `StoreError`."""
+def _read_beginning(state: BatchState) -> tuple[Mapping[str, Any], int, str] | None:
+    """Return the config that *state* was begun with, and the size and digest of the questions.
+
+    Returns ``None`` if they are not stored; raises `StoreError` if they are damaged.
+    """
     fact = state.read_fact("fingerprint")
     if fact is None:
         return None
     try:
-        kept = parse_fingerprint(fact)
+        facts = parse_fingerprint(fact)
     except ValueError:
-        kept = {}
-    config, size, digest = kept.get("config"), kept.get("bytes"), kept.get("digest")
+        facts = {}
+    config, size, digest = facts.get("config"), facts.get("bytes"), facts.get("digest")
     if not isinstance(config, dict) or not isinstance(size, int) or not isinstance(digest, str):
         raise state.refuse("its record of the questions is damaged")
     return config, size, digest
 
 
-def _digest(file: BinaryIO, size: int) -> str:
-    """What stands for the first *size* bytes of *file*."""
+def _compute_digest(file: BinaryIO, size: int) -> str:
+    """Return a digest of the first *size* bytes of *file*."""
     file.seek(0)
     hashed = hashlib.sha256()
     while size > 0 and (chunk := file.read(min(size, 1 << 20))):

@@ -1,4 +1,4 @@
-"""Submit, look after, collect and cancel: what is asked in batches, from the questions to the replies."""
+"""Submit, check, collect and cancel batches: the way from the questions to the replies."""
 
 from __future__ import annotations
 
@@ -28,27 +28,31 @@ from qtmiddleware.kit.bulk.batch.state import ENDED, BatchState, Part
 from qtmiddleware.runtime.files import open_itself
 
 Ask = Callable[[BatchModel], Iterator[None]]
-"""Puts every question that has no answer yet to a model, one after the other, and yields after each."""
+"""Asks a model every question without an answer, one after the other, and yields after each."""
 
 DOWNLOADS: Final = 3
-"""How often a file is asked for that breaks off."""
+"""How often a file is downloaded if it breaks off."""
 CHUNK: Final = 500
-"""Replies that are kept at a time."""
+"""How many replies are stored at a time."""
 LINES: Final = 3
 SPARE_LINES: Final = 1_000
 REPLY_BYTES: Final = 64 << 10
 SPARE_BYTES: Final = 64 << 20
-"""Most lines and bytes of a file that are read: so many a request, and so many beside."""
+"""The most lines and bytes of a file that are read: an amount per request, and one in addition."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What came with the files of batches, and what did not.
+    """What the files of batches contained, and what was missing.
 
-    *failures* are requests by what became of them (``batch_expired``, ``HTTP 400``), *refused* how
-    many of these would be refused again. *broken* names lines that are none, *repeated* and
-    *unknown* count replies that came twice or that nobody asked for, and *short* names files with
-    fewer lines than the service counts.
+    Attributes:
+        replies: How many replies came.
+        failures: The failed requests, by what happened (``batch_expired``, ``HTTP 400``).
+        refused: How many of them would be refused again.
+        repeated: How many replies came twice.
+        unknown: How many replies belong to no request.
+        broken: Names of lines that cannot be read.
+        short: Names of files with fewer lines than the service counts.
     """
 
     replies: int = 0
@@ -60,25 +64,32 @@ class Tally:
     short: list[str] = field(default_factory=list)
 
     def count(self, read: Read) -> None:
-        """Count what one line says."""
+        """Count the result of one request."""
         self.replies += not read.failure
         if read.failure:
             self.failures[read.failure] += 1
             self.refused += read.is_final
 
     def add(self, other: Tally) -> None:
-        """Count what *other* counts as well."""
-        for it in fields(self):
-            setattr(self, it.name, getattr(self, it.name) + getattr(other, it.name))
+        """Add the counts of *other*."""
+        for counter in fields(self):
+            setattr(self, counter.name, getattr(self, counter.name) + getattr(other, counter.name))
 
 
 @dataclass(frozen=True, slots=True)
 class BatchStatus:
-    """Where the work stands: its *parts*, the questions *answered* this time and still *open*, and their requests.
+    """The state of the work.
 
-    *underway* requests are with the service, *missing* ones with nobody: they are sent by the next
-    submit. *sent* are the parts this command sent, and *tally* is what it fetched. *spent* is what
-    the replies so far cost, *expected* what those under way may cost at most.
+    Attributes:
+        parts: All batches.
+        spent: The cost of the replies so far.
+        expected: The most that the requests under way may cost.
+        answered: The questions answered by this command.
+        open: The questions that are still open.
+        underway: The requests that the service has.
+        missing: The requests that nobody has; the next submit sends them.
+        sent: The batches that this command sent.
+        tally: What this command fetched.
     """
 
     parts: tuple[Part, ...]
@@ -92,7 +103,7 @@ class BatchStatus:
     tally: Tally = field(default_factory=Tally)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, as JSON takes it."""
+        """Return the status as a dictionary for JSON."""
         plain = asdict(self)
         plain["tally"]["failures"] = dict(self.tally.failures)
         return {
@@ -104,11 +115,11 @@ class BatchStatus:
 
 
 class BatchWork:
-    """What *ask* needs of the model of *settings*, asked by batches at *service* and kept in *state*.
+    """Gets the replies that *ask* needs from the model of *settings*, by batches at *service*.
 
-    Every step is written down before the next one, so that a killed command is taken up by the same
-    one: what was sent is found again, and nothing is sent twice. Raises `ModelError`, `StoreError`,
-    `ConfigError` and `OSError`.
+    *state* stores every step before the next one. If a command is killed, the same command
+    continues it: what was sent is found again, and nothing is sent twice. Raises `ModelError`,
+    `StoreError`, `ConfigError` and `OSError`.
     """
 
     def __init__(
@@ -131,13 +142,13 @@ class BatchWork:
         self._answered = self._open = 0
 
     def submit(self, most_tokens: int | None = None) -> BatchStatus:
-        """Send what no batch has answered and none is about to; returns where the work stands then.
+        """Send the requests that are neither answered nor under way, and return the status.
 
-        With *most_tokens* no more than about so many are queued at once; the rest is sent by a
-        later submit.
+        With *most_tokens* only about so many tokens are queued at a time; a later submit sends the
+        rest.
         """
-        begun = [part for part in self._state.parts() if not part.batch and not part.settled]
-        sent = [part for part in map(self._resume, begun) if part is not None]
+        unsent = [part for part in self._state.parts() if not part.batch and not part.settled]
+        sent = [part for part in map(self._resume, unsent) if part is not None]
         size = (
             self._limits.size
             if most_tokens is None
@@ -148,6 +159,7 @@ class BatchWork:
         for _, lines in groupby(
             split(self._open_lines(fresh), replace(self._limits, size=size)), key=itemgetter(0)
         ):
+            # Once a part does not fit into the queue, the rest waits for a later submit.
             if missing:
                 missing += sum(1 for _ in lines)
                 continue
@@ -166,22 +178,22 @@ class BatchWork:
         return self._build_status(missing=missing, sent=tuple(sent))
 
     def status(self) -> BatchStatus:
-        """Ask how the batches are; returns where the work stands, its questions aside."""
-        for part in self._underway():
+        """Ask the service about the batches, and return the status, without counts of questions."""
+        for part in self._list_underway():
             self._state.set_batch(part, self._service.retrieve(part.batch["id"]))
         return self._build_status()
 
     def collect(self) -> BatchStatus:
-        """Fetch what batches that have ended brought, and answer the questions that can be answered with it."""
+        """Fetch the replies of batches that have ended, and answer the questions they complete."""
         tally = Tally()
-        for part in self._underway():
+        for part in self._list_underway():
             batch = self._service.retrieve(part.batch["id"])
             self._state.set_batch(part, batch)
             if batch.get("status") in ENDED:
                 self._fetch(replace(part, batch=batch), tally)
                 self._state.settle(part)
         waiting: set[str] = set()
-        for requests in self._requests():
+        for requests in self._collect_requests():
             waiting.update(map(digest, requests))
         underway = sum(map(self._state.is_sent, waiting))
         return replace(
@@ -189,12 +201,12 @@ class BatchWork:
         )
 
     def cancel(self) -> BatchStatus:
-        """Stop the batches under way; what they have answered by then is there to be collected."""
-        for part in self._underway():
+        """Stop the batches under way; replies that exist by then can be collected."""
+        for part in self._list_underway():
             self._state.set_batch(part, self._service.cancel(part.batch["id"]))
         return self._build_status()
 
-    def _underway(self) -> list[Part]:
+    def _list_underway(self) -> list[Part]:
         return [part for part in self._state.parts() if part.batch and not part.settled]
 
     def _build_status(
@@ -219,7 +231,9 @@ class BatchWork:
 
     def _check_budget(self, part: Part) -> None:
         parts = self._state.parts()
-        planned = self._tariff.estimate((*(it for it in parts if not it.settled), part))
+        planned = self._tariff.estimate(
+            (*(other_part for other_part in parts if not other_part.settled), part)
+        )
         self._tariff.check(self._settings.budget, self._sum_up(parts), planned)
 
     def _sum_up(self, parts: Sequence[Part]) -> Cost:
@@ -228,8 +242,8 @@ class BatchWork:
     # --- from the questions to the service
     # ----------------------------------------------------------------------------
 
-    def _requests(self) -> Iterator[Sequence[Mapping[str, Any]]]:
-        """What each question that cannot be answered yet still lacks."""
+    def _collect_requests(self) -> Iterator[Sequence[Mapping[str, Any]]]:
+        """Yield the requests that each open question still lacks a reply to."""
         self._answered = self._open = 0
         for _ in self._ask(self._model):
             requests = self._model.take_requests()
@@ -240,8 +254,11 @@ class BatchWork:
                 self._answered += 1
 
     def _open_lines(self, fresh: set[str]) -> Iterator[Line]:
-        """The line of every request that is not on its way; *fresh* are those that were given out and not sent yet."""
-        for requests in self._requests():
+        """Yield the line of every request that is not on its way.
+
+        *fresh* are the ids of the requests that were yielded and not sent yet.
+        """
+        for requests in self._collect_requests():
             for request in requests:
                 id_ = digest(request)
                 if id_ not in fresh and not self._state.is_sent(id_):
@@ -249,7 +266,7 @@ class BatchWork:
                     yield write_line(id_, request)
 
     def _write(self, lines: Iterator[Line]) -> tuple[list[str], int]:
-        """Put *lines* into the file that is uploaded next; returns their ids and how many bytes they are."""
+        """Write *lines* to the file that is uploaded next; return their ids and size in bytes."""
         ids: list[str] = []
         self._file.unlink(missing_ok=True)
         with os.fdopen(open_itself(self._file, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
@@ -257,14 +274,17 @@ class BatchWork:
                 ids.append(id_)
                 file.write(line)
             file.flush()
-            # What the state says of it must be true after a power cut, too.
+            # The state's record of the file must be true after a power cut, too.
             os.fsync(file.fileno())
             return ids, file.tell()
 
     def _resume(self, part: Part) -> Part | None:
-        """Send *part*, at which an earlier command was stopped; ``None`` where its file is gone, and all of it open."""
-        file = part.file or self._service.find_file(self._name(part))
-        # Whoever put a link there would choose what is uploaded.
+        """Send *part*, during which an earlier command was stopped.
+
+        If its file is gone, all its requests are open again, and ``None`` is returned.
+        """
+        file = part.file or self._service.find_file(self._name_file(part))
+        # A link is not used: whoever put it there would choose what is uploaded.
         is_ours = self._file.is_file() and not self._file.is_symlink()
         is_whole = is_ours and self._file.stat().st_size == part.size
         if file is None and not is_whole:
@@ -273,83 +293,93 @@ class BatchWork:
         return self._send(part, file)
 
     def _send(self, part: Part, file: str | None) -> Part:
-        """Make the batch of *part*, of its *file* at the service, which is uploaded where it is not there."""
+        """Create the batch of *part* from *file*, its id at the service, and return the part.
+
+        If *file* is ``None``, the file is uploaded first.
+        """
         try:
-            found = None if file is None else self._service.find(file)
+            earlier_batch = None if file is None else self._service.find(file)
             if file is None:
-                file = self._service.upload(self._file, self._name(part))
+                file = self._service.upload(self._file, self._name_file(part))
             self._state.set_file(part, file)
             labels = {"qtmiddleware": self._state.run, "part": str(part.number)}
-            batch = found or self._service.create(file, labels)
+            batch = earlier_batch or self._service.create(file, labels)
         except ModelError as error:
             if error.reason == "rejected":
-                # As it is it will never be taken: its requests are open again.
+                # The service will never accept this batch, so its requests are open again.
                 self._state.settle(part)
             raise
         self._state.set_batch(part, batch)
         self._file.unlink(missing_ok=True)
         return replace(part, file=file, batch=batch)
 
-    def _name(self, part: Part) -> str:
+    def _name_file(self, part: Part) -> str:
         return f"qtm-{self._state.run}-{part.number}.jsonl"
 
     # --- from the service to the questions
     # ----------------------------------------------------------------------------
 
     def _fetch(self, part: Part, tally: Tally) -> None:
-        """Keep what the files of *part* hold."""
+        """Store the results in the files of *part*."""
         for key in ("output_file_id", "error_file_id"):
-            what = f"the {key.partition('_')[0]} file of part {part.number}"
-            least = part.completed if key.startswith("output") else 0
+            file_name = f"the {key.partition('_')[0]} file of part {part.number}"
+            expected_lines = part.completed if key.startswith("output") else 0
             if file := part.batch.get(key):
-                self._fetch_file(file, what, part.requests, least, tally)
-            elif least:
-                tally.short.append(f"{what}: 0 of {least:,} lines")
+                self._fetch_file(file, file_name, part.requests, expected_lines, tally)
+            elif expected_lines:
+                tally.short.append(f"{file_name}: 0 of {expected_lines:,} lines")
 
-    def _fetch_file(self, file: str, what: str, requests: int, least: int, tally: Tally) -> None:
-        """Keep what *file* holds, called *what*; it should have *least* lines, and was made of so many *requests*."""
-        most = {
+    def _fetch_file(
+        self, file: str, file_name: str, requests: int, expected_lines: int, tally: Tally
+    ) -> None:
+        """Store the results in *file*, which is called *file_name* in messages.
+
+        It should have *expected_lines* lines, and its batch has so many *requests*.
+        """
+        limits = {
             "lines": LINES * requests + SPARE_LINES,
             "size": REPLY_BYTES * requests + SPARE_BYTES,
         }
-        for left in reversed(range(DOWNLOADS)):
+        for downloads_left in reversed(range(DOWNLOADS)):
             attempt = Tally()
             try:
-                lines = self._keep_lines(what, self._service.read_lines(file, **most), attempt)
+                lines = self._keep_lines(
+                    file_name, self._service.read_lines(file, **limits), attempt
+                )
             except ModelError as error:
                 if error.reason == "too_long":
-                    attempt.broken.append(f"the rest of {what}: {error}")
+                    attempt.broken.append(f"the rest of {file_name}: {error}")
                     break
-                if not left or error.reason not in TRANSIENT:
+                if not downloads_left or error.reason not in TRANSIENT:
                     raise
                 continue
-            if lines >= least:
+            if lines >= expected_lines:
                 break
         else:
-            attempt.short.append(f"{what}: {lines:,} of {least:,} lines")
+            attempt.short.append(f"{file_name}: {lines:,} of {expected_lines:,} lines")
         tally.add(attempt)
 
-    def _keep_lines(self, what: str, lines: Iterator[bytes], tally: Tally) -> int:
-        """Keep the replies in *lines*; returns how many lines that are."""
-        number, seen, kept = 0, set[str](), list[Read]()
+    def _keep_lines(self, file_name: str, lines: Iterator[bytes], tally: Tally) -> int:
+        """Store the results in *lines*, and return the number of lines."""
+        number, ids_seen, results = 0, set[str](), list[Read]()
         try:
             for number, line in enumerate(lines, 1):
-                read = read_line(line)
-                if read is None:
-                    tally.broken.append(f"line {number:,} of {what}")
+                result = read_line(line)
+                if result is None:
+                    tally.broken.append(f"line {number:,} of {file_name}")
                     continue
-                if read.id in seen:
+                if result.id in ids_seen:
                     tally.repeated += 1
-                elif not self._state.is_known(read.id):
+                elif not self._state.is_known(result.id):
                     tally.unknown += 1
                 else:
-                    seen.add(read.id)
-                    tally.count(read)
-                    if read.is_final:
-                        kept.append(read)
-                if len(kept) == CHUNK:
-                    self._state.add_replies(kept)
-                    kept.clear()
+                    ids_seen.add(result.id)
+                    tally.count(result)
+                    if result.is_final:
+                        results.append(result)
+                if len(results) == CHUNK:
+                    self._state.add_replies(results)
+                    results.clear()
         finally:
-            self._state.add_replies(kept)
+            self._state.add_replies(results)
         return number

@@ -1,4 +1,4 @@
-"""OpenAI, and every service that speaks its chat completions, as a language model."""
+"""OpenAI, and every service with the same chat completions API, as a language model."""
 
 from __future__ import annotations
 
@@ -15,14 +15,19 @@ from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers.llms.calls import (
     LONGEST_WAIT,
     complete_in_background,
+    find_request_timeout,
     make_timeout,
-    request_timeout,
 )
 from qtmiddleware.providers.llms.openai.clients import Clients, can_stream
 from qtmiddleware.providers.llms.openai.prices import OPENAI, Prices, find_prices
 from qtmiddleware.providers.llms.openai.replies import StreamReader, is_whole_completion
-from qtmiddleware.providers.llms.openai.requests import Negotiator, Received, Response, least_effort
-from qtmiddleware.providers.openai_client import provider_of
+from qtmiddleware.providers.llms.openai.requests import (
+    Negotiator,
+    Received,
+    Response,
+    find_least_effort,
+)
+from qtmiddleware.providers.openai_client import find_provider
 from qtmiddleware.runtime.background_loop import iterate_in_background_loop
 from qtmiddleware.runtime.steps import aconverse, converse
 from qtmiddleware.types import Deadline
@@ -31,43 +36,51 @@ from qtmiddleware.types import Deadline
 class OpenAIModel:
     """Asks *model* through the ``openai`` client and learns what its provider understands.
 
-    *client* is an ``openai.OpenAI``, an ``openai.AsyncOpenAI``, a pair of both, `Clients` that
-    several models share, or
-    ``None``: then clients are made on first use, the key from ``OPENAI_API_KEY``, the address from
-    *base_url*, else from ``QTM_LLM_BASE_URL``, else the SDK's default. A server of one's own needs
-    no key. Given clients are never closed, and a given async one is copied, with connections of the
-    copy's own, for every event loop, so that the caller's own calls with it are not touched. Where
-    it is the only one, `complete` and `stream` run in one private event loop, whose connections are
-    kept. *can_async* says whether `acomplete` and `astream` can be called.
+    **Clients.** Given clients are never closed. A given async client is copied for every event
+    loop, with connections of the copy's own, so that the caller's own calls are not affected. If it
+    is the only client, `complete` and `stream` run in the background loop, whose connections are
+    kept.
 
-    *temperature* and *max_tokens* ``None`` send none; *temperatures* are those of single prompts,
-    by their mode, in place of *temperature*. *structured_output* ``auto`` asks for a JSON schema
-    and steps down to ``json_object`` and to plain text where that is refused; a refused
-    ``temperature``, ``reasoning_effort`` or token limit is left out likewise. What was refused is
-    remembered as long as this object lives, and one prompt costs at most five requests.
-    *input_price* and *output_price* are US dollars for a million tokens, for models whose prices
-    are not known.
+    **Stepping down.** With *structured_output* ``auto`` a JSON schema is requested; if it is
+    refused, ``json_object``, and then plain text. If ``temperature``, ``reasoning_effort`` or the
+    token limit is refused, it is left out. Refusals are remembered as long as this object lives,
+    and one prompt takes at most five requests.
 
-    *reasoning_effort* ``auto`` asks OpenAI's models that reason for the least they take, and sends
-    none to others. The token limit is called ``max_completion_tokens`` for those models and at
-    OpenAI's own address, elsewhere ``max_tokens``. Where such a model thinks, room for that is
-    added to the limit, and no temperature is sent.
+    **Reasoning.** With *reasoning_effort* ``auto``, OpenAI's reasoning models are asked for the
+    least effort that they accept, and other models get none. The token limit is called
+    ``max_completion_tokens`` for those models and at OpenAI's own address, and ``max_tokens``
+    elsewhere. If such a model thinks, 10,000 tokens are added to the limit, and no temperature is
+    sent.
 
-    Every request has the rest of the deadline as its timeout. The SDK's retries are turned off,
-    because they sleep as long as the server says, without knowing of a deadline; a given async
-    client retries as it was told to, since it is cancelled at the deadline. A synchronous call ends
-    there plus at most one read; only a server that trickles headers can hold it longer. Of an
-    error's body at most 64 KiB are kept. `Reply.calls` counts the requests of the stepping down and
-    the retries of the one that succeeded.
+    **Time.** Every request's timeout is the time until the deadline. The SDK's retries are turned
+    off, because they sleep as long as the server says, without knowing the deadline. A given async
+    client keeps its retries, since it is cancelled at the deadline. A synchronous call ends at the
+    deadline plus at most one read; only a server that sends its headers very slowly can take
+    longer. At most 64 KiB of an error's body are kept. `Reply.calls` counts the requests of the
+    stepping down, and the retries of the request that succeeded.
 
-    Streams are read as the server sends them; one that does not stream, or refuses to, is asked for
-    the whole, which then is the only piece. A `Reply` that is not the last thing to come says that
-    the answer has ended and what it cost is still being waited for: some servers never send that,
-    nor close. Whoever stops listening closes the connection.
+    **Streams.** Pieces are yielded as the server sends them. A server that does not stream is asked
+    for the whole, which is the only piece. A `Reply` that is not the last item says that the answer
+    has ended and its cost is still awaited: some servers never send it, nor close. Closing the
+    generator closes the connection.
+
+    Args:
+        model: The model's name.
+        client: An ``openai.OpenAI``, an ``openai.AsyncOpenAI``, a pair of both, or `Clients` that
+            several models share. By default clients are made on first use, with the key from
+            ``OPENAI_API_KEY``. A user's own server needs no key.
+        base_url: The address; by default ``QTM_LLM_BASE_URL``, else the SDK's default.
+        temperature: The temperature; ``None`` sends none.
+        temperatures: The temperature for single prompts, by their mode, in place of *temperature*.
+        max_tokens: The most tokens of an answer; ``None`` sends no limit.
+        structured_output: ``json_schema``, ``json_object``, ``text``, or ``auto``.
+        reasoning_effort: An effort, ``auto``, or ``None`` to send none.
+        input_price: US dollars per million tokens read, for models whose price is not known.
+        output_price: US dollars per million tokens written, likewise.
     """
 
     _price_list = OPENAI
-    _find_effort = staticmethod(least_effort)
+    _find_effort = staticmethod(find_least_effort)
     _advice: Mapping[str, str] = MappingProxyType({})
 
     def __init__(
@@ -109,12 +122,12 @@ class OpenAIModel:
 
     @property
     def provider(self) -> str:
-        """Who serves the model, as OpenTelemetry's conventions call them; ``openai`` where the host is not known."""
-        return provider_of(self._clients.host)
+        """The model's provider, as OpenTelemetry names it; ``openai`` if the host is unknown."""
+        return find_provider(self._clients.host)
 
     @property
     def server(self) -> tuple[str, int] | None:
-        """The host and port it is asked at, where they are known."""
+        """The server's host and port, if they are known."""
         return self._clients.server
 
     @property
@@ -123,25 +136,31 @@ class OpenAIModel:
         return self._clients.can_async
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """The reply to *prompt*; raises `ModelError`."""
+        """Return the reply to *prompt*; raise `ModelError`."""
         if not self._clients.can_block:
             return complete_in_background(self.acomplete, prompt, deadline)
         pieces = self._exchange(prompt, deadline, streams=False)
         return [piece for piece in pieces if isinstance(piece, Reply)][-1]
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """The reply to *prompt*; raises `ModelError`."""
+        """Return the reply to *prompt*; raise `ModelError`."""
         async with aclosing(self._aexchange(prompt, deadline, streams=False)) as pieces:
             return [piece async for piece in pieces if isinstance(piece, Reply)][-1]
 
     def stream(self, prompt: Prompt, deadline: Deadline) -> Iterator[str | Reply]:
-        """The pieces of the reply to *prompt* as they come and, last, the whole; raises `ModelError`."""
+        """Yield the pieces of the reply to *prompt* as they come and, last, the whole.
+
+        Raises `ModelError`.
+        """
         if not self._clients.can_block:
             return iterate_in_background_loop(partial(self.astream, prompt, deadline))
         return self._exchange(prompt, deadline, streams=True)
 
     def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncGenerator[str | Reply, None]:
-        """The pieces of the reply to *prompt* as they come and, last, the whole; raises `ModelError`."""
+        """Yield the pieces of the reply to *prompt* as they come and, last, the whole.
+
+        Raises `ModelError`.
+        """
         return self._aexchange(prompt, deadline, streams=True)
 
     def _exchange(
@@ -155,16 +174,16 @@ class OpenAIModel:
                 try:
                     chunk = next(response.answer, None)
                 except Exception as error:
-                    # Nothing is missing of an answer that had ended already.
+                    # The answer had ended before the error, so nothing is missing.
                     if reader.is_whole:
                         break
                     raise self._negotiator.read_error(error) from None
                 if chunk is None:
                     break
                 for piece in reader.feed(chunk):
-                    yield self._account(response, piece)
+                    yield self._add_costs(response, piece)
         for piece in reader.end():
-            yield self._account(response, piece)
+            yield self._add_costs(response, piece)
 
     async def _aexchange(
         self, prompt: Prompt, deadline: Deadline, *, streams: bool
@@ -178,7 +197,7 @@ class OpenAIModel:
                 )
                 while not reader.is_done:
                     try:
-                        async with asyncio.timeout(request_timeout(deadline)):
+                        async with asyncio.timeout(find_request_timeout(deadline)):
                             chunk = await anext(response.answer, None)
                     except Exception as error:
                         if reader.is_whole:
@@ -187,12 +206,12 @@ class OpenAIModel:
                     if chunk is None:
                         break
                     for piece in reader.feed(chunk):
-                        yield self._account(response, piece)
+                        yield self._add_costs(response, piece)
         for piece in reader.end():
-            yield self._account(response, piece)
+            yield self._add_costs(response, piece)
 
-    def _account(self, response: Response, piece: str | Reply) -> str | Reply:
-        """*piece*, where it is the reply with what it cost; what its provider understood is remembered then."""
+    def _add_costs(self, response: Response, piece: str | Reply) -> str | Reply:
+        """Return *piece*; a reply gets its calls and cost, and the capabilities are remembered."""
         if isinstance(piece, str):
             return piece
         self._negotiator.learn(response.capabilities)
@@ -200,14 +219,17 @@ class OpenAIModel:
         return replace(piece, calls=response.calls, cost_usd=usd)
 
     def warm_up(self) -> None:
-        """Load and make what asking takes, and send nothing; raises `ModelError` where there is no key."""
-        # What a client and a request load by themselves when they are first used.
+        """Load and make what a request needs, without sending anything.
+
+        Raises `ModelError` if there is no key.
+        """
+        # The SDK imports these modules when a client or a request is first used.
         import pydantic
         from openai.resources.chat import completions
 
         _ = pydantic.create_model, completions.Completions
         find_prices(self._model)
-        client = self._clients.sync()
+        client = self._clients.get_sync()
         if can_stream(client):
             _ = (
                 make_timeout(LONGEST_WAIT),
@@ -216,25 +238,34 @@ class OpenAIModel:
             )
 
     def close(self) -> None:
-        """Close our sync client and our async client of the private loop; the model stays usable."""
+        """Close the sync client and the background loop's client, if made here.
+
+        The model stays usable.
+        """
         self._clients.close()
 
     async def aclose(self) -> None:
-        """`close` for our async client of the running event loop too; the model stays usable."""
+        """Close the clients that `close` closes, and the client of the running event loop.
+
+        The model stays usable.
+        """
         await self._clients.aclose()
 
     def _open(self, request: dict[str, Any], deadline: Deadline, stack: ExitStack) -> Received:
-        """What comes back, as an iterator of its pieces that lives as long as *stack*."""
-        client = self._clients.sync()
-        left = request_timeout(deadline)
+        """Send *request*; return an iterator of the answer's pieces, and the number of retries.
+
+        The iterator lives as long as *stack*.
+        """
+        client = self._clients.get_sync()
+        seconds = find_request_timeout(deadline)
         completions = client.chat.completions
         if can_stream(client):
             opened = completions.with_streaming_response.create(
-                **request, timeout=make_timeout(left)
+                **request, timeout=make_timeout(seconds)
             )
             response = stack.enter_context(opened)
-            return stack.enter_context(closing(response.iter_bytes())), _retries_of(response)
-        answer = completions.create(**request, timeout=left)
+            return stack.enter_context(closing(response.iter_bytes())), _count_retries(response)
+        answer = completions.create(**request, timeout=seconds)
         if "stream" not in request or is_whole_completion(answer):
             return iter((answer,)), 0
         chunks = iter(answer)
@@ -246,19 +277,19 @@ class OpenAIModel:
     async def _aopen(
         self, request: dict[str, Any], deadline: Deadline, stack: AsyncExitStack
     ) -> Received:
-        client = await self._clients.asynchronous()
-        left = request_timeout(deadline)
+        client = await self._clients.get_async()
+        seconds = find_request_timeout(deadline)
         completions = client.chat.completions
-        async with asyncio.timeout(left):
+        async with asyncio.timeout(seconds):
             if can_stream(client):
                 opened = completions.with_streaming_response.create(
-                    **request, timeout=make_timeout(left)
+                    **request, timeout=make_timeout(seconds)
                 )
                 response = await stack.enter_async_context(opened)
                 return await stack.enter_async_context(
                     aclosing(response.iter_bytes())
-                ), _retries_of(response)
-            answer = await completions.create(**request, timeout=left)
+                ), _count_retries(response)
+            answer = await completions.create(**request, timeout=seconds)
         if "stream" not in request or is_whole_completion(answer):
             return _yield_once(answer), 0
         chunks = aiter(answer)
@@ -272,19 +303,19 @@ async def _yield_once(answer: Any) -> AsyncIterator[Any]:
     yield answer
 
 
-def _retries_of(response: Any) -> int:
+def _count_retries(response: Any) -> int:
     retries = getattr(response, "retries_taken", 0)
     return retries if isinstance(retries, int) else 0
 
 
-def accepts(given: Any) -> bool:
-    """Whether *given* is a client of the ``openai`` package, or several."""
-    members = given if isinstance(given, tuple | list) and given else (given,)
-    return isinstance(given, Clients) or all(_is_client(member) for member in members)
+def accepts(candidate: Any) -> bool:
+    """Return whether *candidate* is a client of the ``openai`` package, or several."""
+    members = candidate if isinstance(candidate, tuple | list) and candidate else (candidate,)
+    return isinstance(candidate, Clients) or all(_is_client(member) for member in members)
 
 
 def make_model(client: Any, settings: Settings) -> OpenAIModel:
-    """The model that *settings* name, asked through *client*; ``None`` is a client of our own."""
+    """Return the model that *settings* name, asked through *client*; ``None`` makes a client."""
     options = read_options(settings)
     return OpenAIModel(
         settings.transformation_model, client=client, base_url=settings.llm.base_url, **options
@@ -292,7 +323,7 @@ def make_model(client: Any, settings: Settings) -> OpenAIModel:
 
 
 def read_options(settings: Settings) -> dict[str, Any]:
-    """What *settings* say of how a model is asked, as arguments of `OpenAIModel`."""
+    """Return the arguments for `OpenAIModel` from *settings*."""
     llm = settings.llm
     return {
         "temperature": llm.temperature,
@@ -306,7 +337,7 @@ def read_options(settings: Settings) -> dict[str, Any]:
 
 
 def find_temperatures(settings: Settings) -> dict[str, float]:
-    """The temperatures that *settings* give single prompts, by their mode."""
+    """Return the temperatures that *settings* give single prompts, by their mode."""
     return {
         name: value
         for name, value in asdict(settings.llm.temperatures).items()
@@ -314,7 +345,7 @@ def find_temperatures(settings: Settings) -> dict[str, float]:
     }
 
 
-def _is_client(given: Any) -> bool:
-    if given is None or isinstance(given, type | str):
+def _is_client(candidate: Any) -> bool:
+    if candidate is None or isinstance(candidate, type | str):
         return False
-    return hasattr(getattr(getattr(given, "chat", None), "completions", None), "create")
+    return hasattr(getattr(getattr(candidate, "chat", None), "completions", None), "create")

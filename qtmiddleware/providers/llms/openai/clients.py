@@ -1,4 +1,4 @@
-"""Which client serves which call of a model, and who closes it."""
+"""Choose the client for each call of a model, and close the clients that were made here."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from qtmiddleware.providers.openai_client import (
     ClientPerProcess,
     bound_error_bodies,
     copy_without_retries,
-    host_of,
     is_async_client,
     is_vendor_client,
     make_client,
     make_http_client,
+    read_host,
     read_key,
-    server_of,
+    read_server,
 )
 from qtmiddleware.runtime.background_loop import (
     await_in_background_loop,
@@ -36,45 +36,47 @@ from qtmiddleware.runtime.forking import Draining
 
 ADDRESS_VARIABLE: Final = "QTM_LLM_BASE_URL"
 _RESOURCE: Final = "chat.completions"
-# So many seconds closing waits for the private loop, which a coroutine of the user's may hold up.
+# How many seconds closing waits for the background loop, which a user's coroutine may block.
 _CLOSE_SECONDS: Final = 5.0
 
 _OfLoop = WeakKeyDictionary["Clients", tuple[Any, AsyncGenerator[None, None]]]
-"""The async client that each of `Clients` has in one loop, with what closes it."""
-# Loops hold their tasks weakly.
+"""The async client that each `Clients` has in one event loop, with the generator that closes it."""
+# Event loops hold their tasks weakly, so running tasks are kept here.
 _closing: Final[set[asyncio.Task[None]]] = set()
 
 
 class Clients:
-    """A sync and an async client: the user's own, or ours, made on first use.
+    """A sync and an async client: the user's own, or made here on first use.
 
-    Given clients are never closed. Ours are made once a process, since sockets do not survive a
-    fork, and once an event loop, since they do not survive its end either; when a loop shuts down,
-    its client is closed in it. The client of the private loop serves the blocking calls of those
-    who gave an async one alone, until `close`.
+    Given clients are never closed. The others are made once per process, since sockets do not
+    survive a fork, and once per event loop, since they do not survive its end. When a loop shuts
+    down, its client is closed in it. The background loop's client serves the blocking calls of
+    users who gave only an async client, until `close`.
 
     For the same reasons a given client is copied, with connections of the copy's own, in a forked
-    process, and an async one in every loop: an idle connection that we left in it would fail, or
-    hang, the caller's own next call in another loop. One that cannot be copied so (`can_copy`) is
-    used as it is.
+    process, and an async client in every loop: an idle connection that was left in the client would
+    make the caller's next call in another loop fail or hang. A client that cannot be copied
+    (`can_copy`) is used as it is.
 
-    Whoever asks for a client and uses it does so within *in_use*, so that `Draining.retire` of it
-    closes none of ours under a call.
+    Use a client only within ``with clients.in_use:``, so that `Draining.retire` closes no client
+    during a call.
     """
 
     _async_kind = "openai.AsyncOpenAI()"
 
-    def __init__(self, given: Any, base_url: str | None) -> None:
-        members = given if isinstance(given, tuple | list) else () if given is None else (given,)
+    def __init__(self, client: Any, base_url: str | None) -> None:
+        members = (
+            client if isinstance(client, tuple | list) else () if client is None else (client,)
+        )
         self._base_url = base_url
         self._own = not members
         self._given_sync = next((member for member in members if not is_async_client(member)), None)
         self._given_async = next((member for member in members if is_async_client(member)), None)
         self._process = os.getpid()
-        # The process in whose private loop there is a client to close.
+        # The process whose background loop has a client to close.
         self._in_background: int | None = None
-        self._of_process = ClientPerProcess()
-        # The loops that hold a client of ours, weakly: to close them from elsewhere.
+        self._per_process = ClientPerProcess()
+        # Weak references to the loops that have a client made here, to close it from elsewhere.
         self._loops: dict[int, ref[asyncio.AbstractEventLoop]] = {}
         self.in_use: Final = Draining(self._close_without_waiting)
 
@@ -90,64 +92,76 @@ class Clients:
 
     @property
     def host(self) -> str:
-        """The host that is spoken to, without path, user or password."""
-        return host_of(self._find_address())
+        """The server's host, without path, user or password."""
+        return read_host(self._find_address())
 
     @property
     def server(self) -> tuple[str, int] | None:
-        """The host and port that are spoken to; ``None`` where a given client does not tell them."""
-        return server_of(self._find_address() or (DEFAULT_ADDRESS if self._own else ""))
+        """The server's host and port; ``None`` if a given client does not tell them."""
+        return read_server(self._find_address() or (DEFAULT_ADDRESS if self._own else ""))
 
     def _find_address(self) -> str:
-        given = self._given_sync if self._given_sync is not None else self._given_async
-        return _address(self._base_url) if given is None else str(getattr(given, "base_url", ""))
+        client = self._given_sync if self._given_sync is not None else self._given_async
+        return (
+            _read_address(self._base_url)
+            if client is None
+            else str(getattr(client, "base_url", ""))
+        )
 
-    def sync(self) -> Any:
-        """The client for a synchronous call, without retries, where one was given or none at all."""
-        given = self._given_sync
-        if given is None or (os.getpid() != self._process and can_copy(given)):
-            return self._of_process.get(self._make_sync)
-        if not can_stream(given) or given.is_closed():
-            # A copy would not know that it is closed, and open its connections once more.
-            return given
-        return copy_without_retries(given)
+    def get_sync(self) -> Any:
+        """Return the client for a synchronous call, without retries if it can be copied."""
+        client = self._given_sync
+        if client is None or (os.getpid() != self._process and can_copy(client)):
+            return self._per_process.get(self._make_sync)
+        if not can_stream(client) or client.is_closed():
+            # A copy of a closed client would open its connections again.
+            return client
+        return copy_without_retries(client)
 
-    async def asynchronous(self) -> Any:
-        """The client for a call in the running event loop; raises `ModelError` where only a sync one was given."""
-        given = self._given_async
-        if not self._own and given is None:
+    async def get_async(self) -> Any:
+        """Return the client for a call in the running event loop.
+
+        Raises `ModelError` if only a sync client was given.
+        """
+        given_client = self._given_async
+        if not self._own and given_client is None:
             raise ModelError(
                 "unavailable",
                 "the client must be asynchronous for an asynchronous call; pass"
                 f" {self._async_kind}",
             )
-        if not self._own and not self._can_copy(given):
-            return given
+        if not self._own and not self._can_copy(given_client):
+            return given_client
         loop = asyncio.get_running_loop()
-        clients = _clients_of(loop)
-        held = clients.get(self)
-        if held is None or held[0].is_closed():
+        clients = _find_clients(loop)
+        client_and_lifetime = clients.get(self)
+        if client_and_lifetime is None or client_and_lifetime[0].is_closed():
             with explained(partial(ModelError, "unavailable")):
-                client = self._make(is_async=True) if self._own else self._copy(given)
-            held = clients[self] = client, _close_at_end(client)
-            self._loops = {key: it for key, it in self._loops.items() if it() is not None} | {
-                id(loop): ref(loop)
-            }
+                client = self._make(is_async=True) if self._own else self._copy(given_client)
+            client_and_lifetime = clients[self] = client, _close_at_end(client)
+            self._loops = {
+                key: loop_ref for key, loop_ref in self._loops.items() if loop_ref() is not None
+            } | {id(loop): ref(loop)}
             if is_in_background_loop():
                 self._in_background = os.getpid()
-            await anext(held[1])
-        return held[0]
+            # Started here, so that this loop closes the generator, and with it the client, when it
+            # shuts down.
+            await anext(client_and_lifetime[1])
+        return client_and_lifetime[0]
 
     def close(self) -> None:
-        """Close our clients of this process and of the private loop; the next call makes others."""
-        self._of_process.close()
+        """Close the clients of this process and of the background loop, if made here.
+
+        The next call makes new ones.
+        """
+        self._per_process.close()
         if self._was_in_background():
             with suppress(TimeoutError):
                 run_in_background_loop(self._close_here, _CLOSE_SECONDS)
 
     async def aclose(self) -> None:
-        """Close our clients of this process, of the running event loop and of the private one."""
-        self._of_process.close()
+        """Close the clients of this process, the running event loop and the background loop."""
+        self._per_process.close()
         await self._close_here()
         if self._was_in_background():
             with suppress(TimeoutError):
@@ -155,32 +169,32 @@ class Clients:
                     await await_in_background_loop(self._close_here)
 
     def _close_without_waiting(self) -> None:
-        """Close our client of this process, and let every event loop close its own."""
-        self._of_process.close()
-        for held in self._loops.values():
-            loop = held()
+        """Close the sync client of this process, and let every event loop close its own client."""
+        self._per_process.close()
+        for loop_ref in self._loops.values():
+            loop = loop_ref()
             _, lifetime = (
-                (None, None) if loop is None else _clients_of(loop).pop(self, (None, None))
+                (None, None) if loop is None else _find_clients(loop).pop(self, (None, None))
             )
-            # A loop that has ended has closed it.
+            # A loop that has ended has closed its client already.
             with suppress(RuntimeError):
                 if loop is not None and lifetime is not None:
                     loop.call_soon_threadsafe(_close_soon, lifetime)
 
     def _was_in_background(self) -> bool:
-        used, self._in_background = self._in_background, None
-        return used == os.getpid()
+        process, self._in_background = self._in_background, None
+        return process == os.getpid()
 
     async def _close_here(self) -> None:
-        _, lifetime = _clients_of(asyncio.get_running_loop()).pop(self, (None, None))
+        _, lifetime = _find_clients(asyncio.get_running_loop()).pop(self, (None, None))
         if lifetime is not None:
             await lifetime.aclose()
 
-    def _can_copy(self, given: Any) -> bool:
-        return can_copy(given)
+    def _can_copy(self, client: Any) -> bool:
+        return can_copy(client)
 
-    def _copy(self, given: Any) -> Any:
-        return copy_with_own_connections(given)
+    def _copy(self, client: Any) -> Any:
+        return copy_with_own_connections(client)
 
     def _make_sync(self) -> Any:
         with explained(partial(ModelError, "unavailable")):
@@ -195,27 +209,29 @@ class Clients:
                 f"the key for the language model is missing: set {KEY_VARIABLE}, or"
                 f" {ADDRESS_VARIABLE} (llm.baseUrl) for a server that needs no key",
             )
-        # A retry would sleep for as long as a busy service says, and nobody would hear what it
-        # said.
-        return make_client(is_async=is_async, address=_own_address(self._base_url), max_retries=0)
+        # A retry would sleep for as long as a busy service says, and hide what the service said.
+        return make_client(
+            is_async=is_async, address=_read_own_address(self._base_url), max_retries=0
+        )
 
 
-def _clients_of(loop: asyncio.AbstractEventLoop) -> _OfLoop:
-    """The clients of *loop*, which holds them itself: they refer to it, and whoever else held them would hold it too.
+def _find_clients(loop: asyncio.AbstractEventLoop) -> _OfLoop:
+    """Return the clients of *loop*, which are an attribute of the loop itself.
 
-    So a loop that somebody drops without closing it goes with its clients, sockets and all.
+    The clients refer to the loop, so any other place that held them would keep the loop alive. This
+    way, a loop that is dropped without being closed goes with its clients and their sockets.
     """
     try:
         return loop._qtmiddleware_clients  # type: ignore[attr-defined,no-any-return]
     except AttributeError:
-        made: _OfLoop = WeakKeyDictionary()
-        loop._qtmiddleware_clients = made  # type: ignore[attr-defined]
-        return made
+        clients: _OfLoop = WeakKeyDictionary()
+        loop._qtmiddleware_clients = clients  # type: ignore[attr-defined]
+        return clients
 
 
 def _close_soon(lifetime: AsyncGenerator[None, None]) -> None:
     async def close() -> None:
-        # It may be closed already, as its loop may be about to end.
+        # The generator may be closed already if the loop is about to end.
         with suppress(RuntimeError):
             await lifetime.aclose()
 
@@ -225,9 +241,9 @@ def _close_soon(lifetime: AsyncGenerator[None, None]) -> None:
 
 
 async def _close_at_end(client: Any) -> AsyncGenerator[None, None]:
-    """Lives as long as the running loop, which closes the generators begun in it when it shuts down, and so *client*.
+    """Close *client* when the running loop shuts down, or when this generator is dropped.
 
-    Whose model is gone is closed as well, for nobody holds this any more.
+    A loop that shuts down closes the generators that were begun in it.
     """
     try:
         yield
@@ -235,35 +251,35 @@ async def _close_at_end(client: Any) -> AsyncGenerator[None, None]:
         await client.close()
 
 
-def account_of(base_url: str | None) -> int:
-    """A number that stands for the address and the key that clients of our own are made with now."""
-    # The key itself is to stand nowhere else.
-    return hash((_address(base_url), read_key()))
+def identify_account(base_url: str | None) -> int:
+    """Return a number for the address and the key that clients are made with now."""
+    # A hash, so that the key itself is stored nowhere else.
+    return hash((_read_address(base_url), read_key()))
 
 
 def is_reachable(base_url: str | None) -> bool:
-    """Whether there is a key, or the address of a service that may need none."""
-    return bool(_address(base_url) or read_key())
+    """Return whether there is a key, or the address of a service that may need none."""
+    return bool(_read_address(base_url) or read_key())
 
 
-def _own_address(base_url: str | None) -> str | None:
+def _read_own_address(base_url: str | None) -> str | None:
     return base_url or os.environ.get(ADDRESS_VARIABLE, "").strip() or None
 
 
-def _address(base_url: str | None) -> str:
-    """The address clients of our own speak to, ``""`` for the SDK's default."""
-    return _own_address(base_url) or os.environ.get(SDK_ADDRESS_VARIABLE, "").strip()
+def _read_address(base_url: str | None) -> str:
+    """Return the address that clients made here use; ``""`` for the SDK's default."""
+    return _read_own_address(base_url) or os.environ.get(SDK_ADDRESS_VARIABLE, "").strip()
 
 
 def can_stream(client: Any) -> bool:
-    """Whether the body of *client*'s answers can be read piece by piece, as `is_vendor_client` says."""
+    """Return whether answers of *client* can be read piece by piece (see `is_vendor_client`)."""
     return is_vendor_client(client, _RESOURCE)
 
 
 def can_copy(client: Any) -> bool:
-    """Whether *client* is one of the vendor's whose connections a copy can do without.
+    """Return whether *client* is the SDK's own and its copy can have connections of its own.
 
-    It made them itself, or they are those of an ordinary asynchronous `httpx` client it was given.
+    The client made its connections itself, or has those of an ordinary async `httpx` client.
     """
     if not can_stream(client):
         return False
@@ -273,7 +289,7 @@ def can_copy(client: Any) -> bool:
 
 
 def copy_with_own_connections(client: Any) -> Any:
-    """A copy of *client* with connections of its own and an end to the bodies of errors."""
+    """Return a copy of *client* with connections of its own and limited error bodies."""
     if _has_own_connections(client):
         http = make_http_client(
             is_async=is_async_client(client), base_url=client.base_url, follow_redirects=True
@@ -289,9 +305,12 @@ def _has_own_connections(client: Any) -> bool:
 
 
 def has_known_pools(http: Any) -> bool:
-    """Whether the connections of *http*, a client of `httpx`, lie where `copy_with_empty_pools` leaves them."""
+    """Return whether `copy_with_empty_pools` finds the connections of *http*, an `httpx` client."""
     mounts = getattr(http, "_mounts", {}).values()
-    transports = [getattr(http, "_transport", None), *(it for it in mounts if it is not None)]
+    transports = [
+        getattr(http, "_transport", None),
+        *(transport for transport in mounts if transport is not None),
+    ]
     pools = [getattr(transport, "_pool", None) for transport in transports]
     return all(
         isinstance(getattr(pool, "_connections", None), list) and hasattr(pool, "_requests")
@@ -300,17 +319,21 @@ def has_known_pools(http: Any) -> bool:
 
 
 def copy_with_empty_pools(http: Any) -> Any:
-    """A copy of the client *http* of `httpx`, with its proxies, certificates and hooks, and no connection yet."""
-    twin = copy(http)
-    twin._transport = _copy_with_empty_pool(http._transport)
-    twin._mounts = {
-        pattern: it and _copy_with_empty_pool(it) for pattern, it in http._mounts.items()
+    """Return a copy of the `httpx` client *http* without connections.
+
+    The copy has the same proxies, certificates and hooks.
+    """
+    http_copy = copy(http)
+    http_copy._transport = _copy_with_empty_pool(http._transport)
+    http_copy._mounts = {
+        pattern: transport and _copy_with_empty_pool(transport)
+        for pattern, transport in http._mounts.items()
     }
-    return twin
+    return http_copy
 
 
 def _copy_with_empty_pool(transport: Any) -> Any:
-    twin = copy(transport)
-    twin._pool = copy(transport._pool)
-    twin._pool._connections, twin._pool._requests = [], []
-    return twin
+    transport_copy = copy(transport)
+    transport_copy._pool = copy(transport._pool)
+    transport_copy._pool._connections, transport_copy._pool._requests = [], []
+    return transport_copy

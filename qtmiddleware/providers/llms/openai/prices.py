@@ -1,4 +1,4 @@
-"""What is known of models by their names: what a reply costs, and when OpenAI shuts one down."""
+"""Facts about models by their names: the price of a reply, and when OpenAI shuts a model down."""
 
 from __future__ import annotations
 
@@ -20,7 +20,14 @@ _FINE_TUNED: Final = re.compile(r"ft:([^:]+)")
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """US dollars for a million tokens; ``None`` is what `find_prices` knows of *model* of *provider*."""
+    """The prices of *model* in US dollars per million tokens.
+
+    Attributes:
+        model: The model's name.
+        input: The price of tokens read; ``None`` for the price that `find_prices` knows.
+        output: The price of tokens written, likewise.
+        provider: The provider's name in genai-prices.
+    """
 
     model: str
     input: float | None = None
@@ -28,68 +35,80 @@ class Prices:
     provider: str = OPENAI
 
     def cost(self, input_tokens: int, output_tokens: int) -> float | None:
-        """The cost in US dollars; ``None`` where a price is unknown or no tokens were counted, or more than can be."""
+        """Return the cost in US dollars; ``None`` if a price is unknown or no tokens were counted.
+
+        An impossible number of tokens (above `MOST_TOKENS`) counts as none.
+        """
         if not 0 < input_tokens + output_tokens <= MOST_TOKENS:
             return None
-        a_read, a_written = self.input, self.output
-        if a_read is None or a_written is None:
-            known = find_prices(self.model, self.provider)
-            if known is None:
+        input_price, output_price = self.input, self.output
+        if input_price is None or output_price is None:
+            prices = find_prices(self.model, self.provider)
+            if prices is None:
                 return None
-            a_read = known[0] if a_read is None else a_read
-            a_written = known[1] if a_written is None else a_written
-        return (input_tokens * a_read + output_tokens * a_written) / _MILLION
+            input_price = prices[0] if input_price is None else input_price
+            output_price = prices[1] if output_price is None else output_price
+        return (input_tokens * input_price + output_tokens * output_price) / _MILLION
 
 
 @cache
 def find_prices(model: str, provider: str = OPENAI) -> tuple[float, float] | None:
-    """The prices of *model* in US dollars for a million tokens, read and written; ``None`` where not known.
+    """Return the prices of *model* in US dollars per million tokens, read and written.
 
-    They come from the package genai-prices where that is installed (extra ``prices``), where
-    *provider* is its name for who is paid, and else for OpenAI's models from ``prices.json``. A
-    dated snapshot costs what its model costs, unless it is listed itself. Nothing is asked over the
-    network.
+    Returns ``None`` if they are not known. They come from the package genai-prices if it is
+    installed (extra ``prices``); *provider* is its name for the provider. Else those of OpenAI's
+    models come from ``prices.json``. A dated snapshot costs as much as its model, unless it is
+    listed itself. The network is not used.
     """
-    kept = _find_packaged_prices(model, provider)
-    if kept is not None or provider != OPENAI:
-        return kept
-    table = _table()["models"]
-    listed = table.get(model) or table.get(_SNAPSHOT.sub("", model))
-    return None if listed is None else (listed[0], listed[1])
+    packaged = _find_packaged_prices(model, provider)
+    if packaged is not None or provider != OPENAI:
+        return packaged
+    table = _read_table()["models"]
+    row = table.get(model) or table.get(_SNAPSHOT.sub("", model))
+    return None if row is None else (row[0], row[1])
 
 
 def _find_packaged_prices(model: str, provider: str = OPENAI) -> tuple[float, float] | None:
     try:
         from genai_prices import Usage, calc_price
 
-        # Of one token each way: some models cost more a token for long prompts.
-        found = calc_price(Usage(input_tokens=1, output_tokens=1), model, provider_id=provider)
-        return float(found.input_price * _MILLION), float(found.output_price * _MILLION)
+        # The price of one token each way, because some models cost more per token for long prompts.
+        price = calc_price(Usage(input_tokens=1, output_tokens=1), model, provider_id=provider)
+        return float(price.input_price * _MILLION), float(price.output_price * _MILLION)
     except Exception:
-        # Not installed, a name it does not know, or an interface of another version: a price must
-        # not cost a reply.
+        # The package is missing, does not know the name, or has another interface. A missing price
+        # must not cost a reply.
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class Shutdown:
-    """The *day* from which OpenAI does not serve a model, and its *successor* where OpenAI names one."""
+    """When OpenAI shuts a model down.
+
+    Attributes:
+        day: The first day on which the model is not served.
+        successor: The model that OpenAI names in its place, or ``None``.
+    """
 
     day: date
     successor: str | None
 
 
 def find_shutdown(model: str) -> Shutdown | None:
-    """When OpenAI shuts *model* down, of a dated snapshot or fine-tuned model its model; ``None`` where not known."""
-    tuned = _FINE_TUNED.match(model)
-    name = tuned[1] if tuned else model
-    table = _table()["shutdowns"]
-    listed = table.get(name) or table.get(_SNAPSHOT.sub("", name))
-    return None if listed is None else Shutdown(date.fromisoformat(listed[0]), listed[1])
+    """Return when OpenAI shuts *model* down; ``None`` if that is not known.
+
+    For a dated snapshot or a fine-tuned model the date of its model is returned, unless the
+    snapshot is listed itself.
+    """
+    fine_tuned = _FINE_TUNED.match(model)
+    name = fine_tuned[1] if fine_tuned else model
+    table = _read_table()["shutdowns"]
+    row = table.get(name) or table.get(_SNAPSHOT.sub("", name))
+    return None if row is None else Shutdown(date.fromisoformat(row[0]), row[1])
 
 
 @cache
-def _table() -> dict[str, Any]:
+def _read_table() -> dict[str, Any]:
     text = (
         files("qtmiddleware.providers.llms.openai")
         .joinpath("prices.json")

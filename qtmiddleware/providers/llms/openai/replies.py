@@ -1,4 +1,4 @@
-"""What a provider sent back, whole or streamed, read without trusting any of it."""
+"""Read a provider's answer, whole or streamed, without trusting any of it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, Final
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Reply
 from qtmiddleware.providers import replace_surrogates
-from qtmiddleware.providers.llms.calls import time_left
-from qtmiddleware.providers.openai_client import reason_of_status
+from qtmiddleware.providers.llms.calls import check_time_left
+from qtmiddleware.providers.openai_client import choose_reason
 from qtmiddleware.runtime.budget import MOST_TOKENS
 from qtmiddleware.runtime.fields import read_field
 from qtmiddleware.types import Deadline
 
 MOST_BYTES: Final = 1 << 20
-"""Largest body, and largest event of a stream, that is read: an answer is a few kilobytes, so this is none."""
+"""The most bytes of a body, or of one event of a stream; real answers are a few kilobytes."""
 
 _CUT_OFF: Final = frozenset({"length", "max_tokens", "max_output_tokens"})
 """The reasons to end that mean the token limit."""
@@ -26,13 +26,13 @@ _READ: Final = ("prompt_tokens", "input_tokens", "inputTokens")
 _WRITTEN: Final = ("completion_tokens", "output_tokens", "outputTokens")
 
 _NAME: Final = re.compile(r"[\w.:/@+-]{1,200}", re.ASCII)
-"""What a name of a model or of a completion looks like; no text of anybody's does."""
+"""The form of a model's or a completion's name, which no text of a user has."""
 
 _STILL_SENDING: Final = "the model was still sending"
 
 
 class Collector:
-    """Gathers the chunks of one body, or of one line, and stops where it grows too large or the time is over."""
+    """Collects the chunks of one body, or of one line, up to a size and a deadline."""
 
     __slots__ = ("_chunks", "_deadline", "_size")
 
@@ -42,14 +42,17 @@ class Collector:
         self._size = 0
 
     def add(self, chunk: bytes) -> None:
-        """Keep *chunk*; raises `ModelError` (``too_long``, ``timeout``, ``cancelled``) where that was one too many."""
+        """Keep *chunk*; raise `ModelError` if the whole becomes too large or the time is over.
+
+        The reason is ``too_long``, ``timeout`` or ``cancelled``.
+        """
         self._size += len(chunk)
         check_size(self._size, MOST_BYTES)
-        time_left(self._deadline, _STILL_SENDING)
+        check_time_left(self._deadline, _STILL_SENDING)
         self._chunks.append(chunk)
 
     def take(self) -> bytes:
-        """All of it; what is added next begins another."""
+        """Return all chunks as one, and begin anew."""
         whole = b"".join(self._chunks)
         self._chunks.clear()
         self._size = 0
@@ -57,22 +60,25 @@ class Collector:
 
 
 def check_size(size: int, most: int) -> None:
-    """Raise `ModelError` where *size* bytes of an answer are more than *most*."""
+    """Raise `ModelError` if *size* bytes of an answer are more than *most*."""
     if size > most:
         raise ModelError("too_long", f"the model's answer is larger than {most} bytes, the limit")
 
 
 def read_reply(raw: Any) -> Reply:
-    """The reply that *raw* holds: the bytes of a body, a mapping, or a client's own response object.
+    """Return the reply that *raw* holds: the bytes of a body, a mapping, or a client's own object.
 
-    Raises `ModelError`: ``unparsable`` where it is not a chat completion, ``empty`` where it says
-    nothing, ``refused`` where the model or a filter declined, ``truncated`` where the token limit
-    left no text at all, and the reason of the status where a gateway wraps a failure into a
-    success.
+    Raises `ModelError`:
+
+    - ``unparsable`` if it is not a chat completion,
+    - ``empty`` if it has no text,
+    - ``refused`` if the model or a filter declined,
+    - ``truncated`` if the token limit left no text at all,
+    - the reason of the status if a gateway wraps a failure into a success.
     """
     completion = _parse_json(raw) if isinstance(raw, bytes | bytearray | str) else raw
     raise_wrapped_error(completion)
-    choice = _first_choice(completion)
+    choice = _find_first_choice(completion)
     message = read_field(choice, "message")
     if message is None:
         raise ModelError("unparsable", "the model's answer holds no message")
@@ -86,18 +92,21 @@ def read_reply(raw: Any) -> Reply:
 def make_reply(
     text: str, completion: Any, *, finish: str = "", reasoned: bool = False, named: Any = None
 ) -> Reply:
-    """The reply of this *text*, which ended for the reason *finish*, with the tokens that *completion* counts.
+    """Return the reply with *text*; raise `ModelError` if the text is blank.
 
-    The names of its model and of the completion are those that *named* gives, or *completion*.
-    Raises `ModelError` where the text is blank; *reasoned* says that the model said something to
-    itself.
+    Args:
+        text: The text.
+        completion: Tells the tokens.
+        finish: Why the answer ended.
+        reasoned: Whether the model reasoned before its answer.
+        named: Tells the names of the model and the completion; by default *completion* does.
     """
-    cut = finish in _CUT_OFF
+    is_cut = finish in _CUT_OFF
     if text.strip():
         read, written = count_tokens(completion)
         model, id_ = read_names(completion if named is None else named)
-        return Reply(replace_surrogates(text), read, written, truncated=cut, model=model, id=id_)
-    if cut:
+        return Reply(replace_surrogates(text), read, written, truncated=is_cut, model=model, id=id_)
+    if is_cut:
         advice = "raise llm.maxTokens (for answers, answer.maxTokens)"
         raise ModelError(
             "truncated", f"the token limit was reached before the answer began; {advice}"
@@ -109,26 +118,26 @@ def make_reply(
 
 
 def count_tokens(completion: Any) -> tuple[int, int]:
-    """Return how many tokens *completion* says were read and written; 0 for a number that cannot be."""
+    """Return how many tokens *completion* says were read and written; 0 if that is impossible."""
     usage = _find_usage(completion)
-    return _count(usage, _READ), _count(usage, _WRITTEN)
+    return _find_count(usage, _READ), _find_count(usage, _WRITTEN)
 
 
 def read_names(completion: Any) -> tuple[str, str]:
-    """Return what *completion* calls its model and itself; ``""`` for what it does not name by a plain word.
+    """Return the names of the model and of the *completion*; ``""`` for a name of unusual form.
 
-    LangChain gives a message an id of its own and keeps the service's in the metadata, LlamaIndex
-    in ``raw``.
+    LangChain gives a message an id of its own and keeps the service's id in the metadata;
+    LlamaIndex keeps it in ``raw``.
     """
     metadata = read_field(completion, "response_metadata")
     holder = metadata or read_field(completion, "raw") or completion
     names = (read_field(holder, "model_name" if metadata else "model"), read_field(holder, "id"))
-    model, id_ = (it if isinstance(it, str) and _NAME.fullmatch(it) else "" for it in names)
+    model, id_ = (name if isinstance(name, str) and _NAME.fullmatch(name) else "" for name in names)
     return model, id_
 
 
 def _find_usage(completion: Any) -> Any:
-    """What *completion* says of its tokens: as OpenAI, LangChain or LlamaIndex keep it."""
+    """Return the usage of *completion*, where OpenAI, LangChain or LlamaIndex keep it."""
     raw = read_field(completion, "raw")
     return (
         read_field(completion, "usage")
@@ -137,14 +146,14 @@ def _find_usage(completion: Any) -> Any:
     )
 
 
-def _count(usage: Any, names: Sequence[str]) -> int:
-    """The first count of these *names*, 0 where none is a positive number, of which a call can come to so many."""
+def _find_count(usage: Any, names: Sequence[str]) -> int:
+    """Return the first count under *names* that is positive and at most `MOST_TOKENS`, else 0."""
     counts = (read_field(usage, name) for name in names)
     return next(
         (
-            n
-            for n in counts
-            if isinstance(n, int) and not isinstance(n, bool) and 0 < n <= MOST_TOKENS
+            count
+            for count in counts
+            if isinstance(count, int) and not isinstance(count, bool) and 0 < count <= MOST_TOKENS
         ),
         0,
     )
@@ -164,23 +173,23 @@ def _parse_json(raw: bytes | bytearray | str) -> Any:
 
 
 def raise_wrapped_error(completion: Any) -> None:
-    """Raise the failure that a gateway wraps into a success, if *completion* is one."""
+    """Raise the failure that a gateway has wrapped into a success, if *completion* is one."""
     error = read_field(completion, "error")
     if not error or not isinstance(error, Mapping | str):
         return
     code = read_field(error, "code")
-    reason = reason_of_status(code) if isinstance(code, int) else "unavailable"
+    reason = choose_reason(code) if isinstance(code, int) else "unavailable"
     raise ModelError(reason, "the provider sent an error instead of a completion")
 
 
-def _first_choice(completion: Any) -> Any:
-    known = (
+def _find_first_choice(completion: Any) -> Any:
+    has_choices = (
         "choices" in completion
         if isinstance(completion, Mapping)
         else hasattr(completion, "choices")
     )
     choices = read_field(completion, "choices")
-    if known and (choices is None or choices in ([], ())):
+    if has_choices and (choices is None or choices in ([], ())):
         raise ModelError("empty", "the model's response holds no choices")
     if not isinstance(choices, list | tuple):
         raise ModelError("unparsable", "the model's response is not a chat completion")
@@ -188,11 +197,11 @@ def _first_choice(completion: Any) -> Any:
 
 
 def raise_refusal(message: Any, finish: str) -> None:
-    """Raise what *message*, which ended for the reason *finish*, says in place of an answer."""
+    """Raise `ModelError` if *message*, which ended for the reason *finish*, is a refusal."""
     refusal = read_field(message, "refusal")
-    parts = read_field(message, "content")
-    declined = isinstance(parts, list | tuple) and any(
-        read_field(part, "type") == "refusal" for part in parts
+    content = read_field(message, "content")
+    declined = isinstance(content, list | tuple) and any(
+        read_field(part, "type") == "refusal" for part in content
     )
     if declined or (isinstance(refusal, str) and refusal.strip()):
         raise ModelError("refused", "the model refused to answer")
@@ -203,7 +212,7 @@ def raise_refusal(message: Any, finish: str) -> None:
 
 
 def read_text(message: Any) -> str:
-    """The text of *message*, also where it comes in parts; ``""`` where there is none."""
+    """Return the text of *message*, which may come in parts; ``""`` if there is none."""
     content = read_field(message, "content")
     if isinstance(content, str):
         return content
@@ -214,14 +223,14 @@ def read_text(message: Any) -> str:
 
 
 def has_reasoning(message: Any) -> bool:
-    """Whether *message* holds what the model says to itself."""
+    """Return whether *message* contains the model's reasoning."""
     return any(
         isinstance(read_field(message, name), str) for name in ("reasoning_content", "reasoning")
     )
 
 
 MOST_STREAM_BYTES: Final = 64 << 20
-"""Most bytes that are read of one stream: each token comes in some hundred of them."""
+"""The most bytes of one stream that are read; each token comes in some hundred bytes."""
 
 _NO_STREAM: Final = (
     "the model's response is not a stream of completions; check that llm.baseUrl is the address of"
@@ -230,16 +239,17 @@ _NO_STREAM: Final = (
 
 
 def is_whole_completion(answer: Any) -> bool:
-    """Whether *answer* of a client is a whole completion and no stream of pieces."""
+    """Return whether a client's *answer* is a whole completion, not a stream of pieces."""
     if isinstance(answer, str | bytes | Mapping) or hasattr(answer, "choices"):
         return True
     return not (hasattr(answer, "__iter__") or hasattr(answer, "__aiter__"))
 
 
 class Events:
-    """The data of server-sent events, out of bytes that may be cut anywhere; each byte is looked at once.
+    """Reads the data of server-sent events from bytes that may be cut anywhere.
 
-    Raises `ModelError` for a line or an event that is larger than any piece of an answer.
+    Each byte is read once. Raises `ModelError` for a line or an event that is larger than any piece
+    of an answer.
     """
 
     def __init__(self) -> None:
@@ -249,21 +259,21 @@ class Events:
         self._after_return = False
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """The data of each event that is complete now."""
+        """Yield the data of each event that *chunk* completes."""
         if not chunk:
             return
-        # Of a line's end that was cut in two its first half has ended the line.
+        # If a line break "\r\n" was cut in two, its first half has ended the line already.
         if self._after_return:
             chunk = chunk.removeprefix(b"\n")
         self._after_return = chunk.endswith(b"\r")
-        *ends, rest = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-        for end in ends:
-            self._line.add(end)
+        *lines, rest = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        for line in lines:
+            self._line.add(line)
             yield from self._read(self._line.take())
         self._line.add(rest)
 
     def end(self) -> Iterator[bytes]:
-        """The data of a last event that was not ended."""
+        """Yield the data of a last event that was not ended."""
         yield from self._read(self._line.take())
         yield from self._read(b"")
 
@@ -280,12 +290,19 @@ class Events:
 
 
 class StreamReader:
-    """Puts one reply together as it comes; a server that is asked to stream but answers at once is understood too.
+    """Puts one reply together while it comes.
 
-    Chunks are bytes or the client's own objects; without *streams* they are one completion.
-    *is_done* says that nothing more will come, *is_whole* that the model has ended its answer. The
-    *deadline* (none by default) is looked at after every piece: an answer that was ended by then is
-    done, for any other that is an error.
+    A server that is asked to stream but answers at once is understood, too. Chunks are bytes or the
+    client's own objects.
+
+    Args:
+        deadline: Checked after every piece, by default none. After it, an answer that had ended is
+            done; for any other it is an error.
+        streams: Whether the chunks are a stream; otherwise they are one completion.
+
+    Attributes:
+        is_done: Whether nothing more will come.
+        is_whole: Whether the model has ended its answer.
     """
 
     def __init__(self, deadline: Deadline | None = None, *, streams: bool = True) -> None:
@@ -313,10 +330,10 @@ class StreamReader:
         return self.is_done or bool(self._finish)
 
     def feed(self, chunk: Any) -> Iterator[str | Reply]:
-        """Yields the texts that came with *chunk*, each before what follows it is looked at.
+        """Yield the texts that came with *chunk*, each before the bytes after it are read.
 
-        Where the model has just ended its answer and what that cost is still to come, the reply
-        follows, once. Raises as `read_reply` does.
+        If the model has ended its answer and its cost is still to come, the reply follows, once.
+        Raises as `read_reply` does.
         """
         if isinstance(chunk, str):
             chunk = chunk.encode("utf-8", "replace")
@@ -324,7 +341,7 @@ class StreamReader:
             yield from self._feed_completion(chunk)
         else:
             yield from self._feed_bytes(chunk)
-        # In this order: the whole text is put together once, not for every chunk.
+        # The cheap checks come first, so that the whole text is joined once, not for every chunk.
         if not self._has_given_reply and not self.is_done and self._finish and self._has_text:
             self._has_given_reply = True
             yield self._make_reply()
@@ -359,13 +376,16 @@ class StreamReader:
 
     def _check_deadline(self) -> None:
         if not self.is_whole:
-            time_left(self._deadline, _STILL_SENDING)
+            check_time_left(self._deadline, _STILL_SENDING)
         elif self._deadline.passed:
-            # Nothing is missing of the answer but, perhaps, what it cost.
+            # The answer is complete; at most its cost is missing.
             self.is_done = True
 
     def end(self) -> Iterator[str | Reply]:
-        """Yields the text that was left, and the whole; raises `ModelError` where there is none or it broke off."""
+        """Yield the rest of the text, and the whole reply.
+
+        Raises `ModelError` if there is no text or the stream broke off.
+        """
         if self._body is not None and self._completion is None:
             self._completion = self._body.take()
         if self._completion is not None:
@@ -373,7 +393,7 @@ class StreamReader:
             yield reply.text
             yield reply
             return
-        left = "".join(self._read_event(data) for data in self._events.end()) + self._take_text(
+        rest = "".join(self._read_event(data) for data in self._events.end()) + self._take_text(
             last=True
         )
         if not self.is_whole:
@@ -385,8 +405,8 @@ class StreamReader:
                 else ModelError("empty", "the answer was empty")
             )
         reply = self._make_reply()
-        if left:
-            yield left
+        if rest:
+            yield rest
         yield reply
 
     def _make_reply(self) -> Reply:
@@ -413,7 +433,7 @@ class StreamReader:
         self._has_begun = True
         if read_field(completion, "usage"):
             self._usage = completion
-        # Each chunk names them, of some services the first alone.
+        # Most services name the model in each chunk, some only in the first.
         if self._named is None and read_field(completion, "model"):
             self._named = completion
         choices = read_field(completion, "choices")
@@ -431,7 +451,10 @@ class StreamReader:
         return self._take_text()
 
     def _take_text(self, *, last: bool = False) -> str:
-        """What has come, without half a character at its end: some servers cut between two surrogates."""
+        """Return the text so far without half a character at its end.
+
+        Some servers cut between the two surrogates of a character.
+        """
         text, self._half = self._half, ""
         if text and not last and "\ud800" <= text[-1] <= "\udbff":
             text, self._half = text[:-1], text[-1]

@@ -1,4 +1,4 @@
-"""What is sent for one prompt: the request, and fewer of its parts where a provider refuses one."""
+"""Build the request for one prompt, and a smaller one if a provider refuses a part of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from qtmiddleware.providers.openai_client import read_client_error
 from qtmiddleware.runtime.logs import get_logger
 
 Part = Literal["response_format", "tokens", "temperature", "reasoning_effort", "stream"]
-"""A part of the request that providers differ on."""
+"""A part of the request in which providers differ."""
 
 FORMATS: Final = ("json_schema", "json_object", "text")
 TOKEN_LIMITS: Final = ("max_tokens", "max_completion_tokens", None)
@@ -48,7 +48,7 @@ _OTHER_CAUSE: Final = re.compile(
 )
 
 
-# OpenAI's models that reason, and the least of it that each takes; the first that fits counts.
+# OpenAI's reasoning models, and the least effort that each accepts; the first match counts.
 _LEAST_EFFORTS: Final = tuple(
     (re.compile(pattern), effort)
     for pattern, effort in (
@@ -59,17 +59,18 @@ _LEAST_EFFORTS: Final = tuple(
 )
 
 
-def least_effort(model: str) -> str | None:
-    """The least reasoning effort that *model* takes; ``None`` where it is not known to be one of OpenAI's that reason.
+def find_least_effort(model: str) -> str | None:
+    """Return the least reasoning effort that *model* accepts; ``None`` if none is known.
 
-    A provider's name before the model's (``openai/gpt-6-luna``) is passed over.
+    Only OpenAI's reasoning models are known. A provider before the model's name
+    (``openai/gpt-6-luna``) is ignored.
     """
     name = model.lower().rpartition("/")[2]
     return next((effort for pattern, effort in _LEAST_EFFORTS if pattern.match(name)), None)
 
 
 def is_openai(host: str) -> bool:
-    """Whether *host*, as `Clients.host` tells it, is OpenAI's own."""
+    """Return whether *host*, as `Clients.host` gives it, is OpenAI's own."""
     return (
         host == "the default address"
         or host == "api.openai.com"
@@ -79,7 +80,10 @@ def is_openai(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ProviderCapabilities:
-    """How far a provider made us step down; each number is a place in a list that only ever goes forward."""
+    """How far requests to a provider have been stepped down, per part of the request.
+
+    Each number is a position in a list of alternatives, such as `FORMATS`, and only ever increases.
+    """
 
     response_format: int = 0
     tokens: int = 0
@@ -88,11 +92,11 @@ class ProviderCapabilities:
     reasoning_effort: int = 0
 
     def merge(self, other: ProviderCapabilities) -> ProviderCapabilities:
-        """What both understand; the order of merging does not matter."""
+        """Return the capabilities that satisfy both; the order of merging does not matter."""
         return ProviderCapabilities(*map(max, astuple(self), astuple(other)))
 
     def step_down(self, part: Part) -> ProviderCapabilities | None:
-        """One step further down in *part*; ``None`` where there is no further step."""
+        """Return these capabilities one step down in *part*; ``None`` after the last step."""
         level: int = getattr(self, part)
         return replace(self, **{part: level + 1}) if level < _LAST_STEP[part] else None
 
@@ -107,65 +111,70 @@ _LAST_STEP: Final[Mapping[Part, int]] = {
 
 
 def read_refusal(error: Exception, request: Mapping[str, Any]) -> tuple[Part, bool] | None:
-    """Which part of *request* the provider complains of by *error*, and whether it named it or that is our guess.
+    """Return which part of *request* the provider refused, and whether *error* names the part.
 
-    ``None`` where it is about something else. An unspecific 400 or 422 is taken for the response
-    format, the part that is refused most often, and of a request without one for the stream's
-    options. A server error is only taken for a refusal where it names the format, as some local
-    servers do.
+    Returns ``None`` if the error has another cause. For a 400 or 422 without a cause, the part is
+    guessed: the response format, which is refused most often, or the stream's options if there is
+    no response format. A server error counts as a refusal only if it names the format, as some
+    local servers do.
     """
     status = getattr(error, "status_code", None)
     if status not in EXPLICIT:
         return None
     body = getattr(error, "body", None)
-    named = str(body.get("param") or "").lower() if isinstance(body, Mapping) else ""
-    words = " ".join(_words(body))[:MOST_WORDS].lower()
-    part = _named_part(named) or _named_part(words)
+    parameter = str(body.get("param") or "").lower() if isinstance(body, Mapping) else ""
+    words = " ".join(_collect_words(body))[:MOST_WORDS].lower()
+    part = _find_named_part(parameter) or _find_named_part(words)
     if part is not None:
         return (part, True) if status < 500 or part == "response_format" else None
-    if status in UNSPECIFIC and not named and not _OTHER_CAUSE.search(words):
+    if status in UNSPECIFIC and not parameter and not _OTHER_CAUSE.search(words):
         return ("response_format" if "response_format" in request else "stream"), False
     return None
 
 
-def _named_part(words: str) -> Part | None:
-    found = [
+def _find_named_part(words: str) -> Part | None:
+    positions = [
         (match.start(), part)
         for part, pattern in _PARTS.items()
         if (match := pattern.search(words))
     ]
-    return min(found)[1] if found else None
+    return min(positions)[1] if positions else None
 
 
-def _words(body: Any, depth: int = 6) -> Iterator[str]:
-    """The provider's own words; what it echoes of our request (``input``) is left out, since it holds the query."""
+def _collect_words(body: Any, depth: int = 6) -> Iterator[str]:
+    """Yield the provider's own words; its echo of the request (``input``) is left out.
+
+    The echo contains the query.
+    """
     if isinstance(body, str):
         yield body
     elif depth and isinstance(body, Mapping):
         for key in ("code", "type", "message", "msg", "detail", "error", "loc"):
-            yield from _words(body.get(key), depth - 1)
+            yield from _collect_words(body.get(key), depth - 1)
     elif depth and isinstance(body, list | tuple):
         for item in body:
-            yield from _words(item, depth - 1)
+            yield from _collect_words(item, depth - 1)
 
 
 def build_request(
     prompt: Prompt, *, model: str, response_format: str, **options: Any
 ) -> dict[str, Any]:
-    """The keyword arguments of ``chat.completions.create`` for *prompt*.
+    """Return the keyword arguments of ``chat.completions.create`` for *prompt*.
 
-    *response_format* is ``json_schema``, ``json_object`` or ``text``; a prompt without fields is
-    always asked in plain text. *options* are further arguments, such as ``temperature``; one that
-    is ``None`` is not sent.
+    Args:
+        prompt: The prompt; without fields it is always asked in plain text.
+        model: The model's name.
+        response_format: ``json_schema``, ``json_object`` or ``text``.
+        **options: More arguments, such as ``temperature``; ``None`` is not sent.
     """
     shape = response_format if prompt.fields else "text"
-    request: dict[str, Any] = {"model": model, "messages": _messages(prompt, shape)}
+    request: dict[str, Any] = {"model": model, "messages": _make_messages(prompt, shape)}
     request |= {name: value for name, value in options.items() if value is not None}
     if shape == "json_schema":
         schema = {
-            "name": _schema_name(prompt.mode),
+            "name": _make_schema_name(prompt.mode),
             "strict": True,
-            "schema": reply_schema(prompt.fields),
+            "schema": make_reply_schema(prompt.fields),
         }
         request["response_format"] = {"type": "json_schema", "json_schema": schema}
     elif shape == "json_object":
@@ -173,11 +182,11 @@ def build_request(
     return request
 
 
-def _messages(prompt: Prompt, shape: str) -> list[dict[str, str]]:
+def _make_messages(prompt: Prompt, shape: str) -> list[dict[str, str]]:
     system = prompt.system
     if prompt.fields and shape != "json_schema" and "json" not in system.lower():
-        # Providers refuse their JSON mode where no message holds the word, and without a schema
-        # nothing names the keys.
+        # Providers refuse JSON mode if no message contains the word "JSON", and without a schema
+        # nothing else names the keys.
         keys = ", ".join(field.name for field in prompt.fields)
         system = (
             f"{system}\n\nAnswer with one JSON object and nothing else. Its keys: {keys}.".lstrip()
@@ -185,15 +194,15 @@ def _messages(prompt: Prompt, shape: str) -> list[dict[str, str]]:
     return [{"role": "system", "content": system}, {"role": "user", "content": prompt.user}]
 
 
-def _schema_name(mode: str) -> str:
+def _make_schema_name(mode: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]+", "_", mode)[:64].strip("_") or "reply"
 
 
 @lru_cache(maxsize=64)
-def reply_schema(fields: tuple[ReplyField, ...]) -> dict[str, Any]:
-    """The JSON schema of a reply with *fields*, in the subset that strict structured output takes.
+def make_reply_schema(fields: tuple[ReplyField, ...]) -> dict[str, Any]:
+    """Return the JSON schema of a reply with *fields*, as strict structured output accepts it.
 
-    Every field is required and no other is allowed. How many items a list may hold stands in its
+    Every field is required and no other is allowed. The number of a list's items is in its
     description, because not every provider accepts ``maxItems``.
     """
     from pydantic import ConfigDict, Field, create_model
@@ -201,7 +210,7 @@ def reply_schema(fields: tuple[ReplyField, ...]) -> dict[str, Any]:
     members: dict[str, Any] = {
         field.name: (
             list[str] if field.shape == "list" else str,
-            Field(description=_description(field)),
+            Field(description=_describe_field(field)),
         )
         for field in fields
     }
@@ -211,7 +220,7 @@ def reply_schema(fields: tuple[ReplyField, ...]) -> dict[str, Any]:
     return schema
 
 
-def _description(field: ReplyField) -> str:
+def _describe_field(field: ReplyField) -> str:
     if field.shape != "list" or not field.max_items:
         return field.description
     count = (
@@ -223,20 +232,29 @@ def _description(field: ReplyField) -> str:
 
 
 MOST_REQUESTS: Final = 5
-"""Most requests one prompt may cost while capabilities are being learned: each of four parts refused once."""
+"""The most requests per prompt while capabilities are learned: each of four parts refused once."""
 
 THINKING_TOKENS: Final = 10_000
-"""Added to the limit of an answer where the model thinks first: what it thinks counts as written."""
+"""How many tokens are added to an answer's limit if the model thinks first.
+
+The tokens of its thinking count as written.
+"""
 
 _log = get_logger("qtmiddleware.llms")
 
 Received = tuple[Any, int]
-"""What came back for one request, and how many retries the SDK needed for it."""
+"""The answer to one request, and how many retries the SDK made for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What came back in the end, how many requests it cost and the *capabilities* that were understood."""
+    """The final answer to a prompt.
+
+    Attributes:
+        answer: The answer.
+        calls: How many requests it took.
+        capabilities: The capabilities with which the request was accepted.
+    """
 
     answer: Any
     calls: int
@@ -244,18 +262,24 @@ class Response:
 
 
 Negotiation = Generator[dict[str, Any], Received, Response]
-"""Yields the requests to send and is sent what came back, or has the error thrown in."""
+"""Yields requests, and is sent the answer to each or has the error thrown in."""
 
 
 class Negotiator:
-    """Puts prompts to one *model*, at *where*, and learns what its provider understands; thread-safe.
+    """Builds the requests for one model, and learns which parts its provider accepts. Thread-safe.
 
-    *response_format* ``None`` begins with a JSON schema and steps down where that is refused.
-    *reasoning_effort* ``auto`` is the least that one of OpenAI's models takes, and none is sent to
-    others; ``None`` sends none.
-    *temperatures* are those of single prompts, by their mode, in place of *temperature*.
-    *find_effort* gives the least effort of a model that reasons, and *advice* goes to
-    `read_client_error`.
+    Args:
+        model: The model's name.
+        where: Returns the host.
+        temperature: The temperature; ``None`` sends none.
+        temperatures: The temperature for single prompts, by their mode, in place of *temperature*.
+        max_tokens: The most tokens of an answer; ``None`` sends no limit.
+        response_format: The only format to use; ``None`` begins with a JSON schema and steps down
+            if it is refused.
+        reasoning_effort: The effort; ``auto`` for the least that the model accepts, or none if it
+            may not reason; ``None`` sends none.
+        find_effort: Returns the least effort of a model that reasons.
+        advice: More arguments for `read_client_error`.
     """
 
     def __init__(
@@ -268,7 +292,7 @@ class Negotiator:
         max_tokens: int | None,
         response_format: str | None,
         reasoning_effort: str | None = "auto",
-        find_effort: Callable[[str], str | None] = least_effort,
+        find_effort: Callable[[str], str | None] = find_least_effort,
         advice: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._model = model
@@ -284,29 +308,30 @@ class Negotiator:
         self.capabilities = ProviderCapabilities()
 
     def learn(self, capabilities: ProviderCapabilities) -> None:
-        """Remember *capabilities* beside what is known already."""
-        # What is lost where two threads do this at once, the reply of the later one teaches again.
+        """Remember *capabilities* in addition to those known already."""
+        # If two threads do this at the same time, one result may be lost; a later reply brings it
+        # back.
         self.capabilities = self.capabilities.merge(capabilities)
 
     def negotiate(self, prompt: Prompt, *, streams: bool = False) -> Negotiation:
-        """The requests it takes to put *prompt*; raises `ModelError`."""
-        guess, sent = ProviderCapabilities(), 0
+        """Yield requests for *prompt* until one is accepted; raise `ModelError` if none is."""
+        guess, request_count = ProviderCapabilities(), 0
         while True:
-            sent += 1
+            request_count += 1
             capabilities = self.capabilities.merge(guess)
             request = self._build(prompt, capabilities, streams=streams)
             try:
                 answer, retries = yield request
             except Exception as error:
                 lower = self._step_down(error, capabilities, request)
-                if lower is None or sent == MOST_REQUESTS:
+                if lower is None or request_count == MOST_REQUESTS:
                     raise self.read_error(error) from None
                 guess = lower
             else:
-                return Response(answer, sent + retries, capabilities)
+                return Response(answer, request_count + retries, capabilities)
 
     def read_error(self, error: Exception) -> ModelError:
-        """*error* of a client as a `ModelError`, which it may be already."""
+        """Return a client's *error* as a `ModelError`, which it may be already."""
         if isinstance(error, ModelError):
             return error
         return read_client_error(error, f"{self._model} at {self._where()}", **self._advice)
@@ -315,9 +340,9 @@ class Negotiator:
         self, prompt: Prompt, capabilities: ProviderCapabilities, *, streams: bool
     ) -> dict[str, Any]:
         effort = None if capabilities.reasoning_effort else self._effort
-        # One of OpenAI's that is not told to leave it thinks, and takes no temperature then.
+        # OpenAI's reasoning models think unless told not to, and then accept no temperature.
         thinks = self._reasons and effort != "none"
-        limit = self._token_limit(capabilities)
+        limit = self._name_token_limit(capabilities)
         room = THINKING_TOKENS if thinks or effort not in (None, "none") else 0
         temperature = self._temperatures.get(prompt.mode, self._temperature)
         options: dict[str, Any] = {
@@ -332,19 +357,22 @@ class Negotiator:
         )
         return {**request, **STREAMS[capabilities.stream]} if streams else request
 
-    def _token_limit(self, capabilities: ProviderCapabilities) -> str | None:
-        """The name of the limit: other services than OpenAI often know the old one alone and pass over the new one."""
+    def _name_token_limit(self, capabilities: ProviderCapabilities) -> str | None:
+        """Return the name of the token limit; ``None`` if it is left out.
+
+        Services other than OpenAI often know only the old name, and ignore the new one.
+        """
         is_new = self._reasons or is_openai(self._where())
         return (OPENAI_TOKEN_LIMITS if is_new else TOKEN_LIMITS)[capabilities.tokens]
 
     def _step_down(
         self, error: Exception, capabilities: ProviderCapabilities, request: dict[str, Any]
     ) -> ProviderCapabilities | None:
-        """The capabilities to try next after *error*, ``None`` where nothing that was sent can be left out."""
+        """Return the capabilities to try after *error*; ``None`` if no part can be left out."""
         part, is_certain = read_refusal(error, request) or (None, False)
         if part is None or (part == "response_format" and self._format is not None):
             return None
-        key = self._token_limit(capabilities) if part == "tokens" else part
+        key = self._name_token_limit(capabilities) if part == "tokens" else part
         lower = capabilities.step_down(part) if key in request else None
         if lower is not None:
             _log.info(
