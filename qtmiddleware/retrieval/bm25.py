@@ -101,7 +101,7 @@ def find_terms(keywords: str) -> frozenset[str]:
     return frozenset(map(strip_plural, set(_split_words(keywords))))
 
 
-def read_keywords(keywords: str) -> tuple[Sequence[str], Sequence[Pair]]:
+def list_terms_and_pairs(keywords: str) -> tuple[Sequence[str], Sequence[Pair]]:
     """Return the terms of the *keywords* and their neighbouring pairs, each once, in order."""
     terms = list(map(strip_plural, _split_words(keywords)))
     return list(dict.fromkeys(terms)), list(dict.fromkeys(pairwise(terms)))
@@ -127,7 +127,7 @@ def count_terms(
         if len(form) <= 2 and not form.isascii() and compile_patterns().unspaced.fullmatch(form)
     }
     full_texts = [text or "" for text in texts]
-    counted = []
+    text_terms = []
     for text, window in zip(full_texts, read_windows(full_texts), strict=True):
         runs: Sequence[str] = ()
         plain = window.encode("utf-8", "surrogatepass")
@@ -163,67 +163,73 @@ def count_terms(
             pairs = _find_pairs_at_beginning(text, forms, counts, wanted_pairs)
         else:
             pairs = wanted_pairs.intersection(neighbours) if neighbours else frozenset()
-        counted.append(TextTerms(counts, length, pairs))
-    return counted
+        text_terms.append(TextTerms(counts, length, pairs))
+    return text_terms
 
 
 def _find_pairs_at_beginning(
-    text: str, forms: Mapping[str, str], counts: Mapping[str, int], wanted: Set[Pair]
+    text: str, forms: Mapping[str, str], counts: Mapping[str, int], wanted_pairs: Set[Pair]
 ) -> Set[Pair]:
-    """Return the *wanted* pairs that stand at the beginning of *text*.
+    """Return those of the *wanted_pairs* that stand at the beginning of *text*.
 
     The text is read only if both words of a pair were counted.
     """
-    if not any(term in counts and next_term in counts for term, next_term in wanted):
+    if not any(term in counts and next_term in counts for term, next_term in wanted_pairs):
         return frozenset()
-    return wanted & set(pairwise(map(forms.get, _split_words(text[:_READ]))))
+    return wanted_pairs & set(pairwise(map(forms.get, _split_words(text[:_READ]))))
 
 
-def weigh_terms(counted: Sequence[TextTerms]) -> dict[str, Gains]:
+def weigh_terms(text_terms: Sequence[TextTerms]) -> dict[str, Gains]:
     """Return the gain of each term in the BM25 scores of the texts that hold it.
 
     gain = idf x tf x (K1 + 1) / (tf + K1 x (1 - B + B x length / mean length)), with
     idf = log(1 + (n - df + 0.5) / (df + 0.5)).
     """
-    size = len(counted)
-    idf = weigh_by_rarity(Counter([term for text in counted for term in text.counts]), size)
-    mean_length = sum(text.length for text in counted) / size if size else 0.0
+    text_count = len(text_terms)
+    idf = weigh_by_rarity(
+        Counter([term for text in text_terms for term in text.counts]), text_count
+    )
+    mean_length = sum(text.length for text in text_terms) / text_count if text_count else 0.0
     gains: dict[str, Gains] = {term: [] for term in idf}
-    for place, (counts, length, _) in enumerate(counted):
+    for place, (counts, length, _) in enumerate(text_terms):
         damping = K1 * (1.0 - B + B * length / mean_length) if counts else 0.0
         for term, tf in counts.items():
             gains[term].append((place, idf[term] * tf * (K1 + 1.0) / (tf + damping)))
     return gains
 
 
-def weigh_pairs(counted: Sequence[TextTerms]) -> dict[Pair, Gains]:
+def weigh_pairs(text_terms: Sequence[TextTerms]) -> dict[Pair, Gains]:
     """Return the gain of each pair in the scores of the texts that hold it: `PAIR` x idf."""
-    idf = weigh_by_rarity(Counter([pair for text in counted for pair in text.pairs]), len(counted))
+    idf = weigh_by_rarity(
+        Counter([pair for text in text_terms for pair in text.pairs]), len(text_terms)
+    )
     gains: dict[Pair, Gains] = {pair: [] for pair in idf}
-    for place, text in enumerate(counted):
+    for place, text in enumerate(text_terms):
         for pair in text.pairs:
             gains[pair].append((place, PAIR * idf[pair]))
     return gains
 
 
-def sum_gains(terms: Iterable[_Term], gains: Mapping[_Term, Gains], size: int) -> list[float]:
-    """Return the sum of the *gains* from these *terms* or pairs for each of *size* texts.
+def sum_gains(terms: Iterable[_Term], gains: Mapping[_Term, Gains], text_count: int) -> list[float]:
+    """Return the sum of the *gains* from these *terms* or pairs for each of *text_count* texts.
 
     The sum is above 0 for a text that holds any of them.
     """
-    sums = [0.0] * size
+    sums = [0.0] * text_count
     for term in terms:
         for place, gain in gains.get(term, ()):
             sums[place] += gain
     return sums
 
 
-def weigh_by_rarity(frequencies: Mapping[_Term, int], size: int) -> dict[_Term, float]:
-    """Return the idf of each term, given how many of *size* texts hold it.
+def weigh_by_rarity(frequencies: Mapping[_Term, int], text_count: int) -> dict[_Term, float]:
+    """Return the idf of each term, given how many of *text_count* texts hold it.
 
-    idf = log(1 + (size - df + 0.5) / (df + 0.5)).
+    idf = log(1 + (text_count - df + 0.5) / (df + 0.5)).
     """
-    return {term: log(1.0 + (size - df + 0.5) / (df + 0.5)) for term, df in frequencies.items()}
+    return {
+        term: log(1.0 + (text_count - df + 0.5) / (df + 0.5)) for term, df in frequencies.items()
+    }
 
 
 def read_windows(texts: Sequence[str]) -> Sequence[str]:

@@ -17,12 +17,12 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Final
 
-from qtmiddleware.retrieval.gate import NEAR, Percentiles, to_numbers
+from qtmiddleware.retrieval.gate import NEAR, Percentiles, get_complete_scores
 from qtmiddleware.retrieval.keyword_evidence import are_reciprocal_ranks
 from qtmiddleware.retrieval.question_words import (
     find_words,
     load_word_rules,
-    measure_union,
+    measure_joint_coverage,
     read_question,
 )
 from qtmiddleware.runtime.forking import ForkLock
@@ -121,7 +121,7 @@ def measure_standing_signals(
         lower_is_better: Whether the scores are distances.
     """
     signals: dict[str, float] = {}
-    near_scores = to_numbers(scores[:NEAR])
+    near_scores = get_complete_scores(scores[:NEAR])
     if near_scores and isfinite(near_scores[0]) and isfinite(near_scores[-1]):
         signals["best_score"] = -near_scores[0] if lower_is_better else near_scores[0]
         if len(near_scores) > 1:
@@ -144,4 +144,4 @@ def measure_first_coverage(
     if not question.terms or not any(texts):
         return None
     read_parts = [(text or "")[:_READ] for text in texts]
-    return measure_union(question, find_words(question, read_parts, rules))
+    return measure_joint_coverage(question, find_words(question, read_parts, rules))

@@ -207,10 +207,10 @@ def has_scores(rankings: Iterable[Ranking]) -> bool:
     A function may rerank and still return the scores of its first search. Using those scores would
     undo its order.
     """
-    return all(map(_is_usable, [ranking.scores for ranking in rankings]))
+    return all(map(_are_scores_usable, [ranking.scores for ranking in rankings]))
 
 
-def _is_usable(scores: Sequence[float | None]) -> bool:
+def _are_scores_usable(scores: Sequence[float | None]) -> bool:
     """Return whether no score is missing and *scores* only fall or only rise."""
     if None in scores:
         return False
@@ -490,7 +490,7 @@ def _keep_order(ranking: Ranking, method: str, sign: int) -> FusedList:
     for passage, score in zip(_list_items([ranking], sign), ranking.scores, strict=True):
         scored_passages.setdefault(passage.key, (passage, score))
     passages = [passage for passage, _ in scored_passages.values()]
-    if _is_usable([score for _, score in scored_passages.values()]):
+    if _are_scores_usable([score for _, score in scored_passages.values()]):
         return FusedList(passages, method, measure_spread([passage.score for passage in passages]))
     for rank, passage in enumerate(passages, start=1):
         passage.score = 1.0 / rank

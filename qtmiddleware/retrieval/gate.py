@@ -247,7 +247,7 @@ def measure_signals(
 ) -> dict[str, float]:
     """Return the signals that *scores* and *texts* of a first result, best first, allow."""
     signals: dict[str, float] = {}
-    near_scores = to_numbers(scores[:NEAR])
+    near_scores = get_complete_scores(scores[:NEAR])
     if len(near_scores) > 1:
         signals["lead"] = abs(near_scores[0] - near_scores[-1])
     rules = load_word_rules(language)
@@ -283,7 +283,7 @@ def _measure_heights(scores: Sequence[float | None], count: int) -> list[float]:
 
     If any score is missing, ranks are scaled instead.
     """
-    numbers = to_numbers(scores)
+    numbers = get_complete_scores(scores)
     if len(numbers) < count:
         numbers = [-float(rank) for rank in range(count)]
     elif numbers[0] < numbers[-1]:
@@ -294,7 +294,7 @@ def _measure_heights(scores: Sequence[float | None], count: int) -> list[float]:
     return [(number - low) / width if width else 0.0 for number in numbers]
 
 
-def to_numbers(scores: Sequence[float | None]) -> list[float]:
+def get_complete_scores(scores: Sequence[float | None]) -> list[float]:
     """Return the *scores*, or an empty list if any of them is missing."""
     numbers = [score for score in scores if score is not None]
     return numbers if len(numbers) == len(scores) else []

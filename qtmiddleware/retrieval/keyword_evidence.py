@@ -18,8 +18,8 @@ from qtmiddleware.retrieval.bm25 import (
     Pair,
     TextTerms,
     count_terms,
+    list_terms_and_pairs,
     normalise_scores,
-    read_keywords,
     sum_gains,
     weigh_pairs,
     weigh_terms,
@@ -35,7 +35,7 @@ from qtmiddleware.retrieval.question_words import (
     find_words,
     load_word_rules,
     measure_coverage,
-    measure_union,
+    measure_joint_coverage,
     read_question,
     weigh_words,
 )
@@ -98,7 +98,7 @@ def weigh_by_keywords(
     top_k: int | None = None,
     write_terms: WriteTerms | None = None,
     weigh_metadata: WeighMetadata = lambda _: None,
-    dated: Sequence[str] = (),
+    date_words: Sequence[str] = (),
 ) -> FusedList:
     """Return *fused* reranked by scores and words; unchanged if no candidate has a text.
 
@@ -110,7 +110,7 @@ def weigh_by_keywords(
         top_k: How many passages the caller asked for.
         write_terms: Writes the question's glossary terms into texts that hold another form of them.
         weigh_metadata: Returns the evidence in the candidates' metadata.
-        dated: Words for the dates that the question depends on. They count as its own words if a
+        date_words: Words for dates that the question depends on. They count as its own words if a
             candidate holds them.
     """
     count = options.candidates or len(fused.items)
@@ -132,7 +132,7 @@ def weigh_by_keywords(
         opinion = _weigh_all_words(keywords, texts, original_scores, options.weight)
     else:
         is_whole = width is not None and len(original_scores) < width
-        held_dates = [word for word in dated if any(word in text for text in texts if text)]
+        held_dates = [word for word in date_words if any(word in text for text in texts if text)]
         words = " ".join((keywords[0][0], *held_dates))
         opinion = _weigh_own_words(words, texts, read_titles(fields), language, is_whole=is_whole)
     metadata = None if options.weight == 0.0 else weigh_metadata(fields)
@@ -150,7 +150,7 @@ def weigh_by_keywords(
     scores = add_evidence(fused.scores, shares, opinion.weight, spread)
     order = sorted(range(len(candidates)), key=[-score for score in scores].__getitem__)
     if opinion.coverage and top_k and top_k < len(order):
-        order = _keep_plain_places(order, opinion.coverage, top_k)
+        order = _protect_plain_passages(order, opinion.coverage, top_k)
         _lower_scores_to_order(order, scores, shares)
     weighed = [
         FusedPassage(passage.key, passage.item, score, passage.sources)
@@ -179,14 +179,14 @@ def _weigh_all_words(
 
     ``None`` if no text holds any of the words.
     """
-    queries, counted = _count_keywords(keywords, texts)
-    evidence, reason = _score_queries(queries, counted), ""
+    queries, text_terms = _count_keywords(keywords, texts)
+    evidence, reason = _score_queries(queries, text_terms), ""
     if evidence is None:
         return None
     if weight is None:
         weight, reason = choose_weight(original_scores)
     question_terms = frozenset(queries[0].terms)
-    held_terms = frozenset[str]().union(*(text.counts.keys() for text in counted[:LEADING]))
+    held_terms = frozenset[str]().union(*(text.counts.keys() for text in text_terms[:LEADING]))
     leading = len(question_terms & held_terms) / len(question_terms) if question_terms else None
     return _Opinion(
         [weight * share for share in evidence], 1.0 - weight, weight, reason, leading=leading
@@ -234,7 +234,9 @@ def _weigh_own_words(
         if strength
         else [0.0] * len(texts)
     )
-    return _Opinion(shares, 1.0, strength, reason, coverage, measure_union(question, found_words))
+    return _Opinion(
+        shares, 1.0, strength, reason, coverage, measure_joint_coverage(question, found_words)
+    )
 
 
 def _add_metadata(opinion: _Opinion | None, metadata: MetadataEvidence) -> _Opinion:
@@ -285,7 +287,9 @@ def measure_strength(coverage: Sequence[float], *, is_whole: bool) -> tuple[floa
     return strength, f"strength {strength:.2f}: {reason}"
 
 
-def _keep_plain_places(order: Sequence[int], coverage: Sequence[float], top_k: int) -> list[int]:
+def _protect_plain_passages(
+    order: Sequence[int], coverage: Sequence[float], top_k: int
+) -> list[int]:
     """Return *order* changed so that words alone push few passages out of the plain first *top_k*.
 
     A passage leaves them only for one that holds clearly more of the question's words. Newcomers
@@ -415,7 +419,9 @@ def _count_keywords(
 ) -> tuple[list[_QueryTerms], Sequence[TextTerms]]:
     """Return the terms of each query with a weight, and how often each text holds any of them."""
     queries = [
-        _QueryTerms(*read_keywords(words), weight) for words, weight in keywords if weight > 0
+        _QueryTerms(*list_terms_and_pairs(words), weight)
+        for words, weight in keywords
+        if weight > 0
     ]
     all_terms = frozenset[str]().union(*(query.terms for query in queries))
     return queries, count_terms(
@@ -424,10 +430,10 @@ def _count_keywords(
 
 
 def _score_queries(
-    queries: Sequence[_QueryTerms], counted: Sequence[TextTerms]
+    queries: Sequence[_QueryTerms], text_terms: Sequence[TextTerms]
 ) -> list[float] | None:
     """Return the evidence of the *queries* for each text; ``None`` if no text matches any."""
-    term_gains, pair_gains, size = weigh_terms(counted), weigh_pairs(counted), len(counted)
+    term_gains, pair_gains, size = weigh_terms(text_terms), weigh_pairs(text_terms), len(text_terms)
     matching = [
         (list(map(add, scores, sum_gains(pairs, pair_gains, size))), weight)
         for terms, pairs, weight in queries

@@ -279,14 +279,14 @@ class _Pipeline:
                 raise
             self._note_internal_error(error)
         self.original = replace(self.original, text=self.request.original)
-        response = yield from self._search(Search(self.original.text, None))
+        response = yield from self._perform_search(Search(self.original.text, None))
         return self._build_plain_retrieval(response, self.original)
 
     def run_transform(self) -> Flow[Transformation]:
         """Run the model's part alone; failures are noted in the transformation."""
         transformation = NOTHING
         try:
-            stage, transformation = self._prepare()
+            stage, transformation = self._prepare_stage()
             if stage is not None:
                 transformation = yield from stage.run(self._llm_deadline())
         except Exception as error:
@@ -296,7 +296,7 @@ class _Pipeline:
 
     def _improve(self) -> Flow[Retrieval]:
         """Search, ask the model and rerank, in one of the four orders named at the top."""
-        stage, transformation = self._prepare()
+        stage, transformation = self._prepare_stage()
         variants: _VariantResults | None = None
         by_words: list[SearchResult] | None = None if self._should_search_by_words() else []
         gated = (
@@ -374,7 +374,7 @@ class _Pipeline:
 
     # --- before the first search ------------------------------------------------------------------
 
-    def _prepare(self) -> tuple[TransformStage | None, Transformation]:
+    def _prepare_stage(self) -> tuple[TransformStage | None, Transformation]:
         """Return the stage that asks the model, or the remembered reply to an equal question.
 
         Without a stage the model is not asked. Without either the transformation is `NOTHING`.
@@ -448,8 +448,8 @@ class _Pipeline:
         if self._original_outcome is not None:
             return self._original_outcome.value
         began, width = perf_counter(), self.request.width
-        response = yield from self._search(self._build_original_search(width))
-        self._note_original(began, perf_counter() - began, width)
+        response = yield from self._perform_search(self._build_original_search(width))
+        self._note_original_search(began, perf_counter() - began, width)
         return response
 
     def _search_original_beside(
@@ -460,7 +460,7 @@ class _Pipeline:
         flow = gather_flows(flows, limit=limit) if len(flows) > 1 else _gather_one(flows[0])
         outcome, beside = yield Beside(self._build_original_search(width), flow, limit)
         self.trace.count_search(self._original_search.calls, self._original_search.reads)
-        self._note_original(outcome.began, outcome.seconds, width)
+        self._note_original_search(outcome.began, outcome.seconds, width)
         if outcome.error is not None:
             self._search_error = outcome.error
             try:
@@ -562,7 +562,7 @@ class _Pipeline:
         )
         return self._original_search
 
-    def _search(self, step: Search) -> Flow[Any]:
+    def _perform_search(self, step: Search) -> Flow[Any]:
         """Perform *step* and count it; an error is remembered as the function's own."""
         try:
             return (yield step)
@@ -572,7 +572,7 @@ class _Pipeline:
         finally:
             self.trace.count_search(step.calls, step.reads)
 
-    def _note_original(self, began: float, seconds: float, width: int | None) -> None:
+    def _note_original_search(self, began: float, seconds: float, width: int | None) -> None:
         """Note how long the original's own search took, and whether it had to be narrowed."""
         search = self._original_search
         self.trace.original_ms = seconds * 1e3
@@ -747,7 +747,7 @@ class _Pipeline:
             top_k=request.top_k,
             write_terms=self._find_term_writer(transformation, choice.question_keywords),
             weigh_metadata=partial(self._weigh_by_metadata, times, transformation.constraints),
-            dated=times.words,
+            date_words=times.words,
         )
         if times.needs_today and times.periods and (today := self._find_today()) is not None:
             self.trace.note("dates", f"{', '.join(map(str, times.periods))}, as today is {today}")
@@ -765,7 +765,9 @@ class _Pipeline:
             self._note_failed_glossary(error)
         # With keyword evidence, passages may still decide against a term: noted later.
         if not request.uses_keyword_evidence:
-            self._note_terms([str(term) for term in self._glossary_terms if term.is_certain])
+            self._note_glossary_terms(
+                [str(term) for term in self._glossary_terms if term.is_certain]
+            )
 
     def _note_failed_glossary(self, error: Exception) -> None:
         self.degradations.append(Degradation("glossary", "failed", type(error).__name__))
@@ -802,12 +804,12 @@ class _Pipeline:
             except Exception as error:
                 self._note_failed_glossary(error)
                 return texts
-            self._note_terms([*map(str, settled), *undecided])
+            self._note_glossary_terms([*map(str, settled), *undecided])
             return written
 
         return write
 
-    def _note_terms(self, sentences: Sequence[str]) -> None:
+    def _note_glossary_terms(self, sentences: Sequence[str]) -> None:
         """Note which terms of the glossary are used, each once."""
         for sentence in sentences:
             if ("glossary", sentence) not in self.trace.notes:
@@ -897,8 +899,8 @@ class _Pipeline:
         # function as it is.
         is_text = isinstance(query, str) and (problem is None or problem.reason != "missing")
         self._original_search = Search(query if is_text else None, None)
-        response = yield from self._search(self._original_search)
-        self._note_original(began, perf_counter() - began, None)
+        response = yield from self._perform_search(self._original_search)
+        self._note_original_search(began, perf_counter() - began, None)
         return self._build_plain_retrieval(response, *((self.original,) if is_text else ()))
 
     def _build_plain_retrieval(self, response: Any, *variants: Variant) -> Retrieval:
@@ -916,7 +918,7 @@ class _Pipeline:
             self.learned.refuses_widening = True
             if isinstance(response, Coroutine):
                 response.close()
-            response = yield from self._search(Search(self.query.text, None))
+            response = yield from self._perform_search(Search(self.query.text, None))
         # The variants are dropped, so the failures of their searches no longer matter.
         self.degradations = [
             degradation

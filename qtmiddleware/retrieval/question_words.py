@@ -71,7 +71,7 @@ _LEAST_STEM: Final = 3
 _VOWELS: Final = frozenset("aeiouy")
 
 
-def _build_table() -> bytes:
+def _build_folding_table() -> bytes:
     """Return a table that folds the bytes of Windows-1252 (Western Europe).
 
     Letters become lower case without accents, everything that belongs to no word a space.
@@ -86,7 +86,7 @@ def _build_table() -> bytes:
     return bytes(table)
 
 
-_folding_table: Final = cache(_build_table)
+_folding_table: Final = cache(_build_folding_table)
 # The table maps byte to byte, so it cannot fold œ (here in both cases), which Latin 1 lacks, nor ß,
 # which becomes two letters.
 _LIGATURES: Final = (b"\x8c", b"\x9c")
@@ -372,7 +372,7 @@ def measure_coverage(question: QuestionWords, found_words: FoundWords) -> list[f
     return [len(content & places.keys()) / len(content) for places in found_words.places]
 
 
-def measure_union(question: QuestionWords, found_words: FoundWords) -> float:
+def measure_joint_coverage(question: QuestionWords, found_words: FoundWords) -> float:
     """Return the share of the content words that the first `LEADING` texts hold together."""
     content = frozenset(question.content)
     return len(content & frozenset().union(*found_words.places[:LEADING])) / len(content)
@@ -388,7 +388,7 @@ class Kinds(NamedTuple):
 
 def measure_kinds(question: QuestionWords, found_words: FoundWords) -> Kinds:
     """Return each kind of evidence of every text."""
-    counted = [
+    text_terms = [
         TextTerms(
             {term: len(places) for term, places in text_places.items()},
             length,
@@ -396,10 +396,10 @@ def measure_kinds(question: QuestionWords, found_words: FoundWords) -> Kinds:
         )
         for length, text_places in zip(found_words.lengths, found_words.places, strict=True)
     ]
-    size = len(counted)
-    terms = sum_gains(question.terms, weigh_terms(counted), size)
+    size = len(text_terms)
+    terms = sum_gains(question.terms, weigh_terms(text_terms), size)
     bm25 = normalise_scores(
-        list(map(add, terms, sum_gains(question.pairs, weigh_pairs(counted), size)))
+        list(map(add, terms, sum_gains(question.pairs, weigh_pairs(text_terms), size)))
     )
     content = frozenset(question.content)
     holders = Counter(

@@ -91,14 +91,16 @@ def build_result(
         falling = make_strictly_falling([passage.score for passage in passages])
         for passage, score in zip(passages, falling, strict=True):
             passage.shown = rescore(passage.item, score, settings.keyword_evidence.score_field)
-    response = _rebuild_response(_find_model(results), [passage.shown for passage in passages])
+    response = _rebuild_response(
+        _choose_model_result(results), [passage.shown for passage in passages]
+    )
     if request.response_only:
         return response, ()
     kinds = [ranking.variant.kind for ranking in fusion.rankings]
     rerank_scores_by_key = dict(zip(ranked.keys, rerank_scores, strict=False))
     options = settings.keyword_evidence
     return response, tuple(
-        _build_match(passage, _find_kinds(kinds, passage.sources), options, rerank_scores_by_key)
+        _build_match(passage, _list_kinds(kinds, passage.sources), options, rerank_scores_by_key)
         for passage in passages
     )
 
@@ -172,7 +174,9 @@ def _choose_passages(
     if not is_merged:
         count = len(ranked.items)
     chosen, remaining = list(ranked.items[:count]), ranked.items[count:]
-    missing, repeated = _find_missing(original_ranking.keys, {passage.key for passage in chosen})
+    missing, repeated = _find_missing_places(
+        original_ranking.keys, {passage.key for passage in chosen}
+    )
     if top_k is not None and len(original_ranking.keys) >= top_k:
         missing = missing[: max(0, top_k - len(chosen))]
     elif top_k is not None and is_merged:
@@ -211,7 +215,7 @@ def _choose_passages(
     ]
 
 
-def _find_missing(keys: Sequence[Key], chosen: set[Key]) -> tuple[list[int], list[int]]:
+def _find_missing_places(keys: Sequence[Key], chosen: set[Key]) -> tuple[list[int], list[int]]:
     """Return the places in *keys* of passages that are not *chosen*, and of repeated passages."""
     seen: set[Key] = set()
     missing: list[int] = []
@@ -284,7 +288,7 @@ def _build_match(
     )
 
 
-def _find_kinds(kinds: Sequence[str], sources: int) -> tuple[str, ...]:
+def _list_kinds(kinds: Sequence[str], sources: int) -> tuple[str, ...]:
     """Return the kinds of variant that found a passage, from the bits of *sources*.
 
     ``original`` if no list in the fusion found it: the question's own list took no part.
@@ -294,7 +298,7 @@ def _find_kinds(kinds: Sequence[str], sources: int) -> tuple[str, ...]:
     )
 
 
-def _find_model(results: Sequence[SearchResult]) -> SearchResult:
+def _choose_model_result(results: Sequence[SearchResult]) -> SearchResult:
     """Return the search result whose response the result is modelled on.
 
     That is the first one, unless its response is ``None`` or an empty list, which shows no shape.

@@ -117,8 +117,9 @@ def choose_searches(
 
     With enough searches, every variant is searched as it is. With fewer, the variants of the
     largest weight are, and the last search takes one joined text: the *question* and all other
-    texts that may hold words of an answer. A follow-up costs one search whatever *count* is, with
-    the standalone form in place of the question: in measurements, more searches gained nothing.
+    texts that may hold words of an answer. In a follow-up, only the joined text is searched then,
+    whatever *count* is, with the standalone form in place of the question: in measurements, more
+    searches gained nothing.
 
     Args:
         variants: The variants of the question.
@@ -180,7 +181,7 @@ def count_most_searches(request: Request) -> int:
 
     A follow-up costs one search beside its own, whatever the budget.
     """
-    settings, budget = request.settings, request.max_searches
+    settings, most_searches = request.settings, request.max_searches
     by_words = int(request.why_not_by_words is None)
     by_words += (
         request.glossary is not None
@@ -202,9 +203,11 @@ def count_most_searches(request: Request) -> int:
         for name, field in fields_by_name.items()
         if TEXT_FIELDS[name].variant
     )
-    if budget is None:
+    if most_searches is None:
         return count + by_words
-    return min(count, max(budget, 2 if request.history and not request.page else 1)) + by_words
+    return (
+        min(count, max(most_searches, 2 if request.history and not request.page else 1)) + by_words
+    )
 
 
 def let_passage_lead(

@@ -29,7 +29,7 @@ Result = tuple[Transformation, tuple[Degradation, ...]]
 
 
 class TransformStage:
-    """Asks the model about one *question*, within the time of *budget*.
+    """Asks the model about one *question*, within the time of *deadline*.
 
     Equal questions that are asked at the same time in one process share one call: followers get the
     leader's transformation, or its degradations. If the leader is cancelled or out of time, a
@@ -41,8 +41,8 @@ class TransformStage:
         request: Everything that decides how the query is retrieved.
         trace: Receives the decision, costs and notes.
         degradations: Receives the failures.
-        spans: Returns the parts of the query that the model must keep.
-        budget: The deadline of the whole retrieval.
+        find_spans: Returns the parts of the query that the model must keep.
+        deadline: The deadline of the whole retrieval.
     """
 
     def __init__(
@@ -52,16 +52,16 @@ class TransformStage:
         request: Request,
         trace: Trace,
         degradations: list[Degradation],
-        spans: Callable[[], Sequence[Span]],
-        budget: Deadline,
+        find_spans: Callable[[], Sequence[Span]],
+        deadline: Deadline,
     ) -> None:
         self._question = question
         self._language = query.language or "auto"
         self._request = request
         self._trace = trace
         self._degradations = degradations
-        self._spans = spans
-        self._budget = budget
+        self._find_spans = find_spans
+        self._deadline = deadline
         self._cache = request.cache
         # A reload may replace the cache's Redis. This question ends with the one it began with.
         self._redis = self._cache.shared
@@ -81,7 +81,7 @@ class TransformStage:
         """Return the transformation; empty if there is none by *llm_deadline*."""
         if is_loading():
             # The model's time starts only once the modules that the model needs are loaded.
-            llm_deadline = Deadline(self._budget.at, seconds=llm_deadline.remaining())
+            llm_deadline = Deadline(self._deadline.at, seconds=llm_deadline.remaining())
         transformation, degradations = yield from self._lead_or_follow(llm_deadline)
         self._trace.notes.extend(transformation.notes)
         self._degradations.extend(degradations)
@@ -143,7 +143,7 @@ class TransformStage:
                 self._question.read_replies(outcomes, self._trace) and not llm_deadline.passed
             )
         transformation = self._question.guard_replies(
-            self._request.original, self._spans(), self._language
+            self._request.original, self._find_spans(), self._language
         )
         degradations = tuple(self._question.degradations)
         if self._key is not None and not transformation.is_empty and not degradations:

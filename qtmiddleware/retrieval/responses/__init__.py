@@ -347,26 +347,29 @@ def _find_list_shape(response: Sequence[Any]) -> Shape:
 def _build_envelope_shape(path: tuple[str, ...]) -> Shape:
     """Return the shape whose items are at the end of *path*, or are the response if it is empty."""
 
-    def read(response: Any) -> Sequence[Any]:
+    def read_items(response: Any) -> Sequence[Any]:
         items = get_path(response, path)
         if items is None or items is ABSENT:
             return ()
         return items if isinstance(items, (list, Sequence)) else list(items)
 
     name = f"the list in {'.'.join(path)!r}" if path else "a list"
-    return Shape(read, lambda response, items: replace_items(response, path, items), name)
+    return Shape(read_items, lambda response, items: replace_items(response, path, items), name)
 
 
 # --- a list of passages and a list of their scores; an item is the pair of both -------------------
 
 
-def _find_parallel_shape(response: Any, name: str | int) -> Shape | None:
-    """Return the shape of passages in field *name* with their scores in another, or ``None``."""
-    for scores in (1,) if name == 0 else _NUMBERS:
-        if (numbers := get_field(response, scores)) is not ABSENT and _are_parallel(
-            get_field(response, name), numbers
+def _find_parallel_shape(response: Any, field: str | int) -> Shape | None:
+    """Return the shape of passages in a *field* with their scores in another field, or ``None``."""
+    for scores_field in (1,) if field == 0 else _NUMBERS:
+        if (numbers := get_field(response, scores_field)) is not ABSENT and _are_parallel(
+            get_field(response, field), numbers
         ):
-            read, write = partial(_read_pairs, name, scores), partial(_write_pairs, name, scores)
+            read, write = (
+                partial(_read_pairs, field, scores_field),
+                partial(_write_pairs, field, scores_field),
+            )
             return Shape(read, write, "passages and their scores side by side")
     return None
 
@@ -380,22 +383,24 @@ def _are_parallel(passages: Any, numbers: Any) -> bool:
     return all(map(is_number, numbers)) and not any(map(is_number, passages))
 
 
-def _read_pairs(name: str | int, scores: str | int, response: Any) -> Sequence[Any]:
+def _read_pairs(passages_field: str | int, scores_field: str | int, response: Any) -> Sequence[Any]:
     """Return the passages, each paired with its score."""
-    numbers = get_field(response, scores)
+    numbers = get_field(response, scores_field)
     return list(
         zip(
-            get_field(response, name),
+            get_field(response, passages_field),
             numbers.tolist() if is_array(numbers) else numbers,
             strict=True,
         )
     )
 
 
-def _write_pairs(name: str | int, scores: str | int, response: Any, items: Sequence[Any]) -> Any:
+def _write_pairs(
+    passages_field: str | int, scores_field: str | int, response: Any, items: Sequence[Any]
+) -> Any:
     """Return a copy of *response* with passages and scores from the pairs in *items*."""
-    response = replace_items(response, (name,), [passage for passage, _ in items])
-    return replace_items(response, (scores,), [score for _, score in items])
+    response = replace_items(response, (passages_field,), [passage for passage, _ in items])
+    return replace_items(response, (scores_field,), [score for _, score in items])
 
 
 # --- a mapping of columns, each a list or, for a query of several texts, a list with one list in it

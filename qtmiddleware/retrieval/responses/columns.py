@@ -103,27 +103,35 @@ def _build_dict_likeness(keys: tuple[Any, ...]) -> _Likeness:
 def _build_object_likeness(class_: type, own_names: tuple[str, ...]) -> _Likeness | None:
     """Return the likeness of objects of *class_* with *own_names*; ``None`` for unusual ones."""
 
-    def pick(names: Names) -> Sequence[str]:
+    def pick_names(names: Names) -> Sequence[str]:
         return names.pick(class_, own_names)
 
     # Unusual objects are read by themselves: without a score of its own an object may have a score
     # in its metadata, and a wrapper holds the item inside.
     is_usual = (
-        pick(SCORES) and pick(NAMES) and not pick(_NODE) and not issubclass(class_, str | int)
+        pick_names(SCORES)
+        and pick_names(NAMES)
+        and not pick_names(_NODE)
+        and not issubclass(class_, str | int)
     )
-    return _build_likeness(class_, own_names, get_attribute, pick) if is_usual else None
+    return _build_likeness(class_, own_names, get_attribute, pick_names) if is_usual else None
 
 
 def _build_likeness(
     class_: type,
     own_names: tuple[Any, ...],
     get: Callable[[Any, str], Any],
-    pick: Callable[[Names], Sequence[str]],
+    pick_names: Callable[[Names], Sequence[str]],
 ) -> _Likeness:
-    """Return the likeness whose names *pick* finds among the known ones."""
-    names = pick(IDS), pick(SCORES), pick(TEXTS), pick(METADATA)
+    """Return the likeness whose names *pick_names* finds among the known ones."""
+    names = pick_names(IDS), pick_names(SCORES), pick_names(TEXTS), pick_names(METADATA)
     return _Likeness(
-        class_, own_names, get, *names, bool(pick(_NAMESPACE)), bool(pick(_NODE_CONTENT))
+        class_,
+        own_names,
+        get,
+        *names,
+        bool(pick_names(_NAMESPACE)),
+        bool(pick_names(_NODE_CONTENT)),
     )
 
 
@@ -226,10 +234,10 @@ def read_all_metadata(items: Sequence[Any]) -> list[Mapping[str, Any]]:
         )
     except Exception:
         # Reading an item may raise anything. Read each item alone, so that only that one is lost.
-        return list(map(_read_safely, items))
+        return list(map(_read_metadata_safely, items))
 
 
-def _read_safely(item: Any) -> Mapping[str, Any]:
+def _read_metadata_safely(item: Any) -> Mapping[str, Any]:
     """Return the metadata of *item*, empty if reading it raises."""
     try:
         return read_metadata(item)

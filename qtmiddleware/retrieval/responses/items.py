@@ -126,7 +126,7 @@ def check_item(item: Any, text_field: str | None = None, id_field: str | None = 
     if (
         read_text(item, text_field) is None
         and read_id(item, id_field) is None
-        and not _measure_item(item)
+        and not _measure_texts(item)
     ):
         raise shape_error(item, "neither an id nor a text was found in an item of type")
 
@@ -142,7 +142,7 @@ def may_be_passage(item: Any, text_field: str | None, id_field: str | None) -> b
         return False
     if read_id(item, id_field) is not None or read_text(item, text_field) is not None:
         return True
-    return bool(_measure_item(item))
+    return bool(_measure_texts(item))
 
 
 def print_item(item: Any) -> str:
@@ -179,12 +179,14 @@ def read_own_id(item: Any, id_field: str | None = None) -> str | None:
 def _read_id(item: Any, id_field: str | None, names: Names) -> str | None:
     """Return the id under *id_field* or, if that is ``None``, under the first of *names*."""
     if id_field is not None:
-        id_ = next((value for value in _read_named(item, id_field) if value is not None), None)
+        id_ = next(
+            (value for value in _read_named_field(item, id_field) if value is not None), None
+        )
         return None if id_ is None else str(id_) or None
     holder = _find_holder(item)
     if isinstance(holder, (str, int)):
-        return str(holder) or None if _is_id(item) else None
-    id_ = _find_first(holder, names)
+        return str(holder) or None if _is_pair_with_id(item) else None
+    id_ = _find_first_value(holder, names)
     return None if id_ is None else str(id_) or None
 
 
@@ -199,7 +201,9 @@ def read_score(item: Any, score_field: str | None = None) -> float | None:
 
     *score_field* names its field, as *text_field* of `read_text` does.
     """
-    for value in _read_scores(item) if score_field is None else _read_named(item, score_field):
+    for value in (
+        _read_scores(item) if score_field is None else _read_named_field(item, score_field)
+    ):
         if is_number(value):
             return to_number(value)
     return None
@@ -236,12 +240,16 @@ def read_text(item: Any, text_field: str | None) -> str | None:
     """
     if text_field is not None:
         return next(
-            (text for text in map(_to_text, _read_named(item, text_field)) if text is not None),
+            (
+                text
+                for text in map(_to_text, _read_named_field(item, text_field))
+                if text is not None
+            ),
             None,
         )
     holder = _find_holder(item)
     if isinstance(holder, (str, int)):
-        return find_text(read_metadata(item)) if _is_id(item) else _to_text(holder)
+        return find_text(read_metadata(item)) if _is_pair_with_id(item) else _to_text(holder)
     return find_text(holder) or find_text(read_metadata(item))
 
 
@@ -317,7 +325,7 @@ def describe_missing_text(items: Sequence[Any], text_field: str | None) -> tuple
     )
     lengths: Counter[str] = Counter()
     for item in items:
-        lengths.update(_measure_item(item))
+        lengths.update(_measure_texts(item))
     if lengths:
         name = max(lengths, key=lambda field: (lengths[field], field))
         setting = f'config={{"keywordEvidence": {{"textField": "{name}"}}}}'
@@ -343,7 +351,7 @@ def suggest_id_field(items: Sequence[Any]) -> str | None:
     if (columns := _collect_columns(items)) is None:
         return None
     id_names = (name for name in columns if _ID_NAME.search(name))
-    return next((name for name in id_names if _are_different_words(columns[name])), "")
+    return next((name for name in id_names if _are_distinct_ids(columns[name])), "")
 
 
 def suggest_score_field(items: Sequence[Any]) -> str | None:
@@ -387,7 +395,7 @@ def to_namespace(value: Any) -> str:
     return DEFAULT_NAMESPACE if value is None or value is ABSENT or value == "" else str(value)
 
 
-def _is_id(item: Any) -> bool:
+def _is_pair_with_id(item: Any) -> bool:
     """Return whether *item* is a pair with an id in front, and not with a text."""
     return find_kind(type(item)) is PLAIN and not (
         isinstance(item[0], str) and reads_like_text(item[0])
@@ -428,7 +436,7 @@ def _is_document(value: Any) -> bool:
     """Return whether *value* is an object with an id or a text."""
     if value is None or isinstance(value, str | int | float | bytes | list | tuple):
         return False
-    return _find_first(value, NAMES) is not None
+    return _find_first_value(value, NAMES) is not None
 
 
 def _find_score_paths(item: Any) -> Iterator[Path]:
@@ -456,7 +464,7 @@ def _read_scores(item: Any) -> Iterable[Any]:
     return (get_path(item, path) for path in _find_score_paths(item))
 
 
-def _read_named(item: Any, name: str) -> Iterator[Any]:
+def _read_named_field(item: Any, name: str) -> Iterator[Any]:
     """Return the values under the field that the user names.
 
     It is looked for in the metadata, then in the object with the item's fields, then in the item.
@@ -468,7 +476,7 @@ def _read_named(item: Any, name: str) -> Iterator[Any]:
 
 
 def _find_named_paths(item: Any, name: str) -> Iterator[Path]:
-    """Return the paths of the values that `_read_named` returns."""
+    """Return the paths of the values that `_read_named_field` returns."""
     starts: Sequence[Path] = (
         [(0,), (2,)][: len(item) - 1] if find_kind(type(item)) is PLAIN else [(_NODE,), ()]
     )
@@ -522,7 +530,7 @@ def _list_own_fields(item: Any) -> Mapping[str, Any]:
     return holder if isinstance(holder, (dict, Mapping)) else list_fields(holder)
 
 
-def _measure_item(item: Any) -> dict[str, int]:
+def _measure_texts(item: Any) -> dict[str, int]:
     """Return the length of each field of the item that reads like a text, by name."""
     leaves = _flatten_item(item).items()
     return {
@@ -570,13 +578,13 @@ def _collect_columns(items: Sequence[Any]) -> dict[str, list[Any]] | None:
     }
 
 
-def _are_different_words(column: Sequence[Any]) -> bool:
+def _are_distinct_ids(column: Sequence[Any]) -> bool:
     """Return whether *column* holds only ids, no two of which are equal."""
     words = {str(value) for value in column if is_id(value)}
     return len(words) == len(column) and "" not in words
 
 
-def _find_first(holder: Any, names: Names) -> Any:
+def _find_first_value(holder: Any, names: Names) -> Any:
     """Return the value under the first of *names* that has one."""
     for value in _list_values(holder, names):
         if value is not None:
