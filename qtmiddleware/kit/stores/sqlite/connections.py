@@ -1,4 +1,4 @@
-"""The layout of a store's file, and a connection to it for each reader of the moment."""
+"""The layout of a store's file, and its connections: one for writing, and one per reader."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from qtmiddleware.kit.stores.sqlite.files import (
 )
 from qtmiddleware.runtime.forking import renew_after_fork
 
-# The full-text table keeps no copy of the texts. It is given what `index_text` makes of a passage;
-# whoever changes that function changes the layout. "changes" in "meta" counts the writes, so that a
-# reader knows when to read anew.
+# The full-text table keeps no copy of the texts. It is given the words that `index_text` returns,
+# so a change of that function is a change of the layout. "changes" in "meta" counts the writes, so
+# that a reader knows when to read again.
 STORE_FILE: Final = FileKind(
     application_id=0x71746D73,  # "qtms" in ASCII
     version=4,
@@ -54,9 +54,10 @@ STORE_FILE: Final = FileKind(
 
 
 def open_database(path: str, *, embedding_model: str, dimension: int) -> sqlite3.Connection:
-    """Return a connection to the store's file, made where there is none; raises `StoreError`.
+    """Open the store's file, or create it, and return a connection.
 
-    A file that is something else, or was made with another embedding model, is left as it is.
+    Raises `StoreError` for a file that is something else or was made with another embedding model;
+    it is left as it is.
     """
     facts = {
         "embedding_model": embedding_model,
@@ -67,22 +68,23 @@ def open_database(path: str, *, embedding_model: str, dimension: int) -> sqlite3
 
     def check(connection: sqlite3.Connection) -> None:
         with short_values(connection):
-            held = dict(connection.execute("SELECT key, value FROM meta LIMIT 100"))
+            meta = dict(connection.execute("SELECT key, value FROM meta LIMIT 100"))
         check_model(
-            path, held.get("embedding_model"), held.get("dimension"), embedding_model, dimension
+            path, meta.get("embedding_model"), meta.get("dimension"), embedding_model, dimension
         )
 
     return open_file(path, STORE_FILE, timeout=BUSY_SECONDS, facts=facts, check=check)
 
 
 _LEFT: Final[list[sqlite3.Connection | None]] = []
-"""The connections of the parent of a forked process, kept so that nothing ever closes them here."""
+"""The parent's connections in a forked process, kept so that nothing ever closes them here."""
 
 
 class Connections:
-    """Lets any number of threads read a store's file, each its own consistent view, while one of them writes.
+    """Lets many threads read a store's file while one of them writes.
 
-    A database in memory belongs to a single connection; there readers and writers take turns.
+    Each reader has its own consistent view. A database in memory has a single connection, so its
+    readers and writers take turns.
     """
 
     def __init__(self, path: str, *, embedding_model: str, dimension: int) -> None:
@@ -96,13 +98,16 @@ class Connections:
         renew_after_fork(self)
 
     def _new_locks(self) -> None:
-        # Re-entrant, so that a writer that is started by its own passages is refused by SQLite and
-        # does not hang.
+        # Re-entrant: if the iterator of a write's passages starts another write, SQLite refuses it.
+        # With a plain lock it would hang.
         self._writing = threading.RLock()
         self._lending = threading.Lock()
 
     def renew(self) -> None:
-        """Leave the connections of the parent process to themselves: SQLite's do not survive a fork, nor their end."""
+        """Leave the parent's connections alone, after a fork, and start with none.
+
+        SQLite's connections survive neither a fork nor being closed after it.
+        """
         self._new_locks()
         if not self.in_memory:
             _LEFT.extend((*self._idle, self._writer))
@@ -110,17 +115,17 @@ class Connections:
 
     @property
     def in_memory(self) -> bool:
-        """Whether readers have to wait for a writer."""
+        """Whether the database is in memory, where readers have to wait for a writer."""
         return self._path == MEMORY
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """One consistent view of the file, from the first look inside."""
+        """Lend a connection with one consistent view of the file, from the first read on."""
         if self.in_memory:
             with self._writing, self._transaction(self._writer, "BEGIN", "read") as run:
                 yield run
             return
-        connection = self._lend()
+        connection = self._lend_reader()
         try:
             with self._transaction(connection, "BEGIN", "read") as run:
                 yield run
@@ -129,7 +134,10 @@ class Connections:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """All that is written inside, or nothing."""
+        """Lend the connection that writes.
+
+        What the block writes is saved as a whole at its end, or not at all if the block raises.
+        """
         with self._writing:
             if self._writer is None and not self._closed:
                 self._writer = self._connect("written to")
@@ -137,7 +145,7 @@ class Connections:
                 yield run
 
     def close(self) -> None:
-        """Let go of the file; what is being read is read to its end, what is being written is written."""
+        """Close the file; reads that have begun are completed, and so is a write that has begun."""
         with self._lending:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -149,12 +157,12 @@ class Connections:
             self._writer = None
 
     def __del__(self) -> None:
-        # From Python 3.13 on a connection that is not closed warns of it. One that was never made
-        # is none.
+        # Since Python 3.13, a connection that was not closed issues a warning. The attributes are
+        # missing if `__init__` failed.
         with suppress(AttributeError):
             self.close()
 
-    def _lend(self) -> sqlite3.Connection:
+    def _lend_reader(self) -> sqlite3.Connection:
         with self._lending:
             if self._closed:
                 raise self._make_error("read", "it is closed")
@@ -205,5 +213,5 @@ class Connections:
                 ) from None
             raise self._make_error(doing, error) from error
 
-    def _make_error(self, doing: str, why: object) -> StoreError:
-        return StoreError(f"the store {self._path} could not be {doing}: {why}")
+    def _make_error(self, doing: str, reason: object) -> StoreError:
+        return StoreError(f"the store {self._path} could not be {doing}: {reason}")
