@@ -133,19 +133,19 @@ def _cut_texts(
     pieces: Iterator[Piece], cut: Callable[[Iterable[str]], Iterator[Chunk]]
 ) -> Iterator[DocumentChunk]:
     """Yield the chunks of *pieces*, joined to one text, but for each piece that stands alone."""
-    index = at = 0
+    index = start = 0
     # The place of a record holds its number, so that two records next to each other stay apart.
     for _, group in groupby(pieces, lambda piece: piece.place if piece.stands_alone else None):
-        places, chunk = _Places(group), Chunk(index - 1, at, at, "")
+        places, chunk = _Places(group), Chunk(index - 1, start, start, "")
         for chunk_of_group in cut(places.texts()):
             chunk = Chunk(
                 index + chunk_of_group.index,
-                at + chunk_of_group.start,
-                at + chunk_of_group.end,
+                start + chunk_of_group.start,
+                start + chunk_of_group.end,
                 chunk_of_group.text,
             )
             yield DocumentChunk(chunk, places.find(chunk_of_group))
-        index, at = chunk.index + 1, chunk.end
+        index, start = chunk.index + 1, chunk.end
 
 
 class _Places:
@@ -157,11 +157,11 @@ class _Places:
 
     def texts(self) -> Iterator[str]:
         """Yield the texts of the pieces, and note where each place begins."""
-        at = 0
+        position = 0
         for piece in self._pieces:
             if not self._begins or self._begins[-1][1] != piece.place:
-                self._begins.append((at, piece.place))
-            at += len(piece.text)
+                self._begins.append((position, piece.place))
+            position += len(piece.text)
             yield piece.text
 
     def find(self, chunk: Chunk) -> Mapping[str, str | int | float]:

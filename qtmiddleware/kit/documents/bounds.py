@@ -39,7 +39,7 @@ class TextBound:
     """
 
     def __init__(self, spare: int = SPARE_CHARS) -> None:
-        self._most = self._spare = spare
+        self._shared = self._spare = spare
 
     def limit(self, path: Path, pieces: Iterable[Piece]) -> Iterator[Piece]:
         """Yield *pieces*, the pieces of the document at *path*.
@@ -47,14 +47,14 @@ class TextBound:
         Raises `UnreadableDocument` when their text grows beyond the limit.
         """
         size = path.stat().st_size
-        left, count = size * CHARS_PER_BYTE, 0
+        remaining, count = size * CHARS_PER_BYTE, 0
         for piece in pieces:
             chars = count_chars(piece)
-            left, count = left - chars, count + chars
-            if left < 0:
+            remaining, count = remaining - chars, count + chars
+            if remaining < 0:
                 # The spare characters that a document used stay used. Otherwise each of a hundred
                 # such files would have all of them.
-                left, self._spare = 0, max(0, self._spare + left)
+                remaining, self._spare = 0, max(0, self._spare + remaining)
                 if not self._spare:
                     raise UnreadableDocument(path, "too large", self._describe_excess(size, count))
             yield piece
@@ -62,7 +62,7 @@ class TextBound:
     def _describe_excess(self, size: int, count: int) -> str:
         return (
             f"{size:,} bytes give more than {count:,} characters of text; the limit is"
-            f" {CHARS_PER_BYTE} per byte and {self._most:,} more for all documents of a run; save"
+            f" {CHARS_PER_BYTE} per byte and {self._shared:,} more for all documents of a run; save"
             " the file as CSV or plain text"
         )
 

@@ -202,7 +202,9 @@ def serve() -> None:
         while True:
             path, follow_link = questions.get()
             for answer in _answer_question(
-                Path(path), follow_link, lambda more=0.0: _watch(seconds + more, nowhere)
+                Path(path),
+                follow_link,
+                lambda extra_seconds=0.0: _watch(seconds + extra_seconds, nowhere),
             ):
                 faulthandler.cancel_dump_traceback_later()
                 _send(out, answer)
@@ -277,10 +279,10 @@ def _read_checked(path: Path, file: BinaryIO, watch: Callable[..., None]) -> Ite
         watch(_check_zip(path, file) / (1 << 20) * _SECONDS_PER_MB)
     read = READERS.get(ending) or partial(_read_by_package, ending)
     pieces = (piece for piece in read(path, file))
-    first = next((piece for piece in pieces if piece.text.strip()), None)
-    if first is None:
+    first_piece = next((piece for piece in pieces if piece.text.strip()), None)
+    if first_piece is None:
         raise UnreadableDocument(path, "no text in it")
-    yield from chain([first], pieces)
+    yield from chain([first_piece], pieces)
 
 
 def _read_by_package(ending: str, path: Path, file: BinaryIO) -> Iterator[Piece]:

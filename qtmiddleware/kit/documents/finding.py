@@ -70,9 +70,11 @@ def count_left_out(data_path: str | Path) -> dict[str, int]:
 
 def describe_left_out(counts: Mapping[str, int]) -> str:
     """Return *counts* in words, such as ``3 .html, 1 .csv``; the rarest endings are summed up."""
-    shown = [f"{count} {ending or 'without an ending'}" for ending, count in counts.items()]
-    more = sum(list(counts.values())[_MOST_ENDINGS:])
-    return ", ".join([*shown[:_MOST_ENDINGS], *([f"{more} others"] if more else [])])
+    shown_counts = [f"{count} {ending or 'without an ending'}" for ending, count in counts.items()]
+    rest_count = sum(list(counts.values())[_MOST_ENDINGS:])
+    return ", ".join(
+        [*shown_counts[:_MOST_ENDINGS], *([f"{rest_count} others"] if rest_count else [])]
+    )
 
 
 def _select_files(path: Path, every: bool) -> Iterable[Path]:

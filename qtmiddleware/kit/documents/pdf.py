@@ -24,7 +24,8 @@ SLOW_PAGES: Final = 3
 """How many pages may take longer before the document is given up."""
 
 _LIGATURES: Final = {
-    0xFB00 + at: text for at, text in enumerate(("ff", "fi", "fl", "ffi", "ffl", "st", "st"))
+    0xFB00 + offset: text
+    for offset, text in enumerate(("ff", "fi", "fl", "ffi", "ffl", "st", "st"))
 }
 # A soft hyphen is not a letter: at a line's end it joins two halves of a word, elsewhere it is
 # invisible.

@@ -200,7 +200,7 @@ def _read_record(record: Any, number: int) -> Iterator[Piece]:
 
 def _read_metadata(values: Mapping[str, Any]) -> dict[str, str | int | float]:
     """Return the *values* that metadata can hold, until they exceed `_MOST_METADATA` in total."""
-    kept: dict[str, str | int | float] = {}
+    metadata: dict[str, str | int | float] = {}
     chars_left = _MOST_METADATA
     for name, value in values.items():
         converted = _convert_value(value)
@@ -210,8 +210,8 @@ def _read_metadata(values: Mapping[str, Any]) -> dict[str, str | int | float]:
         chars_left -= len(name[:_NAME_CHARS]) + len(str(converted))
         if chars_left < 0:
             break
-        kept[name[:_NAME_CHARS]] = converted
-    return kept
+        metadata[name[:_NAME_CHARS]] = converted
+    return metadata
 
 
 def _convert_value(value: Any) -> str | int | float | None:
@@ -243,8 +243,8 @@ def _describe_value(value: Any, name: str = "") -> Iterator[str]:
                 inner, f"{name}.{key}"[-_NAME_CHARS:] if name else str(key)[:_NAME_CHARS]
             )
     elif isinstance(value, list) and any(isinstance(inner, dict | list) for inner in value):
-        for at, inner in enumerate(value, 1):
-            yield from _describe_value(inner, f"{name} {at}".strip())
+        for number, inner in enumerate(value, 1):
+            yield from _describe_value(inner, f"{name} {number}".strip())
     elif isinstance(value, list):
         if value:
             yield label + ", ".join("" if item is None else _format_value(item) for item in value)

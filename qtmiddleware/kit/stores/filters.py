@@ -110,11 +110,12 @@ def _parse_operator(field: str, name: Any, operand: Any) -> Matcher:
 
 def _match_equal(field: str, operands: Iterable[Any]) -> Matcher:
     # Each value is paired with whether it is a boolean, as True equals 1 in Python.
-    wanted = frozenset((isinstance(operand, bool), operand) for operand in operands)
+    wanted_values = frozenset((isinstance(operand, bool), operand) for operand in operands)
     return _match_any_value(
         field,
         lambda value: (
-            isinstance(value, str | int | float) and (isinstance(value, bool), value) in wanted
+            isinstance(value, str | int | float)
+            and (isinstance(value, bool), value) in wanted_values
         ),
     )
 

@@ -278,7 +278,7 @@ def _split_words(text: str, *, singles: bool) -> Iterator[str]:
                 yield word[position:start]
             if singles or end - start == 1:
                 yield from word[start:end]
-            yield from (word[at : at + 2] for at in range(start, end - 1))
+            yield from (word[left : left + 2] for left in range(start, end - 1))
             position = end
         if position < len(word):
             yield word[position:]

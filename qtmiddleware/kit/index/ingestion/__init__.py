@@ -135,7 +135,8 @@ ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Config | Settings | 
 logger: Final = get_logger("qtmiddleware.ingest")
 
 _HELD: Final = """
-SELECT count(DISTINCT d.id), count(c.id) FROM target t JOIN documents d ON d.id = t.document AND d.root = ?
+SELECT count(DISTINCT d.id), count(c.id) FROM target t JOIN documents d ON d.id = t.document \
+AND d.root = ?
 LEFT JOIN chunks c ON c.document = d.id
 """
 

@@ -65,15 +65,15 @@ def build_version(settings: Settings) -> str:
 
 def build_prompt(settings: Settings, view: dict[str, str], chunk: str) -> Prompt:
     """Build the prompt for one chunk; *view* holds the parts of the document to show with it."""
-    shown = chunk[:CHUNK_CHARS]
+    shown_chunk = chunk[:CHUNK_CHARS]
     instruction = find_own_instruction(settings, MODE) or INSTRUCTION
     return Prompt(
         mode=MODE,
         version=build_version(settings),
         system="\n\n".join([instruction, _DATA, "\n".join(f"- {rule}" for rule in RULES), _FORM]),
-        user=json.dumps({**view, "chunk": shown}, ensure_ascii=False),
+        user=json.dumps({**view, "chunk": shown_chunk}, ensure_ascii=False),
         fields=(FIELD,),
-        query=shown,
+        query=shown_chunk,
         max_tokens=settings.llm.max_tokens or MAX_TOKENS,
     )
 

@@ -31,11 +31,13 @@ GROUP: Final = 4
 """Chunks per group, for each call in flight: more than 1, so that a slow call blocks no other."""
 
 _MISSING: Final = """
-INSERT INTO todo (chunk) SELECT c.id FROM target t JOIN documents d ON d.id = t.document AND d.contextual
+INSERT INTO todo (chunk) SELECT c.id FROM target t JOIN documents d ON d.id = t.document \
+AND d.contextual
 JOIN chunks c ON c.document = d.id AND c.context IS NULL ORDER BY c.document, c.ordinal
 """
 _TODO: Final = """
-SELECT t.n, c.id, c.document, c.ordinal, c.start, c.stop, c.text FROM todo t JOIN chunks c ON c.id = t.chunk
+SELECT t.n, c.id, c.document, c.ordinal, c.start, c.stop, c.text FROM todo t \
+JOIN chunks c ON c.id = t.chunk
 WHERE t.n > ? ORDER BY t.n LIMIT ?
 """
 

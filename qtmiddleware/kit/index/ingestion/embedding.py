@@ -38,10 +38,12 @@ COMPUTED_BATCH: Final = 16
 
 _MISSING: Final = """
 INSERT INTO todo (chunk) SELECT min(c.id) FROM publishing p JOIN chunks c ON c.id = p.chunk
-WHERE NOT EXISTS (SELECT 1 FROM vectors v WHERE v.embedding = ? AND v.hash = c.hash) GROUP BY c.hash ORDER BY 1
+WHERE NOT EXISTS (SELECT 1 FROM vectors v WHERE v.embedding = ? AND v.hash = c.hash) \
+GROUP BY c.hash ORDER BY 1
 """
 _TODO: Final = """
-SELECT t.n, c.hash, c.text, x.text FROM todo t JOIN chunks c ON c.id = t.chunk LEFT JOIN contexts x ON x.key = c.context
+SELECT t.n, c.hash, c.text, x.text FROM todo t JOIN chunks c ON c.id = t.chunk \
+LEFT JOIN contexts x ON x.key = c.context
 WHERE t.n > ? ORDER BY t.n LIMIT ?
 """
 

@@ -140,9 +140,9 @@ class Ledger:
         In between, the ledger may be written to at length. The statement takes the number after
         which to continue and the number of rows. Its first column is that number.
         """
-        last = 0
-        while page := self.rows(statement, [last, size]):
-            last = page[-1][0]
+        last_number = 0
+        while page := self.rows(statement, [last_number, size]):
+            last_number = page[-1][0]
             yield page
 
     def fill_todo(self, statement: str, values: Values = ()) -> int:
@@ -211,10 +211,10 @@ class Ledger:
                     f"{self.path}, the ledger beside the index, failed: {error}"
                 ) from error
 
-    def build_damage_error(self, why: str) -> StoreError:
+    def build_damage_error(self, reason: str) -> StoreError:
         """Return the error for content that cannot be what was written to the file."""
         return StoreError(
-            f"{self.path}, the ledger beside the index, is damaged ({why}); move it away, and"
+            f"{self.path}, the ledger beside the index, is damaged ({reason}); move it away, and"
             " everything is embedded again"
         )
 

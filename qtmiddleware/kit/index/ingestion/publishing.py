@@ -27,26 +27,31 @@ _ALL: Final = (
 # again.
 _NEW: Final = """
 INSERT INTO publishing
-SELECT c.id FROM target t JOIN documents d ON d.id = t.document AND d.stored < 2 JOIN chunks c ON c.document = d.id
+SELECT c.id FROM target t JOIN documents d ON d.id = t.document AND d.stored < 2 \
+JOIN chunks c ON c.document = d.id
 WHERE NOT EXISTS (
     SELECT 1 FROM documents o JOIN chunks p ON p.document = o.id AND p.ordinal = c.ordinal
-    WHERE o.file = d.file AND o.stored = 2 AND p.hash = c.hash AND p.context IS c.context AND p.metadata = c.metadata
+    WHERE o.file = d.file AND o.stored = 2 AND p.hash = c.hash AND p.context IS c.context \
+AND p.metadata = c.metadata
 )
 """
 _STALE: Final = """
 SELECT DISTINCT d.name || '#' || c.ordinal FROM documents d JOIN chunks c ON c.document = d.id
 WHERE d.stored AND (d.root = :root OR :all) AND d.id NOT IN (SELECT document FROM target)
 AND NOT EXISTS (
-    SELECT 1 FROM target t JOIN chunks p ON p.document = t.document AND p.ordinal = c.ordinal WHERE t.file = d.file
+    SELECT 1 FROM target t JOIN chunks p ON p.document = t.document AND p.ordinal = c.ordinal \
+WHERE t.file = d.file
 )
 """
 # Marked before the write. If the write is interrupted, no one knows what the store holds of these
 # files.
 _UNSURE: Final = """
-UPDATE documents SET stored = 1 WHERE (stored = 2 OR id IN (SELECT document FROM target)) AND file IN (
+UPDATE documents SET stored = 1 WHERE (stored = 2 OR id IN (SELECT document FROM target)) \
+AND file IN (
     SELECT t.file FROM target t JOIN documents d ON d.id = t.document WHERE d.stored < 2 OR :all
     UNION
-    SELECT file FROM documents WHERE root = :root AND stored AND id NOT IN (SELECT document FROM target)
+    SELECT file FROM documents WHERE root = :root AND stored \
+AND id NOT IN (SELECT document FROM target)
 )
 """
 _GONE: Final = (
@@ -60,10 +65,12 @@ LEFT JOIN contexts x ON x.key = c.context LEFT JOIN vectors v ON v.embedding = ?
 ORDER BY p.chunk
 """
 _REMOVED: Final = """
-SELECT count(DISTINCT file) FROM documents WHERE root = :root AND stored AND file NOT IN (SELECT file FROM target)
+SELECT count(DISTINCT file) FROM documents WHERE root = :root AND stored \
+AND file NOT IN (SELECT file FROM target)
 """
 _UNUSED_VECTORS: Final = """
-DELETE FROM vectors WHERE embedding <> ? OR NOT EXISTS (SELECT 1 FROM chunks c WHERE c.hash = vectors.hash)
+DELETE FROM vectors WHERE embedding <> ? OR \
+NOT EXISTS (SELECT 1 FROM chunks c WHERE c.hash = vectors.hash)
 """
 _STEP: Final = 500
 """Passages between two progress reports."""

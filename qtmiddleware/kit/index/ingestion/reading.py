@@ -114,24 +114,31 @@ _NO_PROSE: Final = re.compile(
 # A stored document that lacks some of its contexts is read again as a new version: a stored version
 # is never changed.
 _KNOWN: Final = """
-SELECT id FROM documents d WHERE file = ? AND fingerprint = ? AND complete AND NOT (stored AND contextual
-AND EXISTS (SELECT 1 FROM chunks c WHERE c.document = d.id AND c.context IS NULL)) ORDER BY id DESC LIMIT 1
+SELECT id FROM documents d WHERE file = ? AND fingerprint = ? AND complete \
+AND NOT (stored AND contextual
+AND EXISTS (SELECT 1 FROM chunks c WHERE c.document = d.id AND c.context IS NULL)) \
+ORDER BY id DESC LIMIT 1
 """
 _KEPT: Final = (
     "SELECT id FROM documents WHERE file = ? AND complete AND stored ORDER BY stored DESC, id DESC"
     " LIMIT 1"
 )
 _CHUNK: Final = """
-INSERT INTO chunks (document, ordinal, start, stop, text, metadata, hash) VALUES (?, ?, ?, ?, ?, ?, ?)
+INSERT INTO chunks (document, ordinal, start, stop, text, metadata, hash) \
+VALUES (?, ?, ?, ?, ?, ?, ?)
 """
 
 
 class Reader:
     """Reads the documents of one data path into the ledger.
 
-    *context_version* names how contexts are written for the chunks, and is empty if none are
-    written. *converter* reads documents that are not text. *own* is the user's reader, which the
-    ledger knows by its name alone.
+    Args:
+        ledger: where documents and chunks are saved.
+        settings: how documents are cut.
+        root: the data path.
+        context_version: names how contexts are written for the chunks; empty if none are written.
+        converter: reads documents that are not text.
+        own_reader: the user's reader, which the ledger knows by its name alone.
     """
 
     def __init__(
@@ -141,11 +148,11 @@ class Reader:
         root: Root,
         context_version: str,
         converter: Converter,
-        own: ReadDocument | None = None,
+        own_reader: ReadDocument | None = None,
     ) -> None:
         self._converter = converter
         self._bound = TextBound()
-        self._own = own
+        self._own_reader = own_reader
         self._ledger = ledger
         self._settings = settings
         self._root = root
@@ -157,8 +164,12 @@ class Reader:
             READER,
             context_version,
         ]
-        if own is not None:
-            kind = type(own) if getattr(own, "__qualname__", None) is None else own
+        if own_reader is not None:
+            kind = (
+                type(own_reader)
+                if getattr(own_reader, "__qualname__", None) is None
+                else own_reader
+            )
             self._kind.append(f"{kind.__module__}.{kind.__qualname__}")
 
     def take(self, path: Path) -> str:
@@ -238,7 +249,7 @@ class Reader:
             overlap=settings.chunk_overlap,
             boundary=settings.chunk_boundary,
             follow_link=self._root.is_file,
-            reader=None if self._own is None else self._call_own_reader,
+            reader=None if self._own_reader is None else self._call_own_reader,
             converter=self._converter,
             bound=self._bound,
         )
@@ -259,7 +270,7 @@ class Reader:
         Raises `NotTaken` if the user's reader returns ``None`` for a file that no other reader
         takes.
         """
-        result = None if self._own is None else self._own(path)
+        result = None if self._own_reader is None else self._own_reader(path)
         if result is None and not self._root.is_file and not is_document(path):
             raise NotTaken(path, "not taken")
         return result

@@ -58,9 +58,9 @@ def is_id(id_: object) -> bool:
 def check_id(id_: Any) -> str:
     """Return *id_* if Pinecone accepts it; raises `StoreError` otherwise."""
     if not is_id(id_):
-        shown = repr(id_) if len(repr(id_)) <= 80 else f"{repr(id_)[:80]}..."
+        shown_id = repr(id_) if len(repr(id_)) <= 80 else f"{repr(id_)[:80]}..."
         raise StoreError(
-            f"the id {shown} cannot be stored in Pinecone: ids must be 1 to {LONGEST_ID} ASCII"
+            f"the id {shown_id} cannot be stored in Pinecone: ids must be 1 to {LONGEST_ID} ASCII"
             " characters, without NUL"
         )
     return str(id_)
@@ -183,9 +183,9 @@ def read_record(
     id_: str, score: float, fields: Mapping[str, Any] | None, text_field: str
 ) -> Record:
     """Return a match as a record, in the form that every store returns."""
-    held = dict(fields or {})
-    text = held.pop(text_field, "")
-    metadata = {key: restore_integer(value) for key, value in held.items()}
+    all_fields = dict(fields or {})
+    text = all_fields.pop(text_field, "")
+    metadata = {key: restore_integer(value) for key, value in all_fields.items()}
     return {
         "id": id_,
         "score": score,

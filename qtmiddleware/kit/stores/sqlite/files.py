@@ -227,12 +227,12 @@ def check_layout(connection: sqlite3.Connection, statements: tuple[str, ...]) ->
 
 
 @contextmanager
-def short_values(connection: sqlite3.Connection, most: int = _SHORT_BYTES) -> Iterator[None]:
-    """Read no value of more than *most* bytes inside the block; raises `Damage` for a longer one.
+def short_values(connection: sqlite3.Connection, max_bytes: int = _SHORT_BYTES) -> Iterator[None]:
+    """Read no value of more than *max_bytes* inside the block; raises `Damage` for a longer one.
 
     A value in somebody else's file could fill all memory.
     """
-    before = connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, most)
+    before = connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max_bytes)
     try:
         yield
     except sqlite3.DataError:

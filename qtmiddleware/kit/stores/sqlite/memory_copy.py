@@ -73,7 +73,7 @@ class Matrix:
             zip(places.tolist(), scores.tolist(), strict=True),
             key=lambda match: (-match[1], self.ids[match[0]]),
         )
-        return [(int(self.rows[at]), round(score, DIGITS)) for at, score in best[:top_k]]
+        return [(int(self.rows[place]), round(score, DIGITS)) for place, score in best[:top_k]]
 
 
 class MemoryCopy:
