@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from qtmiddleware.config.errors import bad_value, raise_all
+from qtmiddleware.config.errors import build_value_error, raise_all
 from qtmiddleware.config.keys import (
     ABSENT,
     Key,
@@ -105,7 +105,7 @@ class Config:
             )
         if source is not None and not isinstance(source, Mapping):
             allowed = "a path, the name of a preset, a mapping, a Config, Settings or None"
-            raise bad_value("config", source, allowed, origin)
+            raise build_value_error("config", source, allowed, origin)
         config_name = environ.get("QTM_CONFIG")
         layers = [*read_environment(environ), *([read_source(config_name)] if config_name else [])]
         return _apply_layers(
@@ -137,7 +137,7 @@ class Config:
     def overridden(self, values: Mapping[str, Any], *, origin: str = "call") -> Config:
         """Return this config with *values* on top, merged key by key; raises `ConfigError`."""
         if not isinstance(values, Mapping):
-            raise bad_value("config", values, "a mapping", origin)
+            raise build_value_error("config", values, "a mapping", origin)
         return _apply_layers(self, [(origin, values)])
 
     def assigned(self, texts: Sequence[str], *, origin: str = ASSIGNED) -> Config:
@@ -188,7 +188,7 @@ def override(values: Mapping[str, Any] | str | os.PathLike[str]) -> Iterator[Non
     if isinstance(values, str | os.PathLike):
         _, values = read_source(values)
     if not isinstance(values, Mapping):
-        raise bad_value(
+        raise build_value_error(
             "override", values, "a mapping of settings, a path or the name of a preset", "override"
         )
     # A copy, so that later changes of the caller's mapping have no effect.
@@ -247,13 +247,13 @@ def _apply_layers(base: Config, layers: Sequence[Layer]) -> Config:
     """
     if not any(values for _, values in layers):
         return base
-    from qtmiddleware.config.model import check
+    from qtmiddleware.config.model import check_layer
 
     values, origins = asdict(base.settings), dict(base.origins)
     errors: list[ConfigError] = []
     own_transforms = _name_transforms(base, layers)
     for origin, layer_values in layers:
-        layer_settings, layer_errors = check(layer_values, origin, own_transforms)
+        layer_settings, layer_errors = check_layer(layer_values, origin, own_transforms)
         errors.extend(layer_errors)
         origins.update(
             (key.name, origin) for key in all_keys() if get_value(layer_settings, key) is not ABSENT
@@ -294,7 +294,9 @@ def _find_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[
     """Yield errors for values that are not allowed together, and for rules beyond single limits."""
     if settings.chunk_overlap >= settings.chunk_size:
         limit = f"less than chunkSize, which is {settings.chunk_size} ({origins['chunkSize']})"
-        yield bad_value("chunkOverlap", settings.chunk_overlap, limit, origins["chunkOverlap"])
+        yield build_value_error(
+            "chunkOverlap", settings.chunk_overlap, limit, origins["chunkOverlap"]
+        )
     weights = asdict(settings.fusion.weights)
     if not any(weights.values()):
         source = origins["fusion.weights.original"]
@@ -308,7 +310,7 @@ def _find_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[
         )
     hybrid = settings.hybrid
     if hybrid.enabled and not (hybrid.vector_weight or hybrid.bm25_weight):
-        yield bad_value(
+        yield build_value_error(
             "hybrid.vectorWeight",
             0,
             "above 0 if hybrid.bm25Weight is 0",
@@ -316,14 +318,14 @@ def _find_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[
         )
     store = settings.store
     if store.kind == "pinecone" and not (store.index or store.host):
-        yield bad_value(
+        yield build_value_error(
             "store.index",
             None,
             "the name of a Pinecone index, or store.host",
             origins["store.index"],
         )
     if store.integrated and (store.sparse_index or store.sparse_host):
-        yield bad_value(
+        yield build_value_error(
             "store.integrated",
             True,
             "false if a sparse index is named",
@@ -337,10 +339,10 @@ def _find_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[
             "an address that begins with http:// or https://, without a user name, password or"
             " query"
         )
-        yield bad_value("llm.baseUrl", address, allowed, origins["llm.baseUrl"])
+        yield build_value_error("llm.baseUrl", address, allowed, origins["llm.baseUrl"])
     for key, host in (("store.host", store.host), ("store.sparseHost", store.sparse_host)):
         if host is not None and _may_hold_a_key(host):
-            yield bad_value(
+            yield build_value_error(
                 key,
                 host,
                 "the host of an index, without a user name, password or query",

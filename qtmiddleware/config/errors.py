@@ -75,7 +75,7 @@ _HIDDEN: Final = "a text that looks like a key (not shown)"
 _KEYS_ADVICE: Final = "set keys in the environment only (OPENAI_API_KEY, PINECONE_API_KEY)"
 
 
-def bad_value(path: str, value: Any, allowed: str, source: str) -> ConfigError:
+def build_value_error(path: str, value: Any, allowed: str, source: str) -> ConfigError:
     """Return the error for a *value* that is not allowed at *path*.
 
     The error holds the value, unless it may be a secret.
@@ -90,20 +90,20 @@ def bad_value(path: str, value: Any, allowed: str, source: str) -> ConfigError:
     return ConfigError(line, path=path, value=shown_value, allowed=allowed, source=source)
 
 
-def unknown_name(path: str, name: str, names: Sequence[str], source: str) -> ConfigError:
+def build_name_error(path: str, name: str, names: Sequence[str], source: str) -> ConfigError:
     """Return the error for a *name* at *path* that is none of *names*.
 
     The error suggests the nearest of *names*.
     """
     near = find_nearest(name, names)
-    error = bad_value(path, name, "one of " + ", ".join(names), source)
+    error = build_value_error(path, name, "one of " + ", ".join(names), source)
     if near is None:
         return error
     line = f"{error}; did you mean {near}?"
     return ConfigError(line, path=path, value=error.value, allowed=error.allowed, source=source)
 
 
-def broken_part(path: str, name: str, problem: Exception, source: str) -> ConfigError:
+def build_part_error(path: str, name: str, problem: Exception, source: str) -> ConfigError:
     """Return the error for a part called *name* that a package provides and that does not work.
 
     *problem* is why it cannot be used.
@@ -121,19 +121,21 @@ def holds_key(value: Any) -> bool:
     return isinstance(value, list | tuple) and any(map(holds_key, value))
 
 
-def misplaced_key(path: str, source: str) -> ConfigError:
+def build_misplaced_key_error(path: str, source: str) -> ConfigError:
     """Return the error for a text setting that holds a key, which is not repeated."""
     return ConfigError(
         f"{path} must not hold a key ({source}); {_KEYS_ADVICE}", path=path, source=source
     )
 
 
-def unknown_key(key: Any, above: tuple[str, ...], names: Sequence[str], source: str) -> ConfigError:
+def build_unknown_key_error(
+    key: Any, above: tuple[str, ...], names: Sequence[str], source: str
+) -> ConfigError:
     """Return the error for a *key* that the group at *above* does not have.
 
     *names* are the keys that it has.
     """
-    path = ".".join(filter(None, (dotted(above), as_key(key))))
+    path = ".".join(filter(None, (dotted(above), format_key(key))))
     if not isinstance(key, str):
         return ConfigError(
             f"{path} is not a setting ({source}); the name of a setting must be text",
@@ -149,7 +151,7 @@ def unknown_key(key: Any, above: tuple[str, ...], names: Sequence[str], source: 
     return ConfigError(line, path=path, allowed=allowed, source=source)
 
 
-def unknown_variable(name: str, known: Iterable[str]) -> ConfigError:
+def build_unknown_variable_error(name: str, known: Iterable[str]) -> ConfigError:
     """Return the error for an environment variable that looks like a setting and is none.
 
     Its value is not read.
@@ -228,7 +230,7 @@ def display(value: Any) -> str:
 
 def is_secret_name(name: str) -> bool:
     """Return whether a setting or variable of this name would hold a secret."""
-    words = re.split(r"[\W_]+", _snake(name))
+    words = re.split(r"[\W_]+", _to_snake_case(name))
     if _SECRET_WORDS.intersection(words) or re.search(_SECRET_NAME, name):
         return True
     return words[-1] in ("key", "keys", "token") and "max" not in words
@@ -249,7 +251,7 @@ def hide_secrets(text: str) -> str:
     return re.sub(_SECRET_PARTS, "(not shown)", text, flags=re.IGNORECASE | re.VERBOSE)
 
 
-def as_key(key: Any) -> str:
+def format_key(key: Any) -> str:
     """Return *key* as a path shows it: on one line, and not if it is a secret."""
     text = display(key)
     return text[1:-1] if text.startswith('"') else f"<{text}>"
@@ -257,7 +259,7 @@ def as_key(key: Any) -> str:
 
 def _suggest_place(key: str, names: Sequence[str]) -> str:
     """Return a hint where an unknown key may belong, or which key was meant."""
-    snake = _snake(key)
+    snake = _to_snake_case(key)
     groups = [dotted(known.path[:-1]) for known in all_keys() if known.path[-1] == snake]
     if groups and fold(key) not in map(fold, names):
         places = ", ".join(group_name or "the top level" for group_name in groups)
@@ -270,7 +272,7 @@ def _suggest_place(key: str, names: Sequence[str]) -> str:
     return f"did you mean {near}?" if near else "the names here are " + ", ".join(names)
 
 
-def _snake(name: str) -> str:
+def _to_snake_case(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("-", "_")
 
 

@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from qtmiddleware.catalogue import prompt_names
-from qtmiddleware.config.options import MARKS, META, Mark, default_of
+from qtmiddleware.config.options import MARKS, META, Mark, get_default
 from qtmiddleware.config.settings import Settings
 
 ENVIRONMENT_PREFIX: Final = "QTM_"
@@ -104,7 +104,7 @@ class Key:
 
     def make_hashable(self, value: Any) -> Any:
         """Return *value*, a value of this key, in a hashable form."""
-        return _freeze(value) if self.kind in _OBJECTS and value is not None else value
+        return _freeze_mappings(value) if self.kind in _OBJECTS and value is not None else value
 
     @property
     def environment(self) -> str:
@@ -200,7 +200,7 @@ def _make_key(field: Field[Any], path: tuple[str, ...], marks: frozenset[Mark]) 
         kind=kind,
         nullable=nullable,
         choices=choices,
-        default=default_of(field),
+        default=get_default(field),
         description=meta.pop("description"),
         limits=meta,
         marks=marks,
@@ -221,10 +221,10 @@ def _read_kind(hint: Any) -> tuple[str, bool, tuple[str, ...]]:
     return {tuple: "list"}.get(get_origin(hint), getattr(hint, "__name__", "")), False, ()
 
 
-def _freeze(value: Any) -> Any:
+def _freeze_mappings(value: Any) -> Any:
     """Return *value* with mappings as tuples, sorted by their keys, which all differ."""
     return (
-        tuple(sorted((name, _freeze(item)) for name, item in value.items()))
+        tuple(sorted((name, _freeze_mappings(item)) for name, item in value.items()))
         if isinstance(value, Mapping)
         else value
     )

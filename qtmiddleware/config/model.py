@@ -8,11 +8,11 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from qtmiddleware.config.errors import (
-    bad_value,
+    build_misplaced_key_error,
+    build_unknown_key_error,
+    build_value_error,
     fold,
     holds_key,
-    misplaced_key,
-    unknown_key,
 )
 from qtmiddleware.config.keys import (
     PROMPT_NAMES,
@@ -24,7 +24,7 @@ from qtmiddleware.config.keys import (
     get_value,
     keys_by_path,
 )
-from qtmiddleware.config.options import META, default_of
+from qtmiddleware.config.options import META, get_default
 from qtmiddleware.config.own_names import (
     TRANSFORMS_KEY,
     find_unknown_names,
@@ -48,7 +48,7 @@ _Path = tuple[str, ...]
 _PROMPTS: Final[_Path] = ("llm", "prompts")
 
 
-def check(
+def check_layer(
     values: Mapping[Any, Any], source: str, own_transforms: Collection[str] = ()
 ) -> tuple[dict[str, Any], list[ConfigError]]:
     """Check a layer; return the values that it sets, and everything that is wrong with it.
@@ -59,21 +59,23 @@ def check(
     from pydantic import ValidationError
 
     errors: list[ConfigError] = []
-    normalized = _normalize(values, Settings, (), source, errors)
+    normalized = _normalize_layer(values, Settings, (), source, errors)
     errors.extend(find_unknown_names(normalized, own_transforms, source))
     try:
-        checked = settings_model().model_validate(normalized).model_dump(exclude_unset=True)
+        checked = build_settings_model().model_validate(normalized).model_dump(exclude_unset=True)
     except ValidationError as error:
-        return {}, [*errors, *_explain(error, source)]
+        return {}, [*errors, *_translate_errors(error, source)]
     # All settings are shown by `qtm config show`, and many are sent or written somewhere.
     errors.extend(
-        misplaced_key(key.name, source) for key in all_keys() if holds_key(get_value(checked, key))
+        build_misplaced_key_error(key.name, source)
+        for key in all_keys()
+        if holds_key(get_value(checked, key))
     )
     return checked, errors
 
 
 @cache
-def settings_model() -> type[BaseModel]:
+def build_settings_model() -> type[BaseModel]:
     """Return the pydantic model of all settings.
 
     It has the same fields, limits and defaults, and takes camelCase and snake_case.
@@ -86,7 +88,7 @@ def json_schema() -> dict[str, Any]:
 
     It has every key's meaning, default and limits.
     """
-    schema = settings_model().model_json_schema(by_alias=True)
+    schema = build_settings_model().model_json_schema(by_alias=True)
     _drop_titles(schema)
     definitions = {name: schema["$defs"][name] for name in sorted(schema["$defs"])}
     _write_groups(Settings, schema["properties"], definitions)
@@ -115,7 +117,7 @@ def _build_model(cls: Any) -> type[BaseModel]:
         else:
             definitions[field.name] = (
                 field.type,
-                Field(default=default_of(field), **field.metadata[META]),
+                Field(default=get_default(field), **field.metadata[META]),
             )
     return create_model(cls.__name__, __config__=config, __doc__=cls.__doc__, **definitions)
 
@@ -150,7 +152,7 @@ def _drop_titles(node: Any) -> None:
             _drop_titles(inner)
 
 
-def _normalize(
+def _normalize_layer(
     values: Mapping[Any, Any], cls: Any, above: _Path, source: str, errors: list[ConfigError]
 ) -> dict[str, Any]:
     """Return *values* by field names, with shorthands and choices in their plain form.
@@ -164,7 +166,7 @@ def _normalize(
             continue
         if not isinstance(written_key, str) or written_key not in known:
             errors.append(
-                unknown_key(
+                build_unknown_key_error(
                     written_key, above, [camel(field.name) for field in fields(cls)], source
                 )
             )
@@ -192,7 +194,7 @@ def _normalize_group(
     value: Any, hint: Any, path: _Path, source: str, errors: list[ConfigError]
 ) -> dict[str, Any]:
     if isinstance(value, Mapping):
-        return _normalize(value, hint, path, source, errors)
+        return _normalize_layer(value, hint, path, source, errors)
     short = keys_by_path().get((*path, SHORTHANDS.get(path[-1], "")))
     if short and (
         short.nullable
@@ -201,7 +203,7 @@ def _normalize_group(
     ):
         return {short.path[-1]: _normalize_value(short, value)}
     allowed = "an object" + (f" (or {short.allowed}, which sets {short.name})" if short else "")
-    errors.append(bad_value(dotted(path), value, allowed, source))
+    errors.append(build_value_error(dotted(path), value, allowed, source))
     return {}
 
 
@@ -214,7 +216,7 @@ def _normalize_prompts(
     """
     names = {spelling: name for name in PROMPT_NAMES for spelling in _list_spellings(name)}
     errors.extend(
-        unknown_key(written_name, _PROMPTS, PROMPT_NAMES, source)
+        build_unknown_key_error(written_name, _PROMPTS, PROMPT_NAMES, source)
         for written_name in value
         if written_name not in names
     )
@@ -245,14 +247,16 @@ def _build_repeat_error(path: _Path, source: str) -> ConfigError:
     return ConfigError(line, path=dotted(path), allowed="one of them", source=source)
 
 
-def _explain(error: ValidationError, source: str) -> Iterator[ConfigError]:
+def _translate_errors(error: ValidationError, source: str) -> Iterator[ConfigError]:
     """Yield pydantic's errors, reworded with the settings' names."""
     for detail in error.errors(include_url=False, include_context=False):
         path, inner_location = _split_location(detail["loc"])
         key = keys_by_path()[path]
         inner = {"list": "a text", "object": "a text"}.get(key.kind, key.allowed)
         where = ".".join([key.name, *map(str, inner_location)])
-        yield bad_value(where, detail["input"], inner if inner_location else key.allowed, source)
+        yield build_value_error(
+            where, detail["input"], inner if inner_location else key.allowed, source
+        )
 
 
 def _split_location(location: tuple[int | str, ...]) -> tuple[_Path, tuple[int | str, ...]]:

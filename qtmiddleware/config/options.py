@@ -99,12 +99,12 @@ class SettingsGroup:
         if not isinstance(values, Mapping):
             values = {field.name: value for field, value in zip(known, values, strict=False)}
         vars(self).update(
-            (field.name, values[field.name] if field.name in values else default_of(field))
+            (field.name, values[field.name] if field.name in values else get_default(field))
             for field in known
         )
 
 
-def default_of(field: Field[Any]) -> Any:
+def get_default(field: Field[Any]) -> Any:
     """Return the default of a settings field."""
     return field.default if field.default_factory is MISSING else field.default_factory()
 

@@ -7,12 +7,12 @@ from typing import Annotated, Any, Final, get_args, get_origin
 
 from qtmiddleware.catalogue import FILLED_BY, TRANSFORMS
 from qtmiddleware.config.errors import (
-    as_key,
-    bad_value,
-    broken_part,
+    build_name_error,
+    build_part_error,
+    build_unknown_key_error,
+    build_value_error,
     fold,
-    unknown_key,
-    unknown_name,
+    format_key,
 )
 from qtmiddleware.config.keys import PROMPT_NAMES, Key, all_keys, camel, get_value
 from qtmiddleware.errors import ConfigError
@@ -39,9 +39,9 @@ def normalize_transforms(
     """
     built_in_names = {fold(name): name for name in (*TRANSFORMS, *PROMPT_NAMES)}
     for name, definition in value.items():
-        path = f"transforms.{as_key(name)}"
+        path = f"transforms.{format_key(name)}"
         if not isinstance(name, str):
-            errors.append(unknown_key(name, TRANSFORMS_KEY, (), source))
+            errors.append(build_unknown_key_error(name, TRANSFORMS_KEY, (), source))
         elif fold(name) in built_in_names:
             built_in = built_in_names[fold(name)]
             line = f"{path} must have another name, because {built_in} is built in ({source})"
@@ -50,13 +50,17 @@ def normalize_transforms(
                 ConfigError(f"{line}; {advice}", path=path, allowed="another name", source=source)
             )
         elif not isinstance(definition, Mapping):
-            errors.append(bad_value(path, definition, "an object with prompt and fields", source))
+            errors.append(
+                build_value_error(path, definition, "an object with prompt and fields", source)
+            )
         else:
             unknown = [key for key in definition if key not in _DEFINITION]
-            errors.extend(_build_unknown_error(f"{path}.{as_key(key)}", source) for key in unknown)
+            errors.extend(
+                _build_unknown_error(f"{path}.{format_key(key)}", source) for key in unknown
+            )
             problems = list(find_problems(name, definition))
             errors.extend(
-                bad_value(".".join(filter(None, (path, place))), rejected, allowed, source)
+                build_value_error(".".join(filter(None, (path, place))), rejected, allowed, source)
                 for place, rejected, allowed in problems
             )
             if not (unknown or problems):
@@ -105,9 +109,9 @@ def _find_part_error(key: Key, name: str, names: Sequence[str], source: str) -> 
         else:
             find_fusion(name)
     except UnknownPart:
-        return unknown_name(key.name, name, names, source)
+        return build_name_error(key.name, name, names, source)
     except ConfigError as error:
-        return broken_part(key.name, name, error, source)
+        return build_part_error(key.name, name, error, source)
     return None
 
 

@@ -16,11 +16,11 @@ from qtmiddleware.config.errors import (
     OF_KUBERNETES,
     REPEATED,
     RESERVED,
+    build_unknown_variable_error,
     display,
     find_nearest,
     fold,
     raise_all,
-    unknown_variable,
 )
 from qtmiddleware.config.keys import ENVIRONMENT_PREFIX, Key, all_keys, camel
 from qtmiddleware.errors import ConfigError
@@ -88,11 +88,11 @@ def _read_preset_values(name: str) -> Mapping[Any, Any]:
 
 
 def _find_preset_files() -> dict[str, Path]:
-    files = presets_folder().glob(f"*{PRESET_ENDING}")
+    files = find_presets_folder().glob(f"*{PRESET_ENDING}")
     return {file.name.removesuffix(PRESET_ENDING): file for file in files}
 
 
-def presets_folder() -> Path:
+def find_presets_folder() -> Path:
     """Return the folder with the presets and ``schema.json``.
 
     The build puts them beside this module; in a checkout they are in ``config/``.
@@ -138,11 +138,13 @@ def read_environment(environ: Mapping[str, str]) -> list[Layer]:
     """
     by_name = {key.environment: key for key in all_keys()}
     names = sorted(name for name in environ if _is_setting_name(name))
-    raise_all([unknown_variable(name, by_name) for name in names if name not in by_name])
+    raise_all(
+        [build_unknown_variable_error(name, by_name) for name in names if name not in by_name]
+    )
     return [
         (
             f"environment {name}",
-            _nest(by_name[name].path, _parse_variable(by_name[name], environ[name])),
+            _nest_value(by_name[name].path, _parse_variable(by_name[name], environ[name])),
         )
         for name in names
     ]
@@ -170,7 +172,7 @@ def read_assignments(texts: Sequence[str], source: str) -> list[Layer]:
         layers.append(
             (
                 source,
-                _nest(
+                _nest_value(
                     path,
                     _parse_json_or_text(value) if key is None else _parse_assignment(key, value),
                 ),
@@ -217,7 +219,7 @@ def _parse_variable(key: Key, text: str) -> Any:
             return _parse_json_or_text(text)
 
 
-def _nest(path: Sequence[str], value: Any) -> dict[str, Any]:
+def _nest_value(path: Sequence[str], value: Any) -> dict[str, Any]:
     """Return nested dicts that hold only *value*, at *path*."""
     for name in reversed(path):
         value = {name: value}

@@ -137,14 +137,14 @@ def _cut_texts(
     # The place of a record holds its number, so that two records next to each other stay apart.
     for _, group in groupby(pieces, lambda piece: piece.place if piece.stands_alone else None):
         places, chunk = _Places(group), Chunk(index - 1, start, start, "")
-        for chunk_of_group in cut(places.texts()):
+        for chunk_of_group in cut(places.read_texts()):
             chunk = Chunk(
                 index + chunk_of_group.index,
                 start + chunk_of_group.start,
                 start + chunk_of_group.end,
                 chunk_of_group.text,
             )
-            yield DocumentChunk(chunk, places.find(chunk_of_group))
+            yield DocumentChunk(chunk, places.find_place(chunk_of_group))
         index, start = chunk.index + 1, chunk.end
 
 
@@ -155,7 +155,7 @@ class _Places:
         self._pieces = pieces
         self._begins: deque[tuple[int, Mapping[str, str | int | float]]] = deque()
 
-    def texts(self) -> Iterator[str]:
+    def read_texts(self) -> Iterator[str]:
         """Yield the texts of the pieces, and note where each place begins."""
         position = 0
         for piece in self._pieces:
@@ -164,7 +164,7 @@ class _Places:
             position += len(piece.text)
             yield piece.text
 
-    def find(self, chunk: Chunk) -> Mapping[str, str | int | float]:
+    def find_place(self, chunk: Chunk) -> Mapping[str, str | int | float]:
         """Return the place of *chunk*: that of its first word and, if different, that of its last.
 
         Call this for the chunks in their order.

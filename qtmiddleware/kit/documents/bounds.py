@@ -75,11 +75,11 @@ def count_chars(piece: Piece) -> int:
 def limit_time(path: Path, pieces: Iterable[Piece], size: int) -> Iterator[Piece]:
     """Yield *pieces*, the pieces of the document at *path*, which has *size* bytes.
 
-    Raises `UnreadableDocument` when producing them takes more processor time than `find_seconds`
-    allows. The time between two pieces, which the caller spends, does not count, nor does the time
-    of other programs.
+    Raises `UnreadableDocument` when producing them takes more processor time than
+    `compute_time_limit` allows. The time between two pieces, which the caller spends, does not
+    count, nor does the time of other programs.
     """
-    iterator, used_seconds, allowed_seconds = iter(pieces), 0.0, find_seconds(size)
+    iterator, used_seconds, allowed_seconds = iter(pieces), 0.0, compute_time_limit(size)
     while True:
         start = thread_time()
         piece = next(iterator, None)
@@ -91,7 +91,7 @@ def limit_time(path: Path, pieces: Iterable[Piece], size: int) -> Iterator[Piece
         yield piece
 
 
-def find_seconds(size: int) -> float:
+def compute_time_limit(size: int) -> float:
     """Return how many seconds of processor time a document of *size* bytes may take."""
     return _SPARE_SECONDS + _SECONDS_PER_MB * size / (1 << 20)
 

@@ -128,7 +128,7 @@ class _Text:
         self._held = ""
         self._at = 0
 
-    def window(self, start: int, length: int) -> str:
+    def read_window(self, start: int, length: int) -> str:
         """Return *length* characters from *start*, or fewer at the end of the text."""
         missing = start + length - self._at - len(self._held)
         new_pieces: list[str] = []
@@ -155,7 +155,7 @@ def _drop_if_blank(pieces: Iterable[str]) -> Iterator[str]:
 
 def _cut_windows(text: _Text, size: int, overlap: int) -> Iterator[Chunk]:
     index = 0
-    while window := text.window(start := index * (size - overlap), size):
+    while window := text.read_window(start := index * (size - overlap), size):
         yield Chunk(index, start, start + len(window), window)
         index += 1
 
@@ -165,7 +165,7 @@ def _cut_at_boundaries(text: _Text, size: int, overlap: int) -> Iterator[Chunk]:
     # Each chunk adds at least half of the new characters that it could. Otherwise tiny sentences
     # would make a chunk for every few characters.
     least_new = max(1, (size - overlap) // 2)
-    while len(window := text.window(start, size + _LOOK_AHEAD)) > size:
+    while len(window := text.read_window(start, size + _LOOK_AHEAD)) > size:
         cut = _find_chunk_end(window, size, shared + least_new - 1)
         yield Chunk(index, start, start + cut, window[:cut])
         step = _find_next_start(window, cut, overlap)
@@ -215,9 +215,9 @@ def _find_chunk_end(window: str, size: int, shortest: int) -> int:
         ends = [end for end in _find_ends(kind, window, lowest) if end <= longest]
         for end in reversed(ends[-_TRIES:]):
             cut = _skip_space(window, end, longest)
-            if cut > lowest and _is_whole(window, cut):
+            if cut > lowest and _is_cluster_boundary(window, cut):
                 return cut
-    if _is_whole(window, longest):
+    if _is_cluster_boundary(window, longest):
         return longest
     return max(
         (place for place in _find_clusters(window, longest) if shortest < place <= longest),
@@ -237,7 +237,7 @@ def _find_next_start(window: str, cut: int, overlap: int) -> int:
         starts = [start for kind in kinds for start in _find_starts(kind, window, earliest, latest)]
         if starts:
             return min(starts)
-    if _is_whole(window, earliest):
+    if _is_cluster_boundary(window, earliest):
         return earliest
     return min(
         (place for place in _find_clusters(window, earliest) if earliest <= place <= cut),
@@ -273,7 +273,7 @@ def _find_starts(kind: str, window: str, earliest: int, latest: int) -> Iterator
             return
         if start >= earliest and not window[start].isspace():
             tried += 1
-            if _is_whole(window, start):
+            if _is_cluster_boundary(window, start):
                 yield start
                 return
 
@@ -284,7 +284,7 @@ def _skip_space(window: str, end: int, limit: int) -> int:
     return place - 1 if end < place and window[place - 1 : place + 1] == "\r\n" else place
 
 
-def _is_whole(window: str, place: int) -> bool:
+def _is_cluster_boundary(window: str, place: int) -> bool:
     """Return whether *place* lies between two grapheme clusters."""
     around = window[place - 1 : place + 1]
     return (around.isascii() and around != "\r\n") or place in _find_clusters(window, place)

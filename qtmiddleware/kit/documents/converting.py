@@ -115,10 +115,10 @@ class Converter:
             # The caller gave up the document before. Its remaining pieces would be taken for those
             # of this one.
             self.close()
-        process = self._process = self._process or self._start()
+        process = self._process = self._process or self._start_process()
         self._is_reading, is_intact = True, False
         try:
-            for answer in self._ask(process, [str(path.absolute()), follow_link]):
+            for answer in self._ask_process(process, [str(path.absolute()), follow_link]):
                 match answer:
                     case {"pieces": pieces}:
                         yield from (Piece(*piece) for piece in pieces)
@@ -152,7 +152,7 @@ class Converter:
                     stream.close()  # type: ignore[union-attr]
             process.wait()
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start_process(self) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", _START],
             stdin=subprocess.PIPE,
@@ -164,14 +164,14 @@ class Converter:
             creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
         )
         for line in (sys.path, self._limits):
-            _send(process.stdin, line)
+            _send_message(process.stdin, line)
         return process
 
     @staticmethod
-    def _ask(process: subprocess.Popen[bytes], question: Any) -> Iterator[Any]:
+    def _ask_process(process: subprocess.Popen[bytes], question: Any) -> Iterator[Any]:
         """Send *question* to *process*, and yield its answers until it ends."""
         with suppress(OSError):
-            _send(process.stdin, question)
+            _send_message(process.stdin, question)
         for line in process.stdout or ():
             # A process that died while writing leaves half a line.
             if line.endswith(b"\n"):
@@ -183,7 +183,7 @@ class Converter:
         return "reading it takes too long" if code == 1 else f"its reader crashed, code {code}"
 
 
-def _send(stream: Any, message: Any) -> None:
+def _send_message(stream: Any, message: Any) -> None:
     stream.write(json.dumps(message).encode() + b"\n")
     stream.flush()
 
@@ -197,25 +197,25 @@ def serve() -> None:
     seconds, memory = json.loads(sys.stdin.readline())
     _limit_memory(memory)
     questions: queue.SimpleQueue[list[Any]] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=[questions], daemon=True).start()
-    with open(os.devnull, "w") as nowhere:  # noqa: PTH123
+    threading.Thread(target=_queue_questions, args=[questions], daemon=True).start()
+    with open(os.devnull, "w") as null_file:  # noqa: PTH123
         while True:
             path, follow_link = questions.get()
             for answer in _answer_question(
                 Path(path),
                 follow_link,
-                lambda extra_seconds=0.0: _watch(seconds + extra_seconds, nowhere),
+                lambda extra_seconds=0.0: _start_watchdog(seconds + extra_seconds, null_file),
             ):
                 faulthandler.cancel_dump_traceback_later()
-                _send(out, answer)
+                _send_message(out, answer)
 
 
-def _watch(seconds: float, nowhere: Any) -> None:
+def _start_watchdog(seconds: float, null_file: Any) -> None:
     # A thread in C ends the process, even if Python code or a library hangs.
-    faulthandler.dump_traceback_later(seconds, exit=True, file=nowhere)
+    faulthandler.dump_traceback_later(seconds, exit=True, file=null_file)
 
 
-def _listen(questions: queue.SimpleQueue[list[Any]]) -> None:
+def _queue_questions(questions: queue.SimpleQueue[list[Any]]) -> None:
     for line in sys.stdin:
         questions.put(json.loads(line))
     os._exit(0)  # The parent process is gone.

@@ -31,7 +31,7 @@ def ask_reader(reader: Reader, path: Path) -> Iterator[Piece] | None:
     Raises `UnreadableDocument`, at once or while the pieces are read, for whatever *reader* raises,
     and if it returns something other than texts.
     """
-    with _blame_reader(path):
+    with _convert_reader_errors(path):
         result = reader(path)
         if inspect.iscoroutine(result):
             result.close()
@@ -45,7 +45,7 @@ def ask_reader(reader: Reader, path: Path) -> Iterator[Piece] | None:
 
 def _check_pieces(result: Any, path: Path) -> Iterator[Piece]:
     blank = True
-    with _blame_reader(path):
+    with _convert_reader_errors(path):
         for item in [result] if isinstance(result, str) else result:
             text, place = item if isinstance(item, tuple) and len(item) == 2 else (item, {})
             if not isinstance(text, str):
@@ -65,7 +65,7 @@ def _check_pieces(result: Any, path: Path) -> Iterator[Piece]:
 
 
 @contextmanager
-def _blame_reader(path: Path) -> Iterator[None]:
+def _convert_reader_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (UnreadableDocument, GeneratorExit):

@@ -11,7 +11,7 @@ from time import thread_time
 from typing import Any, BinaryIO, Final
 
 from qtmiddleware.errors import MissingExtra, QtMiddlewareError, UnreadableDocument
-from qtmiddleware.kit.documents.bounds import build_late_error, find_seconds
+from qtmiddleware.kit.documents.bounds import build_late_error, compute_time_limit
 from qtmiddleware.kit.documents.text import Piece
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import Deadline
@@ -49,7 +49,7 @@ def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
     A page that cannot be read is left out and logged. The document counts as damaged
     (`UnreadableDocument`) if no page could be read, or after three pages that took too long.
     """
-    allowed_seconds = find_seconds(os.fstat(file.fileno()).st_size)
+    allowed_seconds = compute_time_limit(os.fstat(file.fileno()).st_size)
     try:
         reader = _open_reader(path, file)
         repeated_count = _drop_repeated_pages(reader)
@@ -169,7 +169,7 @@ def _extract_text(page: Any) -> str:
     deadline = Deadline.after(PAGE_SECONDS)
     is_late = False
 
-    def watch(*_: Any) -> None:
+    def check_deadline(*_: Any) -> None:
         # Called before each operation of the page, and of the forms it draws. Forms may draw each
         # other many times.
         nonlocal is_late
@@ -177,7 +177,7 @@ def _extract_text(page: Any) -> str:
             is_late = True
             raise _TooSlow
 
-    text: str = page.extract_text(visitor_operand_before=watch)
+    text: str = page.extract_text(visitor_operand_before=check_deadline)
     if is_late:  # pypdf catches errors inside a form and goes on with the page.
         raise _TooSlow
     if _LONE.search(text):

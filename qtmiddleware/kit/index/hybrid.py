@@ -62,11 +62,11 @@ class _Results:
     ranking: Ranking
     places: Mapping[Key, int]
 
-    def score(self, key: Key) -> float | None:
+    def find_score(self, key: Key) -> float | None:
         """Return the search's score of the passage, ``None`` if the search did not find it."""
         return self.ranking.scores[self.places[key]] if key in self.places else None
 
-    def record(self, key: Key) -> Record:
+    def build_record(self, key: Key) -> Record:
         """Return a record of a passage that this search found, with the score set to 0."""
         item = self.ranking.items[self.places[key]]
         record = {
@@ -245,7 +245,7 @@ def _start_search(search: Callable[[], _Results], bulkhead: Bulkhead) -> Future[
     """Run *search* in a daemon thread, in a copy of the caller's context, and return its future."""
     future: Future[_Results] = Future()
 
-    def work() -> None:
+    def perform_search() -> None:
         try:
             future.set_result(search())
         except BaseException as error:
@@ -253,7 +253,7 @@ def _start_search(search: Callable[[], _Results], bulkhead: Bulkhead) -> Future[
             future.set_exception(error)
 
     try:
-        bulkhead.start(partial(copy_context().run, work))
+        bulkhead.start(partial(copy_context().run, perform_search))
     except ModelError as error:
         future.set_exception(error)
     return future
@@ -269,21 +269,21 @@ def _merge_results(
     )
     return [
         {
-            **_build_record(key, searches),
+            **_merge_record(key, searches),
             "score": score,
-            "vector_score": vectors.score(key) if vectors is not None else None,
-            "bm25_score": words.score(key) if words is not None else None,
+            "vector_score": vectors.find_score(key) if vectors is not None else None,
+            "bm25_score": words.find_score(key) if words is not None else None,
         }
         for key, score in ranked[:top_k]
     ]
 
 
-def _build_record(key: Key, searches: Sequence[_Results]) -> Record:
+def _merge_record(key: Key, searches: Sequence[_Results]) -> Record:
     """Return the passage as the first search that found it has it.
 
     A text or metadata that is missing there is taken from the other search.
     """
-    record, *others = [results.record(key) for results in searches if key in results.places]
+    record, *others = [results.build_record(key) for results in searches if key in results.places]
     for other in others:
         record["text"] = record["text"] or other["text"]
         record["metadata"] = record["metadata"] or other["metadata"]

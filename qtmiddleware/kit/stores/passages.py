@@ -242,7 +242,7 @@ _UNSPACED: Final = (
 )
 
 
-def index_text(text: str, metadata: str) -> str:
+def extract_index_words(text: str, metadata: str) -> str:
     """Return the words to index for a passage, separated by spaces.
 
     They are the words of *text*, and of the text ``context`` in *metadata* (JSON). In scripts
@@ -259,7 +259,7 @@ def index_text(text: str, metadata: str) -> str:
     return " ".join(_split_words(text, singles=True))
 
 
-def query_words(text: str) -> list[str]:
+def extract_query_words(text: str) -> list[str]:
     """Return the words of a query, each once.
 
     In scripts without spaces, they are the pairs of neighbours, or the only character there is.

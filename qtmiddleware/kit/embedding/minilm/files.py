@@ -155,14 +155,14 @@ def download(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, expected in SHA256.items():
-            _fetch(f"{base}/{MODEL}/resolve/{REVISION}/{name}", folder / name, expected)
+            _fetch_file(f"{base}/{MODEL}/resolve/{REVISION}/{name}", folder / name, expected)
     except (OSError, ValueError) as error:
         # A URLError has the cause in its reason. The addresses are ours, and hold nothing private.
         cause = getattr(error, "reason", None) or error
         raise EmbeddingError(f"the download from {base} into {folder} failed: {cause}") from error
 
 
-def _fetch(url: str, target: Path, expected: str) -> None:
+def _fetch_file(url: str, target: Path, expected: str) -> None:
     """Download *url* into a temporary file, check its hash, and rename the file to *target*."""
     from http.client import HTTPException
     from urllib.request import urlopen

@@ -57,7 +57,7 @@ def passages_of(paths: Sequence[Path], settings: Settings) -> tuple[Passage, ...
         unread: list[Exception] = []
         for path in paths:
             reader = Reader(
-                ledger, settings, Root.of(path), context_version="", converter=converter
+                ledger, settings, Root.from_data_path(path), context_version="", converter=converter
             )
             for document in {make_absolute(it): it for it in find_documents(path)}.values():
                 try:
@@ -67,7 +67,7 @@ def passages_of(paths: Sequence[Path], settings: Settings) -> tuple[Passage, ...
                         raise
                     logger.warning("%s", error, event="document_unreadable")
                     unread.append(error)
-        rows = ledger.rows(_PASSAGES)
+        rows = ledger.execute(_PASSAGES)
     if not rows:
         why = f": {unread[0]}" if unread else ""
         raise ConfigError(f"there are no passages to write questions about{why}", path="paths")

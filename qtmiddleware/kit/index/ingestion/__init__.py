@@ -220,7 +220,7 @@ def ingest(
         try:
             run = _Run(
                 paths=paths,
-                root=Root.of(path),
+                root=Root.from_data_path(path),
                 settings=settings,
                 ledger=ledger,
                 retriever=retriever,
@@ -389,7 +389,7 @@ class _Run:
 
     def _count_held(self) -> tuple[int, int]:
         """Return how many documents and chunks of this data path the index holds."""
-        ((documents, chunks),) = self.ledger.rows(_HELD, [self.root.key])
+        ((documents, chunks),) = self.ledger.execute(_HELD, [self.root.key])
         return documents, chunks
 
 

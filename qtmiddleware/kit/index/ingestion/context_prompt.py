@@ -157,25 +157,26 @@ class DocumentViews:
     def _load_document(self, document: int) -> None:
         self._document = document
         self._length = (
-            self._ledger.value("SELECT max(stop) FROM chunks WHERE document = ?", [document]) or 0
+            self._ledger.fetch_value("SELECT max(stop) FROM chunks WHERE document = ?", [document])
+            or 0
         )
         shown_chars = WHOLE_CHARS if self._length <= WHOLE_CHARS else BEGINNING_CHARS
-        chunks = self._ledger.stream(_FROM, [document, 0])
-        self._beginning = _rejoin(
+        chunks = self._ledger.stream_rows(_FROM, [document, 0])
+        self._beginning = _join_pieces(
             takewhile(lambda piece: piece[0] < shown_chars, chunks), 0, shown_chars
         )
 
     def _find_surroundings(self, document: int, ordinal: int, start: int, stop: int) -> str:
         begin, end = max(0, start - AROUND_CHARS), min(stop, start + CHUNK_CHARS) + AROUND_CHARS
-        earlier_chunks = self._ledger.stream(_BEFORE, [document, ordinal])
-        later_chunks = self._ledger.stream(_FROM, [document, ordinal])
+        earlier_chunks = self._ledger.stream_rows(_BEFORE, [document, ordinal])
+        later_chunks = self._ledger.stream_rows(_FROM, [document, ordinal])
         before = list(takewhile(lambda piece: piece[1] > begin, earlier_chunks))
-        return _rejoin(
+        return _join_pieces(
             [*reversed(before), *takewhile(lambda piece: piece[0] < end, later_chunks)], begin, end
         )
 
 
-def _rejoin(pieces: Iterable[Piece], begin: int, end: int) -> str:
+def _join_pieces(pieces: Iterable[Piece], begin: int, end: int) -> str:
     """Return the text from *begin* to *end*, joined from chunks that may overlap."""
     texts = []
     for start, stop, text in pieces:

@@ -71,7 +71,7 @@ class ContextWriter:
         except ModelError as error:
             self._count_failure(error)
             raise
-        self._ledger.rows(
+        self._ledger.execute(
             "INSERT OR IGNORE INTO contexts VALUES (?, ?)",
             [hash_prompt(prompt, self._model.name), text],
         )
@@ -143,7 +143,7 @@ class Contexts:
         total = self._ledger.fill_todo(_MISSING)
         done = 0
         progress(done, total)
-        for page in self._ledger.pages(_TODO, GROUP * self._limit):
+        for page in self._ledger.fetch_pages(_TODO, GROUP * self._limit):
             group = [self._build_chunk(*row[1:]) for row in page]
             self._request_contexts(
                 [chunk for chunk in group if self._find_context(chunk.key) is None]
@@ -161,7 +161,9 @@ class Contexts:
         return _Chunk(id_, text, prompt, hash_prompt(prompt, self._model_name))
 
     def _find_context(self, key: bytes) -> str | None:
-        context: str | None = self._ledger.value("SELECT text FROM contexts WHERE key = ?", [key])
+        context: str | None = self._ledger.fetch_value(
+            "SELECT text FROM contexts WHERE key = ?", [key]
+        )
         return context
 
     def _request_contexts(self, chunks: list[_Chunk]) -> None:
@@ -191,7 +193,7 @@ class Contexts:
                 if context is None:
                     self.failed += 1
                     continue
-                self._ledger.rows(
+                self._ledger.execute(
                     "UPDATE chunks SET context = ?, hash = ? WHERE id = ?",
                     [chunk.key, hash_text(build_embedded_text(chunk.text, context)), chunk.id],
                 )

@@ -82,7 +82,7 @@ def embed_missing(
     is_computed = can_be_sent(embedder)
     used_engine, batch_size = (engine, COMPUTED_BATCH) if is_computed else (LocalEngine(), BATCH)
     for vectors in used_engine.map(build_batch_embedder, _read_texts(ledger, batch_size)):
-        ledger.many(
+        ledger.execute_many(
             "INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)",
             [(embedding, *row) for row in vectors],
         )
@@ -113,7 +113,7 @@ def build_embed_batch(embedder: Embedder, embedding: str) -> Callable[[Texts], V
 
 
 def _read_texts(ledger: Ledger, size: int) -> Iterator[Texts]:
-    for page in ledger.pages(_TODO, size):
+    for page in ledger.fetch_pages(_TODO, size):
         yield [(key, build_embedded_text(text, context)) for _, key, text, context in page]
 
 

@@ -101,32 +101,32 @@ class Ledger:
         # The timeout is 0: whoever has the ledger open keeps it for a whole run.
         self._connection = open_file(path, LEDGER_FILE, timeout=0, exclusive=True)
         for statement in _RUN:
-            self.rows(statement)
+            self.execute(statement)
 
     def __del__(self) -> None:
         # The ledger of a store in memory has no other moment to close: it ends with its store.
         self.close()
 
-    def rows(self, statement: str, values: Values = ()) -> list[tuple[Any, ...]]:
+    def execute(self, statement: str, values: Values = ()) -> list[tuple[Any, ...]]:
         """Run *statement* and return all its rows.
 
         Outside of a transaction, its changes are saved at once.
         """
-        with self._use_connection() as run:
-            return run.execute(statement, values).fetchall()
+        with self._use_connection() as connection:
+            return connection.execute(statement, values).fetchall()
 
-    def value(self, statement: str, values: Values = ()) -> Any:
+    def fetch_value(self, statement: str, values: Values = ()) -> Any:
         """Return the single value that *statement* selects, or ``None`` if there is no row."""
-        rows = self.rows(statement, values)
+        rows = self.execute(statement, values)
         return rows[0][0] if rows else None
 
-    def stream(self, statement: str, values: Values = ()) -> Iterator[tuple[Any, ...]]:
+    def stream_rows(self, statement: str, values: Values = ()) -> Iterator[tuple[Any, ...]]:
         """Yield the rows that *statement* selects, one by one.
 
         Until the last row is read, the write-ahead log cannot shrink, so write little in between.
         """
-        with self._use_connection() as run:
-            cursor = run.execute(statement, values)
+        with self._use_connection() as connection:
+            cursor = connection.execute(statement, values)
         while True:
             with self._use_connection():
                 row = cursor.fetchone()
@@ -134,34 +134,34 @@ class Ledger:
                 return
             yield row
 
-    def pages(self, statement: str, size: int) -> Iterator[list[tuple[Any, ...]]]:
+    def fetch_pages(self, statement: str, size: int) -> Iterator[list[tuple[Any, ...]]]:
         """Yield the rows that *statement* selects, *size* at a time.
 
         In between, the ledger may be written to at length. The statement takes the number after
         which to continue and the number of rows. Its first column is that number.
         """
         last_number = 0
-        while page := self.rows(statement, [last_number, size]):
+        while page := self.execute(statement, [last_number, size]):
             last_number = page[-1][0]
             yield page
 
     def fill_todo(self, statement: str, values: Values = ()) -> int:
         """Replace the content of ``todo`` by the rows that *statement* inserts; return how many."""
         with self.transaction():
-            self.rows("DELETE FROM todo")
-            self.rows(statement, values)
-        count: int = self.value("SELECT count(*) FROM todo")
+            self.execute("DELETE FROM todo")
+            self.execute(statement, values)
+        count: int = self.fetch_value("SELECT count(*) FROM todo")
         return count
 
     def insert(self, statement: str, values: Values) -> int:
         """Run *statement*, and return the number of the inserted row."""
-        with self._use_connection() as run:
-            return run.execute(statement, values).lastrowid or 0
+        with self._use_connection() as connection:
+            return connection.execute(statement, values).lastrowid or 0
 
-    def many(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
+    def execute_many(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
         """Run *statement* once for each of *rows*; either all take effect, or none."""
-        with self.transaction(), self._use_connection() as run:
-            run.executemany(statement, rows)
+        with self.transaction(), self._use_connection() as connection:
+            connection.executemany(statement, rows)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -170,15 +170,15 @@ class Ledger:
         A transaction inside another one is part of it.
         """
         with self._lock:
-            with self._use_connection() as run:
-                nested = run.in_transaction
+            with self._use_connection() as connection:
+                nested = connection.in_transaction
                 if not nested:
-                    run.execute("BEGIN IMMEDIATE")
+                    connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
                 if not nested:
-                    with self._use_connection() as run:
-                        run.execute("COMMIT")
+                    with self._use_connection() as connection:
+                        connection.execute("COMMIT")
             finally:
                 if not nested and self._connection is not None and self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
@@ -187,7 +187,7 @@ class Ledger:
         """Empty the tables that hold the work of one run."""
         with self.transaction():
             for table in _RUN_TABLES:
-                self.rows(f"DELETE FROM temp.{table}")
+                self.execute(f"DELETE FROM temp.{table}")
 
     def close(self) -> None:
         """Close the file; closing it twice does no harm."""

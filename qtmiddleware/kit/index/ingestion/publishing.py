@@ -99,9 +99,11 @@ class Publication:
         lost passages.
         """
         ledger = self._ledger
-        place = ledger.value("SELECT value FROM meta WHERE key = 'place'")
+        place = ledger.fetch_value("SELECT value FROM meta WHERE key = 'place'")
         if place != self._place:
-            is_new = place is None and not ledger.value("SELECT 1 FROM documents WHERE stored")
+            is_new = place is None and not ledger.fetch_value(
+                "SELECT 1 FROM documents WHERE stored"
+            )
             if is_new and (unknown_count := self._store.count()):
                 logger.warning(
                     "the index holds %d passages that %s, which ingest keeps beside it, does not"
@@ -113,7 +115,7 @@ class Publication:
                     count=unknown_count,
                 )
             return True
-        held_count, stored_count = self._store.count(), int(ledger.value(_STORED_CHUNKS))
+        held_count, stored_count = self._store.count(), int(ledger.fetch_value(_STORED_CHUNKS))
         # A store that is not atomic may count new passages late, so only an empty one has surely
         # lost passages.
         return held_count < stored_count if self._store.atomic else held_count == 0 < stored_count
@@ -123,9 +125,9 @@ class Publication:
         ledger = self._ledger
         with ledger.transaction():
             if self._writes_all:
-                ledger.rows(_OF_OTHER_ROOTS, [self._scope["root"]])
-            ledger.rows(_ALL if self._writes_all else _NEW)
-        count: int = ledger.value("SELECT count(*) FROM publishing")
+                ledger.execute(_OF_OTHER_ROOTS, [self._scope["root"]])
+            ledger.execute(_ALL if self._writes_all else _NEW)
+        count: int = ledger.fetch_value("SELECT count(*) FROM publishing")
         return count
 
     def publish(self, progress: Callable[[int, int], None]) -> int:
@@ -135,17 +137,17 @@ class Publication:
         store.
         """
         ledger, scope = self._ledger, self._scope
-        stale = [id_ for (id_,) in ledger.rows(_STALE, scope)]
-        total: int = ledger.value("SELECT count(*) FROM publishing")
+        stale = [id_ for (id_,) in ledger.execute(_STALE, scope)]
+        total: int = ledger.fetch_value("SELECT count(*) FROM publishing")
         if total or stale:
-            ledger.rows(_UNSURE, scope)
+            ledger.execute(_UNSURE, scope)
             self._store.write(self._read_passages(total, progress), delete=stale)
         return self._record_success()
 
     def _read_passages(
         self, total: int, progress: Callable[[int, int], None]
     ) -> Iterator[tuple[Passage, list[float]]]:
-        rows = self._ledger.stream(_PASSAGES, [self._embedding])
+        rows = self._ledger.stream_rows(_PASSAGES, [self._embedding])
         progress(0, total)
         for done, (id_, text, metadata, context, vector) in enumerate(rows, 1):
             try:
@@ -165,13 +167,13 @@ class Publication:
         """Record that the store matches this run, and return how many documents were removed."""
         ledger, scope = self._ledger, self._scope
         with ledger.transaction():
-            removed: int = ledger.value(_REMOVED, scope)
-            ledger.rows(_GONE, scope)
-            ledger.rows(
+            removed: int = ledger.fetch_value(_REMOVED, scope)
+            ledger.execute(_GONE, scope)
+            ledger.execute(
                 "UPDATE documents SET stored = 2 WHERE stored < 2 AND id IN (SELECT document FROM"
                 " target)"
             )
-            ledger.rows("INSERT OR REPLACE INTO meta VALUES ('place', ?)", [self._place])
+            ledger.execute("INSERT OR REPLACE INTO meta VALUES ('place', ?)", [self._place])
             # Contexts stay: they are small, and each was paid for.
-            ledger.rows(_UNUSED_VECTORS, [self._embedding])
+            ledger.execute(_UNUSED_VECTORS, [self._embedding])
         return removed

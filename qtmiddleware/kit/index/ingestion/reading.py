@@ -48,7 +48,7 @@ class Root:
     is_file: bool
 
     @classmethod
-    def of(cls, data_path: str | os.PathLike[str]) -> Root:
+    def from_data_path(cls, data_path: str | os.PathLike[str]) -> Root:
         """Return the root of a data path.
 
         Its base is the folder itself, a file's folder, or, for a glob, the folders before the first
@@ -63,7 +63,7 @@ class Root:
                 base = base.parent
         return cls(encode_path(str(path)), base, os.path.lexists(named_path) and not path.is_dir())
 
-    def source(self, path: Path) -> str:
+    def build_source(self, path: Path) -> str:
         """Return the path of a document relative to the base, with ``/`` on every system."""
         whole = make_absolute(path)
         # A link may lead out of the data path, so that no relative path exists; then the file's
@@ -190,11 +190,11 @@ class Reader:
         # Hashed before the file is read: if the file changes in the meantime, the next run sees
         # another fingerprint.
         fingerprint = self._hash_file(path)
-        self._claim(file)
-        versions = self._ledger.rows(
+        self._claim_file(file)
+        versions = self._ledger.execute(
             "SELECT stored, fingerprint FROM documents WHERE file = ?", [file]
         )
-        known = self._ledger.rows(_KNOWN, [file, fingerprint])
+        known = self._ledger.execute(_KNOWN, [file, fingerprint])
         document = known[0][0] if known else self._read_document(path, file, fingerprint)
         self._add_target(document, file)
         if (2, fingerprint) in versions:
@@ -209,8 +209,8 @@ class Reader:
     def keep(self, path: Path) -> None:
         """Leave the indexed content of the document at *path* as it is."""
         file = encode_path(str(make_absolute(path)))
-        self._claim(file)
-        for (document,) in self._ledger.rows(_KEPT, [file]):
+        self._claim_file(file)
+        for (document,) in self._ledger.execute(_KEPT, [file]):
             self._add_target(document, file)
 
     def _hash_file(self, path: Path) -> str:
@@ -221,23 +221,23 @@ class Reader:
             raise UnreadableDocument(path, "cannot be opened", error.strerror or "") from error
         return hashlib.sha256(json.dumps([content, *self._kind]).encode()).hexdigest()
 
-    def _claim(self, file: str) -> None:
+    def _claim_file(self, file: str) -> None:
         """Assign the file to this data path, even if another one found it before.
 
         So a file is never indexed twice.
         """
         values = [self._root.key, file, self._root.key]
-        self._ledger.rows("UPDATE documents SET root = ? WHERE file = ? AND root <> ?", values)
+        self._ledger.execute("UPDATE documents SET root = ? WHERE file = ? AND root <> ?", values)
 
     def _add_target(self, document: int, file: str) -> None:
-        self._ledger.rows("INSERT OR REPLACE INTO target VALUES (?, ?)", [document, file])
+        self._ledger.execute("INSERT OR REPLACE INTO target VALUES (?, ?)", [document, file])
 
     def _read_document(self, path: Path, file: str, fingerprint: str) -> int:
         """Save the document in the ledger as a new version, or save nothing; return its number."""
         ledger, settings = self._ledger, self._settings
-        ledger.rows("DELETE FROM documents WHERE file = ? AND NOT complete", [file])
-        source = replace_surrogates(self._root.source(path))
-        name = self._choose_name(file, self._root.source(path))
+        ledger.execute("DELETE FROM documents WHERE file = ? AND NOT complete", [file])
+        source = replace_surrogates(self._root.build_source(path))
+        name = self._choose_name(file, self._root.build_source(path))
         document = ledger.insert(
             "INSERT INTO documents (root, file, name, source, fingerprint, contextual) VALUES (?,"
             " ?, ?, ?, ?, ?)",
@@ -256,12 +256,12 @@ class Reader:
         rows = _build_rows(chunks, document, source, path)
         try:
             while batch := list(islice(rows, BATCH)):
-                ledger.many(_CHUNK, batch)
+                ledger.execute_many(_CHUNK, batch)
         except (UnreadableDocument, MissingExtra):
             # The chunks saved so far would otherwise stay until the same file is read again.
-            ledger.rows("DELETE FROM documents WHERE id = ?", [document])
+            ledger.execute("DELETE FROM documents WHERE id = ?", [document])
             raise
-        ledger.rows("UPDATE documents SET complete = 1 WHERE id = ?", [document])
+        ledger.execute("UPDATE documents SET complete = 1 WHERE id = ?", [document])
         return document
 
     def _call_own_reader(self, path: Path) -> Any:
@@ -282,11 +282,11 @@ class Reader:
         hash is added.
         """
         ledger = self._ledger
-        known_name = ledger.value("SELECT name FROM documents WHERE file = ?", [file])
+        known_name = ledger.fetch_value("SELECT name FROM documents WHERE file = ?", [file])
         if known_name is not None:
             return str(known_name)
         name = build_document_name(source)
-        is_taken = ledger.value("SELECT 1 FROM documents WHERE name = ?", [name])
+        is_taken = ledger.fetch_value("SELECT 1 FROM documents WHERE name = ?", [name])
         return f"{name}~{hashlib.sha256(file.encode()).hexdigest()[:6]}" if is_taken else name
 
 

@@ -18,9 +18,9 @@ from qtmiddleware.kit.stores.passages import (
     LocalStore,
     check_batches,
     check_query,
+    extract_query_words,
     filter_ids,
     normalise,
-    query_words,
 )
 from qtmiddleware.protocols import Filter, Passage, Record
 from qtmiddleware.runtime.forking import ForkLock
@@ -126,14 +126,16 @@ class LanceDBStore(LocalStore):
         """
         vector = normalise(check_query(query, self._dimension)[None].copy())[0]
 
-        def ask(table: Any) -> Any:
+        def build_query(table: Any) -> Any:
             return (
                 table.search(vector, vector_column_name="vector")
                 .distance_type("dot")
                 .bypass_vector_index()
             )
 
-        return self._find_best(ask, "_distance", lambda distance: 1.0 - distance, top_k, filter)
+        return self._find_best(
+            build_query, "_distance", lambda distance: 1.0 - distance, top_k, filter
+        )
 
     def keyword_search(
         self,
@@ -150,12 +152,12 @@ class LanceDBStore(LocalStore):
         in *text* is read as query syntax. In scripts without spaces, every pair of neighbouring
         characters is a word.
         """
-        words = " ".join(query_words(text))
+        words = " ".join(extract_query_words(text))
 
-        def ask(table: Any) -> Any:
+        def build_query(table: Any) -> Any:
             return table.search(words, query_type="fts", fts_columns="words")
 
-        return self._find_best(ask, "_score", float, top_k if words else 0, filter)
+        return self._find_best(build_query, "_score", float, top_k if words else 0, filter)
 
     def close(self) -> None:
         """Close the folder; closing it twice does no harm."""
@@ -163,7 +165,7 @@ class LanceDBStore(LocalStore):
 
     def _find_best(
         self,
-        ask: Callable[[Any], Any],
+        build_query: Callable[[Any], Any],
         measure: str,
         score: Callable[[float], float],
         top_k: int,
@@ -177,7 +179,7 @@ class LanceDBStore(LocalStore):
         are few, they are fetched by id.
 
         Args:
-            ask: makes the query, given the table.
+            build_query: makes the query, given the table.
             measure: the column with the table's own measure.
             score: computes the score of a measure.
             top_k: how many passages to return.
@@ -194,10 +196,11 @@ class LanceDBStore(LocalStore):
                 if (
                     meets
                     and by_id
-                    and (matching_ids := self._find_few(table, version, filter, meets)) is not None
+                    and (matching_ids := self._find_matching_ids(table, version, filter, meets))
+                    is not None
                 ):
                     request = (
-                        ask(table)
+                        build_query(table)
                         .where(build_id_condition(matching_ids), prefilter=True)
                         .limit(max(1, len(matching_ids)))
                     )
@@ -206,7 +209,7 @@ class LanceDBStore(LocalStore):
                         break
                     # A write came in between, and these ids may lack its passages. The search below
                     # sees a single state of the table.
-                records = _read_records(ask(table).limit(limit), measure, score)
+                records = _read_records(build_query(table).limit(limit), measure, score)
                 best = _filter_and_sort(records, meets)[:top_k]
                 if len(records) < limit or (
                     len(best) == top_k and best[-1]["score"] > records[-1]["score"]
@@ -216,7 +219,7 @@ class LanceDBStore(LocalStore):
                 by_id = True
         return [{**record, "metadata": json.loads(record["metadata"])} for record in best[:top_k]]
 
-    def _find_few(
+    def _find_matching_ids(
         self,
         table: Any,
         version: int,
@@ -238,11 +241,11 @@ class LanceDBStore(LocalStore):
                 for id_, value in zip(batch["id"].to_pylist(), values, strict=True)
                 if meets(value)
             )
-        few = ids if len(ids) <= _FEW else None
+        ids_if_few = ids if len(ids) <= _FEW else None
         if len(self._ids_by_filter) >= _REMEMBERED:
             self._ids_by_filter.clear()
-        self._ids_by_filter[key] = few
-        return few
+        self._ids_by_filter[key] = ids_if_few
+        return ids_if_few
 
     def _optimise(self, table: Any) -> None:
         """Merge files, and index new words, now and then; a failure does not affect the write."""
@@ -271,10 +274,10 @@ class LanceDBStore(LocalStore):
             )
 
     @contextmanager
-    def _use_table(self, doing: str) -> Iterator[Any]:
+    def _use_table(self, action: str) -> Iterator[Any]:
         table = self._open
         if table is None:
-            raise StoreError(f"the store {self._path} could not be {doing}: it is closed")
+            raise StoreError(f"the store {self._path} could not be {action}: it is closed")
         try:
             yield table
         except QtMiddlewareError:
@@ -283,7 +286,7 @@ class LanceDBStore(LocalStore):
             # The message may quote a query or a passage, so it is not shown. For damage, LanceDB
             # raises errors of its own kind.
             raise StoreError(
-                f"the store {self._path} could not be {doing} ({type(error).__name__}); the cause"
+                f"the store {self._path} could not be {action} ({type(error).__name__}); the cause"
                 " of this error has details. If the disk is not full, the folder is damaged: move"
                 " it away and ingest again"
             ) from error

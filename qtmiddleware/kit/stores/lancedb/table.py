@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from qtmiddleware.errors import MissingExtra, StoreError
-from qtmiddleware.kit.stores.passages import Row, check_model, index_text, normalise
+from qtmiddleware.kit.stores.passages import Row, check_model, extract_index_words, normalise
 from qtmiddleware.runtime.files import PRIVATE_FOLDER, check_link, make_private_folders
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def _build_batch(rows: list[Row], vectors: Floats, schema: Any) -> Any:
     import pyarrow as pa
 
     ids, texts, metadata = zip(*rows, strict=True)
-    words = [index_text(text, facts) for _, text, facts in rows]
+    words = [extract_index_words(text, facts) for _, text, facts in rows]
     # Scaled to length 1, so that a dot product is the cosine. A vector of length 0 stays, and has
     # the score 0.
     numbers = pa.array(normalise(vectors.copy()).ravel())

@@ -18,8 +18,8 @@ from qtmiddleware.kit.stores.pinecone.records import (
     MOST_VECTORS,
     Row,
     check_id,
+    convert_filter,
     is_id,
-    plain_filter,
     read_record,
     restore_integer,
     sort_records,
@@ -107,7 +107,7 @@ class ModelRecord:
             )
         self._has_looked = True
 
-    def claim(self) -> None:
+    def claim_namespace(self) -> None:
         """Check the record, and write it if nothing is in the namespace yet.
 
         Raises `StoreError` if the namespace holds vectors without a record, as their model is
@@ -310,7 +310,7 @@ class PineconeBase(ClosingStore):
         try:
             for batch in split_batches(rows, self._most):
                 if not sent:
-                    self._model_record.claim()
+                    self._model_record.claim_namespace()
                 self._send_batch(batch)
                 sent += len(batch)
                 for row in batch:
@@ -352,7 +352,7 @@ class PineconeBase(ClosingStore):
 
     def _query_vectors(self, top_k: int, filter: Filter | None, **query: Any) -> list[Record]:  # noqa: A002
         """Return the records that match a query by vector, best first."""
-        condition = plain_filter(filter)
+        condition = convert_filter(filter)
         if top_k < 1:
             return []
         if condition:

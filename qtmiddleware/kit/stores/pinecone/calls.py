@@ -66,7 +66,7 @@ TIMEOUT_SECONDS: Final = 60.0
 """Default limit for one request in seconds, including the client's own retries."""
 
 
-def call_within(seconds: float, call: Callable[[], T], subject: str, doing: str) -> T:
+def call_within(seconds: float, call: Callable[[], T], subject: str, action: str) -> T:
     """Run *call* and return its result.
 
     Raises `StoreError` for whatever *call* raises, and if it takes more than *seconds*. The
@@ -76,14 +76,14 @@ def call_within(seconds: float, call: Callable[[], T], subject: str, doing: str)
     """
     done: Future[T] = Future()
 
-    def work() -> None:
+    def perform_call() -> None:
         try:
             done.set_result(call())
         except BaseException as error:
             done.set_exception(error)
 
     threading.Thread(
-        target=copy_context().run, args=(work,), name="qtmiddleware-pinecone", daemon=True
+        target=copy_context().run, args=(perform_call,), name="qtmiddleware-pinecone", daemon=True
     ).start()
     try:
         return done.result(timeout=seconds)
@@ -92,7 +92,7 @@ def call_within(seconds: float, call: Callable[[], T], subject: str, doing: str)
     except Exception as error:
         late = f"Pinecone did not answer within {seconds:g} seconds; try again later"
         raise StoreError(
-            f"{subject} could not be {doing}: {_describe_failure(error) if done.done() else late}"
+            f"{subject} could not be {action}: {_describe_failure(error) if done.done() else late}"
         ) from error
 
 
@@ -123,15 +123,15 @@ class Calls:
         self.subject = f"the Pinecone index {self.host}" if self.host else "the Pinecone index"
 
     def __call__(
-        self, method: str, doing: str, *, may_be_missing: bool = False, **arguments: Any
+        self, method: str, action: str, *, may_be_missing: bool = False, **arguments: Any
     ) -> Any:
         """Call *method* of the index and return its result.
 
-        With *may_be_missing*, the result is ``None`` if the namespace does not exist. *doing* says
+        With *may_be_missing*, the result is ``None`` if the namespace does not exist. *action* says
         in the message of an error what failed.
         """
         if self._closed:
-            raise StoreError(f"{self.subject} could not be {doing}: the store is closed")
+            raise StoreError(f"{self.subject} could not be {action}: the store is closed")
         call = getattr(self._index, method, None)
         if call is None:
             raise StoreError(
@@ -139,7 +139,7 @@ class Calls:
                 ' "pinecone>=6"'
             )
         try:
-            answer = call_within(self._seconds, partial(call, **arguments), self.subject, doing)
+            answer = call_within(self._seconds, partial(call, **arguments), self.subject, action)
         except StoreError as error:
             if (
                 may_be_missing

@@ -25,7 +25,7 @@ from qtmiddleware.kit.stores.pinecone.records import (
     check_fields,
     check_id,
     check_vector,
-    plain_filter,
+    convert_filter,
     read_record,
     sort_records,
 )
@@ -73,7 +73,7 @@ class PineconeTextStore(PineconeBase):
             "inputs": {"text": replace_surrogates(query)},
             "top_k": min(top_k, MOST_MATCHES),
         }
-        if condition := plain_filter(filter):
+        if condition := convert_filter(filter):
             request["filter"] = condition
         answer = self._call("search", "searched", namespace=self._namespace, query=request)
         hits = answer.result.hits
@@ -96,10 +96,10 @@ class PineconeTextStore(PineconeBase):
         note = {"_id": id_, self._text_field: "about this index", **metadata}
         self._call("upsert_records", WRITING, records=[note], namespace=namespace)
 
-    def _call(self, method: str, doing: str, **arguments: Any) -> Any:
+    def _call(self, method: str, action: str, **arguments: Any) -> Any:
         """Call *method* of the index; if it is rejected, the error names the usual reason."""
         try:
-            return self._calls(method, doing, **arguments)
+            return self._calls(method, action, **arguments)
         except StoreError as error:
             if error.__cause__ is None or find_status(error.__cause__) != 400:
                 raise
@@ -233,7 +233,7 @@ class SparsePineconeStore(PineconeBase):
         self._model_record.check_once()
         if top_k < 1 or not query.strip():
             return []
-        plain_filter(filter)
+        convert_filter(filter)
         (vector,) = self._encode_texts([query], "query")
         return self._query_vectors(top_k, filter, sparse_vector=vector) if vector else []
 

@@ -151,7 +151,7 @@ def split_batches(rows: Iterable[Row], max_rows: int) -> Iterator[list[Row]]:
         yield list(batch.values())
 
 
-def plain_filter(filter: Filter | None) -> dict[str, Any]:  # noqa: A002
+def convert_filter(filter: Filter | None) -> dict[str, Any]:  # noqa: A002
     """Return *filter* in plain JSON; an empty one if there is none.
 
     Raises `InvalidQuery` for an impossible filter.

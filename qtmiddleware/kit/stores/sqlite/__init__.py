@@ -16,9 +16,9 @@ from qtmiddleware.kit.stores.passages import (
     Row,
     check_batches,
     check_query,
+    extract_index_words,
+    extract_query_words,
     filter_ids,
-    index_text,
-    query_words,
 )
 from qtmiddleware.kit.stores.sqlite.connections import Connections
 from qtmiddleware.kit.stores.sqlite.files import MEMORY, Damage
@@ -66,8 +66,8 @@ class SQLiteStore(LocalStore):
         self._connections = Connections(
             self._path, embedding_model=embedding_model, dimension=dimension
         )
-        with self._connections.reading() as run:
-            self._identity = str(read_meta(run, "identity"))
+        with self._connections.reading() as connection:
+            self._identity = str(read_meta(connection, "identity"))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._path!r}, dimension={self._dimension})"
@@ -87,18 +87,18 @@ class SQLiteStore(LocalStore):
         batches: Iterable[tuple[list[Row], Floats]] = check_batches(passages, self._dimension)
         if self._connections.in_memory:
             batches = list(batches)
-        with self._connections.writing() as run:
+        with self._connections.writing() as connection:
             for id_ in filter_ids(delete):
-                _delete_row(run, id_)
+                _delete_row(connection, id_)
             for rows, vectors in batches:
                 for row, vector in zip(rows, vectors.astype("<f4"), strict=True):
-                    _write_row(run, row, vector.tobytes())
-            run.execute("UPDATE meta SET value = value + 1 WHERE key = 'changes'")
+                    _write_row(connection, row, vector.tobytes())
+            connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'changes'")
 
     def count(self) -> int:
         """Return the number of passages."""
-        with self._connections.reading() as run:
-            count: int = run.execute("SELECT count(*) FROM passages").fetchone()[0]
+        with self._connections.reading() as connection:
+            count: int = connection.execute("SELECT count(*) FROM passages").fetchone()[0]
         return count
 
     def search(
@@ -115,11 +115,11 @@ class SQLiteStore(LocalStore):
         text raises `StoreError`.
         """
         vector = check_query(query, self._dimension)
-        with self._connections.reading() as run:
-            matrix = self._memory_copy.vectors(run)
-            allowed = self._memory_copy.rows(run, filter) if filter else None
+        with self._connections.reading() as connection:
+            matrix = self._memory_copy.read_vectors(connection)
+            allowed = self._memory_copy.find_rows(connection, filter) if filter else None
             return [
-                _read_record(run, row, score)
+                _read_record(connection, row, score)
                 for row, score in matrix.find_nearest(vector, top_k, allowed)
             ]
 
@@ -138,21 +138,22 @@ class SQLiteStore(LocalStore):
         in *text* is read as query syntax. In scripts without spaces, every pair of neighbouring
         characters is a word.
         """
-        words = " OR ".join(f'"{word}"' for word in query_words(text))
+        words = " OR ".join(f'"{word}"' for word in extract_query_words(text))
         if not words or top_k < 1:
             return []
         # The cursor is closed: an open query would keep its view of the file for the connection's
         # next reader.
         with (
-            self._connections.reading() as run,
-            closing(run.execute(_KEYWORDS, (words,))) as cursor,
+            self._connections.reading() as connection,
+            closing(connection.execute(_KEYWORDS, (words,))) as cursor,
         ):
             ranked: Iterator[tuple[int, float]] = cursor
             if filter:
-                allowed = frozenset(self._memory_copy.rows(run, filter).tolist())
+                allowed = frozenset(self._memory_copy.find_rows(connection, filter).tolist())
                 ranked = (match for match in ranked if match[0] in allowed)
             records = [
-                _read_record(run, row, score) for row, score in _take_with_ties(ranked, top_k)
+                _read_record(connection, row, score)
+                for row, score in _take_with_ties(ranked, top_k)
             ]
         return sorted(records, key=lambda record: (-record["score"], record["id"]))[:top_k]
 
@@ -171,30 +172,30 @@ def _take_with_ties(ranked: Iterator[tuple[int, float]], top_k: int) -> list[tup
     return [*matches, *takewhile(lambda match: match[1] == matches[-1][1], ranked)]
 
 
-def _write_row(run: sqlite3.Connection, row: Row, vector: bytes) -> None:
+def _write_row(connection: sqlite3.Connection, row: Row, vector: bytes) -> None:
     """Write *row* with its *vector*, in place of the row with the same id."""
     id_, text, metadata = row
-    _delete_row(run, id_)
-    number = run.execute(_INSERT, (id_, text, metadata, vector)).lastrowid
-    run.execute(_INSERT_WORDS, (number, index_text(text, metadata)))
+    _delete_row(connection, id_)
+    number = connection.execute(_INSERT, (id_, text, metadata, vector)).lastrowid
+    connection.execute(_INSERT_WORDS, (number, extract_index_words(text, metadata)))
 
 
-def _delete_row(run: sqlite3.Connection, id_: str) -> None:
+def _delete_row(connection: sqlite3.Connection, id_: str) -> None:
     """Remove the row with this id, if there is one, and its words."""
-    for row, text, metadata in run.execute(
+    for row, text, metadata in connection.execute(
         "SELECT row, text, metadata FROM passages WHERE id = ?", (id_,)
     ).fetchall():
         try:
-            words = index_text(text, metadata)
+            words = extract_index_words(text, metadata)
         except (TypeError, ValueError, AttributeError):
             raise Damage(NO_OBJECT) from None
-        run.execute(_DELETE_WORDS, (row, words))
-        run.execute("DELETE FROM passages WHERE row = ?", (row,))
+        connection.execute(_DELETE_WORDS, (row, words))
+        connection.execute("DELETE FROM passages WHERE row = ?", (row,))
 
 
-def _read_record(run: sqlite3.Connection, row: int, score: float) -> Record:
+def _read_record(connection: sqlite3.Connection, row: int, score: float) -> Record:
     """Return the passage in *row* as a record."""
-    columns = run.execute(
+    columns = connection.execute(
         "SELECT id, text, metadata FROM passages WHERE row = ?", (row,)
     ).fetchone()
     if columns is None:

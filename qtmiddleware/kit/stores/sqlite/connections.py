@@ -18,17 +18,17 @@ from qtmiddleware.kit.stores.sqlite.files import (
     FileKind,
     connect_file,
     describe_error,
+    get_result_code,
     is_damage,
     open_file,
-    result_code,
+    set_connection_options,
     short_values,
-    tune,
 )
 from qtmiddleware.runtime.forking import renew_after_fork
 
-# The full-text table keeps no copy of the texts. It is given the words that `index_text` returns,
-# so a change of that function is a change of the layout. "changes" in "meta" counts the writes, so
-# that a reader knows when to read again.
+# The full-text table keeps no copy of the texts. It is given the words that `extract_index_words`
+# returns, so a change of that function is a change of the layout. "changes" in "meta" counts the
+# writes, so that a reader knows when to read again.
 STORE_FILE: Final = FileKind(
     application_id=0x71746D73,  # "qtms" in ASCII
     version=4,
@@ -122,15 +122,15 @@ class Connections:
     def reading(self) -> Iterator[sqlite3.Connection]:
         """Lend a connection with one consistent view of the file, from the first read on."""
         if self.in_memory:
-            with self._writing, self._transaction(self._writer, "BEGIN", "read") as run:
-                yield run
+            with self._writing, self._transaction(self._writer, "BEGIN", "read") as connection:
+                yield connection
             return
-        connection = self._lend_reader()
+        reader = self._lend_reader()
         try:
-            with self._transaction(connection, "BEGIN", "read") as run:
-                yield run
+            with self._transaction(reader, "BEGIN", "read") as connection:
+                yield connection
         finally:
-            self._take_back(connection)
+            self._take_back(reader)
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
@@ -141,8 +141,8 @@ class Connections:
         with self._writing:
             if self._writer is None and not self._closed:
                 self._writer = self._connect("written to")
-            with self._transaction(self._writer, "BEGIN IMMEDIATE", "written to") as run:
-                yield run
+            with self._transaction(self._writer, "BEGIN IMMEDIATE", "written to") as connection:
+                yield connection
 
     def close(self) -> None:
         """Close the file; reads that have begun are completed, and so is a write that has begun."""
@@ -170,14 +170,14 @@ class Connections:
                 return self._idle.pop()
         return self._connect("read")
 
-    def _connect(self, doing: str) -> sqlite3.Connection:
+    def _connect(self, action: str) -> sqlite3.Connection:
         try:
             connection: sqlite3.Connection = connect_file(self._path, timeout=BUSY_SECONDS)
-            tune(connection)
+            set_connection_options(connection)
         except OSError as error:
-            raise self._make_error(doing, error.strerror) from None
+            raise self._make_error(action, error.strerror) from None
         except FAILURES as error:
-            raise self._make_error(doing, describe_error(error)) from None
+            raise self._make_error(action, describe_error(error)) from None
         return connection
 
     def _take_back(self, connection: sqlite3.Connection) -> None:
@@ -189,29 +189,30 @@ class Connections:
 
     @contextmanager
     def _transaction(
-        self, run: sqlite3.Connection | None, begin: str, doing: str
+        self, connection: sqlite3.Connection | None, begin: str, action: str
     ) -> Iterator[sqlite3.Connection]:
-        if run is None:
-            raise self._make_error(doing, "it is closed")
+        if connection is None:
+            raise self._make_error(action, "it is closed")
         try:
-            run.execute(begin)
+            connection.execute(begin)
             try:
-                yield run
-                run.execute("COMMIT")
+                yield connection
+                connection.execute("COMMIT")
             finally:
-                if run.in_transaction:
-                    run.execute("ROLLBACK")
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
         except FAILURES as error:
-            if result_code(error) == sqlite3.SQLITE_BUSY:
+            if get_result_code(error) == sqlite3.SQLITE_BUSY:
                 raise self._make_error(
-                    doing, "another process is writing to it; try again later"
+                    action, "another process is writing to it; try again later"
                 ) from error
             if is_damage(error):
                 # The cause may quote a text of the file.
                 raise self._make_error(
-                    doing, f"it is damaged ({describe_error(error)}); move it away and ingest again"
+                    action,
+                    f"it is damaged ({describe_error(error)}); move it away and ingest again",
                 ) from None
-            raise self._make_error(doing, error) from error
+            raise self._make_error(action, error) from error
 
-    def _make_error(self, doing: str, reason: object) -> StoreError:
-        return StoreError(f"the store {self._path} could not be {doing}: {reason}")
+    def _make_error(self, action: str, reason: object) -> StoreError:
+        return StoreError(f"the store {self._path} could not be {action}: {reason}")

@@ -111,7 +111,7 @@ def open_file(
 def _describe_refusal(error: Exception, kind: FileKind) -> str:
     if is_foreign(error):
         return f"cannot be used ({describe_error(error)}); it was not changed: {kind.remedy}"
-    if result_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+    if get_result_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return f"cannot be opened: {kind.busy}"
     return (
         f"cannot be opened: {error}; it must be a file that can be written, in a folder that can be"
@@ -128,7 +128,7 @@ def _prepare_database(
     else:
         check_kind(connection, kind)
     use_write_ahead_log(connection)
-    tune(connection)
+    set_connection_options(connection)
     with connection:
         connection.execute("BEGIN IMMEDIATE")
         # Two processes may create the file at the same time; the second one finds it laid out.
@@ -142,7 +142,7 @@ def _prepare_database(
     check_kind(connection, kind)
 
 
-def tune(connection: sqlite3.Connection) -> None:
+def set_connection_options(connection: sqlite3.Connection) -> None:
     """Set the options that hold for one connection, not for its file."""
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
@@ -272,14 +272,14 @@ def use_write_ahead_log(connection: sqlite3.Connection) -> None:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError as error:
-            if result_code(error) != sqlite3.SQLITE_BUSY or monotonic() >= deadline:
+            if get_result_code(error) != sqlite3.SQLITE_BUSY or monotonic() >= deadline:
                 raise
             time.sleep(_RETRY_SECONDS)
         else:
             return
 
 
-def result_code(error: Exception) -> int:
+def get_result_code(error: Exception) -> int:
     """Return SQLite's primary result code of *error*, or 0 if it is one of Python's errors."""
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
@@ -299,7 +299,7 @@ def is_damage(error: Exception) -> bool:
     """Return whether *error* is caused by a file's content, not by its place or access rights."""
     return (
         isinstance(error, Damage | UnicodeDecodeError)
-        or result_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+        or get_result_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
         or _UNDECODED in str(error)
     )
 
@@ -307,7 +307,7 @@ def is_damage(error: Exception) -> bool:
 def is_foreign(error: Exception) -> bool:
     """Return whether *error*, raised when a file is opened, shows a damaged or foreign file."""
     # SQLite reports a missing table as a general error.
-    return is_damage(error) or result_code(error) == sqlite3.SQLITE_ERROR
+    return is_damage(error) or get_result_code(error) == sqlite3.SQLITE_ERROR
 
 
 def describe_error(error: Exception) -> str:

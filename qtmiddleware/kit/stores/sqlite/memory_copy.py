@@ -97,23 +97,23 @@ class MemoryCopy:
         with self._lock.free:
             self._drop()
 
-    def vectors(self, run: sqlite3.Connection) -> Matrix:
+    def read_vectors(self, connection: sqlite3.Connection) -> Matrix:
         """Return all vectors."""
         with self._lock.free:
-            self._drop_outdated(run)
+            self._drop_outdated(connection)
             if self._matrix is None:
-                self._matrix = _read_matrix(run, self._dimension)
+                self._matrix = _read_matrix(connection, self._dimension)
             return self._matrix
 
-    def rows(self, run: sqlite3.Connection, filter: Filter) -> Rows:  # noqa: A002
+    def find_rows(self, connection: sqlite3.Connection, filter: Filter) -> Rows:  # noqa: A002
         """Return the rows whose metadata meets *filter*; raises `InvalidQuery`."""
         import numpy as np
 
         meets, key = build_matcher(filter), repr(filter)
         with self._lock.free:
-            self._drop_outdated(run)
+            self._drop_outdated(connection)
             if self._metadata is None:
-                self._metadata = _read_metadata(run)
+                self._metadata = _read_metadata(connection)
             if key not in self._rows_by_filter:
                 rows, values = self._metadata
                 if len(self._rows_by_filter) >= _REMEMBERED:
@@ -123,8 +123,8 @@ class MemoryCopy:
                 ]
             return self._rows_by_filter[key]
 
-    def _drop_outdated(self, run: sqlite3.Connection) -> None:
-        changes = read_meta(run, "changes")
+    def _drop_outdated(self, connection: sqlite3.Connection) -> None:
+        changes = read_meta(connection, "changes")
         if changes != self._changes:
             self._drop()
             self._changes = changes
@@ -134,18 +134,18 @@ class MemoryCopy:
         self._rows_by_filter = {}
 
 
-def read_meta(run: sqlite3.Connection, key: str) -> Any:
+def read_meta(connection: sqlite3.Connection, key: str) -> Any:
     """Return the value of *key* in the store's description of itself."""
-    row = run.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     if row is None:
         raise Damage("its description of itself is missing")
     return row[0]
 
 
-def _read_matrix(run: sqlite3.Connection, dimension: int) -> Matrix:
+def _read_matrix(connection: sqlite3.Connection, dimension: int) -> Matrix:
     import numpy as np
 
-    records = run.execute("SELECT row, id, vector FROM passages ORDER BY row").fetchall()
+    records = connection.execute("SELECT row, id, vector FROM passages ORDER BY row").fetchall()
     rows = np.fromiter((row for row, _, _ in records), dtype=np.int64, count=len(records))
     try:
         # A bytearray can be changed, so the array over it can be scaled without a second copy of
@@ -157,10 +157,10 @@ def _read_matrix(run: sqlite3.Connection, dimension: int) -> Matrix:
     return Matrix(rows, tuple(id_ for _, id_, _ in records), normalise(vectors))
 
 
-def _read_metadata(run: sqlite3.Connection) -> tuple[Rows, list[Mapping[str, Any]]]:
+def _read_metadata(connection: sqlite3.Connection) -> tuple[Rows, list[Mapping[str, Any]]]:
     import numpy as np
 
-    records = run.execute("SELECT row, metadata FROM passages").fetchall()
+    records = connection.execute("SELECT row, metadata FROM passages").fetchall()
     # Parsed as one text, so that equal keys become one object.
     try:
         values = json.loads(f"[{','.join(metadata for _, metadata in records)}]")
