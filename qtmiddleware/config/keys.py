@@ -184,6 +184,7 @@ def _build_reader(
 def _list_keys(
     cls: Any, above: tuple[str, ...], marks: frozenset[Mark] = frozenset()
 ) -> Iterator[Key]:
+    """Yield the keys of a group of settings, and of the groups in it."""
     for field in fields(cls):
         path, own_marks = (*above, field.name), marks | field.metadata[MARKS]
         if is_dataclass(field.type):
@@ -193,6 +194,7 @@ def _list_keys(
 
 
 def _make_key(field: Field[Any], path: tuple[str, ...], marks: frozenset[Mark]) -> Key:
+    """Return the key of a settings field."""
     meta = dict(field.metadata[META])
     kind, nullable, choices = _read_kind(field.type)
     return Key(
@@ -209,6 +211,7 @@ def _make_key(field: Field[Any], path: tuple[str, ...], marks: frozenset[Mark]) 
 
 
 def _read_kind(hint: Any) -> tuple[str, bool, tuple[str, ...]]:
+    """Return the kind of a type hint, whether it allows null, and its choices."""
     if get_origin(hint) in (Union, types.UnionType):
         (inner,) = (member for member in get_args(hint) if member is not types.NoneType)
         return _read_kind(inner)[0], True, _read_kind(inner)[2]

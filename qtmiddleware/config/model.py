@@ -98,6 +98,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _build_model(cls: Any) -> type[BaseModel]:
+    """Return the pydantic model of one group of settings, with the groups in it."""
     from pydantic import ConfigDict, Field, create_model
 
     config = ConfigDict(
@@ -193,6 +194,10 @@ def _list_spellings(name: str) -> tuple[str, str]:
 def _normalize_group(
     value: Any, hint: Any, path: _Path, source: str, errors: list[ConfigError]
 ) -> dict[str, Any]:
+    """Return a group's values by field names; a single value stands for the group's shorthand.
+
+    Anything else is added to *errors*.
+    """
     if isinstance(value, Mapping):
         return _normalize_layer(value, hint, path, source, errors)
     short = keys_by_path().get((*path, SHORTHANDS.get(path[-1], "")))
@@ -242,6 +247,7 @@ def _normalize_value(key: Key, value: Any) -> Any:
 
 
 def _build_repeat_error(path: _Path, source: str) -> ConfigError:
+    """Return the error for a key that is set in both spellings."""
     spellings = f"{camel(path[-1])} and {path[-1]}"
     line = f"{dotted(path)} is set twice, as {spellings} ({source}); keep one of them"
     return ConfigError(line, path=dotted(path), allowed="one of them", source=source)

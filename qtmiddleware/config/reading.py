@@ -104,6 +104,7 @@ def find_presets_folder() -> Path:
 
 
 def _match_preset(name: object) -> str | None:
+    """Return the preset that *name* means, if any; case, dashes and underscores do not count."""
     folded_name = fold(name) if isinstance(name, str) else None
     return next((preset for preset in list_presets() if fold(preset) == folded_name), None)
 
@@ -192,6 +193,7 @@ def _parse_assignment(key: Key, text: str) -> Any:
 
 
 def _is_setting_name(name: str) -> bool:
+    """Return whether an environment variable looks like a setting."""
     return (
         name.startswith(ENVIRONMENT_PREFIX)
         and name not in RESERVED
@@ -228,6 +230,7 @@ def _nest_value(path: Sequence[str], value: Any) -> dict[str, Any]:
 
 
 def _parse_json_or_text(text: str) -> Any:
+    """Parse a value as JSON, or return the text as it is if it is not JSON."""
     try:
         return json.loads(text, object_pairs_hook=_mark_repeats)
     except (ValueError, RecursionError):
@@ -235,6 +238,7 @@ def _parse_json_or_text(text: str) -> Any:
 
 
 def _read_text(name: str, source: str) -> str:
+    """Return the text of a config file; raises `ConfigError` that says what to do."""
     if name.lstrip().startswith("{"):
         raise _build_file_error(
             "config",
@@ -273,6 +277,7 @@ def _read_text(name: str, source: str) -> str:
 
 
 def _parse_json(text: str, source: str) -> Any:
+    """Parse a JSON file; raises `ConfigError`."""
     try:
         return json.loads(text, object_pairs_hook=_mark_repeats)
     except json.JSONDecodeError as error:
@@ -289,6 +294,7 @@ def _parse_json(text: str, source: str) -> Any:
 
 
 def _parse_toml(text: str, source: str) -> Any:
+    """Parse a TOML file; raises `ConfigError`."""
     import tomllib
 
     try:

@@ -103,6 +103,7 @@ class RedisAddress:
 
 
 def _is_complete(url_parts: SplitResult, port: int | None) -> bool:
+    """Return whether the address names a host, or a socket, and nothing else."""
     if url_parts.fragment:
         return False
     if url_parts.scheme == "unix":
@@ -115,6 +116,7 @@ def _is_complete(url_parts: SplitResult, port: int | None) -> bool:
 
 
 def _is_option(scheme: str, name: str, value: str) -> bool:
+    """Return whether the client accepts this option with this value."""
     if name == "db":
         return re.fullmatch(r"\d{1,9}", value, re.ASCII) is not None
     # Some versions of the client check these options only when they connect.
@@ -132,4 +134,5 @@ def _choose_tls_checks(options: dict[str, str]) -> dict[str, Any]:
 
 
 def _raise_error(problem: str) -> NoReturn:
+    """Raise `ConfigError` with examples, and without the address, which may hold a password."""
     raise ConfigError(f"{problem}; examples: {ALLOWED}", path=PATH, allowed=ALLOWED) from None

@@ -154,6 +154,7 @@ def _drop_if_blank(pieces: Iterable[str]) -> Iterator[str]:
 
 
 def _cut_windows(text: _Text, size: int, overlap: int) -> Iterator[Chunk]:
+    """Yield the chunks of *text* that have exactly *size* characters."""
     index = 0
     while window := text.read_window(start := index * (size - overlap), size):
         yield Chunk(index, start, start + len(window), window)
@@ -161,6 +162,7 @@ def _cut_windows(text: _Text, size: int, overlap: int) -> Iterator[Chunk]:
 
 
 def _cut_at_boundaries(text: _Text, size: int, overlap: int) -> Iterator[Chunk]:
+    """Yield the chunks of *text* that end at boundaries."""
     index = start = shared = 0
     # Each chunk adds at least half of the new characters that it could. Otherwise tiny sentences
     # would make a chunk for every few characters.
@@ -211,10 +213,12 @@ def _find_chunk_end(window: str, size: int, shortest: int) -> int:
     """
     longest = _find_limit(window, size, shortest)
     lowest = max(shortest, longest * 2 // 3)
+    # From the best kind of boundary to the worst; of a kind, the last boundary that fits.
     for kind in ("prose", "sentence", "paragraph", "line", "clause", "word"):
         ends = [end for end in _find_ends(kind, window, lowest) if end <= longest]
         for end in reversed(ends[-_TRIES:]):
             cut = _skip_space(window, end, longest)
+            # A cut before a combining mark would take the mark from its letter.
             if cut > lowest and _is_cluster_boundary(window, cut):
                 return cut
     if _is_cluster_boundary(window, longest):

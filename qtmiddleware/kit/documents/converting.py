@@ -66,9 +66,12 @@ MOST_PART: Final = 1 << 27
 The second limit holds for parts that are held in memory as a whole.
 """
 _HELD: Final = (".xml", ".rels", ".xhtml", ".html", ".htm", ".opf")
+"""Endings of the parts of a zipped document that its readers hold in memory as a whole."""
 _STREAMED: Final = "xl/worksheets/"
+"""Parts of Excel files that are read row by row, and may be larger."""
 _ZIPPED: Final = frozenset((".epub", ".docx", ".pptx", ".xlsx"))
 _OLE: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+"""The first bytes of an old Office file, and of an encrypted one."""
 _TOO_MUCH: Final = "reading it takes too much memory"
 _BATCH_CHARS: Final = 1 << 16
 _BATCH_PIECES: Final = 1 << 10
@@ -146,6 +149,7 @@ class Converter:
         process, self._process = self._process, None
         self._is_reading = False
         if process is not None:
+            # Killed, not asked: it may hang, and has nothing to save.
             process.kill()
             for stream in (process.stdin, process.stdout):
                 with suppress(OSError):
@@ -153,6 +157,7 @@ class Converter:
             process.wait()
 
     def _start_process(self) -> subprocess.Popen[bytes]:
+        """Start the process, and send it the search path for modules and its limits."""
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", _START],
             stdin=subprocess.PIPE,
@@ -179,11 +184,13 @@ class Converter:
 
     @staticmethod
     def _explain_death(process: subprocess.Popen[bytes]) -> str:
+        """Return in words why the process ended; the watchdog ends it with code 1."""
         code = process.wait()
         return "reading it takes too long" if code == 1 else f"its reader crashed, code {code}"
 
 
 def _send_message(stream: Any, message: Any) -> None:
+    """Write *message* as one line of JSON."""
     stream.write(json.dumps(message).encode() + b"\n")
     stream.flush()
 
@@ -211,17 +218,20 @@ def serve() -> None:
 
 
 def _start_watchdog(seconds: float, null_file: Any) -> None:
+    """End this process after *seconds*, unless it is restarted or cancelled before."""
     # A thread in C ends the process, even if Python code or a library hangs.
     faulthandler.dump_traceback_later(seconds, exit=True, file=null_file)
 
 
 def _queue_questions(questions: queue.SimpleQueue[list[Any]]) -> None:
+    """Put each question into the queue, and end the process when the parent is gone."""
     for line in sys.stdin:
         questions.put(json.loads(line))
     os._exit(0)  # The parent process is gone.
 
 
 def _limit_memory(size: int) -> None:
+    """Limit the address space of this process to *size* bytes, if the system can."""
     with suppress(ImportError, OSError, ValueError):
         import resource
 
@@ -231,6 +241,10 @@ def _limit_memory(size: int) -> None:
 def _answer_question(
     path: Path, follow_link: bool, watch: Callable[..., None]
 ) -> Iterator[dict[str, Any]]:
+    """Yield the answers for one document: its pieces, and at the end an error or an empty answer.
+
+    *watch* restarts the time limit of the next answer.
+    """
     watch()
     try:
         with open_document(path, follow_link=follow_link) as file:
@@ -249,12 +263,14 @@ def _answer_question(
     except OSError as error:
         yield {"unreadable": ["cannot be opened", error.strerror or type(error).__name__]}
     except Exception as error:
+        # Only the kind of the error: its message may quote the document.
         yield {"unreadable": ["damaged", type(error).__name__]}
     else:
         yield {}
 
 
 def _batch_pieces(pieces: Iterator[Piece], watch: Callable[..., None]) -> Iterator[dict[str, Any]]:
+    """Yield answers with many pieces each, as a message per piece would be slow."""
     batch: list[Any] = []
     chars = 0
     for piece in pieces:

@@ -78,6 +78,7 @@ def describe_left_out(counts: Mapping[str, int]) -> str:
 
 
 def _select_files(path: Path, every: bool) -> Iterable[Path]:
+    """Return a single file as it is, else the files found, of which *every* selects all."""
     if os.path.lexists(path) and not path.is_dir():
         return [path]
     return (file for file in _find_files(path) if every or is_document(file))
@@ -98,6 +99,8 @@ def _find_files(path: Path) -> Iterable[Path]:
 
 
 def _walk_folder(folder: Path) -> Iterator[Path]:
+    """Yield the files below *folder*, without hidden ones; raises if a folder cannot be read."""
+
     def raise_error(error: OSError) -> None:
         raise error
 
@@ -112,6 +115,7 @@ def _match_pattern(path: Path) -> Iterator[Path]:
     The leading parts that exist as folders are names, even with brackets in them.
     """
     base, *pattern_parts = (Path(path.anchor), *path.parts[bool(path.anchor) :])
+    # A folder's name may have brackets, so each part that exists is taken as a name.
     while len(pattern_parts) > 1 and (base / pattern_parts[0]).is_dir():
         base /= pattern_parts.pop(0)
     if pattern_parts[-1] == "**":

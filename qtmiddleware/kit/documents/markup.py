@@ -218,6 +218,7 @@ def read_html(path: Path, file: BinaryIO) -> Iterator[Piece]:
 
 
 def _read_page(text: str, title: str = "") -> Iterator[Piece]:
+    """Yield the paragraphs of one page, with *title*, or the page's own, and their heading."""
     page = _Page()
     _parse_page(text, page)
     page.end_paragraph()

@@ -94,6 +94,7 @@ def read_pptx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
 
 
 def _read_shapes(shapes: Iterable[Any], number: int) -> Iterator[Piece]:
+    """Yield the texts and tables of *shapes*, including those inside of groups."""
     for shape in shapes:
         if hasattr(shape, "shapes"):
             yield from _read_shapes(shape.shapes, number)
@@ -113,6 +114,7 @@ def _read_shapes(shapes: Iterable[Any], number: int) -> Iterator[Piece]:
 
 
 def _read_cell(cell: Any) -> str:
+    """Return the text of a table's cell, a line per paragraph."""
     paragraphs = cell.iter(f"{_DRAWING}p")
     return "\n".join(
         "".join(part.text or " " for part in paragraph.iter(*_DRAWN)) for paragraph in paragraphs

@@ -33,6 +33,7 @@ def ask_reader(reader: Reader, path: Path) -> Iterator[Piece] | None:
     """
     with _convert_reader_errors(path):
         result = reader(path)
+        # A coroutine that nobody awaits would issue a warning later.
         if inspect.iscoroutine(result):
             result.close()
             raise _NoText("the reader must be a plain function that returns text, not async")
@@ -44,6 +45,7 @@ def ask_reader(reader: Reader, path: Path) -> Iterator[Piece] | None:
 
 
 def _check_pieces(result: Any, path: Path) -> Iterator[Piece]:
+    """Yield the pieces of a reader's *result*, each checked."""
     blank = True
     with _convert_reader_errors(path):
         for item in [result] if isinstance(result, str) else result:
@@ -66,6 +68,7 @@ def _check_pieces(result: Any, path: Path) -> Iterator[Piece]:
 
 @contextmanager
 def _convert_reader_errors(path: Path) -> Iterator[None]:
+    """Raise `UnreadableDocument` for whatever the user's reader raises."""
     try:
         yield
     except (UnreadableDocument, GeneratorExit):

@@ -91,6 +91,7 @@ def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
                 type(error).__name__,
                 **about,
             )
+        # Many pages, each just below its limit, would still take hours.
         used_seconds += thread_time() - start
         if used_seconds > allowed_seconds:
             raise build_late_error(path, allowed_seconds)
@@ -107,6 +108,7 @@ def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
 
 
 def _open_reader(path: Path, file: BinaryIO) -> Any:
+    """Open the file with pypdf; raises `UnreadableDocument` if it needs a password."""
     try:
         import pypdf
     except ImportError:
@@ -161,6 +163,7 @@ def _build_error(path: Path, error: Exception) -> UnreadableDocument:
 
 
 def _lacks_aes(error: Exception) -> bool:
+    """Return whether the file needs a package for AES that is not installed."""
     return type(error).__name__ == "DependencyError"
 
 
@@ -180,6 +183,8 @@ def _extract_text(page: Any) -> str:
     text: str = page.extract_text(visitor_operand_before=check_deadline)
     if is_late:  # pypdf catches errors inside a form and goes on with the page.
         raise _TooSlow
+    # Broken files have half surrogate pairs, which cannot be encoded. Pairs are joined, the rest is
+    # replaced.
     if _LONE.search(text):
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     text = _SOFT_HYPHEN.sub("", text.replace("\r\n", "\n").replace("\r", "\n")).translate(

@@ -229,12 +229,14 @@ def _convert_value(value: Any) -> str | int | float | None:
 
 
 def _describe_record(record: Any, number: int) -> Iterator[Piece]:
+    """Yield the lines of *record* and a blank line, each with the record's number."""
     for line in _describe_value(record):
         yield Piece(line + "\n", {"record": number})
     yield Piece("\n", {"record": number})
 
 
 def _describe_value(value: Any, name: str = "") -> Iterator[str]:
+    """Yield a line per value inside of *value*, with the path of names to it."""
     label = f"{name}: " if name else ""
     if isinstance(value, dict):
         for key, inner in value.items():
@@ -257,11 +259,16 @@ def _format_value(value: Any) -> str:
 
 
 def _decode_records(path: Path, pieces: Iterator[Piece]) -> Iterator[Any]:
+    """Yield the records of a JSON file, whose text comes in *pieces*.
+
+    Raises `UnreadableDocument` if the text is not JSON, or a record is too long.
+    """
     decoder = json.JSONDecoder(parse_int=_Number, parse_float=_Number, parse_constant=_Number)
     buffer, position, passed_chars, in_list = "", 0, 0, False
     has_more = True
     while True:
         position = _SPACE.match(buffer, position).end()  # type: ignore[union-attr]
+        # A list at the very beginning holds the records. Later, a list is a record itself.
         if not passed_chars and not position and buffer[:1] == "[":
             in_list, position = True, 1
             continue

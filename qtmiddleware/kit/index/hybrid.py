@@ -87,6 +87,7 @@ def _read_results(query: str, weight: float, response: Any) -> _Results:
     ranking = read_response(Variant("original", query, weight), response).ranking
     places: dict[Key, int] = {}
     for place, key in enumerate(ranking.keys):
+        # Only the first, best place counts if a search returns a passage twice.
         places.setdefault(key, place)
     return _Results(ranking, places)
 
@@ -193,6 +194,7 @@ class Hybrid:
             return self._note_and_merge(search_vectors(), None, top_k)
         if not vector_weight:
             return self._note_and_merge(None, search_words(), top_k)
+        # The middleware's own limit of threads holds, if one runs this search.
         bulkhead = current_bulkhead() or self._bulkhead
         pending_words = _start_search(search_words, bulkhead)
         vectors = search_vectors()
@@ -227,6 +229,7 @@ class Hybrid:
         try:
             return pending_words.result(timeout=self._patience)
         except Exception as error:
+            # A search that still runs keeps its thread, which no one waits for any more.
             bulkhead.give_up(not pending_words.done())
             level, self._has_warned = logging.DEBUG if self._has_warned else logging.WARNING, True
             kind = type(error).__name__

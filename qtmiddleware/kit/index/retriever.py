@@ -100,6 +100,7 @@ def open_retriever(
 
 
 def _open_embedder(embedder: Any, settings: Settings) -> Embedder:
+    """Return the given *embedder*, wrapped if it is a function, or the configured model's."""
     if embedder is None:
         return embedder_named(settings.embedding_model, dimensions=settings.embedding_dimensions)
     if is_embedder(embedder) and not is_async(embedder.embed):
@@ -113,6 +114,7 @@ def _open_embedder(embedder: Any, settings: Settings) -> Embedder:
 
 
 def _open_store(settings: Settings, embedder: Embedder | None, *, must_exist: bool) -> Store:
+    """Open the configured store for the vectors of *embedder*."""
     name, dimension = ("", 0) if embedder is None else (embedder.name, embedder.dimension)
     row, path = STORES[settings.store.kind], settings.index_path
     if row.keeps_files and must_exist and not Path(path).expanduser().exists():
@@ -134,6 +136,7 @@ def _build_search(
     store: Store, embedder: Embedder | None, settings: Settings
 ) -> tuple[Callable[..., list[Record]], Embedder | None]:
     """Return the search over *store*, and the embedder of its queries if it takes vectors."""
+    # A function may embed queries in another way than passages.
     if isinstance(embedder, CallableEmbedder):
         embedder = embedder.queries
     if settings.hybrid.enabled:

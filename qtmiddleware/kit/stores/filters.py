@@ -52,16 +52,19 @@ def build_matcher(filter: Mapping[str, Any]) -> Matcher:  # noqa: A002
 
 
 def _parse_conditions(conditions: Any, depth: int) -> Matcher:
+    """Return the matcher of a mapping of conditions, which must all be met."""
     if not isinstance(conditions, Mapping):
         raise _make_error(
             f"a condition must be a mapping from fields, $and or $or, not {_name_kind(conditions)}"
         )
+    # A filter from outside must not exhaust Python's stack.
     if depth > DEEPEST:
         raise _make_error(f"conditions must be nested at most {DEEPEST} deep")
     return _match_all([_parse_condition(key, value, depth) for key, value in conditions.items()])
 
 
 def _parse_condition(key: Any, value: Any, depth: int) -> Matcher:
+    """Return the matcher of one entry: a field with its operators, or $and or $or."""
     if not isinstance(key, str):
         raise _make_error(f"the name of a field must be text, not {_name_kind(key)}")
     if key in _JUNCTIONS:

@@ -161,6 +161,7 @@ def check_row(passage: Passage) -> Row:
 
 
 def _is_storable(id_: Any) -> bool:
+    """Return whether *id_* is a text that can be written as UTF-8."""
     try:
         id_.encode()
     except (AttributeError, UnicodeEncodeError):
@@ -268,6 +269,10 @@ def extract_query_words(text: str) -> list[str]:
 
 
 def _split_words(text: str, *, singles: bool) -> Iterator[str]:
+    """Yield the words of *text*, normalised and with folded case.
+
+    With *singles*, each character of a script without spaces is a word, besides the pairs.
+    """
     import regex
 
     for word in regex.findall(_WORD, unicodedata.normalize("NFKC", text).casefold()):

@@ -182,9 +182,11 @@ def arrange_weights(tensors: Mapping[str, Any]) -> Weights:
         return Dense(np.ascontiguousarray(weight.T, dtype=np.float32), bias.astype(np.float32))
 
     def build_norm(name: str) -> Norm:
+        """Return the named layer normalisation."""
         return Norm(*(tensors[f"{name}.{part}"].astype(np.float32) for part in ("weight", "bias")))
 
     def build_layer(prefix: str) -> Layer:
+        """Return the transformer layer whose tensors have this prefix."""
         return Layer(
             qkv=build_dense(
                 *(f"{prefix}.attention.self.{part}" for part in ("query", "key", "value"))

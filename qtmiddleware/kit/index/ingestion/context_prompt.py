@@ -100,6 +100,7 @@ def parse_context(prompt: Prompt, reply: Reply) -> str:
         raise ModelError("refused", "the model refused to write a context")
     if not raw_context.strip() or (contexts == [] and FIELD.name in reply_texts.named):
         raise ModelError("empty", "the model wrote no context")
+    # Half a sentence would be indexed as if it were the whole context.
     if isinstance(raw_context, Cut) or is_cut or reply.truncated:
         raise ModelError("truncated", "the model's context was cut off; raise llm.maxTokens")
     context = strip_quotes(clean(strip_lead_in(clean(raw_context))), "")
@@ -145,6 +146,7 @@ class DocumentViews:
         They are the whole text if the document is short, else its beginning and the text around the
         chunk.
         """
+        # Chunks come document by document, so each document is read once.
         if document != self._document:
             self._load_document(document)
         if self._length <= WHOLE_CHARS:
@@ -155,6 +157,7 @@ class DocumentViews:
         }
 
     def _load_document(self, document: int) -> None:
+        """Read the length of *document*, and the text at its beginning that is shown."""
         self._document = document
         self._length = (
             self._ledger.fetch_value("SELECT max(stop) FROM chunks WHERE document = ?", [document])
@@ -170,6 +173,8 @@ class DocumentViews:
         begin, end = max(0, start - AROUND_CHARS), min(stop, start + CHUNK_CHARS) + AROUND_CHARS
         earlier_chunks = self._ledger.stream_rows(_BEFORE, [document, ordinal])
         later_chunks = self._ledger.stream_rows(_FROM, [document, ordinal])
+        # Earlier chunks come in reverse order, so that only those that reach into the view are
+        # read.
         before = list(takewhile(lambda piece: piece[1] > begin, earlier_chunks))
         return _join_pieces(
             [*reversed(before), *takewhile(lambda piece: piece[0] < end, later_chunks)], begin, end

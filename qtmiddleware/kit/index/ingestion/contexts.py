@@ -82,9 +82,13 @@ class ContextWriter:
         self._count_failure(ModelError("timeout"))
 
     def _count_failure(self, error: ModelError) -> None:
+        """Count a failure, and log a warning when the model is given up."""
+        # A cancelled call says nothing about the model.
         if error.reason == "cancelled":
             return
         with self._lock:
+            # Failures for different reasons may be chance; the same one again and again is an
+            # outage.
             self._failures = self._failures + 1 if error.reason == self._reason else 1
             self._reason = error.reason
             if self._failures == MOST_FAILURES:
@@ -187,6 +191,7 @@ class Contexts:
         return sum(outcome.ok for outcome in outcomes)
 
     def _assign_contexts(self, group: list[_Chunk]) -> None:
+        """Set the context of each chunk of *group* that has one, in one transaction."""
         with self._ledger.transaction():
             for chunk in group:
                 context = self._find_context(chunk.key)

@@ -129,6 +129,7 @@ class Ledger:
             cursor = connection.execute(statement, values)
         while True:
             with self._use_connection():
+                # The lock is held per row: between two rows, the caller may write to the ledger.
                 row = cursor.fetchone()
             if row is None:
                 return
@@ -180,6 +181,8 @@ class Ledger:
                     with self._use_connection() as connection:
                         connection.execute("COMMIT")
             finally:
+                # After an error in the block or in COMMIT itself, nothing of the transaction may
+                # stay.
                 if not nested and self._connection is not None and self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
 
@@ -198,6 +201,7 @@ class Ledger:
 
     @contextmanager
     def _use_connection(self) -> Iterator[sqlite3.Connection]:
+        """Lend the connection to one thread at a time, and turn its errors into `StoreError`."""
         with self._lock:
             if self._connection is None:
                 raise StoreError(f"{self.path} is closed")
@@ -249,6 +253,7 @@ def hold_ledger(settings: Settings, store: Store | None) -> Iterator[Ledger]:
             if store not in _of_memory:
                 _of_memory[store] = Ledger(MEMORY)
             ledger = _of_memory[store]
+        # The database in memory has no file to lock, so two runs are kept apart here.
         if not ledger.in_use.acquire(blocking=False):
             raise StoreError("another ingest is writing to this store; wait until it ends")
         try:

@@ -101,6 +101,7 @@ class Publication:
         ledger = self._ledger
         place = ledger.fetch_value("SELECT value FROM meta WHERE key = 'place'")
         if place != self._place:
+            # A ledger without a place is new or was deleted. Then the index should be empty.
             is_new = place is None and not ledger.fetch_value(
                 "SELECT 1 FROM documents WHERE stored"
             )
@@ -139,6 +140,8 @@ class Publication:
         ledger, scope = self._ledger, self._scope
         stale = [id_ for (id_,) in ledger.execute(_STALE, scope)]
         total: int = ledger.fetch_value("SELECT count(*) FROM publishing")
+        # Without changes, the store is not touched at all, and another process need not read it
+        # again.
         if total or stale:
             ledger.execute(_UNSURE, scope)
             self._store.write(self._read_passages(total, progress), delete=stale)
@@ -147,12 +150,14 @@ class Publication:
     def _read_passages(
         self, total: int, progress: Callable[[int, int], None]
     ) -> Iterator[tuple[Passage, list[float]]]:
+        """Yield the passages to write with their vectors, and report the progress."""
         rows = self._ledger.stream_rows(_PASSAGES, [self._embedding])
         progress(0, total)
         for done, (id_, text, metadata, context, vector) in enumerate(rows, 1):
             try:
                 facts = dict(json.loads(metadata))
                 numbers = decode_vector(vector) if self._embedding else []
+            # The error is not chained, as it may quote a text of the file.
             except (TypeError, ValueError, struct.error):
                 raise self._ledger.build_damage_error(
                     "metadata or a vector in it cannot be read"

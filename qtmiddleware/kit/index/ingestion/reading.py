@@ -57,6 +57,7 @@ class Root:
         named_path = Path(data_path).expanduser()
         path = Path(os.path.realpath(named_path))
         base = path
+        # The folders before the first wildcard, unless a folder really has such a name.
         if not path.is_dir():
             base = path.parent
             while any(mark in part for part in base.parts for mark in _WILD) and not base.is_dir():
@@ -165,6 +166,7 @@ class Reader:
             context_version,
         ]
         if own_reader is not None:
+            # An object that is called has no name of its own, so its class's name counts.
             kind = (
                 type(own_reader)
                 if getattr(own_reader, "__qualname__", None) is None
@@ -214,6 +216,7 @@ class Reader:
             self._add_target(document, file)
 
     def _hash_file(self, path: Path) -> str:
+        """Return the fingerprint of the file and of everything that decides how it is cut."""
         try:
             with open_document(path, follow_link=self._root.is_file) as file:
                 content = hashlib.file_digest(file, "sha256").hexdigest()
@@ -230,6 +233,7 @@ class Reader:
         self._ledger.execute("UPDATE documents SET root = ? WHERE file = ? AND root <> ?", values)
 
     def _add_target(self, document: int, file: str) -> None:
+        """Keep this version of the document in the index; versions that are no target leave it."""
         self._ledger.execute("INSERT OR REPLACE INTO target VALUES (?, ?)", [document, file])
 
     def _read_document(self, path: Path, file: str, fingerprint: str) -> int:
@@ -298,6 +302,7 @@ def hash_text(text: str) -> bytes:
 def _build_rows(
     chunks: Iterable[DocumentChunk], document: int, source: str, path: Path
 ) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows for the ledger's table of chunks, without chunks of white space."""
     title = ""
     for located_chunk in chunks:
         chunk = located_chunk.chunk
@@ -318,6 +323,7 @@ def _build_rows(
 
 
 def _shorten_place(value: Any) -> Any:
+    """Return a value of a place, with a text limited to `PLACE_CHARS` characters."""
     return replace_surrogates(value[:PLACE_CHARS]) if isinstance(value, str) else value
 
 

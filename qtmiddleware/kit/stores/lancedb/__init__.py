@@ -211,6 +211,8 @@ class LanceDBStore(LocalStore):
                     # sees a single state of the table.
                 records = _read_records(build_query(table).limit(limit), measure, score)
                 best = _filter_and_sort(records, meets)[:top_k]
+                # Complete if there is nothing more to fetch, or if the rest cannot tie with the
+                # last passage.
                 if len(records) < limit or (
                     len(best) == top_k and best[-1]["score"] > records[-1]["score"]
                 ):
@@ -275,6 +277,7 @@ class LanceDBStore(LocalStore):
 
     @contextmanager
     def _use_table(self, action: str) -> Iterator[Any]:
+        """Lend the table, and turn its errors into `StoreError`; *action* is what failed."""
         table = self._open
         if table is None:
             raise StoreError(f"the store {self._path} could not be {action}: it is closed")

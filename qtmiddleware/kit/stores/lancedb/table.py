@@ -179,6 +179,7 @@ def spill(
 
 
 def _keep_last(batches: Iterable[Any], last_positions: dict[str, int]) -> Iterator[Any]:
+    """Yield *batches* with only the rows at the last position of their id."""
     import pyarrow as pa
 
     position = 0
@@ -192,6 +193,7 @@ def _keep_last(batches: Iterable[Any], last_positions: dict[str, int]) -> Iterat
 
 
 def _build_batch(rows: list[Row], vectors: Floats, schema: Any) -> Any:
+    """Return the rows as a batch of the table, with their words and scaled vectors."""
     import pyarrow as pa
 
     ids, texts, metadata = zip(*rows, strict=True)

@@ -65,6 +65,7 @@ def open_pinecone(options: StoreSettings, *, embedding_model: str, dimension: in
 
 
 def _check_options(options: StoreSettings) -> None:
+    """Raise `ConfigError` for options that do not go together."""
     if not options.index and not options.host:
         raise ConfigError(
             "store.kind is pinecone, so store.index (its name) or store.host is needed",
@@ -85,6 +86,7 @@ def _check_options(options: StoreSettings) -> None:
 def _build_store(
     key: str, options: StoreSettings, embedding_model: str, dimension: int, opened: ExitStack
 ) -> Store:
+    """Return the store for the given options; *opened* collects what must be closed with it."""
     client = _open_client(key, opened)
     index = _open_index(client, options.index, options.host, opened)
     place: dict[str, Any] = {"namespace": options.namespace, "text_field": options.text_field}
@@ -101,6 +103,7 @@ def _build_store(
 
 
 def _open_client(key: str, opened: ExitStack) -> Any:
+    """Return a Pinecone client that is closed with *opened*."""
     from pinecone import Pinecone
 
     made_with = f"made with the key of {KEY_VARIABLE}"
@@ -125,6 +128,7 @@ def _open_index(client: Any, name: str | None, host: str | None, opened: ExitSta
 
 
 def _close_with(opened: ExitStack, resource: Any) -> None:
+    """Close *resource* together with *opened*."""
     # Older clients have no `close`.
     if callable(close := getattr(resource, "close", None)):
         opened.callback(close)

@@ -150,6 +150,7 @@ class ModelRecord:
         return f"the namespace {self._key!r} of {self._calls.subject}"
 
     def _check_index(self, stats: Any) -> None:
+        """Raise `StoreError` if the index holds vectors of another kind or dimension."""
         kind, dimension = getattr(stats, "vector_type", None), getattr(stats, "dimension", None)
         self.metric = getattr(stats, "metric", None) or ""
         if self._kind and kind and kind != self._kind:
@@ -165,6 +166,7 @@ class ModelRecord:
             )
 
     def _check_model(self, metadata: Mapping[str, Any]) -> None:
+        """Raise `StoreError` if the record names another model or dimension."""
         model, dimension = (
             str(metadata.get("embedding_model") or ""),
             int(restore_integer(metadata.get("dimension")) or 0),
@@ -178,6 +180,7 @@ class ModelRecord:
         self._token = str(metadata.get("identity", ""))
 
     def _write(self) -> None:
+        """Write the record once, with a new random token."""
         with self._lock.free:
             if self._token:
                 return
@@ -305,6 +308,7 @@ class PineconeBase(ClosingStore):
         self._calls.close()
 
     def _write(self, rows: Iterable[Row], delete: Sequence[str]) -> None:
+        """Write *rows* in batches, then remove those ids of *delete* that were not written."""
         stale = dict.fromkeys(delete)
         sent = 0
         try:
@@ -314,7 +318,9 @@ class PineconeBase(ClosingStore):
                 self._send_batch(batch)
                 sent += len(batch)
                 for row in batch:
+                    # An id that was written is not removed, even if *delete* has it too.
                     stale.pop(row.passage.id, None)
+            # Removed last, so that readers never miss passages that are only replaced.
             self.delete(list(stale))
         except StoreError as error:
             if not sent:
@@ -342,6 +348,7 @@ class PineconeBase(ClosingStore):
         self._calls("delete", WRITING, ids=ids, namespace=self._namespace, may_be_missing=True)
 
     def _upsert_vectors(self, records: list[dict[str, Any]], namespace: str) -> None:
+        """Write *records*, and raise `StoreError` unless Pinecone has taken all of them."""
         answer = self._calls("upsert", WRITING, vectors=records, namespace=namespace)
         accepted_count = getattr(answer, "upserted_count", None)
         if accepted_count != len(records):

@@ -164,10 +164,12 @@ class PineconeSparseEncoder:
         A blank text has none, and is not sent.
         """
         worded_texts = [text for text in texts if text.strip()]
+        # Blank texts have no words. They are not sent, and get an empty vector here.
         vectors = iter(self._embed(worded_texts, kind) if worded_texts else ())
         return [next(vectors) if text.strip() else ((), ()) for text in texts]
 
     def _embed(self, texts: list[str], kind: TextKind) -> list[SparseVector]:
+        """Request the sparse vectors of *texts*; raises `StoreError` for any other reply."""
         subject, options = f"Pinecone's model {self.name}", {"input_type": kind, "truncate": "END"}
         answer = call_within(
             self._seconds,
@@ -262,6 +264,7 @@ class SparsePineconeStore(PineconeBase):
             self._remove_ids(wordless)
 
     def _write_model_record(self, namespace: str, id_: str, metadata: dict[str, Any]) -> None:
+        # Only the record's metadata is read. Its vector is not searched, so any will do.
         anything = {"indices": [0], "values": [1.0]}
         self._upsert_vectors(
             [{"id": id_, "values": [], "sparse_values": anything, "metadata": metadata}], namespace
@@ -377,6 +380,8 @@ class PineconeStore(PineconeBase):
         self._upsert_vectors([row.record for row in batch if row.record], self._namespace)
 
     def _write_model_record(self, namespace: str, id_: str, metadata: dict[str, Any]) -> None:
+        # Only the record's metadata is read. Its vector is not searched, but Pinecone accepts no
+        # zeros.
         direction = [1.0] + [0.0] * (self._dimension - 1)
         self._upsert_vectors([{"id": id_, "values": direction, "metadata": metadata}], namespace)
 

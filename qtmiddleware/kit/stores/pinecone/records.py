@@ -163,6 +163,7 @@ def convert_filter(filter: Filter | None) -> dict[str, Any]:  # noqa: A002
 
 
 def _to_json(value: Any) -> Any:
+    """Return a filter's value in plain JSON; raises `InvalidQuery` for an impossible number."""
     if isinstance(value, Mapping):
         return {key: _to_json(item) for key, item in value.items()}
     if (isinstance(value, float) and not isfinite(value)) or (

@@ -98,6 +98,7 @@ class Connections:
         renew_after_fork(self)
 
     def _new_locks(self) -> None:
+        """Create the locks, also after a fork, when another thread may have held them."""
         # Re-entrant: if the iterator of a write's passages starts another write, SQLite refuses it.
         # With a plain lock it would hang.
         self._writing = threading.RLock()
@@ -163,6 +164,7 @@ class Connections:
             self.close()
 
     def _lend_reader(self) -> sqlite3.Connection:
+        """Return an idle connection, or a new one."""
         with self._lending:
             if self._closed:
                 raise self._make_error("read", "it is closed")
@@ -171,6 +173,7 @@ class Connections:
         return self._connect("read")
 
     def _connect(self, action: str) -> sqlite3.Connection:
+        """Open another connection to the file, which exists."""
         try:
             connection: sqlite3.Connection = connect_file(self._path, timeout=BUSY_SECONDS)
             set_connection_options(connection)
@@ -181,6 +184,7 @@ class Connections:
         return connection
 
     def _take_back(self, connection: sqlite3.Connection) -> None:
+        """Keep the connection for the next reader, or close it if the store is closed."""
         with self._lending:
             if not self._closed:
                 self._idle.append(connection)
@@ -191,6 +195,10 @@ class Connections:
     def _transaction(
         self, connection: sqlite3.Connection | None, begin: str, action: str
     ) -> Iterator[sqlite3.Connection]:
+        """Run a transaction, and turn SQLite's errors into `StoreError`.
+
+        *action* says in the message what could not be done.
+        """
         if connection is None:
             raise self._make_error(action, "it is closed")
         try:

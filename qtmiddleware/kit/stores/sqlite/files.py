@@ -88,6 +88,7 @@ def open_file(
         try:
             if exclusive:
                 connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+                # In this mode a lock, once taken, is kept. The empty transaction takes it now.
                 connection.execute("BEGIN EXCLUSIVE")
                 connection.execute("COMMIT")
             _prepare_database(connection, kind, facts or {})
@@ -109,6 +110,7 @@ def open_file(
 
 
 def _describe_refusal(error: Exception, kind: FileKind) -> str:
+    """Say in words why a file cannot be opened, and what to do."""
     if is_foreign(error):
         return f"cannot be used ({describe_error(error)}); it was not changed: {kind.remedy}"
     if get_result_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
@@ -243,6 +245,7 @@ def short_values(connection: sqlite3.Connection, max_bytes: int = _SHORT_BYTES) 
 
 @cache
 def _list_expected_objects(statements: tuple[str, ...]) -> frozenset[tuple[Any, ...]]:
+    """Return the objects that *statements* create in an empty database."""
     with closing(sqlite3.connect(MEMORY, isolation_level=None)) as fresh:
         for statement in statements:
             fresh.execute(statement)
@@ -250,6 +253,7 @@ def _list_expected_objects(statements: tuple[str, ...]) -> frozenset[tuple[Any, 
 
 
 def _list_objects(connection: sqlite3.Connection) -> frozenset[tuple[Any, ...]]:
+    """Return the tables, indexes and other objects of the database, in a comparable form."""
     # The statistics of ANALYZE do no harm. Each version of SQLite creates the inner tables of a
     # full-text table in its own way, so only their names are compared.
     rows = connection.execute(

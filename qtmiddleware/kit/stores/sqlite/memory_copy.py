@@ -124,6 +124,7 @@ class MemoryCopy:
             return self._rows_by_filter[key]
 
     def _drop_outdated(self, connection: sqlite3.Connection) -> None:
+        """Drop everything if the file has changed since it was read."""
         changes = read_meta(connection, "changes")
         if changes != self._changes:
             self._drop()
@@ -143,6 +144,7 @@ def read_meta(connection: sqlite3.Connection, key: str) -> Any:
 
 
 def _read_matrix(connection: sqlite3.Connection, dimension: int) -> Matrix:
+    """Read all vectors into one matrix."""
     import numpy as np
 
     records = connection.execute("SELECT row, id, vector FROM passages ORDER BY row").fetchall()
@@ -158,6 +160,7 @@ def _read_matrix(connection: sqlite3.Connection, dimension: int) -> Matrix:
 
 
 def _read_metadata(connection: sqlite3.Connection) -> tuple[Rows, list[Mapping[str, Any]]]:
+    """Read the metadata of all passages, with their rows."""
     import numpy as np
 
     records = connection.execute("SELECT row, metadata FROM passages").fetchall()
