@@ -79,7 +79,7 @@ class Key:
         default: its default.
         description: its meaning.
         limits: its limits, as pydantic names them.
-        marks: what depends on it.
+        marks: its `Mark` words, which say what depends on it.
         is_open: whether it also takes names that users add.
     """
 

@@ -132,7 +132,10 @@ def cut_document(
 def _cut_texts(
     pieces: Iterator[Piece], cut: Callable[[Iterable[str]], Iterator[Chunk]]
 ) -> Iterator[DocumentChunk]:
-    """Yield the chunks of *pieces*, joined to one text, but for each piece that stands alone."""
+    """Yield the chunks of *pieces*, which are joined to one text.
+
+    A piece that stands alone is cut by itself.
+    """
     index = start = 0
     # The place of a record holds its number, so that two records next to each other stay apart.
     for _, group in groupby(pieces, lambda piece: piece.place if piece.stands_alone else None):

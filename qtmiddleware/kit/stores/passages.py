@@ -67,7 +67,7 @@ class LocalStore(ClosingStore):
     def write(
         self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
     ) -> None:
-        """Write *passages*, and remove those of the ids *delete*, as one change.
+        """Write *passages*, and remove the passages with the ids *delete*, as one change.
 
         A passage replaces the one with the same id.
         """
@@ -137,7 +137,7 @@ def pair_vectors(
 
 
 def filter_ids(ids: Iterable[str]) -> list[str]:
-    """Return those of *ids* that a passage can have, each once."""
+    """Return the *ids* that a passage can have, without repeats."""
     return [id_ for id_ in dict.fromkeys(ids) if _is_storable(id_)]
 
 

@@ -166,7 +166,7 @@ def ingest(
 
     Args:
         data_path: a file, a folder or a glob. By default the setting ``dataPath``.
-        config: what `QueryMiddleware` takes.
+        config: the config, in any form that `QueryMiddleware` takes.
         client: the language model for contextual chunks, as `QueryMiddleware` takes it.
         embedder: used instead of the configured embedding model.
         store: an open store, used instead of the configured one and left open.
@@ -337,7 +337,7 @@ class _Run:
         )
 
     def _read_documents(self) -> tuple[Counter[str], list[Skipped], dict[str, int]]:
-        """Read the documents into the ledger, and count what came of them.
+        """Read the documents into the ledger, and count them.
 
         Returns the number of added, changed and unchanged documents; the documents that could not
         be read; and how many files were left out because only the user's reader would read them,

@@ -216,7 +216,7 @@ class Ledger:
                 ) from error
 
     def build_damage_error(self, reason: str) -> StoreError:
-        """Return the error for content that cannot be what was written to the file."""
+        """Return the error for a damaged file; *reason* says what is wrong with it."""
         return StoreError(
             f"{self.path}, the ledger beside the index, is damaged ({reason}); move it away, and"
             " everything is embedded again"

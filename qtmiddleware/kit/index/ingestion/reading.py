@@ -295,7 +295,7 @@ class Reader:
 
 
 def hash_text(text: str) -> bytes:
-    """Return the hash by which embedded texts are told apart."""
+    """Return the hash that identifies a text to be embedded."""
     return hashlib.sha256(text.encode()).digest()
 
 

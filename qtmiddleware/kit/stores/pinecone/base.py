@@ -272,20 +272,21 @@ class PineconeBase(ClosingStore):
     def write(
         self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
     ) -> None:
-        """Write *passages*, then remove those ids of *delete* that were not written.
+        """Write *passages*, then remove the passages with the ids *delete*.
 
-        A passage replaces the one with the same id. *passages* may be more than fits in memory:
-        they are sent batch by batch. This is not one change: readers see each batch as it arrives,
-        and new passages before outdated ones are gone. A failure leaves the batches before it
-        written, and its message says how many passages that is. Writing the same again completes
-        it.
+        A passage replaces the one with the same id. An id that was just written is not removed.
+        *passages* may be more than fits in memory: they are sent batch by batch.
+
+        This is not one change: readers see each batch as it arrives, and new passages before
+        outdated ones are gone. A failure leaves the batches before it written, and its message says
+        how many passages that is. Writing the same again completes it.
         """
         self._write(self._build_rows(passages), delete)
 
     def upsert(self, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
         """Write *passages*, replacing those with the same ids.
 
-        All of them are checked before the first is sent.
+        All passages are checked before the first one is sent.
         """
         self._write(list(self._build_rows(pair_vectors(passages, vectors))), ())
 
@@ -308,7 +309,7 @@ class PineconeBase(ClosingStore):
         self._calls.close()
 
     def _write(self, rows: Iterable[Row], delete: Sequence[str]) -> None:
-        """Write *rows* in batches, then remove those ids of *delete* that were not written."""
+        """Write *rows* in batches, then remove the ids *delete*, except those just written."""
         stale = dict.fromkeys(delete)
         sent = 0
         try:

@@ -288,7 +288,8 @@ def _join_words(passage: Passage) -> str:
 def _check_sparse(indices: Sequence[int], values: Sequence[float]) -> dict[str, list[Any]] | None:
     """Return a sparse vector as it is sent, or ``None`` if all its weights are 0.
 
-    Raises `StoreError` for what is not a sparse vector.
+    Raises `StoreError` if the vector cannot be sent. Of more than 2,048 weights, the largest are
+    kept.
     """
     try:
         weights = {

@@ -152,7 +152,7 @@ def split_batches(rows: Iterable[Row], max_rows: int) -> Iterator[list[Row]]:
 
 
 def convert_filter(filter: Filter | None) -> dict[str, Any]:  # noqa: A002
-    """Return *filter* in plain JSON; an empty one if there is none.
+    """Return *filter* in plain JSON, or an empty object if there is no filter.
 
     Raises `InvalidQuery` for an impossible filter.
     """

@@ -75,7 +75,7 @@ class SQLiteStore(LocalStore):
     def write(
         self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
     ) -> None:
-        """Write *passages*, and remove those of the ids *delete*, as one change.
+        """Write *passages*, and remove the passages with the ids *delete*, as one change.
 
         A passage replaces the one with the same id. Of several passages with one id, the last one
         stays. A passage whose id is also in *delete* is written, not removed.

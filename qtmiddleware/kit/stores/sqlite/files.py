@@ -289,7 +289,7 @@ def get_result_code(error: Exception) -> int:
 
 
 class Damage(sqlite3.DatabaseError):
-    """The content of a file cannot be what was written to it, though SQLite could read it."""
+    """A file has content that was never written to it like this, though SQLite can read it."""
 
 
 FAILURES: Final = (sqlite3.Error, UnicodeDecodeError)
