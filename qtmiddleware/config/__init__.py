@@ -1,4 +1,4 @@
-"""The config: what is set, where each value came from, and settings overridden for a block of code."""
+"""The config: all settings, the origin of each value, and overrides for a block of code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from qtmiddleware.config.errors import bad_value, raise_all
+from qtmiddleware.config.errors import build_value_error, raise_all
 from qtmiddleware.config.keys import (
     ABSENT,
     Key,
@@ -34,22 +34,27 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
 
 Layers = tuple[Mapping[str, Any], ...]
-"""Settings to lay over others, the last on top."""
+"""Settings to put on top of others, the strongest last."""
 
 ASSIGNED: Final = "--set"
-"""The origin of what was assigned on the command line."""
+"""The origin of values that were assigned on the command line."""
 
 _overrides: Final[ContextVar[Layers]] = ContextVar("qtmiddleware_overrides", default=())
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What is set (*settings*) and where each value came from (*origins*, by dotted camelCase key).
+    """All settings, and where each value came from.
 
-    An origin is ``default``, ``environment QTM_TOP_K``, ``file config/x.json``, ``preset auto``,
-    ``settings``, ``--set``, ``call``, or what a mapping was given to: ``decorator``,
-    ``QueryMiddleware``, ``reload``, else ``config``. Of two that set the same key the stronger
-    wins: call, mapping, file or preset, environment, default.
+    If several sources set the same key, the strongest wins: call, mapping, file or preset,
+    environment, default.
+
+    Attributes:
+        settings: the values.
+        origins: the origin of each value, by its dotted camelCase key: ``default``, ``environment
+            QTM_TOP_K``, ``file config/x.json``, ``preset auto``, ``settings``, ``--set``, ``call``.
+            For a mapping, it is what the mapping was passed to: ``decorator``, ``QueryMiddleware``
+            or ``reload``, else ``config``.
     """
 
     settings: Settings
@@ -58,9 +63,10 @@ class Config:
     def __post_init__(self) -> None:
         origins = dict(self.origins)
         if len(origins) < len(all_keys()):
-            # A pickle of an earlier version lacks what was added since.
+            # A pickle of an earlier version lacks the keys that were added since.
             origins = dict.fromkeys(known_keys(), "default") | origins
-        # A pickle may come to where a package with parts of its own is not installed.
+        # Looked up now to fail early: a pickle may arrive where a package with its transform or
+        # fusion method is not installed.
         _ = self.settings.transform, self.settings.fusion.row
         object.__setattr__(self, "origins", MappingProxyType(origins))
 
@@ -75,76 +81,89 @@ class Config:
         environ: Mapping[str, str] | None = None,
         origin: str = "config",
     ) -> Config:
-        """The config that *source* describes, over the environment (*environ*, or the process's own).
+        """Load the config that *source* describes, on top of the environment.
 
-        A path is read as a file; a text that names no file may be the name of a preset. A mapping,
-        which messages call by its *origin*, lies over the file or preset that ``QTM_CONFIG`` names,
-        as does ``None``, which adds nothing. `Settings` are complete: nothing lies under them. A
-        `Config` comes back as it is. Raises `ConfigError` with everything that is wrong, a line
-        each.
+        - A path is read as a file. A text that names no file may be the name of a preset.
+        - A mapping is put on top of the file or preset that ``QTM_CONFIG`` names. ``None`` adds
+          nothing to them.
+        - `Settings` are complete, so nothing else is read.
+        - A `Config` is returned as it is.
+
+        *environ* holds the environment variables, by default those of the process. *origin* is what
+        messages call a mapping.
+
+        Raises `ConfigError` with everything that is wrong, one line each.
         """
         if isinstance(source, Config):
             return source
         if isinstance(source, Settings):
-            return _default().overridden(asdict(source), origin="settings")
+            return _build_default().overridden(asdict(source), origin="settings")
         environ = os.environ if environ is None else environ
         if isinstance(source, str | os.PathLike):
-            return _lay_over(_default(), [*read_environment(environ), read_source(source)])
+            return _apply_layers(
+                _build_default(), [*read_environment(environ), read_source(source)]
+            )
         if source is not None and not isinstance(source, Mapping):
             allowed = "a path, the name of a preset, a mapping, a Config, Settings or None"
-            raise bad_value("config", source, allowed, origin)
-        named = environ.get("QTM_CONFIG")
-        layers = [*read_environment(environ), *([read_source(named)] if named else [])]
-        return _lay_over(_default(), layers if source is None else [*layers, (origin, source)])
+            raise build_value_error("config", source, allowed, origin)
+        config_name = environ.get("QTM_CONFIG")
+        layers = [*read_environment(environ), *([read_source(config_name)] if config_name else [])]
+        return _apply_layers(
+            _build_default(), layers if source is None else [*layers, (origin, source)]
+        )
 
     @classmethod
     def from_file(
         cls, path: str | os.PathLike[str], *, environ: Mapping[str, str] | None = None
     ) -> Config:
-        """The config in a file, over the environment; JSON, or TOML where the name ends in ``.toml``.
+        """Load the config in a file, on top of the environment.
 
-        Raises `ConfigError` where the file cannot be read or anything in it is wrong.
+        The file is JSON, or TOML if its name ends in ``.toml``. Raises `ConfigError` if the file
+        cannot be read or anything in it is wrong.
         """
         environ = os.environ if environ is None else environ
-        return _lay_over(_default(), [*read_environment(environ), read_file(path)])
+        return _apply_layers(_build_default(), [*read_environment(environ), read_file(path)])
 
     @classmethod
     def preset(cls, name: str, *, environ: Mapping[str, str] | None = None) -> Config:
-        """The preset called *name*, over the environment: ``auto``, ``combined``, ``rules`` and the others.
+        """Load the preset called *name*, on top of the environment.
 
-        ``qtm config presets`` lists them. Raises `ConfigError` with their names where there is none
-        of that name.
+        Presets are ``auto``, ``combined``, ``rules`` and others; ``qtm config presets`` lists them.
+        Raises `ConfigError` with their names if there is no such preset.
         """
         environ = os.environ if environ is None else environ
-        return _lay_over(_default(), [*read_environment(environ), read_preset(name)])
+        return _apply_layers(_build_default(), [*read_environment(environ), read_preset(name)])
 
     def overridden(self, values: Mapping[str, Any], *, origin: str = "call") -> Config:
-        """This config with *values* on top, merged key by key; raises `ConfigError`."""
+        """Return this config with *values* on top, merged key by key; raises `ConfigError`."""
         if not isinstance(values, Mapping):
-            raise bad_value("config", values, "a mapping", origin)
-        return _lay_over(self, [(origin, values)])
+            raise build_value_error("config", values, "a mapping", origin)
+        return _apply_layers(self, [(origin, values)])
 
     def assigned(self, texts: Sequence[str], *, origin: str = ASSIGNED) -> Config:
-        """This config with *texts* on top, each ``key=value`` with a dotted key: ``fusion.method=rrf``.
+        """Return this config with the assignments *texts* on top.
 
-        A value is JSON; a text, a word or a list may stand there without quotes. Raises
-        `ConfigError`.
+        Each is ``key=value`` with a dotted key, such as ``fusion.method=rrf``. A value is JSON; a
+        text, a word or a list may be written without quotes. Raises `ConfigError`.
         """
-        return _lay_over(self, read_assignments(texts, origin))
+        return _apply_layers(self, read_assignments(texts, origin))
 
     def to_dict(self) -> dict[str, Any]:
-        """Every value by its camelCase key, in nested dicts that `json.dumps` takes and `Config.load` reads."""
-        found: dict[str, Any] = {}
+        """Return every value by its camelCase key, in nested dicts.
+
+        `json.dumps` can write them, and `Config.load` can read them.
+        """
+        tree: dict[str, Any] = {}
         for name, value, _ in self.rows():
-            *groups, last = name.split(".")
-            holder = found
+            *groups, option_name = name.split(".")
+            holder = tree
             for group in groups:
                 holder = holder.setdefault(group, {})
-            holder[last] = value
-        return found
+            holder[option_name] = value
+        return tree
 
     def rows(self) -> Iterator[tuple[str, Any, str]]:
-        """Every option as (dotted camelCase key, value ready for JSON, origin)."""
+        """Return every option as (dotted camelCase key, value ready for JSON, origin)."""
         values = asdict(self.settings)
         return (
             (key.name, to_json(get_value(values, key)), self.origins[key.name])
@@ -153,25 +172,26 @@ class Config:
 
 
 def current_overrides() -> Layers:
-    """Returns what the `override` blocks around the caller set, the outermost first."""
+    """Return the values of the `override` blocks around the caller, the outermost first."""
     return _overrides.get()
 
 
 @contextmanager
 def override(values: Mapping[str, Any] | str | os.PathLike[str]) -> Iterator[None]:
-    """Within this block every wrapped function uses *values* over its own settings; inner blocks win.
+    """Use *values* in every wrapped function within this block, on top of its own settings.
 
-    They are a mapping, or the path of a file or the name of a preset, of which nothing but what
-    stands there counts. Raises `ConfigError` for another kind of value and for what cannot be read.
-    The values are checked at the first call, which raises `ConfigError` where they are impossible.
+    Inner blocks win. *values* are a mapping, the path of a file, or the name of a preset; only the
+    keys that are written there count. Raises `ConfigError` for another kind of value, and for a
+    file that cannot be read. The values themselves are checked at the first call, which raises
+    `ConfigError` if they are impossible.
     """
     if isinstance(values, str | os.PathLike):
         _, values = read_source(values)
     if not isinstance(values, Mapping):
-        raise bad_value(
+        raise build_value_error(
             "override", values, "a mapping of settings, a path or the name of a preset", "override"
         )
-    # A copy, so that what the caller changes in it later has no effect.
+    # A copy, so that later changes of the caller's mapping have no effect.
     token = _overrides.set((*_overrides.get(), deepcopy(dict(values))))
     try:
         yield
@@ -180,26 +200,32 @@ def override(values: Mapping[str, Any] | str | os.PathLike[str]) -> Iterator[Non
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON schema (draft 2020-12) of a config file, with every key's meaning, default and limits."""
+    """Return the JSON schema (draft 2020-12) of a config file.
+
+    It has every key's meaning, default and limits.
+    """
     from qtmiddleware.config import model
 
     return model.json_schema()
 
 
 def known_keys() -> tuple[str, ...]:
-    """Every key, dotted and in camelCase: ``topK``, ``fusion.rrfK``."""
+    """Return every key, dotted and in camelCase: ``topK``, ``fusion.rrfK``."""
     return tuple(key.name for key in all_keys())
 
 
 def markdown_table() -> str:
-    """The reference of all keys as Markdown: a table for the top level and one for each group."""
+    """Return the reference of all keys as Markdown.
+
+    It has a table for the top level and one per group.
+    """
     groups: dict[str, list[Key]] = {}
     for key in all_keys():
         groups.setdefault(key.name.rpartition(".")[0], []).append(key)
-    return "\n".join(_markdown_section(group, keys) for group, keys in groups.items())
+    return "\n".join(_write_section(group, keys) for group, keys in groups.items())
 
 
-def _markdown_section(group: str, keys: Sequence[Key]) -> str:
+def _write_section(group: str, keys: Sequence[Key]) -> str:
     rows = [("Key", "Default", "Allowed", "Meaning", "Environment"), ("---",) * 5]
     for key in keys:
         default = json.dumps(to_json(key.default))
@@ -210,28 +236,35 @@ def _markdown_section(group: str, keys: Sequence[Key]) -> str:
     return "\n".join([f"### {group or 'Top level'}", "", *lines, ""])
 
 
-def _default() -> Config:
+def _build_default() -> Config:
     return Config(Settings(), dict.fromkeys(known_keys(), "default"))
 
 
-def _lay_over(base: Config, layers: Sequence[Layer]) -> Config:
-    """*base* under *layers*, the strongest last. All layers are checked before anything is raised."""
+def _apply_layers(base: Config, layers: Sequence[Layer]) -> Config:
+    """Return *base* with *layers* on top, the strongest last.
+
+    All layers are checked before anything is raised.
+    """
     if not any(values for _, values in layers):
         return base
-    from qtmiddleware.config.model import check
+    from qtmiddleware.config.model import check_layer
 
     values, origins = asdict(base.settings), dict(base.origins)
     errors: list[ConfigError] = []
-    own = _name_transforms(base, layers)
-    for origin, written in layers:
-        found, wrongs = check(written, origin, own)
-        errors.extend(wrongs)
+    own_transforms = _name_transforms(base, layers)
+    for origin, layer_values in layers:
+        layer_settings, layer_errors = check_layer(layer_values, origin, own_transforms)
+        errors.extend(layer_errors)
         origins.update(
-            (key.name, origin) for key in all_keys() if get_value(found, key) is not ABSENT
+            (key.name, origin) for key in all_keys() if get_value(layer_settings, key) is not ABSENT
         )
-        # A transform is defined in one piece: the fields of another layer's are none of it.
-        found["transforms"] = {**values["transforms"], **found.get("transforms", {})}
-        values = merge({**values, "transforms": {}}, found)
+        # A transform is defined as a whole: the fields of another layer's definition do not mix
+        # with it.
+        layer_settings["transforms"] = {
+            **values["transforms"],
+            **layer_settings.get("transforms", {}),
+        }
+        values = merge({**values, "transforms": {}}, layer_settings)
     raise_all(errors)
     settings: Settings = build_settings(Settings, values)
     raise_all(list(_find_conflicts(settings, origins)))
@@ -239,10 +272,16 @@ def _lay_over(base: Config, layers: Sequence[Layer]) -> Config:
 
 
 def _name_transforms(base: Config, layers: Sequence[Layer]) -> tuple[str, ...]:
-    """The names of all transforms that *base* and *layers* define; a layer may use what another one defines."""
-    given = [written.get("transforms") for _, written in layers]
+    """Return the names of all transforms that *base* and *layers* define.
+
+    A layer may use a transform that another layer defines.
+    """
+    definitions_per_layer = [layer_values.get("transforms") for _, layer_values in layers]
     names = [
-        name for definitions in given if isinstance(definitions, Mapping) for name in definitions
+        name
+        for definitions in definitions_per_layer
+        if isinstance(definitions, Mapping)
+        for name in definitions
     ]
     return tuple(
         dict.fromkeys(
@@ -252,10 +291,12 @@ def _name_transforms(base: Config, layers: Sequence[Layer]) -> tuple[str, ...]:
 
 
 def _find_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[ConfigError]:
-    """The values that are allowed each for itself and not together, and what a single limit cannot say."""
+    """Yield errors for values that are not allowed together, and for rules beyond single limits."""
     if settings.chunk_overlap >= settings.chunk_size:
         limit = f"less than chunkSize, which is {settings.chunk_size} ({origins['chunkSize']})"
-        yield bad_value("chunkOverlap", settings.chunk_overlap, limit, origins["chunkOverlap"])
+        yield build_value_error(
+            "chunkOverlap", settings.chunk_overlap, limit, origins["chunkOverlap"]
+        )
     weights = asdict(settings.fusion.weights)
     if not any(weights.values()):
         source = origins["fusion.weights.original"]
@@ -269,7 +310,7 @@ def _find_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[
         )
     hybrid = settings.hybrid
     if hybrid.enabled and not (hybrid.vector_weight or hybrid.bm25_weight):
-        yield bad_value(
+        yield build_value_error(
             "hybrid.vectorWeight",
             0,
             "above 0 if hybrid.bm25Weight is 0",
@@ -277,14 +318,14 @@ def _find_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[
         )
     store = settings.store
     if store.kind == "pinecone" and not (store.index or store.host):
-        yield bad_value(
+        yield build_value_error(
             "store.index",
             None,
             "the name of a Pinecone index, or store.host",
             origins["store.index"],
         )
     if store.integrated and (store.sparse_index or store.sparse_host):
-        yield bad_value(
+        yield build_value_error(
             "store.integrated",
             True,
             "false if a sparse index is named",
@@ -298,10 +339,10 @@ def _find_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[
             "an address that begins with http:// or https://, without a user name, password or"
             " query"
         )
-        yield bad_value("llm.baseUrl", address, allowed, origins["llm.baseUrl"])
+        yield build_value_error("llm.baseUrl", address, allowed, origins["llm.baseUrl"])
     for key, host in (("store.host", store.host), ("store.sparseHost", store.sparse_host)):
         if host is not None and _may_hold_a_key(host):
-            yield bad_value(
+            yield build_value_error(
                 key,
                 host,
                 "the host of an index, without a user name, password or query",
@@ -312,7 +353,10 @@ def _find_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[
 
 
 def _may_hold_a_key(address: str) -> bool:
-    """Whether *address* holds a name and password, or a query, in which some services are given their keys."""
+    """Return whether *address* may hold a secret.
+
+    It may, if it has a user name and password, or a query: some services take their keys there.
+    """
     return any(mark in address for mark in "@?#")
 
 
@@ -323,5 +367,5 @@ def _check_redis(address: str, source: str) -> Iterator[ConfigError]:
         RedisAddress(address)
     except ConfigError as error:
         # It says what is wrong without the address, which may hold a password.
-        said = f"{error} ({source})"
-        yield ConfigError(said, path="cache.redisUrl", allowed=ALLOWED, source=source)
+        message = f"{error} ({source})"
+        yield ConfigError(message, path="cache.redisUrl", allowed=ALLOWED, source=source)

@@ -1,4 +1,7 @@
-"""The errors for bad settings: where, what was found, what is allowed. A secret is never repeated."""
+"""The errors for bad settings: they say where, what was found, and what is allowed.
+
+A secret is never repeated.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,13 @@ from qtmiddleware.config.keys import ENVIRONMENT_PREFIX, SHORTHANDS, all_keys, c
 from qtmiddleware.errors import ConfigError
 
 REPEATED: Final = object()
-"""Stands in a read file where one object held the same key more than once."""
+"""The value of a key that one object of a file holds more than once."""
 
 RESERVED: Final = ("QTM_CONFIG", "QTM_MODEL_DIR")
-"""Variables with the settings' prefix that are no settings."""
+"""Variables that begin like settings and are none."""
 
 OF_KUBERNETES: Final = r"QTM_(?:PORT(?:_\w+)?|SERVICE_(?:HOST|PORT)(?:_\w+)?)"
-"""What Kubernetes sets in every pod beside a service that is called ``qtm``."""
+"""The variables that Kubernetes sets in every pod next to a service called ``qtm``."""
 
 _LONGEST_SHOWN: Final = 60
 _SHORTEST_SECRET: Final = 6
@@ -39,11 +42,11 @@ _SECRET_WORDS: Final = frozenset(
 _SECRET_NAME: Final = (
     r"(?i)(?:api|access|private|auth|secret)[-_]?(?:key|token)|password$|_(?:pass|pwd)$"
 )
-# What the keys of language models and of code hosts begin with.
+# Prefixes of the keys of language models and of code hosts.
 _MODELS: Final = "sk|pk|pcsk|gsk|xai"
 _HOSTS: Final = "gh[oprsu]|github_pat|glpat"
-# Patterns are compiled when they are first used, as most processes never meet an error. A key and
-# nothing else: a setting that holds one is refused. All lengths have an end, as long texts are
+# Patterns are compiled on first use, as most processes never meet an error. This one matches a
+# whole key: a setting that holds one is rejected. All repetitions are bounded, as long texts are
 # searched too.
 _KEY: Final = rf"""(?<![A-Za-z0-9])(?:
         (?:{_MODELS})[-_](?:\w{{1,40}}-){{0,4}}(?=\w{{0,99}}[0-9])(?=\w{{0,99}}[A-Za-z])\w{{10}}
@@ -54,7 +57,7 @@ _KEY: Final = rf"""(?<![A-Za-z0-9])(?:
         |xox[abeprs]-[\w-]{{10}}
         |eyJ[\w-]{{8,2000}}\.eyJ[\w-]{{8}}                     # a JSON web token
     )"""
-# What may be a key or password: messages do not repeat it.
+# A text that may be a key or a password: messages do not repeat it.
 _MAYBE_SECRET: Final = rf"""{_KEY}
     |\b(?:{_MODELS}|{_HOSTS}|hf)[-_][\w-]{{8,}}
     |\bBearer\s
@@ -62,8 +65,8 @@ _MAYBE_SECRET: Final = rf"""{_KEY}
     |[?&#][^\s=?&#]*=                                      # the query of an address
     |\b(?=\w*\d)(?=\w*[a-z])\w{{32,}}                       # a long run of letters and digits
     |\b[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}\b"""
-# What stands out of a longer text: a key whole, what follows a scheme of authorization, credentials
-# in an address.
+# The parts to hide in a longer text: a whole key, the credentials after an authorization scheme,
+# and those in an address.
 _SECRET_PARTS: Final = rf"""{_KEY}[\w.-]*
     |\b(?:{_MODELS}|{_HOSTS}|hf)[-_][\w-]{{8,}}
     |(?<=\bBearer\s)\S+
@@ -72,51 +75,67 @@ _HIDDEN: Final = "a text that looks like a key (not shown)"
 _KEYS_ADVICE: Final = "set keys in the environment only (OPENAI_API_KEY, PINECONE_API_KEY)"
 
 
-def bad_value(path: str, value: Any, allowed: str, source: str) -> ConfigError:
-    """The error for a *value* that may not stand at *path*; it keeps the value unless that is or may hold a secret."""
+def build_value_error(path: str, value: Any, allowed: str, source: str) -> ConfigError:
+    """Return the error for a *value* that is not allowed at *path*.
+
+    The error holds the value, unless it may be a secret.
+    """
     if value is REPEATED:
         line = f"{path} must be set once per object, not more often ({source})"
     else:
         line = f"{path} must be {allowed}, not {display(value)} ({source})"
-    kept = value if isinstance(value, str | int | float) and not _is_secret(str(value)) else None
-    return ConfigError(line, path=path, value=kept, allowed=allowed, source=source)
+    shown_value = (
+        value if isinstance(value, str | int | float) and not _is_secret(str(value)) else None
+    )
+    return ConfigError(line, path=path, value=shown_value, allowed=allowed, source=source)
 
 
-def unknown_name(path: str, name: str, names: Sequence[str], source: str) -> ConfigError:
-    """The error for a *name* at *path* that is none of *names*; the nearest of them is suggested."""
+def build_name_error(path: str, name: str, names: Sequence[str], source: str) -> ConfigError:
+    """Return the error for a *name* at *path* that is none of *names*.
+
+    The error suggests the nearest of *names*.
+    """
     near = find_nearest(name, names)
-    error = bad_value(path, name, "one of " + ", ".join(names), source)
+    error = build_value_error(path, name, "one of " + ", ".join(names), source)
     if near is None:
         return error
     line = f"{error}; did you mean {near}?"
     return ConfigError(line, path=path, value=error.value, allowed=error.allowed, source=source)
 
 
-def broken_part(path: str, name: str, problem: Exception, source: str) -> ConfigError:
-    """The error for a *name* at *path* that an installed package has, which cannot be used because of *problem*."""
+def build_part_error(path: str, name: str, problem: Exception, source: str) -> ConfigError:
+    """Return the error for a part called *name* that a package provides and that does not work.
+
+    *problem* is why it cannot be used.
+    """
     line = f"{path} is {display(name)} ({source}); {hide_secrets(str(problem))}"
     return ConfigError(line, path=path, value=name, source=source)
 
 
 def holds_key(value: Any) -> bool:
-    """Whether a setting's *value*, a text or what holds texts, has a key in it, wherever it stands there."""
+    """Return whether a setting's *value*, a text or a container of texts, has a key in it."""
     if isinstance(value, str):
         return re.search(_KEY, value, re.VERBOSE) is not None
     if isinstance(value, Mapping):
-        return any(holds_key(part) for pair in value.items() for part in pair)
+        return any(holds_key(item) for pair in value.items() for item in pair)
     return isinstance(value, list | tuple) and any(map(holds_key, value))
 
 
-def misplaced_key(path: str, source: str) -> ConfigError:
-    """The error for a text setting at *path* that holds a key, which is not repeated."""
+def build_misplaced_key_error(path: str, source: str) -> ConfigError:
+    """Return the error for a text setting that holds a key, which is not repeated."""
     return ConfigError(
         f"{path} must not hold a key ({source}); {_KEYS_ADVICE}", path=path, source=source
     )
 
 
-def unknown_key(key: Any, above: tuple[str, ...], names: Sequence[str], source: str) -> ConfigError:
-    """The error for a *key* that the group at *above* does not have; *names* are those it has."""
-    path = ".".join(filter(None, (dotted(above), as_key(key))))
+def build_unknown_key_error(
+    key: Any, above: tuple[str, ...], names: Sequence[str], source: str
+) -> ConfigError:
+    """Return the error for a *key* that the group at *above* does not have.
+
+    *names* are the keys that it has.
+    """
+    path = ".".join(filter(None, (dotted(above), format_key(key))))
     if not isinstance(key, str):
         return ConfigError(
             f"{path} is not a setting ({source}); the name of a setting must be text",
@@ -128,12 +147,15 @@ def unknown_key(key: Any, above: tuple[str, ...], names: Sequence[str], source: 
             f"{path} is not a setting ({source}); {_KEYS_ADVICE}", path=path, source=source
         )
     allowed = "one of " + ", ".join(names)
-    line = f"{path} is not a setting ({source}); {_hint(key, names)}"
+    line = f"{path} is not a setting ({source}); {_suggest_place(key, names)}"
     return ConfigError(line, path=path, allowed=allowed, source=source)
 
 
-def unknown_variable(name: str, known: Iterable[str]) -> ConfigError:
-    """The error for an environment variable that looks like a setting and is none. Its value is not looked at."""
+def build_unknown_variable_error(name: str, known: Iterable[str]) -> ConfigError:
+    """Return the error for an environment variable that looks like a setting and is none.
+
+    Its value is not read.
+    """
     if _is_secret(name.removeprefix(ENVIRONMENT_PREFIX)):
         line = (
             f"the name of a variable that begins with {ENVIRONMENT_PREFIX} looks like a key (not"
@@ -149,34 +171,43 @@ def unknown_variable(name: str, known: Iterable[str]) -> ConfigError:
     groups = {
         ENVIRONMENT_PREFIX + group.upper(): f"_{key.upper()}" for group, key in SHORTHANDS.items()
     }
-    # Without the prefix, which any two of them have in common.
-    plain = {each.removeprefix(ENVIRONMENT_PREFIX): each for each in (*known, *RESERVED)}
-    found = find_nearest(name.removeprefix(ENVIRONMENT_PREFIX), list(plain))
-    near = name + groups[name] if name in groups else plain.get(found or "")
+    # Compared without the prefix, which all of them share.
+    names_by_suffix = {
+        variable.removeprefix(ENVIRONMENT_PREFIX): variable for variable in (*known, *RESERVED)
+    }
+    nearest = find_nearest(name.removeprefix(ENVIRONMENT_PREFIX), list(names_by_suffix))
+    suggestion = name + groups[name] if name in groups else names_by_suffix.get(nearest or "")
     hint = (
-        f"did you mean {near}?"
-        if near
+        f"did you mean {suggestion}?"
+        if suggestion
         else f"names that begin with {ENVIRONMENT_PREFIX} are reserved for settings"
     )
     return ConfigError(
         f"{name} is not a setting (environment); {hint}",
         path=name,
-        allowed=near or "",
+        allowed=suggestion or "",
         source=source,
     )
 
 
 def raise_all(errors: Sequence[ConfigError]) -> None:
-    """Raise *errors*, if there are any, as one whose message has a line for each."""
+    """Raise *errors*, if there are any, as one error with a line for each."""
     if errors:
-        first, lines = errors[0], "\n".join(dict.fromkeys(map(str, errors)))
+        first_error, lines = errors[0], "\n".join(dict.fromkeys(map(str, errors)))
         raise ConfigError(
-            lines, path=first.path, value=first.value, allowed=first.allowed, source=first.source
+            lines,
+            path=first_error.path,
+            value=first_error.value,
+            allowed=first_error.allowed,
+            source=first_error.source,
         )
 
 
 def display(value: Any) -> str:
-    """A found value, fit for a message: short, on one line, and never a secret or the inside of a container."""
+    """Return a found *value* as messages show it: short and on one line.
+
+    A secret and the content of a container are not shown.
+    """
     if isinstance(value, str):
         short = value if len(value) <= _LONGEST_SHOWN else value[:_LONGEST_SHOWN] + "..."
         return (
@@ -198,11 +229,11 @@ def display(value: Any) -> str:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a key by this name would hold a secret."""
-    parts = re.split(r"[\W_]+", _snake(name))
-    if _SECRET_WORDS.intersection(parts) or re.search(_SECRET_NAME, name):
+    """Return whether a setting or variable of this name would hold a secret."""
+    words = re.split(r"[\W_]+", _to_snake_case(name))
+    if _SECRET_WORDS.intersection(words) or re.search(_SECRET_NAME, name):
         return True
-    return parts[-1] in ("key", "keys", "token") and "max" not in parts
+    return words[-1] in ("key", "keys", "token") and "max" not in words
 
 
 def _is_secret(text: str) -> bool:
@@ -210,47 +241,50 @@ def _is_secret(text: str) -> bool:
 
 
 def hide_secrets(text: str) -> str:
-    """*text* without what looks like a key in it, and without the values of variables that are named like one."""
+    """Return *text* without anything that looks like a key.
+
+    The values of environment variables whose names suggest a secret are hidden too.
+    """
     for name, value in os.environ.items():
         if len(value) >= _SHORTEST_SECRET and value in text and is_secret_name(name):
             text = text.replace(value, "(not shown)")
     return re.sub(_SECRET_PARTS, "(not shown)", text, flags=re.IGNORECASE | re.VERBOSE)
 
 
-def as_key(key: Any) -> str:
-    """Return *key* as it may stand in a path: on one line, and not a secret."""
+def format_key(key: Any) -> str:
+    """Return *key* as a path shows it: on one line, and not if it is a secret."""
     text = display(key)
     return text[1:-1] if text.startswith('"') else f"<{text}>"
 
 
-def _hint(key: str, names: Sequence[str]) -> str:
-    """Where an unknown key may have been meant to stand."""
-    snake = _snake(key)
-    homes = [dotted(known.path[:-1]) for known in all_keys() if known.path[-1] == snake]
-    if homes and fold(key) not in map(fold, names):
-        places = ", ".join(home or "the top level" for home in homes)
+def _suggest_place(key: str, names: Sequence[str]) -> str:
+    """Return a hint where an unknown key may belong, or which key was meant."""
+    snake = _to_snake_case(key)
+    groups = [dotted(known.path[:-1]) for known in all_keys() if known.path[-1] == snake]
+    if groups and fold(key) not in map(fold, names):
+        places = ", ".join(group_name or "the top level" for group_name in groups)
         return f"{camel(snake)} belongs to {places}"
     everywhere = [known.name for known in all_keys()]
     if key in everywhere:
-        group, _, last = key.rpartition(".")
-        return f'write {last} inside the object "{group}"'
+        group, _, option_name = key.rpartition(".")
+        return f'write {option_name} inside the object "{group}"'
     near = find_nearest(key, names) or find_nearest(key, everywhere)
     return f"did you mean {near}?" if near else "the names here are " + ", ".join(names)
 
 
-def _snake(name: str) -> str:
+def _to_snake_case(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("-", "_")
 
 
 def find_nearest(name: str, names: Sequence[str]) -> str | None:
-    """The closest of *names*; case, dashes and underscores do not count."""
-    folded = {fold(each): each for each in reversed(names)}
+    """Return the closest of *names*, if any; case, dashes and underscores do not count."""
+    folded = {fold(known_name): known_name for known_name in reversed(names)}
     from difflib import get_close_matches
 
-    found = get_close_matches(fold(name), folded, n=1, cutoff=0.6)
-    return folded[found[0]] if found else None
+    matches = get_close_matches(fold(name), folded, n=1, cutoff=0.6)
+    return folded[matches[0]] if matches else None
 
 
 def fold(text: str) -> str:
-    """*text* without what tells ``multi_query``, ``multi-query`` and ``multiQuery`` apart."""
+    """Return *text* so that ``multi_query``, ``multi-query`` and ``multiQuery`` are equal."""
     return re.sub(r"[-_\s]", "", text).casefold()

@@ -1,6 +1,6 @@
-"""The options of the kit: documents, chunks, embedding, the own store and hybrid search.
+"""The options of the kit: documents, chunks, embedding, the built-in store and hybrid search.
 
-They are data and load nothing of the kit. `Settings` holds them among its own.
+They are data, and load nothing of the kit. `Settings` holds them among its own.
 """
 
 from typing import TYPE_CHECKING, Final, Literal

@@ -8,11 +8,11 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from qtmiddleware.config.errors import (
-    bad_value,
+    build_misplaced_key_error,
+    build_unknown_key_error,
+    build_value_error,
     fold,
     holds_key,
-    misplaced_key,
-    unknown_key,
 )
 from qtmiddleware.config.keys import (
     PROMPT_NAMES,
@@ -24,7 +24,7 @@ from qtmiddleware.config.keys import (
     get_value,
     keys_by_path,
 )
-from qtmiddleware.config.options import META, default_of
+from qtmiddleware.config.options import META, get_default
 from qtmiddleware.config.own_names import (
     TRANSFORMS_KEY,
     find_unknown_names,
@@ -48,47 +48,57 @@ _Path = tuple[str, ...]
 _PROMPTS: Final[_Path] = ("llm", "prompts")
 
 
-def check(
-    values: Mapping[Any, Any], source: str, own: Collection[str] = ()
+def check_layer(
+    values: Mapping[Any, Any], source: str, own_transforms: Collection[str] = ()
 ) -> tuple[dict[str, Any], list[ConfigError]]:
-    """Returns what a layer sets, by field names and in the settings' types, and everything that is wrong with it.
+    """Check a layer; return the values that it sets, and everything that is wrong with it.
 
-    *own* are the names of the transforms that any layer defines.
+    The values are by field names, in the settings' types. *own_transforms* are the names of the
+    transforms that any layer defines.
     """
     from pydantic import ValidationError
 
     errors: list[ConfigError] = []
-    normalized = _normalize(values, Settings, (), source, errors)
-    errors.extend(find_unknown_names(normalized, own, source))
+    normalized = _normalize_layer(values, Settings, (), source, errors)
+    errors.extend(find_unknown_names(normalized, own_transforms, source))
     try:
-        checked = settings_model().model_validate(normalized).model_dump(exclude_unset=True)
+        checked = build_settings_model().model_validate(normalized).model_dump(exclude_unset=True)
     except ValidationError as error:
-        return {}, [*errors, *_explain(error, source)]
-    # Whatever is set is shown by `qtm config show`, and much of it is sent or written somewhere.
+        return {}, [*errors, *_translate_errors(error, source)]
+    # All settings are shown by `qtm config show`, and many are sent or written somewhere.
     errors.extend(
-        misplaced_key(key.name, source) for key in all_keys() if holds_key(get_value(checked, key))
+        build_misplaced_key_error(key.name, source)
+        for key in all_keys()
+        if holds_key(get_value(checked, key))
     )
     return checked, errors
 
 
 @cache
-def settings_model() -> type[BaseModel]:
-    """Returns the pydantic model of all settings: same fields, limits and defaults, camelCase or snake_case."""
-    return _model(Settings)
+def build_settings_model() -> type[BaseModel]:
+    """Return the pydantic model of all settings.
+
+    It has the same fields, limits and defaults, and takes camelCase and snake_case.
+    """
+    return _build_model(Settings)
 
 
 def json_schema() -> dict[str, Any]:
-    """Returns the JSON schema (draft 2020-12) of a config file, with every key's meaning, default and limits."""
-    schema = settings_model().model_json_schema(by_alias=True)
+    """Return the JSON schema (draft 2020-12) of a config file.
+
+    It has every key's meaning, default and limits.
+    """
+    schema = build_settings_model().model_json_schema(by_alias=True)
     _drop_titles(schema)
     definitions = {name: schema["$defs"][name] for name in sorted(schema["$defs"])}
     _write_groups(Settings, schema["properties"], definitions)
-    others = {name: {"type": "string", "description": doc} for name, doc in NO_SETTINGS.items()}
-    schema |= {"properties": others | schema["properties"], "$defs": definitions}
+    other_keys = {name: {"type": "string", "description": doc} for name, doc in NO_SETTINGS.items()}
+    schema |= {"properties": other_keys | schema["properties"], "$defs": definitions}
     return {"$schema": _DIALECT, "title": "qtmiddleware config", **schema}
 
 
-def _model(cls: Any) -> type[BaseModel]:
+def _build_model(cls: Any) -> type[BaseModel]:
+    """Return the pydantic model of one group of settings, with the groups in it."""
     from pydantic import ConfigDict, Field, create_model
 
     config = ConfigDict(
@@ -103,18 +113,21 @@ def _model(cls: Any) -> type[BaseModel]:
     definitions: dict[str, Any] = {}
     for field in fields(cls):
         if is_dataclass(field.type):
-            inner: Any = _model(field.type)
+            inner: Any = _build_model(field.type)
             definitions[field.name] = (inner, Field(default_factory=inner, **field.metadata[META]))
         else:
             definitions[field.name] = (
                 field.type,
-                Field(default=default_of(field), **field.metadata[META]),
+                Field(default=get_default(field), **field.metadata[META]),
             )
     return create_model(cls.__name__, __config__=config, __doc__=cls.__doc__, **definitions)
 
 
 def _write_groups(cls: Any, properties: dict[str, Any], definitions: dict[str, Any]) -> None:
-    """Write the groups in one way (pydantic's differs from release to release), with their shorthands."""
+    """Write the references to groups, with their shorthands, always in the same way.
+
+    pydantic's own way differs from release to release.
+    """
     for field in fields(cls):
         if not is_dataclass(field.type):
             write_open_end(field.type, properties[camel(field.name)])
@@ -132,7 +145,7 @@ def _write_groups(cls: Any, properties: dict[str, Any], definitions: dict[str, A
 
 
 def _drop_titles(node: Any) -> None:
-    """Take out the titles pydantic makes of the keys: they say nothing the keys do not."""
+    """Remove the titles that pydantic derives from the keys, as they add nothing."""
     if isinstance(node, dict):
         if isinstance(node.get("title"), str):
             del node["title"]
@@ -140,24 +153,29 @@ def _drop_titles(node: Any) -> None:
             _drop_titles(inner)
 
 
-def _normalize(
+def _normalize_layer(
     values: Mapping[Any, Any], cls: Any, above: _Path, source: str, errors: list[ConfigError]
 ) -> dict[str, Any]:
-    """Returns *values* by field names, shorthands and choices in their plain form; unknown keys go to *errors*."""
-    known = {spelling: field for field in fields(cls) for spelling in _spellings(field.name)}
+    """Return *values* by field names, with shorthands and choices in their plain form.
+
+    Unknown keys are added to *errors*.
+    """
+    known = {spelling: field for field in fields(cls) for spelling in _list_spellings(field.name)}
     normalized: dict[str, Any] = {}
-    for written, value in values.items():
-        if not above and written in NO_SETTINGS:
+    for written_key, value in values.items():
+        if not above and written_key in NO_SETTINGS:
             continue
-        if not isinstance(written, str) or written not in known:
+        if not isinstance(written_key, str) or written_key not in known:
             errors.append(
-                unknown_key(written, above, [camel(field.name) for field in fields(cls)], source)
+                build_unknown_key_error(
+                    written_key, above, [camel(field.name) for field in fields(cls)], source
+                )
             )
             continue
-        name, hint = known[written].name, known[written].type
+        name, hint = known[written_key].name, known[written_key].type
         path = (*above, name)
         if name in normalized:
-            errors.append(_double_spelling(path, source))
+            errors.append(_build_repeat_error(path, source))
         elif is_dataclass(hint):
             normalized[name] = _normalize_group(value, hint, path, source, errors)
         elif path == _PROMPTS and isinstance(value, Mapping):
@@ -169,15 +187,19 @@ def _normalize(
     return normalized
 
 
-def _spellings(name: str) -> tuple[str, str]:
+def _list_spellings(name: str) -> tuple[str, str]:
     return name, camel(name)
 
 
 def _normalize_group(
     value: Any, hint: Any, path: _Path, source: str, errors: list[ConfigError]
 ) -> dict[str, Any]:
+    """Return a group's values by field names; a single value stands for the group's shorthand.
+
+    Anything else is added to *errors*.
+    """
     if isinstance(value, Mapping):
-        return _normalize(value, hint, path, source, errors)
+        return _normalize_layer(value, hint, path, source, errors)
     short = keys_by_path().get((*path, SHORTHANDS.get(path[-1], "")))
     if short and (
         short.nullable
@@ -186,57 +208,71 @@ def _normalize_group(
     ):
         return {short.path[-1]: _normalize_value(short, value)}
     allowed = "an object" + (f" (or {short.allowed}, which sets {short.name})" if short else "")
-    errors.append(bad_value(dotted(path), value, allowed, source))
+    errors.append(build_value_error(dotted(path), value, allowed, source))
     return {}
 
 
 def _normalize_prompts(
     value: Mapping[Any, Any], source: str, errors: list[ConfigError]
 ) -> dict[str, Any]:
-    """Returns own instructions by the names of what they instruct; one that would never be used is an error."""
-    names = {spelling: name for name in PROMPT_NAMES for spelling in _spellings(name)}
+    """Return the user's instructions by prompt.
+
+    Instructions for an unknown prompt would never be used, so they are an error.
+    """
+    names = {spelling: name for name in PROMPT_NAMES for spelling in _list_spellings(name)}
     errors.extend(
-        unknown_key(written, _PROMPTS, PROMPT_NAMES, source)
-        for written in value
-        if written not in names
+        build_unknown_key_error(written_name, _PROMPTS, PROMPT_NAMES, source)
+        for written_name in value
+        if written_name not in names
     )
-    return {names[written]: text for written, text in value.items() if written in names}
+    return {
+        names[written_name]: text for written_name, text in value.items() if written_name in names
+    }
 
 
 def _normalize_value(key: Key, value: Any) -> Any:
-    """Returns *value* in the type the settings keep it in, where there is but one reading of it; else as it is."""
+    """Return *value* in the type that the settings use, if there is only one way to read it.
+
+    Otherwise return it as it is.
+    """
     match key.kind, value:
         case "choice", str():
             return next((choice for choice in key.choices if fold(choice) == fold(value)), value)
         case "list", list():
             return tuple(value)
-        case "int", float() if value.is_integer():  # JSON does not tell 4.0 from 4
+        case "int", float() if value.is_integer():  # In JSON, 4.0 and 4 are equal.
             return int(value)
         case _:
             return value
 
 
-def _double_spelling(path: _Path, source: str) -> ConfigError:
-    both = f"{camel(path[-1])} and {path[-1]}"
-    line = f"{dotted(path)} is set twice, as {both} ({source}); keep one of them"
+def _build_repeat_error(path: _Path, source: str) -> ConfigError:
+    """Return the error for a key that is set in both spellings."""
+    spellings = f"{camel(path[-1])} and {path[-1]}"
+    line = f"{dotted(path)} is set twice, as {spellings} ({source}); keep one of them"
     return ConfigError(line, path=dotted(path), allowed="one of them", source=source)
 
 
-def _explain(error: ValidationError, source: str) -> Iterator[ConfigError]:
-    """The errors of pydantic in the words of the settings."""
+def _translate_errors(error: ValidationError, source: str) -> Iterator[ConfigError]:
+    """Yield pydantic's errors, reworded with the settings' names."""
     for detail in error.errors(include_url=False, include_context=False):
-        path, rest = _split(detail["loc"])
+        path, inner_location = _split_location(detail["loc"])
         key = keys_by_path()[path]
         inner = {"list": "a text", "object": "a text"}.get(key.kind, key.allowed)
-        where = ".".join([key.name, *map(str, rest)])
-        yield bad_value(where, detail["input"], inner if rest else key.allowed, source)
+        where = ".".join([key.name, *map(str, inner_location)])
+        yield build_value_error(
+            where, detail["input"], inner if inner_location else key.allowed, source
+        )
 
 
-def _split(loc: tuple[int | str, ...]) -> tuple[_Path, tuple[int | str, ...]]:
-    """Returns the option a location lies in, and what of the location lies within its value."""
+def _split_location(location: tuple[int | str, ...]) -> tuple[_Path, tuple[int | str, ...]]:
+    """Return the option that a pydantic location lies in, and the rest of the location.
+
+    The rest is inside of the option's value.
+    """
     names = {key.name: key.path for key in keys_by_path().values()}
-    for length in range(len(loc), 0, -1):
-        written = dotted(tuple(map(str, loc[:length])))
-        if written in names:
-            return names[written], loc[length:]
-    raise LookupError(loc)
+    for length in range(len(location), 0, -1):
+        name = dotted(tuple(map(str, location[:length])))
+        if name in names:
+            return names[name], location[length:]
+    raise LookupError(location)

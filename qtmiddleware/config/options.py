@@ -1,4 +1,4 @@
-"""What an option and a group of options are made of."""
+"""The building blocks of settings: an option, and a group of options."""
 
 from __future__ import annotations
 
@@ -7,22 +7,30 @@ from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, f
 from typing import Any, ClassVar, Final, Literal, dataclass_transform
 
 META: Final = "option"
-"""The metadata key under which a field keeps its meaning and limits."""
+"""The key of a field's metadata for its meaning and limits."""
 
 MARKS: Final = "marks"
-"""The metadata key under which a field keeps what depends on it."""
+"""The key of a field's metadata for what depends on it."""
 
 Mark = Literal["reply", "model", "middleware", "named"]
-"""What depends on an option: the texts a model replies with (their cache key), the model object that is made, or what
-belongs to the whole middleware and cannot be changed by one call. One that is ``named`` decides
-where texts and keys go, what is run or written, or a model's instructions: the command line rejects
-it in a file that nobody named."""
+"""What depends on an option.
+
+- ``reply``: the texts that a model replies with, and so their cache key.
+- ``model``: the model object that is created.
+- ``middleware``: the whole middleware, so that a single call cannot change it.
+- ``named``: where texts and keys go, what is run or written, or a model's instructions. The command
+  line rejects such an option in a file that the user did not name.
+"""
 
 
 def option(default: Any, doc: str, *, marks: str = "", **limits: Any) -> Any:
-    """Returns a field with its *default*, its meaning and the limits pydantic knows (``ge``, ``le``, ``min_length``).
+    """Return a settings field.
 
-    *marks* are `Mark` words with blanks between them.
+    Args:
+        default: the default.
+        doc: the meaning.
+        marks: `Mark` words, separated by blanks.
+        limits: the limits, as pydantic names them (``ge``, ``le``, ``min_length``).
     """
     meta = {META: {"description": doc, **limits}, MARKS: frozenset(marks.split())}
     if isinstance(default, Mapping):
@@ -32,7 +40,7 @@ def option(default: Any, doc: str, *, marks: str = "", **limits: Any) -> Any:
 
 
 def group(cls: type[Any], doc: str, *, marks: str = "") -> Any:
-    """Returns a field that holds a group of options; its *marks* are those of all of them."""
+    """Return a field that holds a group of options, which all get the group's *marks*."""
     return field(
         default_factory=cls, metadata={META: {"description": doc}, MARKS: frozenset(marks.split())}
     )
@@ -40,11 +48,11 @@ def group(cls: type[Any], doc: str, *, marks: str = "") -> Any:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class SettingsGroup:
-    """What every group of settings is: a dataclass of keyword arguments whose values stay as they are.
+    """The base of every group of settings: a dataclass of keyword arguments with fixed values.
 
-    Its methods are written here once. A frozen dataclass would generate and compile six for each of
-    the twenty groups whenever a process starts, which takes as long as the imports of half the
-    package.
+    Its methods are written here once. A frozen dataclass would generate and compile six methods for
+    each of the twenty groups whenever a process starts, which takes as long as the imports of half
+    the package.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
@@ -63,7 +71,10 @@ class SettingsGroup:
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+        return (
+            f"{type(self).__name__}"
+            f"({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+        )
 
     def __setattr__(self, name: str, _: object) -> None:
         raise FrozenInstanceError(f"cannot assign to field {name!r}")
@@ -72,30 +83,41 @@ class SettingsGroup:
         raise FrozenInstanceError(f"cannot delete field {name!r}")
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled: every value by its name, so that another version with other options can read it."""
+        """Return the state to pickle: every value by its name.
+
+        So a version with other options can read it.
+        """
         return dict(vars(self))
 
     def __setstate__(self, values: Mapping[str, Any] | list[Any]) -> None:
-        """Take *values*, as of a pickle; an option that they lack gets its default.
+        """Set *values*, as of a pickle; an option that they lack gets its default.
 
         The first pickles hold a list in the order of the fields, so a new option belongs at the end
         of its group.
         """
         known = fields(self)
         if not isinstance(values, Mapping):
-            values = {it.name: value for it, value in zip(known, values, strict=False)}
+            values = {field.name: value for field, value in zip(known, values, strict=False)}
         vars(self).update(
-            (it.name, values[it.name] if it.name in values else default_of(it)) for it in known
+            (field.name, values[field.name] if field.name in values else get_default(field))
+            for field in known
         )
 
 
-def default_of(field: Field[Any]) -> Any:
+def get_default(field: Field[Any]) -> Any:
     """Return the default of a settings field."""
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def make_group(name: str, doc: str, module: str, options: Mapping[str, tuple[Any, Any]]) -> Any:
-    """Return a group of *module* whose *options*, each a type and a field, are derived from rows of the catalogue."""
+    """Return a group of settings that is derived from rows of the catalogue.
+
+    Args:
+        name: the class's name.
+        doc: the class's docstring.
+        module: the module that the class belongs to.
+        options: the type and the field of each option.
+    """
     kinds = {option: kind for option, (kind, _) in options.items()}
     defaults = {option: default for option, (_, default) in options.items()}
     return type(

@@ -1,4 +1,4 @@
-"""What users add to the catalogue's choices: transforms of a config, parts of packages."""
+"""Check the names that users add to the catalogue's: a config's transforms, packages' parts."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Annotated, Any, Final, get_args, get_origin
 
 from qtmiddleware.catalogue import FILLED_BY, TRANSFORMS
 from qtmiddleware.config.errors import (
-    as_key,
-    bad_value,
-    broken_part,
+    build_name_error,
+    build_part_error,
+    build_unknown_key_error,
+    build_value_error,
     fold,
-    unknown_key,
-    unknown_name,
+    format_key,
 )
 from qtmiddleware.config.keys import PROMPT_NAMES, Key, all_keys, camel, get_value
 from qtmiddleware.errors import ConfigError
@@ -33,36 +33,43 @@ _DEFINITION: Final = ("prompt", "fields")
 def normalize_transforms(
     value: Mapping[Any, Any], source: str, errors: list[ConfigError]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Returns own transforms by their names; one that could not be asked for is an error."""
-    taken = {fold(name): name for name in (*TRANSFORMS, *PROMPT_NAMES)}
+    """Yield the user's transforms by name.
+
+    A transform that cannot be used is added to *errors*.
+    """
+    built_in_names = {fold(name): name for name in (*TRANSFORMS, *PROMPT_NAMES)}
     for name, definition in value.items():
-        path = f"transforms.{as_key(name)}"
+        path = f"transforms.{format_key(name)}"
         if not isinstance(name, str):
-            errors.append(unknown_key(name, TRANSFORMS_KEY, (), source))
-        elif fold(name) in taken:
-            built_in = taken[fold(name)]
+            errors.append(build_unknown_key_error(name, TRANSFORMS_KEY, (), source))
+        elif fold(name) in built_in_names:
+            built_in = built_in_names[fold(name)]
             line = f"{path} must have another name, because {built_in} is built in ({source})"
             advice = f"to change the prompt of {built_in}, set llm.prompts"
             errors.append(
                 ConfigError(f"{line}; {advice}", path=path, allowed="another name", source=source)
             )
         elif not isinstance(definition, Mapping):
-            errors.append(bad_value(path, definition, "an object with prompt and fields", source))
+            errors.append(
+                build_value_error(path, definition, "an object with prompt and fields", source)
+            )
         else:
             unknown = [key for key in definition if key not in _DEFINITION]
-            errors.extend(_build_unknown(f"{path}.{as_key(key)}", source) for key in unknown)
+            errors.extend(
+                _build_unknown_error(f"{path}.{format_key(key)}", source) for key in unknown
+            )
             problems = list(find_problems(name, definition))
             errors.extend(
-                bad_value(".".join(filter(None, (path, place))), found, allowed, source)
-                for place, found, allowed in problems
+                build_value_error(".".join(filter(None, (path, place))), rejected, allowed, source)
+                for place, rejected, allowed in problems
             )
             if not (unknown or problems):
                 fields = read_fields(definition["fields"])
                 yield name, {"prompt": definition["prompt"].strip(), "fields": fields}
 
 
-def _build_unknown(path: str, source: str) -> ConfigError:
-    """The error for a key at *path*, which a transform does not have."""
+def _build_unknown_error(path: str, source: str) -> ConfigError:
+    """Return the error for a key at *path* that a transform does not have."""
     advice = (
         "a transformation has the keys prompt and fields; fields may hold weights, for example"
         ' {"rewrite": 0.8}'
@@ -74,41 +81,45 @@ def _build_unknown(path: str, source: str) -> ConfigError:
 
 def find_unknown_names(
     normalized: dict[str, Any],
-    own: Collection[str],
+    own_transforms: Collection[str],
     source: str,
 ) -> Iterator[ConfigError]:
-    """Returns an error for each name that nobody has: the catalogue, *own* transforms, packages.
+    """Yield an error for each name that no one defines.
 
-    One that means a transform of *own* gets its spelling.
+    Names are defined by the catalogue, by users (*own_transforms*), and by installed packages. A
+    name that means one of *own_transforms* is replaced by that transform's spelling.
     """
     for key in all_keys():
         name = get_value(normalized, key) if key.is_open else None
         if not isinstance(name, str) or name in key.choices:
             continue
-        defined = own if key.path == _TYPE else ()
-        known = next((it for it in defined if fold(it) == fold(name)), None)
+        defined = own_transforms if key.path == _TYPE else ()
+        known = next((spelling for spelling in defined if fold(spelling) == fold(name)), None)
         if known is not None:
             normalized[key.path[-1]] = known
-        elif (error := _look_up(key, name, (*key.choices, *defined), source)) is not None:
+        elif (error := _find_part_error(key, name, (*key.choices, *defined), source)) is not None:
             yield error
 
 
-def _look_up(key: Key, name: str, names: Sequence[str], source: str) -> ConfigError | None:
-    """Why no installed package gives the part *name*, ``None`` if one does."""
+def _find_part_error(key: Key, name: str, names: Sequence[str], source: str) -> ConfigError | None:
+    """Return why no installed package provides the part *name*, or ``None`` if one does."""
     try:
         if key.path == _TYPE:
             find_transform(name, {})
         else:
             find_fusion(name)
     except UnknownPart:
-        return unknown_name(key.name, name, names, source)
+        return build_name_error(key.name, name, names, source)
     except ConfigError as error:
-        return broken_part(key.name, name, error, source)
+        return build_part_error(key.name, name, error, source)
     return None
 
 
 def write_open_end(hint: Any, entry: dict[str, Any]) -> None:
-    """Write what users may add to: editors complete the built-in names, and take others."""
+    """Write into the schema that users may add names.
+
+    Editors then complete the built-in names and accept others.
+    """
     if get_origin(hint) is Annotated:
         built_in = {"enum": list(hint.__metadata__[0]), "type": entry["type"]}
         entry["anyOf"] = [built_in, {"type": entry.pop("type")}]
@@ -117,9 +128,9 @@ def write_open_end(hint: Any, entry: dict[str, Any]) -> None:
 
 
 def _describe_definition() -> dict[str, Any]:
-    """Return the schema of a transform of a user's own."""
+    """Return the schema of a user's own transform."""
     names = [spelling for name in FILLED_BY for spelling in dict.fromkeys((name, camel(name)))]
-    weighed = {
+    weights = {
         "type": "object",
         "propertyNames": {"enum": names},
         "additionalProperties": {"type": ["number", "null"], "minimum": 0, "maximum": MAX_WEIGHT},
@@ -134,7 +145,7 @@ def _describe_definition() -> dict[str, Any]:
                 "description": "The instructions for the model.",
             },
             "fields": {
-                "anyOf": [{"type": "array", "items": {"enum": names}, "minItems": 1}, weighed],
+                "anyOf": [{"type": "array", "items": {"enum": names}, "minItems": 1}, weights],
                 "description": "The texts it writes: a list, or an object with their weights.",
             },
         },

@@ -1,4 +1,7 @@
-"""Reads settings from files, presets, environment variables and ``key=value``; `model` checks what the values mean."""
+"""Read settings from files, presets, environment variables and ``key=value`` texts.
+
+`model` then checks the values.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ from qtmiddleware.config.errors import (
     OF_KUBERNETES,
     REPEATED,
     RESERVED,
+    build_unknown_variable_error,
     display,
     find_nearest,
     fold,
     raise_all,
-    unknown_variable,
 )
 from qtmiddleware.config.keys import ENVIRONMENT_PREFIX, Key, all_keys, camel
 from qtmiddleware.errors import ConfigError
@@ -29,7 +32,7 @@ Layer = tuple[str, Mapping[Any, Any]]
 """The source of values, in words, and the values as they were written."""
 
 MOST_BYTES: Final = 10_000_000
-"""A larger file is no config."""
+"""Largest config file, in bytes."""
 
 PRESET_ENDING: Final = ".config.json"
 
@@ -39,9 +42,9 @@ _SWITCH: Final = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys
 
 
 def read_source(source: str | os.PathLike[str]) -> Layer:
-    """Returns the settings in the file *source* or, where a text is the name of no file, in the preset of that name.
+    """Return the settings in the file *source*, or in the preset of that name.
 
-    Raises `ConfigError`.
+    A text is a preset's name if no file has that name. Raises `ConfigError`.
     """
     from pathlib import Path
 
@@ -54,27 +57,27 @@ def read_source(source: str | os.PathLike[str]) -> Layer:
 
 
 def read_preset(name: str) -> Layer:
-    """Returns the settings in the preset called *name*; raises `ConfigError` with the names there are."""
-    found = _match_preset(name)
-    if found is None:
+    """Return the settings of the preset called *name*; raises `ConfigError` if there is none."""
+    preset = _match_preset(name)
+    if preset is None:
         names = list_presets()
         raise ConfigError(
-            f"there is no preset {display(name)}; {_hint_at_presets(name)}the presets are"
+            f"there is no preset {display(name)}; {_suggest_preset(name)}the presets are"
             f" {', '.join(names)}",
             path="preset",
             allowed="one of " + ", ".join(names),
             source="preset",
         )
-    return f"preset {found}", _read_preset_values(found)
+    return f"preset {preset}", _read_preset_values(preset)
 
 
 def list_presets() -> list[str]:
-    """Return the presets' names in order: those of the files, and every transformation."""
+    """Return the presets' names, sorted: those with a file, and every transformation."""
     return sorted({*_find_preset_files(), *TRANSFORMS} - {"none"})
 
 
 def _read_preset_values(name: str) -> Mapping[Any, Any]:
-    """Return what a file of the preset called *name* holds, its comment included."""
+    """Return the content of a preset's file, including its comment."""
     if (file := _find_preset_files().get(name)) is not None:
         return read_file(file)[1]
     return {
@@ -85,12 +88,15 @@ def _read_preset_values(name: str) -> Mapping[Any, Any]:
 
 
 def _find_preset_files() -> dict[str, Path]:
-    files = presets_folder().glob(f"*{PRESET_ENDING}")
+    files = find_presets_folder().glob(f"*{PRESET_ENDING}")
     return {file.name.removesuffix(PRESET_ENDING): file for file in files}
 
 
-def presets_folder() -> Path:
-    """Returns where the presets and ``schema.json`` are: put here by the build, or in ``config/`` of a checkout."""
+def find_presets_folder() -> Path:
+    """Return the folder with the presets and ``schema.json``.
+
+    The build puts them beside this module; in a checkout they are in ``config/``.
+    """
     from pathlib import Path
 
     here = Path(__file__).resolve().parent
@@ -98,17 +104,21 @@ def presets_folder() -> Path:
 
 
 def _match_preset(name: object) -> str | None:
-    wanted = fold(name) if isinstance(name, str) else None
-    return next((preset for preset in list_presets() if fold(preset) == wanted), None)
+    """Return the preset that *name* means, if any; case, dashes and underscores do not count."""
+    folded_name = fold(name) if isinstance(name, str) else None
+    return next((preset for preset in list_presets() if fold(preset) == folded_name), None)
 
 
-def _hint_at_presets(name: object) -> str:
-    near = find_nearest(name, list_presets()) if isinstance(name, str) else None
-    return f"did you mean {near}? " if near else ""
+def _suggest_preset(name: object) -> str:
+    nearest = find_nearest(name, list_presets()) if isinstance(name, str) else None
+    return f"did you mean {nearest}? " if nearest else ""
 
 
 def read_file(path: str | os.PathLike[str]) -> Layer:
-    """Returns the settings in a JSON file (TOML where the name ends in ``.toml``); raises `ConfigError`."""
+    """Return the settings in a file: JSON, or TOML if its name ends in ``.toml``.
+
+    Raises `ConfigError`.
+    """
     name = os.fsdecode(path)
     source = f"file {name if name.isprintable() else ascii(name)}"
     text = _read_text(name, source)
@@ -116,56 +126,74 @@ def read_file(path: str | os.PathLike[str]) -> Layer:
         _parse_toml(text, source) if name.lower().endswith(".toml") else _parse_json(text, source)
     )
     if not isinstance(values, Mapping):
-        raise _file_error(source, "must hold one JSON object, which begins with { and ends with }")
+        raise _build_file_error(
+            source, "must hold one JSON object, which begins with { and ends with }"
+        )
     return source, values
 
 
 def read_environment(environ: Mapping[str, str]) -> list[Layer]:
-    """Returns a layer for each variable that holds a setting; raises `ConfigError` for unknown ``QTM_`` names."""
+    """Return a layer for each environment variable that holds a setting.
+
+    Raises `ConfigError` for unknown names that begin with ``QTM_``.
+    """
     by_name = {key.environment: key for key in all_keys()}
-    ours = sorted(name for name in environ if _is_ours(name))
-    raise_all([unknown_variable(name, by_name) for name in ours if name not in by_name])
+    names = sorted(name for name in environ if _is_setting_name(name))
+    raise_all(
+        [build_unknown_variable_error(name, by_name) for name in names if name not in by_name]
+    )
     return [
-        (f"environment {name}", _nest(by_name[name].path, _parse(by_name[name], environ[name])))
-        for name in ours
+        (
+            f"environment {name}",
+            _nest_value(by_name[name].path, _parse_variable(by_name[name], environ[name])),
+        )
+        for name in names
     ]
 
 
 def read_assignments(texts: Sequence[str], source: str) -> list[Layer]:
-    """Returns a layer for each of *texts*, ``key=value`` with a dotted key, as given by *source*; raises `ConfigError`.
+    """Return a layer for each of *texts*, which are ``key=value`` with a dotted key.
 
-    A value is JSON; where the key is for a text, a word or a list it may be written without quotes,
-    as in an environment variable.
+    A value is JSON. For a key that takes a text, a word or a list, it may be written without
+    quotes, as in an environment variable. *source* is what messages call the texts. Raises
+    `ConfigError`.
     """
     by_name = {key.name: key for key in all_keys()}
     layers: list[Layer] = []
     for text in texts:
         name, equals, value = text.partition("=")
-        parts = [part.strip() for part in name.split(".")]
-        if not (equals and all(parts)):
-            said = (
+        path = [part.strip() for part in name.split(".")]
+        if not (equals and all(path)):
+            message = (
                 f"{display(text)} must have the form key=value ({source}), such as topK=8 or"
                 " fusion.method=rrf"
             )
-            raise ConfigError(said, source=source)
-        key = by_name.get(".".join(map(camel, parts)))
+            raise ConfigError(message, source=source)
+        key = by_name.get(".".join(map(camel, path)))
         layers.append(
             (
                 source,
-                _nest(parts, _from_json(value) if key is None else _parse_assigned(key, value)),
+                _nest_value(
+                    path,
+                    _parse_json_or_text(value) if key is None else _parse_assignment(key, value),
+                ),
             )
         )
     return layers
 
 
-def _parse_assigned(key: Key, text: str) -> Any:
-    """`_parse`, where a text may also be written as JSON: in quotes, or ``null`` where there may be none."""
-    value = _from_json(text)
+def _parse_assignment(key: Key, text: str) -> Any:
+    """Parse the *text* of an assignment as `_parse_variable` does, and also a text written as JSON.
+
+    Such a text is in quotes, or is ``null`` if the key may be null.
+    """
+    value = _parse_json_or_text(text)
     is_meant = (isinstance(value, str) and value != text) or (value is None and key.nullable)
-    return value if is_meant else _parse(key, text)
+    return value if is_meant else _parse_variable(key, text)
 
 
-def _is_ours(name: str) -> bool:
+def _is_setting_name(name: str) -> bool:
+    """Return whether an environment variable looks like a setting."""
     return (
         name.startswith(ENVIRONMENT_PREFIX)
         and name not in RESERVED
@@ -173,8 +201,11 @@ def _is_ours(name: str) -> bool:
     )
 
 
-def _parse(key: Key, text: str) -> Any:
-    """Returns the value in a variable's *text*; one that cannot be parsed stays a text, for the check to refuse."""
+def _parse_variable(key: Key, text: str) -> Any:
+    """Return the value in a variable's *text*.
+
+    A text that cannot be parsed is returned as it is, and the check rejects it.
+    """
     if key.nullable and not text.strip():
         return None
     match key.kind:
@@ -187,27 +218,29 @@ def _parse(key: Key, text: str) -> Any:
         case "float" if re.fullmatch(r"\s*\.\d{1,20}\s*", text):
             return float(text)
         case _:
-            return _from_json(text)
+            return _parse_json_or_text(text)
 
 
-def _nest(path: Sequence[str], value: Any) -> dict[str, Any]:
-    """Returns the mapping that holds nothing but *value* at *path*."""
-    for part in reversed(path):
-        value = {part: value}
+def _nest_value(path: Sequence[str], value: Any) -> dict[str, Any]:
+    """Return nested dicts that hold only *value*, at *path*."""
+    for name in reversed(path):
+        value = {name: value}
     holder: dict[str, Any] = value
     return holder
 
 
-def _from_json(text: str) -> Any:
+def _parse_json_or_text(text: str) -> Any:
+    """Parse a value as JSON, or return the text as it is if it is not JSON."""
     try:
-        return json.loads(text, object_pairs_hook=_without_repeats)
+        return json.loads(text, object_pairs_hook=_mark_repeats)
     except (ValueError, RecursionError):
         return text
 
 
 def _read_text(name: str, source: str) -> str:
+    """Return the text of a config file; raises `ConfigError` that says what to do."""
     if name.lstrip().startswith("{"):
-        raise _file_error(
+        raise _build_file_error(
             "config",
             "must be a path, not the text of a config; parse the text and pass the mapping",
         )
@@ -215,27 +248,28 @@ def _read_text(name: str, source: str) -> str:
 
     try:
         with Path(os.path.expanduser(name)).open("rb") as file:  # noqa: PTH111 - pathlib's own fails without a home
-            # A device may have no end.
+            # A device may be endless, so the read has a limit.
             content = file.read(MOST_BYTES + 1)
         text = content.decode("utf-8-sig")
     except FileNotFoundError:
         is_word = re.fullmatch(r"[\w-]+", name) is not None
         presets = (
-            f", and no preset has this name; {_hint_at_presets(name)}`qtm config presets` lists"
-            " them"
+            f", and no preset has this name; {_suggest_preset(name)}`qtm config presets` lists them"
         )
-        raise _file_error(
+        raise _build_file_error(
             source, f"does not exist (looked from {Path.cwd()}){presets if is_word else ''}"
         ) from None
     except IsADirectoryError:
-        raise _file_error(source, "is a folder; name a file in it") from None
+        raise _build_file_error(source, "is a folder; name a file in it") from None
     except UnicodeDecodeError as error:
-        raise _file_error(source, f"is not UTF-8 (byte {error.start}); save it as UTF-8") from None
+        raise _build_file_error(
+            source, f"is not UTF-8 (byte {error.start}); save it as UTF-8"
+        ) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise _file_error(source, f"cannot be read: {reason}") from None
+        raise _build_file_error(source, f"cannot be read: {reason}") from None
     if len(content) > MOST_BYTES:
-        raise _file_error(
+        raise _build_file_error(
             source,
             f"is larger than {MOST_BYTES:,} bytes, the limit for a config; name another file",
         )
@@ -243,37 +277,42 @@ def _read_text(name: str, source: str) -> str:
 
 
 def _parse_json(text: str, source: str) -> Any:
+    """Parse a JSON file; raises `ConfigError`."""
     try:
-        return json.loads(text, object_pairs_hook=_without_repeats)
+        return json.loads(text, object_pairs_hook=_mark_repeats)
     except json.JSONDecodeError as error:
         if source.lower().endswith((".yaml", ".yml")):
             ways = "write the same keys as JSON, or as TOML in a .toml file"
-            raise _file_error(source, f"must be JSON or TOML, not YAML; {ways}") from None
+            raise _build_file_error(source, f"must be JSON or TOML, not YAML; {ways}") from None
         where = f"line {error.lineno}, column {error.colno}"
-        raise _file_error(source, f"is not JSON: {error.msg} at {where}") from None
+        raise _build_file_error(source, f"is not JSON: {error.msg} at {where}") from None
     except RecursionError:
-        raise _file_error(source, "is nested too deeply") from None
+        raise _build_file_error(source, "is nested too deeply") from None
     except ValueError:
-        # The one other ValueError is Python's refusal to read a number of thousands of digits.
-        raise _file_error(source, "holds a number that is too long") from None
+        # The only other ValueError is Python's refusal to read a number with thousands of digits.
+        raise _build_file_error(source, "holds a number that is too long") from None
 
 
 def _parse_toml(text: str, source: str) -> Any:
+    """Parse a TOML file; raises `ConfigError`."""
     import tomllib
 
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _file_error(source, f"is not TOML: {error}") from None
+        raise _build_file_error(source, f"is not TOML: {error}") from None
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object, in which a key that stood twice holds a mark: JSON itself would silently keep the last."""
-    found: dict[str, Any] = {}
+def _mark_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object in which a key that occurs twice has the value `REPEATED`.
+
+    Without this, `json` would silently keep the last value.
+    """
+    values: dict[str, Any] = {}
     for key, value in pairs:
-        found[key] = REPEATED if key in found else value
-    return found
+        values[key] = REPEATED if key in values else value
+    return values
 
 
-def _file_error(source: str, what: str) -> ConfigError:
-    return ConfigError(f"{source} {what}", source=source)
+def _build_file_error(source: str, problem: str) -> ConfigError:
+    return ConfigError(f"{source} {problem}", source=source)

@@ -1,4 +1,4 @@
-"""The address of a Redis, and a client of it that tries everything once."""
+"""The address of a Redis server, and a client for it that never retries."""
 
 from __future__ import annotations
 
@@ -21,44 +21,51 @@ _TLS_CHOICES: Final = {
 
 
 class RedisAddress:
-    """Where a Redis is: *url* for the client, *where* for people (host and port, or the socket's path).
+    """The address of a Redis server.
 
-    Raises `ConfigError`, which holds nothing of *url*, where it cannot be used or holds a user or a
-    password.
+    Raises `ConfigError` if the address cannot be used, or holds a user name or a password. The
+    error quotes nothing of it.
+
+    Attributes:
+        url: the address for the client.
+        where: the address for people: host and port, or the socket's path.
     """
 
     __slots__ = ("_tls_checks", "url", "where")
 
     def __init__(self, url: str) -> None:
         if not re.match(r"(redis|rediss|unix)://", url) or not url.isprintable() or " " in url:
-            _refuse("cache.redisUrl must be an address")
+            _raise_error("cache.redisUrl must be an address")
         try:
-            parts = urlsplit(url)
-            port = parts.port
+            url_parts = urlsplit(url)
+            port = url_parts.port
             options = parse_qsl(
-                parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)
+                url_parts.query, keep_blank_values=True, strict_parsing=bool(url_parts.query)
             )
         except ValueError:
             # The error may hold a part of a password.
-            _refuse("cache.redisUrl must be an address that can be read")
-        if "@" in parts.netloc or _SECRET_OPTIONS & {name for name, _ in options}:
-            _refuse(
+            _raise_error("cache.redisUrl must be an address that can be read")
+        if "@" in url_parts.netloc or _SECRET_OPTIONS & {name for name, _ in options}:
+            _raise_error(
                 f"cache.redisUrl must not hold a user name or password; set {USER_VARIABLE} and"
                 f" {PASSWORD_VARIABLE}"
             )
-        if not _is_complete(parts, port) or not all(
-            _is_option(parts.scheme, *option) for option in options
+        if not _is_complete(url_parts, port) or not all(
+            _is_option(url_parts.scheme, *option) for option in options
         ):
-            _refuse("cache.redisUrl must be an address that qtmiddleware can use")
+            _raise_error("cache.redisUrl must be an address that qtmiddleware can use")
         self.url = url
-        self._tls_checks = _tls_checks(dict(options)) if parts.scheme == "rediss" else {}
-        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-        self.where = parts.path if parts.scheme == "unix" else f"{host}:{port or 6379}"
+        self._tls_checks = _choose_tls_checks(dict(options)) if url_parts.scheme == "rediss" else {}
+        host = (
+            f"[{url_parts.hostname}]" if ":" in (url_parts.hostname or "") else url_parts.hostname
+        )
+        self.where = url_parts.path if url_parts.scheme == "unix" else f"{host}:{port or 6379}"
 
     def client(self, timeout: float) -> Any:
-        """A client that is not connected yet, which waits *timeout* seconds for each step and tries none again.
+        """Return a client that is not connected yet.
 
-        Raises `MissingExtra` without the ``redis`` package, and `ConfigError`.
+        It waits *timeout* seconds for each step, and retries none. Raises `MissingExtra` without
+        the package ``redis``, and `ConfigError`.
         """
         try:
             import redis
@@ -66,9 +73,9 @@ class RedisAddress:
             from redis.retry import Retry
         except ImportError as error:
             raise MissingExtra("redis", "redis") from error
-        # By default it tells its own name and version first, and asks for another protocol: three
-        # more round trips.
-        silent = (
+        # By default the client first sends its name and version, and asks for another protocol:
+        # three more round trips.
+        quiet_options = (
             {"driver_info": None}
             if hasattr(redis, "DriverInfo")
             else {"lib_name": None, "lib_version": None}
@@ -85,40 +92,47 @@ class RedisAddress:
                 protocol=2,
                 **({} if self.url.startswith("unix") else {"socket_keepalive": True}),
                 **self._tls_checks,
-                **silent,
+                **quiet_options,
             )
-            # Made and thrown away, unconnected: a mistake in the options of TLS shows here alone.
+            # A connection is created and dropped, unconnected: only this shows a mistake in the TLS
+            # options.
             pool.connection_class(**pool.connection_kwargs)
         except (redis.RedisError, TypeError, ValueError):
-            _refuse("cache.redisUrl must be an address that qtmiddleware can use")
+            _raise_error("cache.redisUrl must be an address that qtmiddleware can use")
         return redis.Redis(connection_pool=pool)
 
 
-def _is_complete(parts: SplitResult, port: int | None) -> bool:
-    if parts.fragment:
+def _is_complete(url_parts: SplitResult, port: int | None) -> bool:
+    """Return whether the address names a host, or a socket, and nothing else."""
+    if url_parts.fragment:
         return False
-    if parts.scheme == "unix":
-        return not parts.netloc and len(parts.path) > 1
+    if url_parts.scheme == "unix":
+        return not url_parts.netloc and len(url_parts.path) > 1
     return (
-        bool(parts.hostname)
+        bool(url_parts.hostname)
         and port != 0
-        and re.fullmatch(r"(/\d{0,9})?", parts.path, re.ASCII) is not None
+        and re.fullmatch(r"(/\d{0,9})?", url_parts.path, re.ASCII) is not None
     )
 
 
 def _is_option(scheme: str, name: str, value: str) -> bool:
+    """Return whether the client accepts this option with this value."""
     if name == "db":
         return re.fullmatch(r"\d{1,9}", value, re.ASCII) is not None
-    # Some versions of the client look at these only when they connect.
+    # Some versions of the client check these options only when they connect.
     allowed = _TLS_CHOICES.get(name)
     return scheme == "rediss" and name.startswith("ssl_") and (allowed is None or value in allowed)
 
 
-def _tls_checks(options: dict[str, str]) -> dict[str, Any]:
-    """The checks of a certificate that the address does not set itself; before 6.0 the client looks at no host name."""
+def _choose_tls_checks(options: dict[str, str]) -> dict[str, Any]:
+    """Return the certificate checks that the address does not set itself.
+
+    Before version 6.0, the client does not check host names by default.
+    """
     is_checked = options.get("ssl_cert_reqs") != "none"
     return {"ssl_cert_reqs": "required", "ssl_check_hostname": is_checked}
 
 
-def _refuse(why: str) -> NoReturn:
-    raise ConfigError(f"{why}; examples: {ALLOWED}", path=PATH, allowed=ALLOWED) from None
+def _raise_error(problem: str) -> NoReturn:
+    """Raise `ConfigError` with examples, and without the address, which may hold a password."""
+    raise ConfigError(f"{problem}; examples: {ALLOWED}", path=PATH, allowed=ALLOWED) from None

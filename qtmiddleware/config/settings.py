@@ -1,9 +1,9 @@
-"""Every option of the core, with its default, its limits and its meaning; those of the kit are in `kit_settings`.
+"""Every option of the core, with its default, limits and meaning; `kit_settings` has the kit's.
 
-Plain frozen dataclasses, so that the pipeline needs no validation library at run time. The limits
-stand in each field's metadata; `qtmiddleware.config` reads them to check what users write and to
-make the JSON schema. Keys are snake_case here and camelCase in files. Annotations are evaluated
-here, not kept as texts: the keys are derived from them.
+The groups are plain frozen dataclasses, so that the pipeline needs no validation library at run
+time. The limits are in each field's metadata; `qtmiddleware.config` reads them to check what users
+write, and to make the JSON schema. Keys are snake_case here and camelCase in files. Annotations are
+evaluated here, not kept as texts, because the keys are derived from them.
 """
 
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     TransformationType = str
 else:
     Language = Literal[("auto", *LANGUAGES)]
-    # Users add to these two, so the rows of the catalogue are not all there is.
+    # Users can add to these two, so the catalogue's rows are not all there is.
     FusionMethod = Annotated[str, tuple(FUSION_METHODS)]
     TransformationType = Annotated[str, tuple(TRANSFORMS)]
 
@@ -140,7 +140,7 @@ class EscalationSettings(SettingsGroup):
     )
 
 
-def _weight(default: float, doc: str) -> Any:
+def _make_weight_option(default: float, doc: str) -> Any:
     return option(default, doc, ge=0.0, le=100.0)
 
 
@@ -153,16 +153,16 @@ else:
         " share one.",
         __name__,
         {
-            "original": (float, _weight(1.0, "The user's own question.")),
+            "original": (float, _make_weight_option(1.0, "The user's own question.")),
             "original_in_conversation": (
                 float,
-                _weight(
+                _make_weight_option(
                     0.0,
                     "The user's own words, if a standalone form of the question is searched too.",
                 ),
             ),
             **{
-                row.name: (float, _weight(row.weight, row.meaning))
+                row.name: (float, _make_weight_option(row.weight, row.meaning))
                 for row in TEXT_FIELDS.values()
                 if row.variant
             },
@@ -201,10 +201,10 @@ class FusionSettings(SettingsGroup):
 
     @property
     def row(self) -> FusionRow:
-        """What the catalogue, or an installed package, says of the method; raises `ConfigError`."""
+        """The method's row in the catalogue, or of an installed package; raises `ConfigError`."""
         row = FUSION_METHODS.get(self.method)
         if row is None:
-            # Only whoever uses a method from outside waits for the module.
+            # Imported here, so that only users of such a method pay for it.
             from qtmiddleware.plugins import find_fusion
 
             return find_fusion(self.method).row
@@ -249,7 +249,10 @@ class LimitSettings(SettingsGroup):
 
     @property
     def model_seconds(self) -> float:
-        """How long the language model may take: until its own timeout or the query's deadline, whichever is first."""
+        """Seconds that the language model may take.
+
+        They end with the model's own timeout or with the query's deadline, whichever comes first.
+        """
         return min(self.llm_timeout_ms, self.deadline_ms) / 1e3
 
 
@@ -537,10 +540,13 @@ class Settings(SettingsGroup):
 
     @property
     def transform(self) -> TransformRow:
-        """What the catalogue, `transforms` or an installed package says of the type; raises `ConfigError`."""
+        """The transformation's row.
+
+        It is the catalogue's, one of `transforms`, or an installed package's. Raises `ConfigError`.
+        """
         row = TRANSFORMS.get(self.transformation_type)
         if row is None:
-            # Only whoever uses a transform from outside waits for the module.
+            # Imported here, so that only users of such a transform pay for it.
             from qtmiddleware.plugins import find_transform
 
             return find_transform(self.transformation_type, self.transforms)

@@ -1,4 +1,7 @@
-"""Documents: finding them, reading them piece by piece, and cutting them into chunks that know their place."""
+"""Find documents, read them piece by piece, and cut them into chunks.
+
+Each chunk knows its place in the document, such as its page.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ _OLD: Final = {".doc": ".docx", ".xls": ".xlsx", ".ppt": ".pptx"}
 
 
 class NotTaken(UnreadableDocument):
-    """A file of a folder that is shown to a user's reader alone, and that it does not read."""
+    """A file in a folder that neither a built-in reader nor the user's own reader takes.
+
+    Such files are looked at only because the user has a reader.
+    """
 
 
 def read_document(
@@ -42,31 +48,37 @@ def read_document(
     converter: Converter | None = None,
     bound: TextBound | None = None,
 ) -> Iterator[Piece]:
-    r"""The text of the document at *path*, piece by piece, of which no more is held than a few.
+    r"""Yield the text of the document at *path* piece by piece, with few pieces in memory at once.
 
-    *reader* is asked first. ``.pdf`` is read page by page. *converter*, or one of this file alone,
-    reads the endings of `READERS` and those that installed packages read. Everything else is read
-    as text in UTF-8, or in UTF-16 with a byte order mark. Byte order marks are dropped and every
-    kind of line end becomes ``\n``; Markdown stays as it is written, with its front matter, as does
-    reStructuredText.
-    *bound* is shared by the documents of one run; what *reader* gives is not bounded.
+    *reader* is asked first. ``.pdf`` files are read page by page. The endings of `READERS`, and
+    those that installed packages read, are read by a `Converter`. Everything else is read as text
+    in UTF-8, or in UTF-16 with a byte order mark. Byte order marks are dropped, and every kind of
+    line end becomes ``\n``. Markdown and reStructuredText stay as written, with their front matter.
 
-    Raises `UnreadableDocument`, at the first piece or at any later one, whatever a reader raises,
-    and `MissingExtra` for a file whose packages are not installed.
+    Args:
+        path: the file.
+        follow_link: whether a link may be followed; if not, a link cannot be opened.
+        reader: the user's own reader.
+        converter: a running converter; by default one is started for this file alone.
+        bound: limits the text of all documents of a run, except what *reader* returns.
+
+    Raises:
+        UnreadableDocument: at the first piece or a later one, for whatever a reader raises.
+        MissingExtra: if a package for this kind of file is not installed.
     """
-    own = None if reader is None else ask_reader(reader, path)
-    if own is not None:
-        yield from own
+    own_pieces = None if reader is None else ask_reader(reader, path)
+    if own_pieces is not None:
+        yield from own_pieces
         return
     ending = path.suffix.casefold()
-    is_own = has_own_reader(path)
-    if ending in _OLD and not is_own:
+    has_package_reader = has_own_reader(path)
+    if ending in _OLD and not has_package_reader:
         raise UnreadableDocument(path, "an old Office format", f"save it as {_OLD[ending]} first")
     bound = bound or TextBound()
     try:
-        if ending in READERS or is_own:
-            with nullcontext(converter) if converter is not None else Converter() as reading:
-                yield from bound.limit(path, reading.read(path, follow_link=follow_link))
+        if ending in READERS or has_package_reader:
+            with nullcontext(converter) if converter is not None else Converter() as open_converter:
+                yield from bound.limit(path, open_converter.read(path, follow_link=follow_link))
             return
         with open_document(path, follow_link=follow_link) as file:
             yield from bound.limit(path, (read_pdf if ending == ".pdf" else read_text)(path, file))
@@ -78,7 +90,13 @@ def read_document(
 
 @dataclass(frozen=True, slots=True)
 class DocumentChunk:
-    """A chunk and where its words stand: the place of the first, and of the last what differs, as ``last_page``."""
+    """A chunk, and the place of its words in the document.
+
+    Attributes:
+        chunk: the chunk.
+        place: the place of its first word, such as ``page``. If the last word has another place,
+            that is there too, as ``last_page``.
+    """
 
     chunk: Chunk
     place: Mapping[str, str | int | float] = field(default_factory=dict)
@@ -95,67 +113,94 @@ def cut_document(
     converter: Converter | None = None,
     bound: TextBound | None = None,
 ) -> Iterator[DocumentChunk]:
-    """The chunks of the document at *path*, while it is read; see `cut_into_chunks` and `read_document` for how.
+    """Yield the chunks of the document at *path* while it is read.
 
-    A chunk of nothing but white space, which long runs of it make, has no place. Raises
-    `ConfigError` at once, and `UnreadableDocument` or `MissingExtra` while reading, also behind the
-    last chunk.
+    See `cut_into_chunks` for *size*, *overlap* and *boundary*, and `read_document` for the rest. A
+    chunk of white space only, which comes of long runs of it, has no place.
+
+    Raises `ConfigError` at once for impossible sizes, and `UnreadableDocument` or `MissingExtra`
+    while reading, possibly after the last chunk.
     """
     pieces = read_document(
         path, follow_link=follow_link, reader=reader, converter=converter, bound=bound
     )
     cut = partial(cut_into_chunks, size=size, overlap=overlap, boundary=boundary)
-    cut(())  # raises for impossible sizes
+    cut(())  # Raises now for impossible sizes, not at the first chunk.
     return _cut_texts(pieces, cut)
 
 
 def _cut_texts(
     pieces: Iterator[Piece], cut: Callable[[Iterable[str]], Iterator[Chunk]]
 ) -> Iterator[DocumentChunk]:
-    """The chunks of the texts that *pieces* make up: all of them one, but those that stand alone."""
-    index = at = 0
-    for _, text in groupby(pieces, lambda it: it.place if it.stands_alone else None):
-        places, chunk = _Places(text), Chunk(index - 1, at, at, "")
-        for found in cut(places.texts()):
-            chunk = Chunk(index + found.index, at + found.start, at + found.end, found.text)
-            yield DocumentChunk(chunk, places.find(found))
-        index, at = chunk.index + 1, chunk.end
+    """Yield the chunks of *pieces*, which are joined to one text.
+
+    A piece that stands alone is cut by itself.
+    """
+    index = start = 0
+    # The place of a record holds its number, so that two records next to each other stay apart.
+    for _, group in groupby(pieces, lambda piece: piece.place if piece.stands_alone else None):
+        places, chunk = _Places(group), Chunk(index - 1, start, start, "")
+        for chunk_of_group in cut(places.read_texts()):
+            chunk = Chunk(
+                index + chunk_of_group.index,
+                start + chunk_of_group.start,
+                start + chunk_of_group.end,
+                chunk_of_group.text,
+            )
+            yield DocumentChunk(chunk, places.find_place(chunk_of_group))
+        index, start = chunk.index + 1, chunk.end
 
 
 class _Places:
-    """Remembers where the places begin that chunks may still stand on."""
+    """Remembers where places begin, as far back as the next chunk may reach."""
 
     def __init__(self, pieces: Iterator[Piece]) -> None:
         self._pieces = pieces
         self._begins: deque[tuple[int, Mapping[str, str | int | float]]] = deque()
 
-    def texts(self) -> Iterator[str]:
-        """The texts of the pieces, as they are asked for."""
-        at = 0
+    def read_texts(self) -> Iterator[str]:
+        """Yield the texts of the pieces, and note where each place begins."""
+        position = 0
         for piece in self._pieces:
             if not self._begins or self._begins[-1][1] != piece.place:
-                self._begins.append((at, piece.place))
-            at += len(piece.text)
+                self._begins.append((position, piece.place))
+            position += len(piece.text)
             yield piece.text
 
-    def find(self, chunk: Chunk) -> Mapping[str, str | int | float]:
-        """The place of *chunk*; chunks are asked for in order."""
-        first = chunk.start + len(chunk.text) - len(chunk.text.lstrip())
-        last = chunk.start + len(chunk.text.rstrip()) - 1
+    def find_place(self, chunk: Chunk) -> Mapping[str, str | int | float]:
+        """Return the place of *chunk*: that of its first word and, if different, that of its last.
+
+        Call this for the chunks in their order.
+        """
+        first_char = chunk.start + len(chunk.text) - len(chunk.text.lstrip())
+        last_char = chunk.start + len(chunk.text.rstrip()) - 1
         while len(self._begins) > 1 and self._begins[1][0] <= chunk.start:
             self._begins.popleft()
-        if first > last:
+        if first_char > last_char:
             return {}
-        on = [place for begin, place in self._begins if begin <= last]
-        later = [place for begin, place in self._begins if first < begin <= last]
-        begins, ends = on[-len(later) - 1], on[-1]
+        places = [place for begin, place in self._begins if begin <= last_char]
+        later_places = [place for begin, place in self._begins if first_char < begin <= last_char]
+        first_place, last_place = places[-len(later_places) - 1], places[-1]
         return {
-            **begins,
-            **{f"last_{name}": value for name, value in ends.items() if begins.get(name) != value},
+            **first_place,
+            **{
+                f"last_{name}": value
+                for name, value in last_place.items()
+                if first_place.get(name) != value
+            },
         }
 
 
 __all__ = [
-    "Converter", "DocumentChunk", "NotTaken", "Piece", "Reader", "TextBound", "count_left_out", "cut_document",
-    "describe_left_out", "find_documents", "read_document",
-]  # fmt: skip
+    "Converter",
+    "DocumentChunk",
+    "NotTaken",
+    "Piece",
+    "Reader",
+    "TextBound",
+    "count_left_out",
+    "cut_document",
+    "describe_left_out",
+    "find_documents",
+    "read_document",
+]

@@ -1,7 +1,7 @@
-"""How much text documents may hold and how long they may take: more than honest ones need, so that each has an end.
+"""Limits on the text of documents and on the time they take, well above what honest documents need.
 
-A few kilobytes can name one page, slide or text millions of times, and a folder can hold many such
-files.
+A file of a few kilobytes can name one page, slide or text millions of times, and a folder can hold
+many such files.
 """
 
 from __future__ import annotations
@@ -15,36 +15,46 @@ from qtmiddleware.errors import UnreadableDocument
 from qtmiddleware.kit.documents.text import Piece
 
 CHARS_PER_BYTE: Final = 100
-"""Characters of text and places that each byte of a document may give.
+"""Characters of text and places allowed per byte of a document.
 
-Text files give 1, Office files and books some 10, and 50 a CSV of digits whose long column names
-stand at each of them.
+Text files have 1 character per byte, Office files and books some 10, and a CSV of digits that
+repeats long column names has 50.
 """
 SPARE_CHARS: Final = 1 << 26
-"""Characters beyond that, for all documents of one run together."""
+"""Characters allowed beyond that, for all documents of one run together."""
 
 _SPARE_SECONDS: Final = 120.0
 _SECONDS_PER_MB: Final = 120.0
-"""Processor time for a whole document: the slowest honest ones, spreadsheets, take some 10 seconds per MB."""
+"""Processor seconds allowed per MB of a document.
+
+The slowest honest documents, spreadsheets, take some 10 seconds per MB.
+"""
 
 
 class TextBound:
-    """The text that the documents of one run may hold, *spare* characters beyond what belongs to their sizes."""
+    """Limits the text of the documents of one run.
+
+    Each document may have text in proportion to its size; *spare* more characters are shared by
+    all.
+    """
 
     def __init__(self, spare: int = SPARE_CHARS) -> None:
-        self._most = self._spare = spare
+        self._shared = self._spare = spare
 
     def limit(self, path: Path, pieces: Iterable[Piece]) -> Iterator[Piece]:
-        """Yield *pieces*, those of the document at *path*; raises `UnreadableDocument` when they grow too long."""
+        """Yield *pieces*, the pieces of the document at *path*.
+
+        Raises `UnreadableDocument` when their text grows beyond the limit.
+        """
         size = path.stat().st_size
-        left, count = size * CHARS_PER_BYTE, 0
+        remaining, count = size * CHARS_PER_BYTE, 0
         for piece in pieces:
             chars = count_chars(piece)
-            left, count = left - chars, count + chars
-            if left < 0:
-                # What a document used beyond its size stays used, or a hundred such files would
-                # each have all of it.
-                left, self._spare = 0, max(0, self._spare + left)
+            remaining, count = remaining - chars, count + chars
+            if remaining < 0:
+                # The spare characters that a document used stay used. Otherwise each of a hundred
+                # such files would have all of them.
+                remaining, self._spare = 0, max(0, self._spare + remaining)
                 if not self._spare:
                     raise UnreadableDocument(path, "too large", self._describe_excess(size, count))
             yield piece
@@ -52,37 +62,37 @@ class TextBound:
     def _describe_excess(self, size: int, count: int) -> str:
         return (
             f"{size:,} bytes give more than {count:,} characters of text; the limit is"
-            f" {CHARS_PER_BYTE} per byte and {self._most:,} more for all documents of a run; save"
+            f" {CHARS_PER_BYTE} per byte and {self._shared:,} more for all documents of a run; save"
             " the file as CSV or plain text"
         )
 
 
 def count_chars(piece: Piece) -> int:
-    """How many characters *piece* has, those of its place included."""
+    """Return the number of characters of *piece*, including those of its place."""
     return len(piece.text) + sum(len(name) + len(str(value)) for name, value in piece.place.items())
 
 
 def limit_time(path: Path, pieces: Iterable[Piece], size: int) -> Iterator[Piece]:
-    """Yield *pieces*, those of the document at *path*, which has *size* bytes.
+    """Yield *pieces*, the pieces of the document at *path*, which has *size* bytes.
 
-    Raises `UnreadableDocument` when making them takes more of the processor's time than
-    `find_seconds`. The time that the reader of the pieces takes does not count, nor that of other
-    programs.
+    Raises `UnreadableDocument` when producing them takes more processor time than
+    `compute_time_limit` allows. The time between two pieces, which the caller spends, does not
+    count, nor does the time of other programs.
     """
-    rest, used, most = iter(pieces), 0.0, find_seconds(size)
+    iterator, used_seconds, allowed_seconds = iter(pieces), 0.0, compute_time_limit(size)
     while True:
-        began = thread_time()
-        piece = next(rest, None)
-        used += thread_time() - began
-        if used > most:
-            raise build_late_error(path, most)
+        start = thread_time()
+        piece = next(iterator, None)
+        used_seconds += thread_time() - start
+        if used_seconds > allowed_seconds:
+            raise build_late_error(path, allowed_seconds)
         if piece is None:
             return
         yield piece
 
 
-def find_seconds(size: int) -> float:
-    """How many seconds of processor time a document of *size* bytes may take."""
+def compute_time_limit(size: int) -> float:
+    """Return how many seconds of processor time a document of *size* bytes may take."""
     return _SPARE_SECONDS + _SECONDS_PER_MB * size / (1 << 20)
 
 

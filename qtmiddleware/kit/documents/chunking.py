@@ -1,4 +1,4 @@
-"""Cutting a document into chunks that overlap, while it is read."""
+"""Cut a document into overlapping chunks while it is read."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.preprocessing.lexicon import load_all
 
 _LOOK_AHEAD: Final = 64
-"""Characters behind the longest possible chunk that a window holds, to see what follows a full stop."""
+"""Characters after the longest possible chunk in a window, to see what follows a full stop."""
 _LOOK_BACK: Final = 32
-"""Characters before the place where the overlap may begin, to see whether a sentence ends there."""
+"""Characters before the earliest overlap, to see whether a sentence ends there."""
 _AROUND: Final = 64
-"""Characters read before a place to tell whether a grapheme cluster begins there."""
+"""Characters read before a place to find out whether a grapheme cluster begins there."""
 _TRIES: Final = 3
-"""Boundaries of a kind that are tried; one is refused only where a mark hangs on the white space behind it."""
+"""Boundaries of one kind that are tried.
+
+A boundary is refused only if a combining mark belongs to the white space after it.
+"""
 
 _SENTENCE: Final = r"""
     (?:
@@ -40,12 +43,19 @@ _NEW_LINE: Final = r"(?:\r\n?+|[\n\x85\u2028])"
 _PARAGRAPH: Final = rf"{_NEW_LINE}[ \t]*+{_NEW_LINE}|\u2029"
 _CLAUSE: Final = r"[、，；：]++"
 _ENDINGS: Final = ("sentence", "clause")
-"""Boundaries whose marks belong to what they end; the others are white space behind it."""
+"""Kinds whose marks belong to the text before them. The other kinds are white space after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One part of a document: ``document[start:end] == text``, in characters; *index* counts from 0."""
+    """A part of a document, with ``document[start:end] == text``.
+
+    Attributes:
+        index: the chunk's number, from 0.
+        start: the position of its first character in the document.
+        end: the position after its last character.
+        text: its text.
+    """
 
     index: int
     start: int
@@ -56,26 +66,36 @@ class Chunk:
 def cut_into_chunks(
     pieces: Iterable[str], *, size: int, overlap: int, boundary: ChunkBoundary = "sentence"
 ) -> Iterator[Chunk]:
-    """Cut the document that *pieces* make up into chunks of *size* characters at most, while it is read.
+    """Cut a document into chunks of at most *size* characters while it is read.
 
-    The first begins at 0, the last ends at the document's end, each begins within or right behind
-    the one before it and shares at most *overlap* characters with it, so that they rejoin to the
-    document exactly. How the document was cut into pieces makes no difference; no more of it is
-    held than a piece and a few chunks, and the white space before its first word. A document of
-    nothing but white space has no chunks.
+    The first chunk begins at 0 and the last one ends at the document's end. Each chunk begins
+    inside the one before it or right after it, and shares at most *overlap* characters with it, so
+    that the chunks rejoin to the document exactly. The result does not depend on how the document
+    was split into pieces. At most a piece, a few chunks, and the white space before the first word
+    are held in memory. A document of white space only has no chunks.
 
-    ``"sentence"``: a chunk ends in the last third of *size*, at the last paragraph that ends with a
-    sentence, else at the last sentence, else the last paragraph (or heading), line, clause or word,
-    else at *size*, between two grapheme clusters where that can be. The next one begins with the
-    first sentence or paragraph in the earlier half of the overlap, else with a word. White space
-    behind a boundary stays with the chunk before it; a chunk of nothing but white space comes only
-    of white space longer than fits there, which is cut like text.
+    With the boundary ``"sentence"``:
 
-    ``"character"``: exactly the windows ``document[i : i + size]`` for each *i* of ``range(0,
-    len(document), size - overlap)``. The last one may lie wholly within the one before it; it is
-    kept, as is one of white space.
+    - A chunk ends in the last third of *size*, at the best boundary there: the last paragraph that
+      ends with a sentence, else the last sentence, paragraph (or heading), line, clause or word. If
+      there is none, it ends at *size*, between two grapheme clusters if possible.
+    - The next chunk begins with the first sentence or paragraph in the earlier half of the overlap,
+      else with a word.
+    - White space after a boundary stays with the chunk before it. If it does not fit there, it is
+      cut like text, and only then is there a chunk of white space only.
 
-    Raises `ConfigError` when *overlap* is not less than *size*, or either is impossible.
+    With the boundary ``"character"``, the chunks are the windows ``document[i : i + size]`` for
+    each *i* of ``range(0, len(document), size - overlap)``. The last window is kept even if it lies
+    within the one before it, and so is a window of white space.
+
+    Args:
+        pieces: the document's text, in pieces of any length.
+        size: the longest chunk, in characters.
+        overlap: how many characters neighbouring chunks may share.
+        boundary: where chunks may end.
+
+    Raises:
+        ConfigError: if *size* is below 1, or *overlap* is negative or not less than *size*.
     """
     if size < 1:
         raise ConfigError(
@@ -101,52 +121,54 @@ def cut_into_chunks(
 
 
 class _Text:
-    """The text that pieces make up, seen through windows that only move on."""
+    """The text of the pieces, seen through a window that only moves forward."""
 
     def __init__(self, pieces: Iterator[str]) -> None:
         self._pieces = pieces
         self._held = ""
         self._at = 0
 
-    def window(self, start: int, length: int) -> str:
-        """*length* characters from *start*; fewer only at the end of the text."""
+    def read_window(self, start: int, length: int) -> str:
+        """Return *length* characters from *start*, or fewer at the end of the text."""
         missing = start + length - self._at - len(self._held)
-        new: list[str] = []
+        new_pieces: list[str] = []
         while missing > 0 and (piece := next(self._pieces, None)) is not None:
-            new.append(piece)
+            new_pieces.append(piece)
             missing -= len(piece)
-        if new:
-            self._held = "".join([self._held[start - self._at :], *new])
+        if new_pieces:
+            self._held = "".join([self._held[start - self._at :], *new_pieces])
             self._at = start
         return self._held[start - self._at : start - self._at + length]
 
 
 def _drop_if_blank(pieces: Iterable[str]) -> Iterator[str]:
-    """All *pieces*, or none where they hold nothing but white space."""
-    rest = iter(pieces)
+    """Yield all *pieces*, or none if they hold only white space."""
+    iterator = iter(pieces)
     blank: list[str] = []
-    for piece in rest:
+    for piece in iterator:
         blank.append(piece)
         if piece and not piece.isspace():
             yield from blank
             blank.clear()
-            yield from rest
+            yield from iterator
 
 
 def _cut_windows(text: _Text, size: int, overlap: int) -> Iterator[Chunk]:
+    """Yield the chunks of *text* that have exactly *size* characters."""
     index = 0
-    while window := text.window(start := index * (size - overlap), size):
+    while window := text.read_window(start := index * (size - overlap), size):
         yield Chunk(index, start, start + len(window), window)
         index += 1
 
 
 def _cut_at_boundaries(text: _Text, size: int, overlap: int) -> Iterator[Chunk]:
+    """Yield the chunks of *text* that end at boundaries."""
     index = start = shared = 0
-    # Each chunk brings at least half of what it could, or tiny sentences would make a chunk for
-    # every few characters.
-    fresh = max(1, (size - overlap) // 2)
-    while len(window := text.window(start, size + _LOOK_AHEAD)) > size:
-        cut = _find_chunk_end(window, size, shared + fresh - 1)
+    # Each chunk adds at least half of the new characters that it could. Otherwise tiny sentences
+    # would make a chunk for every few characters.
+    least_new = max(1, (size - overlap) // 2)
+    while len(window := text.read_window(start, size + _LOOK_AHEAD)) > size:
+        cut = _find_chunk_end(window, size, shared + least_new - 1)
         yield Chunk(index, start, start + cut, window[:cut])
         step = _find_next_start(window, cut, overlap)
         index, start, shared = index + 1, start + step, cut - step
@@ -156,11 +178,11 @@ def _cut_at_boundaries(text: _Text, size: int, overlap: int) -> Iterator[Chunk]:
 
 @cache
 def _compile_pattern(kind: str) -> Any:
-    """The pattern of a kind of boundary."""
+    """Return the pattern for a kind of boundary."""
     import regex
 
-    # Behind these a full stop ends no sentence: a name or a number follows.
-    abbreviations = dict.fromkeys(word for one in load_all() for word in one.abbreviations)
+    # A full stop after an abbreviation ends no sentence: a name or a number follows.
+    abbreviations = dict.fromkeys(word for lexicon in load_all() for word in lexicon.abbreviations)
     sentence = _SENTENCE.replace("CLOSERS", _CLOSERS).replace(
         "ABBREVIATIONS", "|".join(abbreviations)
     )
@@ -183,45 +205,55 @@ def _compile_pattern(kind: str) -> Any:
 
 
 def _find_chunk_end(window: str, size: int, shortest: int) -> int:
-    """Where the chunk that begins *window* ends: behind *shortest* characters, and at *size* at the latest.
+    """Return where the chunk at the beginning of *window* ends.
 
-    *window* holds more than *size* characters: the text to `_LOOK_AHEAD` behind them, or to its
-    end. White space behind a boundary belongs to the chunk before it as far as it fits.
+    It ends after *shortest*, and at *size* at the latest. *window* has more than *size* characters:
+    the text up to `_LOOK_AHEAD` characters further, or up to its end. White space after a boundary
+    belongs to the chunk, as far as it fits.
     """
     longest = _find_limit(window, size, shortest)
     lowest = max(shortest, longest * 2 // 3)
+    # From the best kind of boundary to the worst; of a kind, the last boundary that fits.
     for kind in ("prose", "sentence", "paragraph", "line", "clause", "word"):
         ends = [end for end in _find_ends(kind, window, lowest) if end <= longest]
         for end in reversed(ends[-_TRIES:]):
             cut = _skip_space(window, end, longest)
-            if cut > lowest and _is_whole(window, cut):
+            # A cut before a combining mark would take the mark from its letter.
+            if cut > lowest and _is_cluster_boundary(window, cut):
                 return cut
-    if _is_whole(window, longest):
+    if _is_cluster_boundary(window, longest):
         return longest
     return max(
-        (it for it in _find_clusters(window, longest) if shortest < it <= longest), default=longest
+        (place for place in _find_clusters(window, longest) if shortest < place <= longest),
+        default=longest,
     )
 
 
 def _find_next_start(window: str, cut: int, overlap: int) -> int:
-    """Where the chunk after the one that ends at *cut* begins: *overlap* characters before it at most, 1 at least.
+    """Return where the chunk after the one that ends at *cut* begins.
 
-    At the first sentence that begins in the earlier half of the overlap, else at the first word
-    there.
+    That is at least 1, and at most *overlap* characters before *cut*: at the first sentence that
+    begins in the earlier half of the overlap, else at the first word there.
     """
-    first = max(cut - overlap, 1)
-    last = cut - (cut - first) // 2
+    earliest = max(cut - overlap, 1)
+    latest = cut - (cut - earliest) // 2
     for kinds in (("paragraph", "sentence"), ("clause", "word")):
-        starts = [it for kind in kinds for it in _find_starts(kind, window, first, last)]
+        starts = [start for kind in kinds for start in _find_starts(kind, window, earliest, latest)]
         if starts:
             return min(starts)
-    if _is_whole(window, first):
-        return first
-    return min((it for it in _find_clusters(window, first) if first <= it <= cut), default=cut)
+    if _is_cluster_boundary(window, earliest):
+        return earliest
+    return min(
+        (place for place in _find_clusters(window, earliest) if earliest <= place <= cut),
+        default=cut,
+    )
 
 
 def _find_limit(window: str, size: int, shortest: int) -> int:
-    """*size*; where only white space is left behind that, the last word's start: a chunk of it alone would be empty."""
+    """Return how long a chunk may be: *size*, or less if only white space follows.
+
+    In that case the limit is the start of the last word, so that the next chunk has a word.
+    """
     if len(window) - size < _LOOK_AHEAD and window[size:].isspace():
         words = window[:size].rstrip()
         start = len(words) - len("".join(words.rsplit(None, 1)[-1:]))
@@ -231,41 +263,41 @@ def _find_limit(window: str, size: int, shortest: int) -> int:
 
 
 def _find_ends(kind: str, window: str, lowest: int) -> Iterator[int]:
-    """Where what stands before each boundary behind *lowest* ends, in order."""
-    for found in _compile_pattern(kind).finditer(window, lowest):
-        yield found.end() if kind in _ENDINGS else found.start()
+    """Yield, in order, where the text before each boundary after *lowest* ends."""
+    for boundary in _compile_pattern(kind).finditer(window, lowest):
+        yield boundary.end() if kind in _ENDINGS else boundary.start()
 
 
-def _find_starts(kind: str, window: str, first: int, last: int) -> Iterator[int]:
-    """The first place from *first* to *last* where something begins behind a boundary, if there is one."""
+def _find_starts(kind: str, window: str, earliest: int, latest: int) -> Iterator[int]:
+    """Yield the first place from *earliest* to *latest* after a boundary of this kind, if any."""
     tried = 0
-    for end in _find_ends(kind, window, max(0, first - _LOOK_BACK)):
-        start = _skip_space(window, end, last)
-        if end > last or tried == _TRIES:
+    for end in _find_ends(kind, window, max(0, earliest - _LOOK_BACK)):
+        start = _skip_space(window, end, latest)
+        if end > latest or tried == _TRIES:
             return
-        if start >= first and not window[start].isspace():
+        if start >= earliest and not window[start].isspace():
             tried += 1
-            if _is_whole(window, start):
+            if _is_cluster_boundary(window, start):
                 yield start
                 return
 
 
 def _skip_space(window: str, end: int, limit: int) -> int:
-    """The place behind the white space that begins at *end*, not behind *limit*."""
+    """Return the place after the white space that begins at *end*, but not beyond *limit*."""
     place: int = min(_compile_pattern("space").match(window, end).end(), limit)
     return place - 1 if end < place and window[place - 1 : place + 1] == "\r\n" else place
 
 
-def _is_whole(window: str, place: int) -> bool:
-    """Whether *place* lies between two grapheme clusters."""
+def _is_cluster_boundary(window: str, place: int) -> bool:
+    """Return whether *place* lies between two grapheme clusters."""
     around = window[place - 1 : place + 1]
     return (around.isascii() and around != "\r\n") or place in _find_clusters(window, place)
 
 
 def _find_clusters(window: str, place: int) -> list[int]:
-    """Where the grapheme clusters around *place* begin."""
+    """Return where the grapheme clusters around *place* begin."""
     begin = max(0, place - _AROUND)
     return [
-        it.start()
-        for it in _compile_pattern("cluster").finditer(window, begin, place + _LOOK_AHEAD)
+        cluster.start()
+        for cluster in _compile_pattern("cluster").finditer(window, begin, place + _LOOK_AHEAD)
     ]

@@ -1,4 +1,7 @@
-"""Documents that are not text, read in a process of their own: one that hangs or dies takes one file with it."""
+"""Read documents that are not text in a separate process.
+
+If a document makes its reader hang or crash, only that file is lost.
+"""
 
 from __future__ import annotations
 
@@ -42,26 +45,38 @@ READERS: Final[dict[str, Read]] = {
     ".pptx": read_pptx,
     ".xlsx": read_xlsx,
 }
-"""How each ending is read."""
+"""The reader for each file ending."""
 
 SECONDS: Final = 60.0
-"""How long the next pieces of a document may take. The slowest honest one, a large Word file, takes a few seconds."""
-_SECONDS_A_MB: Final = 0.5
-"""How much longer the first ones may, for each MB a zipped document unpacks to: an Excel file's texts come first."""
+"""Seconds that the next pieces of a document may take.
+
+The slowest honest documents, large Word files, take a few seconds.
+"""
+_SECONDS_PER_MB: Final = 0.5
+"""More seconds that the first pieces may take, per unpacked MB of a zipped document.
+
+An Excel file's texts, for example, are all read before the first row.
+"""
 MEMORY: Final = 2 << 30
-"""Bytes of addresses the process may have, where the system (Linux) holds it to that."""
+"""Address space of the process in bytes, if the system (Linux) enforces such a limit."""
 MOST_INFLATED: Final = 1 << 30
 MOST_PART: Final = 1 << 27
-"""Bytes a zipped document may have in all, and in each part that is held as a whole."""
+"""Unpacked bytes of a zipped document: at most `MOST_INFLATED` in total, and at most this per part.
+
+The second limit holds for parts that are held in memory as a whole.
+"""
 _HELD: Final = (".xml", ".rels", ".xhtml", ".html", ".htm", ".opf")
+"""Endings of the parts of a zipped document that its readers hold in memory as a whole."""
 _STREAMED: Final = "xl/worksheets/"
+"""Parts of Excel files that are read row by row, and may be larger."""
 _ZIPPED: Final = frozenset((".epub", ".docx", ".pptx", ".xlsx"))
 _OLE: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+"""The first bytes of an old Office file, and of an encrypted one."""
 _TOO_MUCH: Final = "reading it takes too much memory"
 _BATCH_CHARS: Final = 1 << 16
 _BATCH_PIECES: Final = 1 << 10
 
-# The folder one is in must not decide what is imported, so modules are looked for where this
+# The current folder must not decide which modules are imported, so they are looked up where this
 # process found its own.
 _START: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.stdin.readline()); "
@@ -70,12 +85,11 @@ _START: Final = (
 
 
 class Converter:
-    """Reads one document after another in a process that starts with the first of them.
+    """Reads documents one after another in a separate process, which starts with the first of them.
 
-    It takes each ending of `READERS` and those that installed packages read.
-
-    A context manager; the process ends with it, and with this process, however that ends. Not for
-    several threads.
+    It takes the endings of `READERS`, and those that installed packages read. Use it as a context
+    manager: the process ends with the block, and with this process, however that ends. Not
+    thread-safe.
     """
 
     def __init__(self, seconds: float = SECONDS, memory: int = MEMORY) -> None:
@@ -95,130 +109,149 @@ class Converter:
         self.close()
 
     def read(self, path: Path, *, follow_link: bool) -> Iterator[Piece]:
-        """The pieces of the document at *path*, a few of which are held at a time.
+        """Yield the pieces of the document at *path*, holding only a few in memory.
 
-        Raises `UnreadableDocument`, also where its reader takes too long or dies, `MissingExtra`,
-        and `OSError` where no process can be started.
+        Raises `UnreadableDocument`, also if its reader takes too long or crashes, `MissingExtra`,
+        and `OSError` if no process can be started.
         """
         if self._is_reading:
-            # What is left of a document that nobody reads on would be taken for this one.
+            # The caller gave up the document before. Its remaining pieces would be taken for those
+            # of this one.
             self.close()
-        process = self._process = self._process or self._start()
-        self._is_reading, whole = True, False
+        process = self._process = self._process or self._start_process()
+        self._is_reading, is_intact = True, False
         try:
-            for answer in self._ask(process, [str(path.absolute()), follow_link]):
+            for answer in self._ask_process(process, [str(path.absolute()), follow_link]):
                 match answer:
                     case {"pieces": pieces}:
                         yield from (Piece(*piece) for piece in pieces)
                     case {"unreadable": [reason, detail]}:
-                        # One that ran out of memory may not have all of it back.
-                        whole = detail != _TOO_MUCH
+                        # A process that ran out of memory may not have freed all of it, so it is
+                        # not used again.
+                        is_intact = detail != _TOO_MUCH
                         raise UnreadableDocument(path, reason, detail)
                     case {"missing": [package, extra]}:
-                        whole = True
+                        is_intact = True
                         raise MissingExtra(package, extra)
                     case _:
-                        whole = True
+                        is_intact = True
                         return
             raise UnreadableDocument(path, "its reader failed", self._explain_death(process))
         finally:
-            # A later document may have a process of its own by now.
+            # The process may have been replaced for a later document in the meantime.
             if process is self._process:
                 self._is_reading = False
-                if not whole:
+                if not is_intact:
                     self.close()
 
     def close(self) -> None:
-        """End the process."""
+        """Stop the process."""
         process, self._process = self._process, None
         self._is_reading = False
         if process is not None:
+            # Killed, not asked: it may hang, and has nothing to save.
             process.kill()
             for stream in (process.stdin, process.stdout):
                 with suppress(OSError):
                     stream.close()  # type: ignore[union-attr]
             process.wait()
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start_process(self) -> subprocess.Popen[bytes]:
+        """Start the process, and send it the search path for modules and its limits."""
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", _START],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            # openpyxl loads numpy where it finds it, which would take addresses for each core of
-            # the machine.
+            # openpyxl imports numpy if it is installed, which would reserve address space for each
+            # processor core.
             env={**copy_environment(), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
             creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
         )
         for line in (sys.path, self._limits):
-            _send(process.stdin, line)
+            _send_message(process.stdin, line)
         return process
 
     @staticmethod
-    def _ask(process: subprocess.Popen[bytes], question: Any) -> Iterator[Any]:
-        """The answers of *process*, until it ends."""
+    def _ask_process(process: subprocess.Popen[bytes], question: Any) -> Iterator[Any]:
+        """Send *question* to *process*, and yield its answers until it ends."""
         with suppress(OSError):
-            _send(process.stdin, question)
+            _send_message(process.stdin, question)
         for line in process.stdout or ():
-            # Of one that died while it wrote there is half a line.
+            # A process that died while writing leaves half a line.
             if line.endswith(b"\n"):
                 yield json.loads(line)
 
     @staticmethod
     def _explain_death(process: subprocess.Popen[bytes]) -> str:
+        """Return in words why the process ended; the watchdog ends it with code 1."""
         code = process.wait()
         return "reading it takes too long" if code == 1 else f"its reader crashed, code {code}"
 
 
-def _send(stream: Any, message: Any) -> None:
+def _send_message(stream: Any, message: Any) -> None:
+    """Write *message* as one line of JSON."""
     stream.write(json.dumps(message).encode() + b"\n")
     stream.flush()
 
 
 def serve() -> None:
-    """What the process does: answer questions on standard input until that ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who asks decides what an interrupt means
+    """Answer questions from standard input until it ends; the separate process runs this."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent process handles interrupts.
     warnings.simplefilter("ignore")
-    # What a library prints must not stand between the answers.
+    # Whatever a library prints must not get between the answers.
     out, sys.stdout = sys.stdout.buffer, sys.stderr
     seconds, memory = json.loads(sys.stdin.readline())
     _limit_memory(memory)
     questions: queue.SimpleQueue[list[Any]] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=[questions], daemon=True).start()
-    with open(os.devnull, "w") as nowhere:  # noqa: PTH123
+    threading.Thread(target=_queue_questions, args=[questions], daemon=True).start()
+    with open(os.devnull, "w") as null_file:  # noqa: PTH123
         while True:
             path, follow_link = questions.get()
-            for answer in _answer(
-                Path(path), follow_link, lambda more=0.0: _watch(seconds + more, nowhere)
+            for answer in _answer_question(
+                Path(path),
+                follow_link,
+                lambda extra_seconds=0.0: _start_watchdog(seconds + extra_seconds, null_file),
             ):
                 faulthandler.cancel_dump_traceback_later()
-                _send(out, answer)
+                _send_message(out, answer)
 
 
-def _watch(seconds: float, nowhere: Any) -> None:
-    # A thread of C, which ends the process whatever Python or a library hangs in.
-    faulthandler.dump_traceback_later(seconds, exit=True, file=nowhere)
+def _start_watchdog(seconds: float, null_file: Any) -> None:
+    """End this process after *seconds*, unless it is restarted or cancelled before."""
+    # A thread in C ends the process, even if Python code or a library hangs.
+    faulthandler.dump_traceback_later(seconds, exit=True, file=null_file)
 
 
-def _listen(questions: queue.SimpleQueue[list[Any]]) -> None:
+def _queue_questions(questions: queue.SimpleQueue[list[Any]]) -> None:
+    """Put each question into the queue, and end the process when the parent is gone."""
     for line in sys.stdin:
         questions.put(json.loads(line))
-    os._exit(0)  # nobody is there any more to read for
+    os._exit(0)  # The parent process is gone.
 
 
-def _limit_memory(most: int) -> None:
+def _limit_memory(size: int) -> None:
+    """Limit the address space of this process to *size* bytes, if the system can."""
     with suppress(ImportError, OSError, ValueError):
         import resource
 
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        resource.setrlimit(resource.RLIMIT_AS, (size, size))
 
 
-def _answer(path: Path, follow_link: bool, watch: Callable[..., None]) -> Iterator[dict[str, Any]]:
+def _answer_question(
+    path: Path, follow_link: bool, watch: Callable[..., None]
+) -> Iterator[dict[str, Any]]:
+    """Yield the answers for one document: its pieces, and at the end an error or an empty answer.
+
+    *watch* restarts the time limit of the next answer.
+    """
     watch()
     try:
         with open_document(path, follow_link=follow_link) as file:
             size = os.fstat(file.fileno()).st_size
-            yield from _collect(limit_time(path, _read(path, file, watch), size), watch)
+            yield from _batch_pieces(
+                limit_time(path, _read_checked(path, file, watch), size), watch
+            )
     except MissingExtra as error:
         yield {"missing": [error.package, error.extra]}
     except UnreadableDocument as error:
@@ -230,18 +263,20 @@ def _answer(path: Path, follow_link: bool, watch: Callable[..., None]) -> Iterat
     except OSError as error:
         yield {"unreadable": ["cannot be opened", error.strerror or type(error).__name__]}
     except Exception as error:
+        # Only the kind of the error: its message may quote the document.
         yield {"unreadable": ["damaged", type(error).__name__]}
     else:
         yield {}
 
 
-def _collect(pieces: Iterator[Piece], watch: Callable[..., None]) -> Iterator[dict[str, Any]]:
+def _batch_pieces(pieces: Iterator[Piece], watch: Callable[..., None]) -> Iterator[dict[str, Any]]:
+    """Yield answers with many pieces each, as a message per piece would be slow."""
     batch: list[Any] = []
     chars = 0
     for piece in pieces:
         place = {
-            name: it[:PLACE_CHARS] if isinstance(it, str) else it
-            for name, it in piece.place.items()
+            name: value[:PLACE_CHARS] if isinstance(value, str) else value
+            for name, value in piece.place.items()
         }
         batch.append([piece.text, place, piece.stands_alone])
         chars += count_chars(Piece(piece.text, place))
@@ -253,22 +288,25 @@ def _collect(pieces: Iterator[Piece], watch: Callable[..., None]) -> Iterator[di
         yield {"pieces": batch}
 
 
-def _read(path: Path, file: BinaryIO, watch: Callable[..., None]) -> Iterator[Piece]:
-    """The pieces of *file*. Raises `UnreadableDocument` where there are none but of white space."""
+def _read_checked(path: Path, file: BinaryIO, watch: Callable[..., None]) -> Iterator[Piece]:
+    """Yield the pieces of *file*; raises `UnreadableDocument` if all of them are white space."""
     ending = path.suffix.casefold()
     if ending in _ZIPPED:
-        watch(_check_zip(path, file) / (1 << 20) * _SECONDS_A_MB)
-    read = READERS.get(ending) or partial(_read_by_own, ending)
+        watch(_check_zip(path, file) / (1 << 20) * _SECONDS_PER_MB)
+    read = READERS.get(ending) or partial(_read_by_package, ending)
     pieces = (piece for piece in read(path, file))
-    first = next((piece for piece in pieces if piece.text.strip()), None)
-    if first is None:
+    first_piece = next((piece for piece in pieces if piece.text.strip()), None)
+    if first_piece is None:
         raise UnreadableDocument(path, "no text in it")
-    yield from chain([first], pieces)
+    yield from chain([first_piece], pieces)
 
 
-def _read_by_own(ending: str, path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """The pieces that an installed package's reader makes of *file*; raises `UnreadableDocument` if it fails."""
-    # Only whoever has such files waits for the module.
+def _read_by_package(ending: str, path: Path, file: BinaryIO) -> Iterator[Piece]:
+    """Yield the pieces that an installed package's reader makes of *file*.
+
+    Raises `UnreadableDocument` if that reader fails.
+    """
+    # Imported here, so that only runs with such files pay for it.
     from qtmiddleware.plugins import find_reader
 
     try:
@@ -279,7 +317,10 @@ def _read_by_own(ending: str, path: Path, file: BinaryIO) -> Iterator[Piece]:
 
 
 def _check_zip(path: Path, file: BinaryIO) -> int:
-    """The bytes of a zip when it is unpacked; raises `UnreadableDocument` where it is encrypted or has too many."""
+    """Return the unpacked size of a zip in bytes.
+
+    Raises `UnreadableDocument` if the zip is encrypted or too large.
+    """
     start = file.read(len(_OLE))
     if not start:
         raise UnreadableDocument(path, "empty")
@@ -289,24 +330,27 @@ def _check_zip(path: Path, file: BinaryIO) -> int:
         )
     with ZipFile(file) as packed:
         parts = packed.infolist()
-        if any(it.flag_bits & 1 for it in parts):
+        if any(part.flag_bits & 1 for part in parts):
             raise UnreadableDocument(path, "encrypted")
-        held = [
-            it.file_size
-            for it in parts
-            if it.filename.endswith(_HELD) and not it.filename.startswith(_STREAMED)
+        held_sizes = [
+            part.file_size
+            for part in parts
+            if part.filename.endswith(_HELD) and not part.filename.startswith(_STREAMED)
         ]
-        if sum(it.file_size for it in parts) > MOST_INFLATED or max(held, default=0) > MOST_PART:
-            most = (
+        if (
+            sum(part.file_size for part in parts) > MOST_INFLATED
+            or max(held_sizes, default=0) > MOST_PART
+        ):
+            limits = (
                 f"more than {MOST_INFLATED >> 20} MB, or {MOST_PART >> 20} MB in one part, when it"
                 " is unpacked"
             )
-            raise UnreadableDocument(path, "too large", most)
-        # The sizes are what the file says of itself: read so far and no further, a part that lies
-        # fails its checksum.
+            raise UnreadableDocument(path, "too large", limits)
+        # The sizes are claims of the file. Each part is read only that far, so a part that is
+        # longer than it claims fails its checksum.
         for part in parts:
             with packed.open(part) as stream:
                 while stream.read(1 << 20):
                     pass
     file.seek(0)
-    return sum(it.file_size for it in parts)
+    return sum(part.file_size for part in parts)

@@ -1,4 +1,4 @@
-"""Which documents a path means: a file, all of a folder, or what a pattern matches."""
+"""Find the documents that a data path means: a file, a folder's files, or a pattern's matches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.documents.converting import READERS
 
 EXTENSIONS: Final = (".txt", ".md", ".markdown", ".rst", ".pdf", *READERS)
-"""The files that are taken from folders and by patterns, in capitals too."""
+"""Endings of the files that are taken from folders and by patterns, in any case."""
 _MOST_ENDINGS: Final = 8
 _WILD: Final = frozenset("*?[")
 _ALLOWED: Final = (
@@ -23,68 +23,72 @@ _ALLOWED: Final = (
 
 
 def find_documents(data_path: str | Path, *, every: bool = False) -> list[Path]:
-    """The documents *data_path* means, in order: a file, the files below a folder, or those a pattern matches.
+    """Return the documents that *data_path* means, sorted.
 
-    Of folders and patterns, files of `EXTENSIONS` and those that an installed package reads are
-    taken, or
-    *every* file, and hidden ones left out, as are hidden folders; links to folders are not
-    followed, unless
-    *data_path* names them. A single file is taken whatever its name, and a name that exists is
-    never a pattern.
+    - A file is taken, whatever its name. A name that exists is never a pattern.
+    - Of a folder or a pattern, the files of `EXTENSIONS` are taken, and those that an installed
+      package reads; with *every*, all files. Hidden files and folders are left out. Links to
+      folders are not followed, unless *data_path* names them.
 
-    Raises `ConfigError` where there are none, and where a folder cannot be looked into: its
-    documents would seem gone.
+    Raises `ConfigError` if there are no documents, or if a folder cannot be read: its documents
+    would seem to be gone.
     """
     if not str(data_path).strip():
         raise _build_error(data_path, "dataPath must not be empty")
     path = Path(data_path)
-    # A name that begins with ~ need not be somebody's home.
+    # A name that begins with ~ need not be a home directory.
     with suppress(RuntimeError):
         path = path.expanduser()
     try:
-        found = sorted(set(_find(path, every)))
+        documents = sorted(set(_select_files(path, every)))
     except (OSError, ValueError, NotImplementedError) as error:
-        where, why = getattr(error, "filename", None), getattr(error, "strerror", None) or error
+        where, reason = getattr(error, "filename", None), getattr(error, "strerror", None) or error
         message = (
             f"dataPath is {str(data_path)!r}, but {repr(where) if where else 'it'} cannot be read:"
-            f" {why}"
+            f" {reason}"
         )
         raise _build_error(data_path, message) from error
-    if not found:
-        others = describe_left_out(count_left_out(path))
+    if not documents:
+        left_out = describe_left_out(count_left_out(path))
         where = f"dataPath is {str(data_path)!r}, which holds no documents"
-        raise _build_error(data_path, f"{where} but {others}" if others else where)
-    return found
+        raise _build_error(data_path, f"{where} but {left_out}" if left_out else where)
+    return documents
 
 
 def count_left_out(data_path: str | Path) -> dict[str, int]:
-    """How many files below a folder, or of those a pattern matches, are no documents, by the ending of their names.
+    """Return how many files that *data_path* matches are not documents, per file ending.
 
-    The most frequent ending comes first; ``""`` stands for those without one, hidden files do not
-    count. Empty for a single file.
+    The most frequent ending comes first; ``""`` stands for files without an ending. Hidden files do
+    not count. The result is empty for a single file.
     """
     path = Path(data_path)
     with suppress(RuntimeError):
         path = path.expanduser()
-    found = Counter(it.suffix.casefold() for it in _find_all(path) if not is_document(it))
-    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+    counts = Counter(file.suffix.casefold() for file in _find_files(path) if not is_document(file))
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def describe_left_out(counts: Mapping[str, int]) -> str:
-    """*counts* as words: ``3 .html, 1 .csv``; the rarest endings are put together."""
-    shown = [f"{count} {ending or 'without an ending'}" for ending, count in counts.items()]
-    more = sum(list(counts.values())[_MOST_ENDINGS:])
-    return ", ".join([*shown[:_MOST_ENDINGS], *([f"{more} others"] if more else [])])
+    """Return *counts* in words, such as ``3 .html, 1 .csv``; the rarest endings are summed up."""
+    shown_counts = [f"{count} {ending or 'without an ending'}" for ending, count in counts.items()]
+    rest_count = sum(list(counts.values())[_MOST_ENDINGS:])
+    return ", ".join(
+        [*shown_counts[:_MOST_ENDINGS], *([f"{rest_count} others"] if rest_count else [])]
+    )
 
 
-def _find(path: Path, every: bool) -> Iterable[Path]:
+def _select_files(path: Path, every: bool) -> Iterable[Path]:
+    """Return a single file as it is, else the files found, of which *every* selects all."""
     if os.path.lexists(path) and not path.is_dir():
         return [path]
-    return (it for it in _find_all(path) if every or is_document(it))
+    return (file for file in _find_files(path) if every or is_document(file))
 
 
-def _find_all(path: Path) -> Iterable[Path]:
-    """All files below a folder or of a pattern, whatever their ending; none where *path* is a file itself."""
+def _find_files(path: Path) -> Iterable[Path]:
+    """Return all files below a folder or matching a pattern, whatever their ending.
+
+    There are none if *path* is a file itself.
+    """
     if path.is_dir():
         return _walk_folder(path)
     if os.path.lexists(path):
@@ -95,45 +99,54 @@ def _find_all(path: Path) -> Iterable[Path]:
 
 
 def _walk_folder(folder: Path) -> Iterator[Path]:
-    def unreadable(error: OSError) -> None:
+    """Yield the files below *folder*, without hidden ones; raises if a folder cannot be read."""
+
+    def raise_error(error: OSError) -> None:
         raise error
 
-    for here, folders, names in os.walk(folder, onerror=unreadable):
+    for here, folders, names in os.walk(folder, onerror=raise_error):
         folders[:] = [name for name in folders if not name.startswith(".")]
         yield from (Path(here, name) for name in names if not name.startswith("."))
 
 
 def _match_pattern(path: Path) -> Iterator[Path]:
-    """The files a pattern matches. As far as its beginning exists it is a name, also with brackets in it."""
-    base, *rest = (Path(path.anchor), *path.parts[bool(path.anchor) :])
-    while len(rest) > 1 and (base / rest[0]).is_dir():
-        base /= rest.pop(0)
-    if rest[-1] == "**":
-        rest.append("*")
-    shows_hidden = any(part.startswith(".") for part in rest)
-    for found in base.glob(str(Path(*rest))):
-        hidden = any(part.startswith(".") for part in found.relative_to(base).parts)
+    """Yield the files that match a pattern.
+
+    The leading parts that exist as folders are names, even with brackets in them.
+    """
+    base, *pattern_parts = (Path(path.anchor), *path.parts[bool(path.anchor) :])
+    # A folder's name may have brackets, so each part that exists is taken as a name.
+    while len(pattern_parts) > 1 and (base / pattern_parts[0]).is_dir():
+        base /= pattern_parts.pop(0)
+    if pattern_parts[-1] == "**":
+        pattern_parts.append("*")
+    shows_hidden = any(part.startswith(".") for part in pattern_parts)
+    for file in base.glob(str(Path(*pattern_parts))):
+        is_hidden = any(part.startswith(".") for part in file.relative_to(base).parts)
         if any(
-            above.is_symlink()
-            for above in found.parents
-            if above != base and above.is_relative_to(base)
+            folder.is_symlink()
+            for folder in file.parents
+            if folder != base and folder.is_relative_to(base)
         ):
             continue
-        if (shows_hidden or not hidden) and not found.is_dir():
-            yield found
+        if (shows_hidden or not is_hidden) and not file.is_dir():
+            yield file
 
 
 def is_document(path: Path) -> bool:
-    """Whether the file at *path* is taken from folders and by patterns."""
+    """Return whether the file at *path* is taken from folders and by patterns."""
     return path.name.casefold().endswith(EXTENSIONS) or has_own_reader(path)
 
 
 def has_own_reader(path: Path) -> bool:
-    """Whether an installed package reads the file at *path*, whose ending is none of `EXTENSIONS`."""
+    """Return whether an installed package reads the file at *path*.
+
+    Packages are not asked for the endings of `EXTENSIONS`.
+    """
     ending = path.suffix.casefold()
     if not ending or ending in EXTENSIONS:
         return False
-    # Known endings are never looked up.
+    # Imported here, as known endings need no lookup.
     from qtmiddleware.plugins import has_reader
 
     return has_reader(ending)

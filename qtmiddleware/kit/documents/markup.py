@@ -1,4 +1,4 @@
-"""Pages of HTML, and EPUB, which is a folder of them."""
+"""Read HTML pages, and EPUB books, which are archives of such pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qtmiddleware.errors import UnreadableDocument
 from qtmiddleware.kit.documents.text import Piece
 
 MOST_BYTES: Final = 1 << 26
-"""A larger page is a dump; it is held as a whole."""
+"""Largest page in bytes, as a page is held in memory as a whole."""
 
 _SKIPPED: Final = frozenset(
     (
@@ -79,8 +79,8 @@ _MARKS: Final = {
 
 
 _ENDS: Final = (">", "-->", "]]>")
-# Possessive throughout. An opening quotation mark that nothing closes can only be the last one of a
-# page, so its end is searched for once.
+# Possessive throughout, so that it never backtracks. An opening quotation mark that nothing closes
+# can only be the last one of a page, so its end is searched for once.
 _TAG: Final = re.compile(
     r"""<(?P<closes>/?)(?P<name>[a-zA-Z][^\t\n\f\r />]*+)
     (?: [^>=]++ | = [\t\n\f\r ]*+ (?: "[^"]*+" | '[^']*+' | (?P<bare>[^\t\n\f\r >]*+) ) )*+ >?""",
@@ -89,13 +89,18 @@ _TAG: Final = re.compile(
 _RAW_ENDS: Final = {
     name: re.compile(rf"</{name}(?=[\t\n\f\r />])", re.IGNORECASE) for name in ("script", "style")
 }
-"""Where the content of these elements ends, in which nothing else is a tag."""
-# Python refuses to read longer numbers, and no character has one.
+"""Where the content of these elements ends. Inside of it, nothing else is a tag."""
+# Python refuses to parse longer numbers, and no character has such a number.
 _LONG_NUMBER: Final = re.compile(r"&#[0-9]{4000,}+;?")
 
 
 class _Page:
-    """Collects the paragraphs of a page, each with the heading it stands under."""
+    """Collects the paragraphs of a page, each with the heading above it.
+
+    Attributes:
+        title: the page's title.
+        paragraphs: pairs of a paragraph and its heading.
+    """
 
     def __init__(self) -> None:
         self.title = ""
@@ -106,7 +111,7 @@ class _Page:
         self._skipped = self._pre = 0
 
     def start_tag(self, tag: str) -> None:
-        """Take the start of an element."""
+        """Handle the start of an element."""
         if tag in _SKIPPED:
             self._skipped += 1
         elif self._skipped:
@@ -118,7 +123,7 @@ class _Page:
             self._words.append(" | ")
 
     def end_tag(self, tag: str) -> None:
-        """Take the end of an element."""
+        """Handle the end of an element."""
         if tag in _SKIPPED:
             self._skipped = max(0, self._skipped - 1)
         elif self._skipped:
@@ -128,13 +133,16 @@ class _Page:
             self._pre = max(0, self._pre - (tag == "pre"))
 
     def add_text(self, text: str) -> None:
-        """Take what stands between two tags."""
+        """Add the text between two tags to the paragraph."""
         if text and not self._skipped:
             self._words.append(unescape(_LONG_NUMBER.sub("\ufffd", text)))
             self._has_words = self._has_words or not self._words[-1].isspace()
 
     def end_paragraph(self, tag: str = "") -> None:
-        """Keep what was collected: as the title, or as a paragraph, which *tag* may make a heading."""
+        """Save the collected text: as the title, or as a paragraph.
+
+        A paragraph becomes the heading of the next ones if *tag* is a heading's.
+        """
         text = "".join(self._words)
         self._words.clear()
         self._has_words = False
@@ -147,38 +155,43 @@ class _Page:
             self.paragraphs.append((text, self._heading))
 
 
-def _parse(text: str, page: _Page) -> None:
-    """Give *page* the tags and the text of *text*, as browsers tell them apart, in time linear in its length.
+def _parse_page(text: str, page: _Page) -> None:
+    """Pass the tags and texts of *text* to *page*, as browsers tell them apart, in linear time.
 
-    `html.parser` takes the square of the length for tags and comments that nothing closes. Nothing
-    here is read twice: a mark is only searched for up to the last one of its kind.
+    `html.parser` takes quadratic time for tags and comments that nothing closes. Here nothing is
+    read twice: each kind of end mark is searched for only up to its last occurrence.
     """
-    at, lasts = 0, {mark: text.rfind(mark) for mark in _ENDS}
-    # Behind the last ">" there can be no tag.
-    while 0 <= (begin := text.find("<", at)) < lasts[">"]:
-        page.add_text(text[at:begin])
-        if tag := _TAG.match(text, begin):
-            at = tag.end()
+    position, last_marks = 0, {mark: text.rfind(mark) for mark in _ENDS}
+    # After the last ">" there can be no tag.
+    while 0 <= (tag_start := text.find("<", position)) < last_marks[">"]:
+        page.add_text(text[position:tag_start])
+        if tag := _TAG.match(text, tag_start):
+            position = tag.end()
             name = tag["name"].lower()
             # In <p class=a/> the slash belongs to the value.
-            closes_itself = text.endswith("/>", begin, at) and tag.end("bare") != at - 1
+            closes_itself = (
+                text.endswith("/>", tag_start, position) and tag.end("bare") != position - 1
+            )
             if not tag["closes"]:
                 page.start_tag(name)
             if tag["closes"] or closes_itself:
                 page.end_tag(name)
             elif name in _RAW_ENDS:
-                end = _RAW_ENDS[name].search(text, at)
-                at = end.start() if end else len(text)
-        elif text[begin + 1] in "!?/":
-            at = _find_comment_end(text, begin, lasts)
+                end = _RAW_ENDS[name].search(text, position)
+                position = end.start() if end else len(text)
+        elif text[tag_start + 1] in "!?/":
+            position = _find_comment_end(text, tag_start, last_marks)
         else:
             page.add_text("<")
-            at = begin + 1
-    page.add_text(text[at:])
+            position = tag_start + 1
+    page.add_text(text[position:])
 
 
-def _find_comment_end(text: str, begin: int, lasts: Mapping[str, int]) -> int:
-    """Where the comment, declaration or instruction at *begin* ends: what nothing closes ends at the next ``>``."""
+def _find_comment_end(text: str, begin: int, last_marks: Mapping[str, int]) -> int:
+    """Return where the comment, declaration or instruction at *begin* ends.
+
+    If nothing closes it, it ends at the next ``>``.
+    """
     kind = (
         "-->"
         if text.startswith("<!--", begin)
@@ -186,15 +199,15 @@ def _find_comment_end(text: str, begin: int, lasts: Mapping[str, int]) -> int:
         if text.startswith("<![CDATA[", begin)
         else ">"
     )
-    end = kind if begin + 2 <= lasts[kind] else ">"
+    end = kind if begin + 2 <= last_marks[kind] else ">"
     return text.index(end, begin + 2) + len(end)
 
 
 def read_html(path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """The paragraphs of a page, without what is navigation, script or style; its title and headings are the place.
+    """Yield the paragraphs of a page, with its title and their heading as the place.
 
-    The encoding is that of a byte order mark, else what the page says, else UTF-8, else that of
-    Windows, as browsers have it.
+    Navigation, scripts and styles are left out. The encoding is that of the byte order mark, else
+    the one that the page declares, else UTF-8, else Windows-1252, as in browsers.
     """
     content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
@@ -205,8 +218,9 @@ def read_html(path: Path, file: BinaryIO) -> Iterator[Piece]:
 
 
 def _read_page(text: str, title: str = "") -> Iterator[Piece]:
+    """Yield the paragraphs of one page, with *title*, or the page's own, and their heading."""
     page = _Page()
-    _parse(text, page)
+    _parse_page(text, page)
     page.end_paragraph()
     for paragraph, heading in page.paragraphs:
         place = {"title": title or page.title, "heading": heading}
@@ -214,14 +228,14 @@ def _read_page(text: str, title: str = "") -> Iterator[Piece]:
 
 
 def decode_page(content: bytes) -> str:
-    """The text of a page in the encoding that its first bytes name."""
+    """Return the text of a page, in the encoding that its first bytes name."""
     for mark, encoding in _MARKS.items():
         if content.startswith(mark):
             return content.decode(encoding, "replace")
-    named = _CHARSET.search(content[:2048])
-    for encoding in (named.group(1).decode() if named else "utf-8", "utf-8"):
+    declaration = _CHARSET.search(content[:2048])
+    for encoding in (declaration.group(1).decode() if declaration else "utf-8", "utf-8"):
         try:
-            # Latin-1 is another name of it on the web.
+            # On the web, Latin-1 means Windows-1252.
             return content.decode(
                 "cp1252" if encoding.lower() in ("iso-8859-1", "latin-1", "latin1") else encoding
             )
@@ -231,22 +245,25 @@ def decode_page(content: bytes) -> str:
 
 
 def read_epub(path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """The paragraphs of a book in the order it is read; its title and the headings are the place."""
+    """Yield the paragraphs of a book in reading order, with its title and headings as places."""
     with ZipFile(file) as book:
         if "META-INF/rights.xml" in book.namelist():
             raise UnreadableDocument(path, "encrypted")
         root = ET.fromstring(book.read("META-INF/container.xml"))
-        where = next(it.attrib["full-path"] for it in root.iterfind(".//{*}rootfile"))
-        package = ET.fromstring(book.read(where))
+        package_path = next(
+            rootfile.attrib["full-path"] for rootfile in root.iterfind(".//{*}rootfile")
+        )
+        package = ET.fromstring(book.read(package_path))
         title = " ".join((package.findtext(".//{*}title") or "").split())
         files = {
-            it.get("id"): it.get("href", "") for it in package.iterfind(".//{*}manifest/{*}item")
+            item.get("id"): item.get("href", "")
+            for item in package.iterfind(".//{*}manifest/{*}item")
         }
         hrefs = dict.fromkeys(
-            files[it.get("idref")] for it in package.iterfind(".//{*}spine/{*}itemref")
+            files[item.get("idref")] for item in package.iterfind(".//{*}spine/{*}itemref")
         )
-        # A page is read once, however often and in whichever ways the book names it.
+        # A page is read once, however often and by whichever paths the book names it.
         for name in dict.fromkeys(
-            str(PurePosixPath(where).parent / unquote(href)) for href in hrefs
+            str(PurePosixPath(package_path).parent / unquote(href)) for href in hrefs
         ):
             yield from _read_page(decode_page(book.read(name)), title)

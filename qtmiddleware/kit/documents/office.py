@@ -1,4 +1,4 @@
-"""Office files: Word, PowerPoint and Excel."""
+"""Read Office files: Word, PowerPoint and Excel."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from qtmiddleware.kit.documents.text import Piece
 
 _DRAWING: Final = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 _DRAWN: Final = (f"{_DRAWING}t", f"{_DRAWING}br")
-"""Texts of a slide, and breaks between them."""
+"""The elements of a slide's texts, and of the breaks between them."""
 
 
 def read_docx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """The paragraphs and rows of tables, in order, with the heading they stand under."""
+    """Yield the paragraphs and the tables' rows in order, each with the heading above it."""
     try:
         import docx
         from docx.oxml.ns import qn
@@ -30,53 +30,60 @@ def read_docx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
     paragraph, row, cell, text = qn("w:p"), qn("w:tr"), qn("w:tc"), qn("w:t")
     breaks = {qn("w:tab"): " ", qn("w:br"): "\n", qn("w:cr"): "\n", qn("w:noBreakHyphen"): "-"}
     headings = {
-        it.style_id
-        for it in document.styles
-        if it.name and it.name.startswith(("Heading ", "Title"))
+        style.style_id
+        for style in document.styles
+        if style.name and style.name.startswith(("Heading ", "Title"))
     }
 
-    def read(element: Any) -> str:
+    def read_element(element: Any) -> str:
         return "".join(
-            breaks.get(it.tag) or it.text or "" for it in element.iter(text, *breaks)
+            breaks.get(part.tag) or part.text or "" for part in element.iter(text, *breaks)
         ).strip()
 
-    # What is inside of content controls, insertions and text boxes counts as well, which
-    # `paragraphs` leaves out.
-    inner = (
-        it
-        for it in document.element.body.iter(paragraph, row)
-        if next(it.iterancestors(row), None) is None
+    # `paragraphs` leaves out the content of content controls, insertions and text boxes; this
+    # includes it. Paragraphs inside of a table's row are read with the row.
+    top_elements = (
+        element
+        for element in document.element.body.iter(paragraph, row)
+        if next(element.iterancestors(row), None) is None
     )
     heading: dict[str, str | int] = {}
-    for table, found in groupby(inner, key=lambda it: it.getparent() if it.tag == row else None):
+    for table, elements in groupby(
+        top_elements, key=lambda element: element.getparent() if element.tag == row else None
+    ):
         if table is not None:
             cells = (
-                [" ".join(map(read, it.iter(paragraph))) for it in each.iterchildren(cell)]
-                for each in found
+                [
+                    " ".join(map(read_element, cell_element.iter(paragraph)))
+                    for cell_element in table_row.iterchildren(cell)
+                ]
+                for table_row in elements
             )
             yield from describe_rows(enumerate(cells, 1), **heading)
             yield Piece("\n", heading)
             continue
-        for each in found:
-            if written := read(each):
+        for element in elements:
+            if element_text := read_element(element):
                 heading = (
-                    {"heading": " ".join(written.split())} if each.style in headings else heading
+                    {"heading": " ".join(element_text.split())}
+                    if element.style in headings
+                    else heading
                 )
-                yield Piece(written + "\n\n", heading)
+                yield Piece(element_text + "\n\n", heading)
 
 
 def read_pptx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """The texts, tables and notes of each slide, with its number, from 1."""
+    """Yield the texts, tables and notes of each slide, with the slide's number, from 1."""
     try:
         import pptx
     except ImportError:
         raise MissingExtra("python-pptx", "documents") from None
-    known = set()
+    known_parts = set()
     for number, slide in enumerate(pptx.Presentation(file).slides, 1):
         # A slide is read once, however often the presentation names it.
-        if slide.part.partname in known:
+        if slide.part.partname in known_parts:
             continue
-        known.add(slide.part.partname)
+        known_parts.add(slide.part.partname)
         yield from _read_shapes(slide.shapes, number)
         if (
             slide.has_notes_slide
@@ -87,17 +94,19 @@ def read_pptx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
 
 
 def _read_shapes(shapes: Iterable[Any], number: int) -> Iterator[Piece]:
+    """Yield the texts and tables of *shapes*, including those inside of groups."""
     for shape in shapes:
         if hasattr(shape, "shapes"):
             yield from _read_shapes(shape.shapes, number)
         elif getattr(shape, "has_table", False):
-            # Each step through `table.rows` would go through all rows again.
+            # Each step through `table.rows` would go through all rows again, so the elements are
+            # read.
             rows = shape.element.iter(f"{_DRAWING}tr")
             cells = (
                 [_read_cell(cell) for cell in row.iterchildren(f"{_DRAWING}tc")] for row in rows
             )
             yield from (
-                Piece(it.text, {"slide": number}) for it in describe_rows(enumerate(cells, 1))
+                Piece(row.text, {"slide": number}) for row in describe_rows(enumerate(cells, 1))
             )
             yield Piece("\n", {"slide": number})
         elif shape.has_text_frame and (text := shape.text_frame.text.replace("\v", "\n").strip()):
@@ -105,35 +114,38 @@ def _read_shapes(shapes: Iterable[Any], number: int) -> Iterator[Piece]:
 
 
 def _read_cell(cell: Any) -> str:
+    """Return the text of a table's cell, a line per paragraph."""
     paragraphs = cell.iter(f"{_DRAWING}p")
-    return "\n".join("".join(it.text or " " for it in each.iter(*_DRAWN)) for each in paragraphs)
+    return "\n".join(
+        "".join(part.text or " " for part in paragraph.iter(*_DRAWN)) for paragraph in paragraphs
+    )
 
 
 def read_xlsx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """A line for each row, with the names of its columns, its sheet and its number, from 1; one row is held at a time.
+    """Yield a line per row, with the names of its columns, its sheet and its number, from 1.
 
-    Of a formula the value is read that was there when the file was saved; without one the cell is
-    empty.
+    One row is held in memory at a time. For a formula, the value saved with the file is read; if
+    there is none, the cell is empty.
     """
     try:
         import openpyxl
     except ImportError:
         raise MissingExtra("openpyxl", "documents") from None
     with suppress(ImportError):
-        # Where a sheet does not say its size openpyxl reads all of it to find out, a minute for a
-        # million rows. Nobody else reads workbooks in this process.
+        # If a sheet does not state its size, openpyxl reads all of it to find out: a minute for a
+        # million rows. The patch is safe, as nothing else reads workbooks in this process.
         sheets: Any = import_module("openpyxl.worksheet._read_only")
         sheets.ReadOnlyWorksheet._get_size = lambda _: None
     book = openpyxl.load_workbook(file, read_only=True, data_only=True)
     for sheet in book.worksheets:
-        # Some programs write a wrong size, and what lies beyond would be missed.
+        # Some programs write a wrong size, and cells outside of it would be missed.
         sheet.reset_dimensions()
-        rows = ([_write(cell) for cell in row] for row in sheet.iter_rows())
+        rows = ([_format_cell(cell) for cell in row] for row in sheet.iter_rows())
         yield from describe_rows(enumerate(rows, 1), sheet=sheet.title)
 
 
-def _write(cell: Any) -> str:
-    """The value of *cell* as people read it."""
+def _format_cell(cell: Any) -> str:
+    """Return the value of *cell* as people read it."""
     value = cell.value
     if value is None or isinstance(value, str):
         return value or ""

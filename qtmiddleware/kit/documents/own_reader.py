@@ -1,4 +1,4 @@
-"""What a reader of the user's own gives for a document, checked piece by piece."""
+"""Call the user's own reader of documents, and check what it returns piece by piece."""
 
 from __future__ import annotations
 
@@ -12,35 +12,44 @@ from qtmiddleware.errors import UnreadableDocument
 from qtmiddleware.kit.documents.text import OWN, Piece
 
 Reader = Callable[[Path], "str | Iterable[str | tuple[str, Mapping[str, str | int]]] | None"]
-"""A function of a path: its text, its texts one by one, or such with their places. ``None``: not mine."""
+"""A function of a path that returns a text, texts, or pairs of a text and its place.
+
+It returns ``None`` for a file that it does not read.
+"""
 
 
 class _NoText(TypeError):
-    """A user's reader gave something else; the words are ours, and hold nothing of it."""
+    """The user's reader returned something other than text.
+
+    The message is ours and quotes nothing of what was returned.
+    """
 
 
 def ask_reader(reader: Reader, path: Path) -> Iterator[Piece] | None:
-    """The pieces *reader* makes of the file at *path*; ``None`` where it makes none of it.
+    """Return the pieces that *reader* makes of the file at *path*, or ``None`` if it takes none.
 
-    Raises `UnreadableDocument` at once or later for whatever it raises, and for what are no texts.
+    Raises `UnreadableDocument`, at once or while the pieces are read, for whatever *reader* raises,
+    and if it returns something other than texts.
     """
-    with _blame_reader(path):
-        found = reader(path)
-        if inspect.iscoroutine(found):
-            found.close()
+    with _convert_reader_errors(path):
+        result = reader(path)
+        # A coroutine that nobody awaits would issue a warning later.
+        if inspect.iscoroutine(result):
+            result.close()
             raise _NoText("the reader must be a plain function that returns text, not async")
-        if found is not None and (
-            isinstance(found, bytes | Mapping) or not isinstance(found, Iterable)
+        if result is not None and (
+            isinstance(result, bytes | Mapping) or not isinstance(result, Iterable)
         ):
-            raise _NoText(f"the reader must return text, not {type(found).__name__}")
-    return None if found is None else _take_pieces(found, path)
+            raise _NoText(f"the reader must return text, not {type(result).__name__}")
+    return None if result is None else _check_pieces(result, path)
 
 
-def _take_pieces(found: Any, path: Path) -> Iterator[Piece]:
+def _check_pieces(result: Any, path: Path) -> Iterator[Piece]:
+    """Yield the pieces of a reader's *result*, each checked."""
     blank = True
-    with _blame_reader(path):
-        for one in [found] if isinstance(found, str) else found:
-            text, place = one if isinstance(one, tuple) and len(one) == 2 else (one, {})
+    with _convert_reader_errors(path):
+        for item in [result] if isinstance(result, str) else result:
+            text, place = item if isinstance(item, tuple) and len(item) == 2 else (item, {})
             if not isinstance(text, str):
                 raise _NoText(f"the reader must yield text, not {type(text).__name__}")
             place = {name: value for name, value in dict(place).items() if value is not None}
@@ -58,12 +67,13 @@ def _take_pieces(found: Any, path: Path) -> Iterator[Piece]:
 
 
 @contextmanager
-def _blame_reader(path: Path) -> Iterator[None]:
+def _convert_reader_errors(path: Path) -> Iterator[None]:
+    """Raise `UnreadableDocument` for whatever the user's reader raises."""
     try:
         yield
     except (UnreadableDocument, GeneratorExit):
         raise
     except Exception as error:
-        # What an error of somebody else's says may hold the text.
+        # The message of a foreign error may quote the document's text.
         detail = str(error) if isinstance(error, _NoText) else type(error).__name__
         raise UnreadableDocument(path, "its reader failed", detail) from error

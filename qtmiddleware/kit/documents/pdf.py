@@ -1,4 +1,4 @@
-"""PDF files, page by page, by pypdf."""
+"""Read PDF files page by page, with pypdf."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from time import thread_time
 from typing import Any, BinaryIO, Final
 
 from qtmiddleware.errors import MissingExtra, QtMiddlewareError, UnreadableDocument
-from qtmiddleware.kit.documents.bounds import build_late_error, find_seconds
+from qtmiddleware.kit.documents.bounds import build_late_error, compute_time_limit
 from qtmiddleware.kit.documents.text import Piece
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import Deadline
@@ -19,15 +19,16 @@ from qtmiddleware.types import Deadline
 _log = get_logger("qtmiddleware.documents")
 
 PAGE_SECONDS: Final = 20.0
-"""How long one page may take. The slowest honest ones, maps and drawings, take a few seconds."""
+"""Seconds one page may take. The slowest honest ones, maps and drawings, take a few seconds."""
 SLOW_PAGES: Final = 3
-"""After so many pages that took longer the document is given up."""
+"""How many pages may take longer before the document is given up."""
 
 _LIGATURES: Final = {
-    0xFB00 + at: text for at, text in enumerate(("ff", "fi", "fl", "ffi", "ffl", "st", "st"))
+    0xFB00 + offset: text
+    for offset, text in enumerate(("ff", "fi", "fl", "ffi", "ffl", "st", "st"))
 }
-# A soft hyphen is no letter: at a line's end it joins two halves of a word, elsewhere it is not
-# seen.
+# A soft hyphen is not a letter: at a line's end it joins two halves of a word, elsewhere it is
+# invisible.
 _SOFT_HYPHEN: Final = re.compile(r"\xad(?:[ \t]*\n)?")
 _LINE_END: Final = re.compile(r"(?<![ \t])[ \t]++(?=\n)")
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
@@ -35,51 +36,53 @@ _LONE: Final = re.compile(r"[\ud800-\udfff]")
 
 
 class _TooSlow(Exception):
-    """A page takes longer than any honest one."""
+    """Reading a page takes longer than any honest page does."""
 
 
 def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """The text of each page of *file*, which is the one at *path*; every page ends its line, empty ones are left out.
+    """Yield the text of each page of *file*, which is the file at *path*; empty pages are left out.
 
-    Lines stay as they are on the page, and so do hyphens at their end, most of which belong to the
-    word. Ligatures are spelled out; soft hyphens and spaces at line ends are dropped. A page that
-    cannot be read is left out and logged; the document counts as damaged when no page could be
-    read, or after three that took too long.
+    Every page's text ends with a line end. Lines stay as they are on the page, and so do hyphens at
+    their end, most of which belong to the word. Ligatures are spelled out; soft hyphens and spaces
+    at line ends are dropped.
+
+    A page that cannot be read is left out and logged. The document counts as damaged
+    (`UnreadableDocument`) if no page could be read, or after three pages that took too long.
     """
-    most = find_seconds(os.fstat(file.fileno()).st_size)
+    allowed_seconds = compute_time_limit(os.fstat(file.fileno()).st_size)
     try:
         reader = _open_reader(path, file)
-        repeated = _drop_repeated_pages(reader)
+        repeated_count = _drop_repeated_pages(reader)
         pages = list(reader.pages)
     except (OSError, QtMiddlewareError):
         raise
     except Exception as error:
         raise _build_error(path, error) from error
-    slow = broken = found = 0
-    used = 0.0
+    slow_count = broken_count = read_count = 0
+    used_seconds = 0.0
     for number, page in enumerate(pages, 1):
-        text, began = "", thread_time()
+        text, start = "", thread_time()
         try:
             text = _extract_text(page)
         except OSError:
             raise
         except _TooSlow as error:
-            slow += 1
+            slow_count += 1
             _log.warning(
                 "page %d of %s takes too long to read and was skipped",
                 number,
                 path,
                 event="page_left_out",
             )
-            if slow == SLOW_PAGES:
+            if slow_count == SLOW_PAGES:
                 raise UnreadableDocument(
                     path, "damaged", f"page {number} takes too long to read"
                 ) from error
-        # What a broken file makes pypdf stumble over is an error of any kind.
+        # In a broken file, pypdf may raise an error of any kind.
         except Exception as error:
             if _lacks_aes(error):
                 raise _build_error(path, error) from error
-            broken += 1
+            broken_count += 1
             about: dict[str, Any] = {"event": "page_left_out", "error": type(error).__name__}
             _log.warning(
                 "page %d of %s is damaged and was skipped: %s",
@@ -88,19 +91,24 @@ def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
                 type(error).__name__,
                 **about,
             )
-        used += thread_time() - began
-        if used > most:
-            raise build_late_error(path, most)
+        # Many pages, each just below its limit, would still take hours.
+        used_seconds += thread_time() - start
+        if used_seconds > allowed_seconds:
+            raise build_late_error(path, allowed_seconds)
         if text.strip():
-            found += 1
+            read_count += 1
             yield Piece(text, {"page": number})
-    if not found:
+    if not read_count:
         raise UnreadableDocument(
-            path, "damaged" if broken or slow or repeated else "no text in it (scanned?)"
+            path,
+            "damaged"
+            if broken_count or slow_count or repeated_count
+            else "no text in it (scanned?)",
         )
 
 
 def _open_reader(path: Path, file: BinaryIO) -> Any:
+    """Open the file with pypdf; raises `UnreadableDocument` if it needs a password."""
     try:
         import pypdf
     except ImportError:
@@ -110,43 +118,43 @@ def _open_reader(path: Path, file: BinaryIO) -> Any:
         # Without a handler anywhere, Python itself writes warnings to the terminal.
         logger.addHandler(logging.NullHandler())
     reader = pypdf.PdfReader(file)
-    # Many files are encrypted against changes alone; those open with an empty password.
+    # Many files are encrypted only against changes; they open with an empty password.
     if reader.is_encrypted and not reader.decrypt(""):
         raise UnreadableDocument(path, "encrypted")
     return reader
 
 
 def _drop_repeated_pages(reader: Any) -> int:
-    """Leave each page, and each branch of the tree of pages, of *reader* where it stands first. Returns what went.
+    """Keep each page, and each branch of the page tree, only where it occurs first.
 
-    A tree whose branches are named ten times each has a billion pages after nine steps, in a file
-    of 1 KB.
+    Returns how many were dropped. A tree that names each branch ten times has a billion pages after
+    nine levels, in a file of 1 KB.
     """
     from pypdf.generic import ArrayObject, DictionaryObject, IndirectObject, NameObject
 
-    known: set[tuple[int, int]] = set()
-    dropped = 0
+    known_ids: set[tuple[int, int]] = set()
+    dropped_count = 0
     branches = [reader.root_object["/Pages"]]
     while branches:
         branch = branches.pop()
         kids = branch.get("/Kids") if isinstance(branch, DictionaryObject) else None
         if not isinstance(kids, ArrayObject):
             continue
-        kept = ArrayObject()
+        kept_kids = ArrayObject()
         for kid in kids:
             if isinstance(kid, IndirectObject):
-                if (kid.idnum, kid.generation) in known:
-                    dropped += 1
+                if (kid.idnum, kid.generation) in known_ids:
+                    dropped_count += 1
                     continue
-                known.add((kid.idnum, kid.generation))
-            kept.append(kid)
-        branch[NameObject("/Kids")] = kept
-        branches += [kid.get_object() for kid in kept]
-    return dropped
+                known_ids.add((kid.idnum, kid.generation))
+            kept_kids.append(kid)
+        branch[NameObject("/Kids")] = kept_kids
+        branches += [kid.get_object() for kid in kept_kids]
+    return dropped_count
 
 
 def _build_error(path: Path, error: Exception) -> UnreadableDocument:
-    """Returns what names the file for an *error* of any kind, as which a broken one shows."""
+    """Return the error that names the file, for any *error* that a broken file may cause."""
     if _lacks_aes(error):
         return UnreadableDocument(path, "encrypted", 'with AES; run: pip install "pypdf[crypto]"')
     if type(error).__name__ == "EmptyFileError":
@@ -155,25 +163,28 @@ def _build_error(path: Path, error: Exception) -> UnreadableDocument:
 
 
 def _lacks_aes(error: Exception) -> bool:
+    """Return whether the file needs a package for AES that is not installed."""
     return type(error).__name__ == "DependencyError"
 
 
 def _extract_text(page: Any) -> str:
-    """The text of *page*, cleaned of what is layout alone."""
+    """Return the text of *page*, without characters that only serve the layout."""
     deadline = Deadline.after(PAGE_SECONDS)
-    late = False
+    is_late = False
 
-    def watch(*_: Any) -> None:
-        # Called before each operation of the page, also of the forms it draws, which may draw each
+    def check_deadline(*_: Any) -> None:
+        # Called before each operation of the page, and of the forms it draws. Forms may draw each
         # other many times.
-        nonlocal late
+        nonlocal is_late
         if deadline.passed:
-            late = True
+            is_late = True
             raise _TooSlow
 
-    text: str = page.extract_text(visitor_operand_before=watch)
-    if late:  # An error inside a form ends that form alone.
+    text: str = page.extract_text(visitor_operand_before=check_deadline)
+    if is_late:  # pypdf catches errors inside a form and goes on with the page.
         raise _TooSlow
+    # Broken files have half surrogate pairs, which cannot be encoded. Pairs are joined, the rest is
+    # replaced.
     if _LONE.search(text):
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     text = _SOFT_HYPHEN.sub("", text.replace("\r\n", "\n").replace("\r", "\n")).translate(

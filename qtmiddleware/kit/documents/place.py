@@ -1,4 +1,4 @@
-"""Where in its document a chunk stands, in words."""
+"""Say in words where in its document a chunk is."""
 
 from __future__ import annotations
 
@@ -9,29 +9,37 @@ from qtmiddleware.catalogue import PLACES
 
 
 def describe_place(metadata: Mapping[str, Any]) -> str:
-    """``page 3``, ``sheet Costs, rows 12-31`` or ``sheet A, row 9 to sheet B, row 2``; ``""`` where it has no place.
+    """Return a chunk's place in words, such as ``page 3``, or ``""`` if it has no place.
 
-    Headings are left out beside the others: they may be long, and numbers are found faster.
+    Other examples are ``sheet Costs, rows 12-31`` and ``sheet A, row 9 to sheet B, row 2``.
+    Headings are left out if there are other places: they may be long, and numbers are found faster.
     """
-    names = [name for name in PLACES if _is_known(metadata.get(name))]
+    names = [name for name in PLACES if _is_place(metadata.get(name))]
     names = [name for name in names if name != "heading"] or names
-    firsts = {name: _write(metadata[name]) for name in names}
-    lasts = {name: _write(metadata.get(f"last_{name}", metadata[name])) for name in names}
-    changed = [name for name in names if firsts[name] != lasts[name]]
-    if len(changed) == 1 and isinstance(metadata[changed[0]], int | float):
-        name = changed[0]
+    first_values = {name: _format_value(metadata[name]) for name in names}
+    last_values = {
+        name: _format_value(metadata.get(f"last_{name}", metadata[name])) for name in names
+    }
+    changed_names = [name for name in names if first_values[name] != last_values[name]]
+    if len(changed_names) == 1 and isinstance(metadata[changed_names[0]], int | float):
+        name = changed_names[0]
         return ", ".join(
-            f"{it}s {firsts[it]}-{lasts[it]}" if it == name else f"{it} {firsts[it]}"
-            for it in names
+            f"{other}s {first_values[other]}-{last_values[other]}"
+            if other == name
+            else f"{other} {first_values[other]}"
+            for other in names
         )
-    first, last = (", ".join(f"{it} {values[it]}" for it in names) for values in (firsts, lasts))
-    return first if first == last else f"{first} to {last}"
+    begin, end = (
+        ", ".join(f"{name} {values[name]}" for name in names)
+        for values in (first_values, last_values)
+    )
+    return begin if begin == end else f"{begin} to {end}"
 
 
-def _is_known(value: Any) -> bool:
+def _is_place(value: Any) -> bool:
     return isinstance(value, str | int | float) and not isinstance(value, bool) and value != ""
 
 
-def _write(value: Any) -> str:
-    # Pinecone keeps every number as a float.
+def _format_value(value: Any) -> str:
+    # Pinecone stores every number as a float.
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

@@ -1,4 +1,4 @@
-"""Rows and records: CSV, JSON and Parquet, and the tables of other documents."""
+"""Read rows and records: CSV, JSON and Parquet, and the tables of other documents."""
 
 from __future__ import annotations
 
@@ -19,64 +19,71 @@ from qtmiddleware.retrieval.responses import read_id
 
 _MOST_LINE: Final = 1 << 20
 _MOST_RECORD: Final = 1 << 26
-"""Characters of a line of a table and of a record of JSON, which are held as a whole."""
+"""Longest line of a table (`_MOST_LINE`) and longest JSON record, in characters, held in memory."""
 _NAME_CHARS: Final = 100
 _NUMBER: Final = re.compile(r"[-+(]?[^\w\s]{0,3}\d[\d.,:/%)\s-]*")
 _SPACE: Final = re.compile(r"[\s,]*")
 TEXTS: Final = ("text", "contents", "content", "passage", "body")
-"""The fields a record's text may stand in, the first that holds one; the others are metadata."""
+"""Fields that may hold a record's text; the first one with a text counts, the rest is metadata."""
 _NO_METADATA: Final = OWN | {"id", "_id", "title", "metadata", "record", "record_id", *TEXTS}
 _MOST_METADATA: Final = 1 << 14
-"""Characters of a record's metadata that are kept: each of its chunks has all of it."""
+"""How many characters of a record's metadata are kept, as each of its chunks repeats them."""
 _ROWS: Final = 256
-"""Rows of a Parquet file that are decoded at once."""
+"""How many rows of a Parquet file are decoded at once."""
 
 
 class _Number(str):
-    """A number as it is written in JSON."""
+    """A number as it is written in the JSON file."""
 
     __slots__ = ()
 
 
 def describe_rows(rows: Iterable[tuple[int, Sequence[str]]], **place: str | int) -> Iterator[Piece]:
-    """A line for each of *rows*, which have a number and cells: ``Item: Pump | Price: 7``.
+    """Yield a line per row, such as ``Item: Pump | Price: 7``.
 
-    The first row of two cells or more names the columns, unless one of its cells is a number or a
+    The first row with two or more cells names the columns, unless one of its cells is a number or a
     date. Empty cells and rows are left out.
+
+    Args:
+        rows: pairs of a row's number and its cells.
+        place: added to the place of each line, beside the number of the row.
     """
     names: Sequence[str] | None = None
     for number, cells in rows:
         row = [" ".join(cell.split()) for cell in cells]
-        filled = [at for at, cell in enumerate(row) if cell]
-        if not filled:
+        filled_columns = [column for column, cell in enumerate(row) if cell]
+        if not filled_columns:
             continue
-        parts = [row[at] for at in filled]
+        texts = [row[column] for column in filled_columns]
         if names is None:
-            if len(filled) > 1:
+            if len(filled_columns) > 1:
                 names = (
                     []
-                    if any(map(_NUMBER.fullmatch, parts))
+                    if any(map(_NUMBER.fullmatch, texts))
                     else [cell[:_NAME_CHARS] for cell in row]
                 )
         else:
-            named = (names[at] if at < len(names) else "" for at in filled)
-            parts = [
-                f"{name}: {part}" if name else part for name, part in zip(named, parts, strict=True)
+            column_names = (
+                names[column] if column < len(names) else "" for column in filled_columns
+            )
+            texts = [
+                f"{name}: {text}" if name else text
+                for name, text in zip(column_names, texts, strict=True)
             ]
-        yield Piece(" | ".join(parts) + "\n", {**place, "row": number})
+        yield Piece(" | ".join(texts) + "\n", {**place, "row": number})
 
 
 def read_csv(path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """A line for each row of *file*, with the names of its columns and its number, from 1.
+    """Yield a line per row of *file*, with the names of its columns and the row's number, from 1.
 
-    Cells are parted by what parts the first line into most of ``, ; tab |``. Encodings are those of
-    a text.
+    The separator is the one of ``, ; tab |`` that splits the first line into most cells. Encodings
+    are those of text files.
     """
     lines = _split_lines(path, read_text(path, file))
-    first, rows = next(lines), None
+    first_line, rows = next(lines), None
     try:
-        mark = max(",;\t|", key=lambda it: _count_cells(first, it))
-        rows = csv.reader(_chain(first, lines), delimiter=mark)
+        separator = max(",;\t|", key=lambda mark: _count_cells(first_line, mark))
+        rows = csv.reader(_prepend(first_line, lines), delimiter=separator)
         yield from describe_rows(enumerate(rows, 1))
     except csv.Error as error:
         line = 1 if rows is None else rows.line_num
@@ -86,57 +93,61 @@ def read_csv(path: Path, file: BinaryIO) -> Iterator[Piece]:
 
 
 def _count_cells(line: str, mark: str) -> tuple[bool, int]:
-    """Whether nothing but *mark* follows a cell in quotation marks in *line*, and how many cells it would have."""
+    """Return how well *mark* separates the cells of *line*, as a key to compare by.
+
+    The key is whether every closing quotation mark is followed by *mark*, and the number of cells.
+    """
     count = len(next(csv.reader([line], delimiter=mark), []))
     try:
         next(csv.reader([line], delimiter=mark, strict=True), None)
     except csv.Error as error:
-        # A cell may go on in the next line.
+        # A quoted cell may continue on the next line.
         return "end of data" in str(error), count
     return True, count
 
 
-def _chain(first: str, rest: Iterator[str]) -> Iterator[str]:
-    yield first
-    yield from rest
+def _prepend(line: str, lines: Iterator[str]) -> Iterator[str]:
+    yield line
+    yield from lines
 
 
 def _split_lines(path: Path, pieces: Iterable[Piece]) -> Iterator[str]:
-    """The lines of *pieces*; at least one."""
-    held = ""
+    """Yield the lines of *pieces*, at least one; raises `UnreadableDocument` if one is too long."""
+    unfinished = ""
     for piece in pieces:
-        *lines, held = (held + piece.text).split("\n")
+        *lines, unfinished = (unfinished + piece.text).split("\n")
         yield from (line + "\n" for line in lines)
-        if len(held) > _MOST_LINE:
+        if len(unfinished) > _MOST_LINE:
             raise UnreadableDocument(
                 path, "too large", f"a line of more than {_MOST_LINE:,} characters"
             )
-    yield held
+    yield unfinished
 
 
 def read_json(path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """A line for each value in *file* (``address.city: Oslo``), and a blank one behind each record.
+    """Yield a line per value in *file*, such as ``address.city: Oslo``.
 
-    Records are the items of a list, or the values that follow one another, as in JSON lines; they
-    are numbered from 1. Numbers stay as they are written. One record is held at a time.
+    A blank line follows each record. Records are the items of a list, or successive values, as in
+    JSON lines; they are numbered from 1. Numbers stay as they are written. One record is held in
+    memory at a time.
     """
     for number, record in enumerate(_decode_records(path, read_text(path, file)), 1):
         yield from _describe_record(record, number)
 
 
 def read_json_lines(path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """The text of each record in *file* that has one, with its id, title and other values as its place.
+    """Yield the text of each record in *file*, with its id, title and other values as its place.
 
-    See `_read_record` for what is read of it. Other records are described as `read_json` does.
+    `_read_record` says what is read. A record without a text is described as `read_json` does.
     """
     for number, record in enumerate(_decode_records(path, read_text(path, file)), 1):
         yield from _read_record(record, number)
 
 
 def read_parquet(path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """As `read_json_lines`, for the rows of *file*, of which a few are held at a time; nested columns are left out.
+    """Yield the rows of *file* as `read_json_lines` does, with few of them in memory at a time.
 
-    Raises `MissingExtra` without pyarrow.
+    Nested columns are left out. Raises `MissingExtra` without pyarrow.
     """
     try:
         import pyarrow as pa
@@ -147,9 +158,9 @@ def read_parquet(path: Path, file: BinaryIO) -> Iterator[Piece]:
         raise UnreadableDocument(path, "empty")
     parquet = pq.ParquetFile(file, buffer_size=1 << 20)
     columns = [
-        it.name
-        for it in parquet.schema_arrow
-        if it.name == "metadata" or not pa.types.is_nested(it.type)
+        column.name
+        for column in parquet.schema_arrow
+        if column.name == "metadata" or not pa.types.is_nested(column.type)
     ]
     batches = parquet.iter_batches(_ROWS, columns=columns, use_threads=False)
     rows = chain.from_iterable(batch.to_pylist() for batch in batches)
@@ -158,51 +169,53 @@ def read_parquet(path: Path, file: BinaryIO) -> Iterator[Piece]:
 
 
 def _read_record(record: Any, number: int) -> Iterator[Piece]:
-    """The text of *record*, its title and a line break before it, alone in its chunks.
+    """Yield the text of *record* after its title and a line break, in chunks of its own.
 
-    Its place is its number, its id as ``record_id``, its title, and those of its other values, and
-    of an object ``metadata``, that are a text, a number, a date, true or false. One without a text
-    is described.
+    Its place is its number, its id as ``record_id``, its title, and all other values of the record
+    and of its object ``metadata`` that are a text, a number, a date, true or false. A record
+    without a text is described instead.
     """
     fields = record if isinstance(record, Mapping) else {}
-    text = next((it for it in map(fields.get, TEXTS) if isinstance(it, str) and it.strip()), "")
+    text = next(
+        (value for value in map(fields.get, TEXTS) if isinstance(value, str) and value.strip()), ""
+    )
     if not text:
         yield from _describe_record(record, number)
         return
-    inner = fields.get("metadata")
-    found = {**(inner if isinstance(inner, Mapping) else {}), **fields}
+    metadata = fields.get("metadata")
+    values = {**(metadata if isinstance(metadata, Mapping) else {}), **fields}
     title = fields.get("title")
-    named = {
+    title_and_id = {
         "title": title.strip() if isinstance(title, str) else "",
         "record_id": read_id(fields) or "",
     }
-    place = {"record": number, **named, **_read_metadata(found)}
-    whole = f"{named['title']}\n{text}" if named["title"] else text
+    place = {"record": number, **title_and_id, **_read_metadata(values)}
+    titled_text = f"{title_and_id['title']}\n{text}" if title_and_id["title"] else text
     yield Piece(
-        whole,
+        titled_text,
         {name: value for name, value in place.items() if value not in (None, "")},
         stands_alone=True,
     )
 
 
-def _read_metadata(found: Mapping[str, Any]) -> dict[str, str | int | float]:
-    """The values among *found* that metadata can have, until they are longer than `_MOST_METADATA` together."""
-    kept: dict[str, str | int | float] = {}
-    left = _MOST_METADATA
-    for name, value in found.items():
-        short = _to_value(value)
-        if name in _NO_METADATA or short in (None, ""):
+def _read_metadata(values: Mapping[str, Any]) -> dict[str, str | int | float]:
+    """Return the *values* that metadata can hold, until they exceed `_MOST_METADATA` in total."""
+    metadata: dict[str, str | int | float] = {}
+    chars_left = _MOST_METADATA
+    for name, value in values.items():
+        converted = _convert_value(value)
+        if name in _NO_METADATA or converted in (None, ""):
             continue
-        short = short[:PLACE_CHARS] if isinstance(short, str) else short
-        left -= len(name[:_NAME_CHARS]) + len(str(short))
-        if left < 0:
+        converted = converted[:PLACE_CHARS] if isinstance(converted, str) else converted
+        chars_left -= len(name[:_NAME_CHARS]) + len(str(converted))
+        if chars_left < 0:
             break
-        kept[name[:_NAME_CHARS]] = short
-    return kept
+        metadata[name[:_NAME_CHARS]] = converted
+    return metadata
 
 
-def _to_value(value: Any) -> str | int | float | None:
-    """*value* as metadata has it, ``None`` for what it cannot have."""
+def _convert_value(value: Any) -> str | int | float | None:
+    """Return *value* as metadata can hold it, or ``None`` if it cannot."""
     if isinstance(value, _Number | Decimal):
         try:
             value = int(value) if str(value).lstrip("-").isdecimal() else float(value)
@@ -216,67 +229,75 @@ def _to_value(value: Any) -> str | int | float | None:
 
 
 def _describe_record(record: Any, number: int) -> Iterator[Piece]:
-    for line in _describe(record):
+    """Yield the lines of *record* and a blank line, each with the record's number."""
+    for line in _describe_value(record):
         yield Piece(line + "\n", {"record": number})
     yield Piece("\n", {"record": number})
 
 
-def _describe(value: Any, name: str = "") -> Iterator[str]:
+def _describe_value(value: Any, name: str = "") -> Iterator[str]:
+    """Yield a line per value inside of *value*, with the path of names to it."""
     label = f"{name}: " if name else ""
     if isinstance(value, dict):
         for key, inner in value.items():
-            # A long name at each of its values would make a large text of a small one.
-            yield from _describe(
+            # A long name, repeated for each of its values, would make a large text of a small one.
+            yield from _describe_value(
                 inner, f"{name}.{key}"[-_NAME_CHARS:] if name else str(key)[:_NAME_CHARS]
             )
     elif isinstance(value, list) and any(isinstance(inner, dict | list) for inner in value):
-        for at, inner in enumerate(value, 1):
-            yield from _describe(inner, f"{name} {at}".strip())
+        for number, inner in enumerate(value, 1):
+            yield from _describe_value(inner, f"{name} {number}".strip())
     elif isinstance(value, list):
         if value:
-            yield label + ", ".join("" if it is None else _write(it) for it in value)
+            yield label + ", ".join("" if item is None else _format_value(item) for item in value)
     elif value is not None and value != "":
-        yield label + _write(value)
+        yield label + _format_value(value)
 
 
-def _write(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _decode_records(path: Path, pieces: Iterator[Piece]) -> Iterator[Any]:
+    """Yield the records of a JSON file, whose text comes in *pieces*.
+
+    Raises `UnreadableDocument` if the text is not JSON, or a record is too long.
+    """
     decoder = json.JSONDecoder(parse_int=_Number, parse_float=_Number, parse_constant=_Number)
-    held, at, passed, in_list = "", 0, 0, False
-    more = True
+    buffer, position, passed_chars, in_list = "", 0, 0, False
+    has_more = True
     while True:
-        at = _SPACE.match(held, at).end()  # type: ignore[union-attr]
-        if not passed and not at and held[:1] == "[":
-            in_list, at = True, 1
+        position = _SPACE.match(buffer, position).end()  # type: ignore[union-attr]
+        # A list at the very beginning holds the records. Later, a list is a record itself.
+        if not passed_chars and not position and buffer[:1] == "[":
+            in_list, position = True, 1
             continue
-        if in_list and held[at : at + 1] == "]":
-            in_list, at = False, at + 1
+        if in_list and buffer[position : position + 1] == "]":
+            in_list, position = False, position + 1
             continue
         try:
-            record, end = decoder.raw_decode(held, at)
+            record, end = decoder.raw_decode(buffer, position)
         except ValueError as error:
-            end, place = -1, passed + getattr(error, "pos", at)
-        # A number may go on in the next piece.
-        if end >= 0 and (end < len(held) or not more):
+            end, place = -1, passed_chars + getattr(error, "pos", position)
+        # A number may continue in the next piece.
+        if end >= 0 and (end < len(buffer) or not has_more):
             yield record
-            at = end
+            position = end
             continue
-        if not more:
-            if at < len(held) or in_list:
+        if not has_more:
+            if position < len(buffer) or in_list:
                 raise UnreadableDocument(path, "damaged", f"not JSON near character {place}")
             return
-        if len(held) - at > _MOST_RECORD:
+        if len(buffer) - position > _MOST_RECORD:
             raise UnreadableDocument(
                 path, "too large", f"a record of more than {_MOST_RECORD:,} characters"
             )
-        # Twice as much each time, or a long record would be tried again for every piece of it.
-        wanted, parts = max(1, len(held) - at), []
-        while wanted > 0 and (piece := next(pieces, None)) is not None:
-            parts.append(piece.text)
-            wanted -= len(piece.text)
-        more = wanted <= 0
-        passed += at
-        held, at = held[at:] + "".join(parts), 0
+        # The buffer doubles each time. Otherwise a long record would be parsed again for each of
+        # its pieces.
+        wanted_chars, texts = max(1, len(buffer) - position), []
+        while wanted_chars > 0 and (piece := next(pieces, None)) is not None:
+            texts.append(piece.text)
+            wanted_chars -= len(piece.text)
+        has_more = wanted_chars <= 0
+        passed_chars += position
+        buffer, position = buffer[position:] + "".join(texts), 0

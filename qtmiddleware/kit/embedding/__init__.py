@@ -16,12 +16,15 @@ _OPENAI: Final = "openai/"
 
 
 def embedder_named(name: str, *, dimensions: int | None = None) -> Embedder:
-    """The embedder for a model's *name*; nothing is loaded before its first use.
+    """Return the embedder for the model called *name*; nothing is loaded before its first use.
 
-    ``all-MiniLM-L6-v2`` is run by numpy; ``text-embedding-...`` and ``openai/...`` are asked of
-    OpenAI or the server at ``OPENAI_BASE_URL``; any other name is a folder or a model of the hub,
-    run by sentence-transformers. *dimensions* shortens the vectors, of models that can. Raises
-    `ConfigError` for a blank name and impossible dimensions.
+    - ``all-MiniLM-L6-v2`` is run by numpy.
+    - ``text-embedding-...`` and ``openai/...`` are requested from OpenAI, or from the server at
+      ``OPENAI_BASE_URL``.
+    - Any other name is a folder, or a model of the hub, and is run by sentence-transformers.
+
+    *dimensions* shortens the vectors, if the model can do so. Raises `ConfigError` for a blank name
+    and for impossible dimensions.
     """
     if not name.strip():
         raise ConfigError(

@@ -1,1 +1,1 @@
-"""An own index: ingestion of documents, hybrid search over a store, and the retriever made of both."""
+"""An index of your own documents: ingestion, hybrid search, and the retriever built on them."""

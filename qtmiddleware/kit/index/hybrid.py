@@ -1,12 +1,16 @@
-"""Searching by vectors and by words at the same time, and one list of both.
+"""Search by vectors and by words at the same time, and merge both results into one list.
 
-The vector search gets the question as it is, the word search the keywords the rules make of it:
-stripping a question of its question words costs the former quality and gains the latter some.
+The vector search gets the question unchanged; the word search gets the keywords that the rules
+extract from it. Removing question words costs the vector search quality and gains the word search
+some.
 
-``weighted``  Sum of both scores times their weights, the scores of each list brought to 0 to 1 first (min-max; a list
-              of equal scores is 1 throughout). A passage missing from a list takes 0, the list's
-              lowest.
-``rrf``       Sum of weight / (k + rank), ranks from 1 (Cormack, Clarke and Büttcher, 2009).
+There are two ways to merge (`hybrid.method`):
+
+- ``weighted``: the sum of both scores times their weights. The scores of each list are first scaled
+  to 0 to 1 (min-max; if all scores of a list are equal, each becomes 1). A passage that is missing
+  from a list counts 0 there, the lowest value.
+- ``rrf``: the sum of weight / (k + rank), ranks counted from 1 (Cormack, Clarke and Büttcher,
+  2009).
 """
 
 from __future__ import annotations
@@ -37,25 +41,33 @@ from qtmiddleware.types import DEFAULT_NAMESPACE, Key, Ranking, Variant
 logger: Final = get_logger("qtmiddleware")
 
 PATIENCE: Final = 10.0
-"""Seconds the word search is waited for once the vector search is there."""
+"""Default number of seconds to wait for the word search after the vector search is done."""
 
 Search = Callable[..., Any]
-"""A search of ``(query, top_k)``, and of ``filter=`` where one is given; returns any shape the middleware reads."""
+"""A search function of ``(query, top_k)``, also called with ``filter=`` if a filter is given.
+
+It returns a response in any shape that the middleware reads.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class _Results:
-    """What one of the two searches returned: its *ranking*, and the best place of each passage in it."""
+    """The response of one of the two searches.
+
+    Attributes:
+        ranking: the passages with their scores, best first.
+        places: the position of each passage in the ranking; the best one if it occurs twice.
+    """
 
     ranking: Ranking
     places: Mapping[Key, int]
 
-    def score(self, key: Key) -> float | None:
-        """Returns the search's own number for a passage, ``None`` where it did not find it."""
+    def find_score(self, key: Key) -> float | None:
+        """Return the search's score of the passage, ``None`` if the search did not find it."""
         return self.ranking.scores[self.places[key]] if key in self.places else None
 
-    def record(self, key: Key) -> Record:
-        """Returns a passage this search found."""
+    def build_record(self, key: Key) -> Record:
+        """Return a record of a passage that this search found, with the score set to 0."""
         item = self.ranking.items[self.places[key]]
         record = {
             "id": read_id(item),
@@ -67,37 +79,54 @@ class _Results:
 
 
 def _read_results(query: str, weight: float, response: Any) -> _Results:
-    """Reads *response*; raises `ResponseShapeError` where it is of no known shape."""
+    """Read a search's response, whose list gets *weight*.
+
+    Raises `ResponseShapeError` if the response has no known shape.
+    """
     note_reads(response)
     ranking = read_response(Variant("original", query, weight), response).ranking
     places: dict[Key, int] = {}
     for place, key in enumerate(ranking.keys):
+        # Only the first, best place counts if a search returns a passage twice.
         places.setdefault(key, place)
     return _Results(ranking, places)
 
 
 class Hybrid:
-    """Two searches of one's own, by vectors and by words, as one: ``search(query, top_k, filter=None)``.
+    """Two search functions, one by vectors and one by words, used as a single search function.
 
-    *vector_search* and *keyword_search* take ``(query, top_k)``, and ``filter=`` too where a call
-    gives one. Both return matches in any shape the middleware reads, such as those of two Pinecone
-    indexes, dense and sparse. They run at the same time, the word search in a daemon thread with a
-    copy of the caller's context, each for ``max(options.fusion_top_k, top_k)`` candidates; *top_k*
-    is *options.search_top_k* by default.
+    Call it as ``search(query, top_k, filter=None)``. It returns a list of records ``{"id", "score",
+    "text", "metadata"}``, best first, and by id if scores are equal. A record also has:
 
-    A call returns records ``{"id", "score", "text", "metadata"}`` (and ``"namespace"`` where there
-    is one), best first, equal ones by id. The score is 0 to 1 by the method ``weighted`` and 0 to 1
-    / (rrf_k + 1) by ``rrf``, with weights taken as shares of their sum; beside it stand
-    ``"vector_score"`` and ``"bm25_score"``, the searches' own, ``None`` where that search did not
-    find the passage. Where scores are missing or do not follow the order, ranks count.
+    - ``"namespace"``, if the passage has one.
+    - ``"vector_score"`` and ``"bm25_score"``, the scores of the two searches; ``None`` if that
+      search did not find the passage.
 
-    Within a search that a middleware makes beside its original, the word search's thread is one of
-    that middleware's ``limits.maxThreads``; elsewhere at most 256 word searches run at a time.
+    Weights are divided by their sum, so scores are 0 to 1 with the method ``weighted``, and 0 to
+    1 / (rrf_k + 1) with ``rrf``. If a search returns no scores, or scores that do not follow its
+    order, its ranks are used instead.
 
-    A search of weight 0 is not run. What the vector search raises passes through; where the word
-    search fails, or is not there *patience* seconds after the vector search, the result is that of
-    the vector search alone, and the first time is logged as a warning. Raises `ConfigError` where
-    both weights are 0 and `WrapError` for async functions.
+    Both searches run at the same time: the word search in a daemon thread, with a copy of the
+    caller's context. If a middleware runs this search for a variant, that thread counts towards the
+    middleware's ``limits.maxThreads``. Elsewhere at most 256 word searches run at a time. A search
+    with weight 0 is not run.
+
+    An exception from the vector search is passed on. If the word search fails or is late, you get
+    the vector search's passages alone, and the first such failure is logged as a warning.
+
+    Args:
+        vector_search: a function of ``(query, top_k)``, which is also given ``filter=`` if the call
+            has a filter. It returns matches in any shape that the middleware reads, such as the
+            response of a dense Pinecone index.
+        keyword_search: the same for words, such as the search of a sparse Pinecone index.
+        options: the settings ``hybrid``. Each search is asked for ``fusion_top_k`` passages, or for
+            *top_k* if that is more. ``search_top_k`` is the default of *top_k*.
+        preprocess: the rules that extract the keywords for the word search.
+        patience: how many seconds to wait for the word search once the vector search is done.
+
+    Raises:
+        ConfigError: if both weights are 0.
+        WrapError: if one of the functions is async.
     """
 
     def __init__(
@@ -115,8 +144,8 @@ class Hybrid:
         self._patience = patience
         self._has_warned = False
         self._bulkhead = Bulkhead()
-        whole = options.vector_weight + options.bm25_weight
-        if not whole > 0:
+        total_weight = options.vector_weight + options.bm25_weight
+        if not total_weight > 0:
             raise ConfigError(
                 "hybrid.vectorWeight and hybrid.bm25Weight are both 0; set one of them above 0",
                 path="hybrid.vectorWeight",
@@ -124,12 +153,13 @@ class Hybrid:
             )
         if is_async(vector_search) or is_async(keyword_search):
             raise WrapError("hybrid search needs plain functions, not async functions")
-        self._weights = options.vector_weight / whole, options.bm25_weight / whole
-        # So that whoever reads the signature sees how many passages a call without top_k gives.
-        own = inspect.signature(self.__call__)
-        top_k = own.parameters["top_k"].replace(default=options.search_top_k)
-        self.__signature__ = own.replace(
-            parameters=list(({**own.parameters, "top_k": top_k}).values())
+        self._weights = options.vector_weight / total_weight, options.bm25_weight / total_weight
+        # Code that reads the signature, as the middleware does, sees how many passages a call
+        # without top_k returns.
+        signature = inspect.signature(self.__call__)
+        top_k = signature.parameters["top_k"].replace(default=options.search_top_k)
+        self.__signature__ = signature.replace(
+            parameters=list(({**signature.parameters, "top_k": top_k}).values())
         )
 
     def __repr__(self) -> str:
@@ -141,7 +171,7 @@ class Hybrid:
         top_k: int | None = None,
         filter: Filter | None = None,  # noqa: A002
     ) -> list[Record]:
-        """The best *top_k* passages for *query* that meet *filter*."""
+        """Return the best *top_k* passages for *query* that meet *filter*."""
         top_k = self._options.search_top_k if top_k is None else top_k
         if top_k < 1:
             return []
@@ -155,28 +185,31 @@ class Hybrid:
             )
 
         def search_words() -> _Results:
-            keywords = self._keywords(query)
+            keywords = self._extract_keywords(query)
             return _read_results(
                 keywords, bm25_weight, self._keyword_search(keywords, width, **condition)
             )
 
         if not bm25_weight:
-            return self._merge(search_vectors(), None, top_k)
+            return self._note_and_merge(search_vectors(), None, top_k)
         if not vector_weight:
-            return self._merge(None, search_words(), top_k)
+            return self._note_and_merge(None, search_words(), top_k)
+        # The middleware's own limit of threads holds, if one runs this search.
         bulkhead = current_bulkhead() or self._bulkhead
-        words = _start(search_words, bulkhead)
+        pending_words = _start_search(search_words, bulkhead)
         vectors = search_vectors()
-        return self._merge(vectors, self._wait_for(words, bulkhead), top_k)
+        return self._note_and_merge(vectors, self._wait_for(pending_words, bulkhead), top_k)
 
-    def _merge(self, vectors: _Results | None, words: _Results | None, top_k: int) -> list[Record]:
-        """Returns the best *top_k* records of both searches, whose lists are noted for who asked."""
+    def _note_and_merge(
+        self, vectors: _Results | None, words: _Results | None, top_k: int
+    ) -> list[Record]:
+        """Return the best *top_k* records of both searches, and note both lists for the trace."""
         for name, results in (("vector", vectors), ("bm25", words)):
             if results is not None:
                 note_initial_list(name, results.ranking)
-        return _merge(vectors, words, self._options, top_k)
+        return _merge_results(vectors, words, self._options, top_k)
 
-    def _keywords(self, query: str) -> str:
+    def _extract_keywords(self, query: str) -> str:
         rules = self._preprocess
         if not rules.enabled:
             return query
@@ -187,74 +220,86 @@ class Hybrid:
             extra_words=rules.extra_words,
         )
 
-    def _wait_for(self, words: Future[_Results], bulkhead: Bulkhead) -> _Results | None:
-        """Returns what the word search found, ``None`` where it failed or is late; a foreign error is named by kind."""
+    def _wait_for(self, pending_words: Future[_Results], bulkhead: Bulkhead) -> _Results | None:
+        """Return the results of the word search, or ``None`` if it failed or is late.
+
+        An error that is not one of ours is logged by its class only, as its message may quote a
+        text.
+        """
         try:
-            return words.result(timeout=self._patience)
+            return pending_words.result(timeout=self._patience)
         except Exception as error:
-            bulkhead.give_up(not words.done())
+            # A search that still runs keeps its thread, which no one waits for any more.
+            bulkhead.give_up(not pending_words.done())
             level, self._has_warned = logging.DEBUG if self._has_warned else logging.WARNING, True
             kind = type(error).__name__
-            why = error if isinstance(error, StoreError) and error.__cause__ is None else kind
-            about: dict[str, Any] = {"event": "word_search_failed", "error": kind}
+            reason = error if isinstance(error, StoreError) and error.__cause__ is None else kind
+            attributes: dict[str, Any] = {"event": "word_search_failed", "error": kind}
             logger.log(
                 level,
                 "the keyword search failed (%s); only the vector search was used",
-                why,
-                **about,
+                reason,
+                **attributes,
             )
             return None
 
 
-def _start(search: Callable[[], _Results], bulkhead: Bulkhead) -> Future[_Results]:
-    """Performs *search* in a daemon thread of ours, in a copy of the caller's context, while the caller goes on."""
+def _start_search(search: Callable[[], _Results], bulkhead: Bulkhead) -> Future[_Results]:
+    """Run *search* in a daemon thread, in a copy of the caller's context, and return its future."""
     future: Future[_Results] = Future()
 
-    def work() -> None:
+    def perform_search() -> None:
         try:
             future.set_result(search())
         except BaseException as error:
-            # In a thread of ours nobody else would hear of an interrupt or exit.
+            # This thread has no other handler: the caller has to see an interrupt or exit too.
             future.set_exception(error)
 
     try:
-        bulkhead.start(partial(copy_context().run, work))
+        bulkhead.start(partial(copy_context().run, perform_search))
     except ModelError as error:
         future.set_exception(error)
     return future
 
 
-def _merge(
+def _merge_results(
     vectors: _Results | None, words: _Results | None, options: HybridSettings, top_k: int
 ) -> list[Record]:
-    """Returns the best *top_k* records of both searches."""
+    """Return the best *top_k* records of both searches."""
     searches = [results for results in (vectors, words) if results is not None]
-    ranked = sum_weighted([it.ranking for it in searches], options.method, rrf_k=options.rrf_k)
+    ranked = sum_weighted(
+        [results.ranking for results in searches], options.method, rrf_k=options.rrf_k
+    )
     return [
         {
-            **_build_record(key, searches),
+            **_merge_record(key, searches),
             "score": score,
-            "vector_score": vectors.score(key) if vectors is not None else None,
-            "bm25_score": words.score(key) if words is not None else None,
+            "vector_score": vectors.find_score(key) if vectors is not None else None,
+            "bm25_score": words.find_score(key) if words is not None else None,
         }
         for key, score in ranked[:top_k]
     ]
 
 
-def _build_record(key: Key, searches: Sequence[_Results]) -> Record:
-    """Returns a passage as the first search that found it has it; what that lacks comes from the other."""
-    first, *others = [results.record(key) for results in searches if key in results.places]
+def _merge_record(key: Key, searches: Sequence[_Results]) -> Record:
+    """Return the passage as the first search that found it has it.
+
+    A text or metadata that is missing there is taken from the other search.
+    """
+    record, *others = [results.build_record(key) for results in searches if key in results.places]
     for other in others:
-        first["text"] = first["text"] or other["text"]
-        first["metadata"] = first["metadata"] or other["metadata"]
-    return first
+        record["text"] = record["text"] or other["text"]
+        record["metadata"] = record["metadata"] or other["metadata"]
+    return record
 
 
 class HybridSearch(Hybrid):
-    """A store searched by vectors and by words at the same time; all else is as `Hybrid` says.
+    """A `Hybrid` search over one store: by vectors and by words at the same time.
 
-    *embedder* makes the question's vector; a store that embeds gets the text itself and needs none.
-    Raises `StoreError` where the store has no word search, `ConfigError` where it takes vectors and
+    *embedder* computes the question's vector. A store that embeds by itself gets the text instead
+    and needs no embedder.
+
+    Raises `StoreError` if the store has no word search, and `ConfigError` if it takes vectors and
     there is no embedder.
     """
 
@@ -278,13 +323,16 @@ class HybridSearch(Hybrid):
                 f"{type(store).__name__} needs vectors; pass an embedder", path="embedder"
             )
 
-        def nearest(query: str, top_k: int, **condition: Any) -> list[Record]:
+        def search_vectors(query: str, top_k: int, **condition: Any) -> list[Record]:
             if store.embeds or embedder is None:
                 return store.search(query, top_k, **condition)
-            began = perf_counter()
+            start = perf_counter()
             vector = embedder.embed([query])[0]
-            note_embedding(perf_counter() - began)
+            note_embedding(perf_counter() - start)
             return store.search(vector, top_k, **condition)
 
-        word_search: Search = store.keyword_search if isinstance(store, KeywordStore) else nearest
-        super().__init__(nearest, word_search, options=options, preprocess=preprocess)
+        # Without word search the weight of words is 0, so that the second function is never called.
+        word_search: Search = (
+            store.keyword_search if isinstance(store, KeywordStore) else search_vectors
+        )
+        super().__init__(search_vectors, word_search, options=options, preprocess=preprocess)

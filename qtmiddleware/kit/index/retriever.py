@@ -1,4 +1,4 @@
-"""A retrieval function for those who have none: a store, an embedder and the search over them, as the config says."""
+"""A ready-made retrieval function: a store, an embedder and the search over them, by the config."""
 
 from __future__ import annotations
 
@@ -23,10 +23,16 @@ logger: Final = get_logger("qtmiddleware")
 
 @dataclass(frozen=True, slots=True)
 class StoreRetriever:
-    """An open *store* with what embeds for it (``None`` where it does so itself) and the *search* over both.
+    """An open store, its embedder, and the search over both.
 
-    *search* takes ``(query, top_k, filter)``. Its query is a vector where there is a
-    *query_embedder*, else a text.
+    Attributes:
+        store: the open store.
+        embedder: embeds passages; ``None`` if the store does so itself.
+        search: a function of ``(query, top_k, filter)``. Its query is a vector if there is a
+            *query_embedder*, else a text.
+        query_embedder: embeds queries; ``None`` if *search* takes texts.
+        owns_store: whether *store* was opened here, so that `close` closes it.
+        owns_embedder: the same for *embedder*.
     """
 
     store: Store
@@ -37,12 +43,15 @@ class StoreRetriever:
     owns_embedder: bool = False
 
     def with_settings(self, settings: Settings) -> StoreRetriever:
-        """Return the search that *settings* ask for, over the same open store; raises as `open_retriever` does."""
+        """Return a copy that searches the same open store as *settings* say.
+
+        Raises what `open_retriever` raises.
+        """
         search, query_embedder = _build_search(self.store, self.embedder, settings)
         return replace(self, search=search, query_embedder=query_embedder)
 
     def close(self) -> None:
-        """Close the store and the embedder's connections, of those that were not given."""
+        """Close the store and the embedder's connections, unless they were passed in."""
         if self.owns_store:
             self.store.close()
         if self.owns_embedder and isinstance(self.embedder, OpenAIEmbedder):
@@ -56,23 +65,33 @@ def open_retriever(
     embedder: Any = None,
     must_exist: bool = False,
 ) -> StoreRetriever:
-    """The retriever *settings* ask for; *store* and *embedder*, whatever embeds, stand in for those they name.
+    """Open the store and the embedder that *settings* name, and return the retriever over them.
 
-    With *must_exist* a store that keeps files is not made where there is none. Raises `StoreError`
-    where the store cannot be opened or holds vectors of another model, `ConfigError` for impossible
-    settings, `MissingExtra`.
+    Args:
+        settings: the store, the embedding model and the search to use.
+        store: an open store to use instead of the configured one.
+        embedder: a function or an object that embeds, to use instead of the configured model.
+        must_exist: whether to raise `StoreError` if the index does not exist, instead of creating
+            it. This holds for stores that keep files.
+
+    Raises:
+        StoreError: if the store cannot be opened, or holds vectors of another model.
+        ConfigError: if settings contradict each other.
+        MissingExtra: if a package is not installed.
     """
     embeds_itself = (
         store.embeds
         if store is not None
         else settings.store.kind == "pinecone" and settings.store.integrated
     )
-    chosen = None if embeds_itself else _open_embedder(embedder, settings)
-    opened = store if store is not None else _open_store(settings, chosen, must_exist=must_exist)
-    search, query_embedder = _build_search(opened, chosen, settings)
+    used_embedder = None if embeds_itself else _open_embedder(embedder, settings)
+    used_store = (
+        store if store is not None else _open_store(settings, used_embedder, must_exist=must_exist)
+    )
+    search, query_embedder = _build_search(used_store, used_embedder, settings)
     return StoreRetriever(
-        opened,
-        chosen,
+        used_store,
+        used_embedder,
         search,
         query_embedder,
         owns_store=store is None,
@@ -80,13 +99,14 @@ def open_retriever(
     )
 
 
-def _open_embedder(given: Any, settings: Settings) -> Embedder:
-    if given is None:
+def _open_embedder(embedder: Any, settings: Settings) -> Embedder:
+    """Return the given *embedder*, wrapped if it is a function, or the configured model's."""
+    if embedder is None:
         return embedder_named(settings.embedding_model, dimensions=settings.embedding_dimensions)
-    if is_embedder(given) and not is_async(given.embed):
-        return given
+    if is_embedder(embedder) and not is_async(embedder.embed):
+        return embedder
     try:
-        return CallableEmbedder(given)
+        return CallableEmbedder(embedder)
     except WrapError as error:
         raise ConfigError(
             f"embedder: {error}", path="embedder", allowed="a function or object that embeds"
@@ -94,6 +114,7 @@ def _open_embedder(given: Any, settings: Settings) -> Embedder:
 
 
 def _open_store(settings: Settings, embedder: Embedder | None, *, must_exist: bool) -> Store:
+    """Open the configured store for the vectors of *embedder*."""
     name, dimension = ("", 0) if embedder is None else (embedder.name, embedder.dimension)
     row, path = STORES[settings.store.kind], settings.index_path
     if row.keeps_files and must_exist and not Path(path).expanduser().exists():
@@ -102,7 +123,8 @@ def _open_store(settings: Settings, embedder: Embedder | None, *, must_exist: bo
         )
     module = import_module(f"qtmiddleware.kit.stores.{row.name}")
     opened: Store = module.open_store(settings, embedding_model=name, dimension=dimension)
-    # Whoever ingests fills it; a service in the cloud is not asked for this alone.
+    # An ingest fills an empty index, so that only searching one is worth a warning. A cloud service
+    # is not called just to count.
     if must_exist and row.keeps_files and not opened.count():
         logger.warning(
             "the index at %s is empty; add documents with qtm ingest", path, event="index_empty"
@@ -113,7 +135,8 @@ def _open_store(settings: Settings, embedder: Embedder | None, *, must_exist: bo
 def _build_search(
     store: Store, embedder: Embedder | None, settings: Settings
 ) -> tuple[Callable[..., list[Record]], Embedder | None]:
-    """The search over *store*, and what embeds its queries where it takes vectors."""
+    """Return the search over *store*, and the embedder of its queries if it takes vectors."""
+    # A function may embed queries in another way than passages.
     if isinstance(embedder, CallableEmbedder):
         embedder = embedder.queries
     if settings.hybrid.enabled:

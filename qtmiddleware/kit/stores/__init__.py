@@ -1,4 +1,4 @@
-"""Stores: where passages are kept with their vectors."""
+"""Stores, which keep passages with their vectors: SQLite, LanceDB, Pinecone, and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store that keeps nothing beyond its own life."""
+"""A store in memory, which is gone once it is closed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from qtmiddleware.kit.stores.sqlite.files import MEMORY
 
 
 class MemoryStore(SQLiteStore):
-    """`SQLiteStore` in memory: gone when it is closed, the same in everything else.
+    """A `SQLiteStore` in memory: it is gone when it is closed, and the same in everything else.
 
-    *dimension* is the length of every vector. Its readers and writers take turns.
+    *dimension* is the length of every vector. Readers and writers take turns.
     """
 
     def __init__(self, *, embedding_model: str = "", dimension: int) -> None:
@@ -21,6 +21,6 @@ class MemoryStore(SQLiteStore):
 
 
 def open_store(settings: Settings, *, embedding_model: str, dimension: int) -> MemoryStore:
-    """The store that *settings* describe, for vectors of *embedding_model*; raises `StoreError`."""
-    del settings  # nothing of them says where memory is
+    """Open the store for vectors of *embedding_model*; raises `StoreError`."""
+    del settings  # A store in memory has no path.
     return MemoryStore(embedding_model=embedding_model, dimension=dimension)

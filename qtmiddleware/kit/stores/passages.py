@@ -1,4 +1,7 @@
-"""What passages and vectors must be to be stored, and the words a full-text index finds them by."""
+"""Check passages and vectors before they are stored, and split texts into words.
+
+The words are those by which a full-text index finds passages.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +23,20 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32]
 
 SLICE: Final = 500
-"""Passages that are held in memory at once while many are written."""
+"""How many passages are held in memory at once while many are written."""
 
 DIGITS: Final = 6
-"""Decimals of a score. The rest is noise of single precision, which would put equal passages in a random order."""
+"""Decimals of a score.
+
+Further digits are noise of single precision, which would put equal passages in a random order.
+"""
 
 Row = tuple[str, str, str]
-"""A passage as it is stored: its id, its text and its metadata as JSON."""
+"""A passage as it is stored: its id, its text, and its metadata as JSON."""
 
 
 class ClosingStore:
-    """A store that ``with`` closes."""
+    """A store that is closed at the end of a ``with`` block."""
 
     def __enter__(self) -> Self:
         return self
@@ -39,12 +45,15 @@ class ClosingStore:
         self.close()
 
     def close(self) -> None:
-        """Let go of files and connections."""
+        """Close files and connections."""
         raise NotImplementedError
 
 
 class LocalStore(ClosingStore):
-    """A store that keeps passages and vectors itself, in a file or folder; every write is whole or nothing."""
+    """A store that keeps passages and vectors itself, in a file or a folder.
+
+    Each write is saved completely or not at all.
+    """
 
     embeds: Final = False
     atomic: Final = True
@@ -52,31 +61,42 @@ class LocalStore(ClosingStore):
 
     @property
     def identity(self) -> str:
-        """The name the file or folder was given when it was made; a copy of it has it too."""
+        """The random name that the file or folder got when it was created; copies share it."""
         return self._identity
 
     def write(
         self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
     ) -> None:
-        """Write *passages*, replacing those of the same id, and remove those of the ids *delete*, as one change."""
+        """Write *passages*, and remove the passages with the ids *delete*, as one change.
+
+        A passage replaces the one with the same id.
+        """
         raise NotImplementedError
 
     def upsert(self, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
-        """Write *passages*, replacing those of the same id; all of them or none.
+        """Write *passages*, replacing those with the same ids; either all are written, or none.
 
-        Of several with one id, the last stays.
+        If several passages have one id, the last one stays.
         """
         self.write(pair_vectors(passages, vectors))
 
     def delete(self, ids: Sequence[str]) -> None:
-        """Remove the passages of these *ids*, all or none; unknown ones are no error."""
+        """Remove the passages with these *ids*, all or none; unknown ids are no error."""
         self.write((), delete=ids)
 
 
 def check_model(
     path: object, model: object, length: object, embedding_model: str, dimension: int
 ) -> None:
-    """Raise `StoreError` unless the store at *path*, of vectors of *length* numbers of *model*, was made with these."""
+    """Raise `StoreError` unless the store was made with this embedding model and dimension.
+
+    Args:
+        path: the store, for the message.
+        model: the embedding model that the store was made with.
+        length: the length of the store's vectors.
+        embedding_model: the model to use it with.
+        dimension: the length of that model's vectors.
+    """
     if (model, length) != (embedding_model, dimension):
         raise StoreError(
             f"{path} was made with the embedding model {model!r} ({length} numbers a vector) and"
@@ -85,23 +105,29 @@ def check_model(
         )
 
 
-def check_slices(
+def check_batches(
     passages: Iterable[tuple[Passage, Sequence[float]]], dimension: int
 ) -> Iterator[tuple[list[Row], Floats]]:
-    """*passages* as rows with their vectors, a few hundred at a time; raises `StoreError` for what cannot be kept."""
-    source = iter(passages)
-    while part := list(islice(source, SLICE)):
-        rows = [check_row(passage) for passage, _ in part]
+    """Yield *passages* as rows with their vectors, in batches of `SLICE`.
+
+    Raises `StoreError` for a passage or vector that cannot be stored.
+    """
+    iterator = iter(passages)
+    while batch := list(islice(iterator, SLICE)):
+        rows = [check_row(passage) for passage, _ in batch]
         yield (
             rows,
-            check_vectors([vector for _, vector in part], dimension, of=[row[0] for row in rows]),
+            check_vectors([vector for _, vector in batch], dimension, of=[row[0] for row in rows]),
         )
 
 
 def pair_vectors(
     passages: Sequence[Passage], vectors: Sequence[Sequence[float]]
 ) -> Iterator[tuple[Passage, Sequence[float]]]:
-    """Each of *passages* with its vector; raises `StoreError` unless there are as many of both."""
+    """Return pairs of a passage and its vector.
+
+    Raises `StoreError` unless there are as many vectors as passages.
+    """
     if len(passages) != len(vectors):
         raise StoreError(
             f"{len(passages)} passages came with {len(vectors)} vectors; each passage needs one"
@@ -111,12 +137,15 @@ def pair_vectors(
 
 
 def filter_ids(ids: Iterable[str]) -> list[str]:
-    """Of *ids* those that a passage can have, each once."""
+    """Return the *ids* that a passage can have, without repeats."""
     return [id_ for id_ in dict.fromkeys(ids) if _is_storable(id_)]
 
 
 def check_row(passage: Passage) -> Row:
-    """*passage* as it is stored; raises `StoreError` for an id that is no text and metadata that is no JSON."""
+    """Return *passage* as it is stored.
+
+    Raises `StoreError` if its id is not a text, or its metadata cannot be written as JSON.
+    """
     if not _is_storable(passage.id):
         raise StoreError(
             f"the id {passage.id!r} must be text that can be stored; nothing was written"
@@ -132,6 +161,7 @@ def check_row(passage: Passage) -> Row:
 
 
 def _is_storable(id_: Any) -> bool:
+    """Return whether *id_* is a text that can be written as UTF-8."""
     try:
         id_.encode()
     except (AttributeError, UnicodeEncodeError):
@@ -140,19 +170,23 @@ def _is_storable(id_: Any) -> bool:
 
 
 def check_query(query: Sequence[float] | str, dimension: int) -> Floats:
-    """The vector of a search; raises `StoreError` for a text, which no store of this kind can embed."""
+    """Return the vector of a search as an array.
+
+    Raises `StoreError` for a text, as these stores do not embed texts.
+    """
     if isinstance(query, str):
         raise StoreError("this store does not embed texts; search it with the query's vector")
-    found: Floats = check_vectors([query], dimension)[0]
-    return found
+    vector: Floats = check_vectors([query], dimension)[0]
+    return vector
 
 
 def check_vectors(
     vectors: Sequence[Sequence[float]], dimension: int, *, of: Sequence[str] = ()
 ) -> Floats:
-    """*vectors* as an array of float32, each of *dimension* finite numbers; raises `StoreError` otherwise.
+    """Return *vectors* as an array of float32, of shape (vectors, *dimension*).
 
-    *of* are the ids they belong to; without them they are a query's.
+    Raises `StoreError` unless each vector has *dimension* finite numbers. *of* are the ids of their
+    passages, for the message; without ids, the vector is a query's.
     """
     try:
         import numpy as np
@@ -164,8 +198,8 @@ def check_vectors(
         with np.errstate(over="ignore"):
             array = np.asarray(vectors, dtype=np.float32)
     except (TypeError, ValueError) as error:
-        # What stands there in place of numbers may be the very text that was to be embedded, and
-        # numpy quotes it.
+        # There may be a text in place of numbers, even the one to be embedded, and numpy's message
+        # quotes it.
         raise StoreError(
             f"vectors must all be {dimension} numbers ({type(error).__name__})"
         ) from None
@@ -174,17 +208,20 @@ def check_vectors(
             f"vectors must all be {dimension} numbers; these are of the shape {array.shape}"
         )
     if not np.isfinite(array).all():
-        at = int(np.flatnonzero(~np.isfinite(array).all(axis=1))[0])
-        whose = f"of the passage {of[at]!r}" if of else "of the query"
-        raise StoreError(f"the vector {whose} must hold finite numbers only")
+        position = int(np.flatnonzero(~np.isfinite(array).all(axis=1))[0])
+        owner = f"of the passage {of[position]!r}" if of else "of the query"
+        raise StoreError(f"the vector {owner} must hold finite numbers only")
     return array
 
 
 def normalise(vectors: Floats) -> Floats:
-    """*vectors*, brought to length 1 in place, so that a product is a cosine; one of length 0 stays as it is."""
+    """Scale each of *vectors* to length 1, in place, so that a dot product is a cosine.
+
+    A vector of length 0 stays as it is.
+    """
     import numpy as np
 
-    # Taken at double precision, in which the squares of the greatest numbers have their place too.
+    # Computed in double precision, as the squares of the largest numbers overflow single precision.
     lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))[:, None]
     lengths[lengths == 0] = 1
     np.divide(vectors, lengths, out=vectors, casting="same_kind")
@@ -192,50 +229,61 @@ def normalise(vectors: Floats) -> Floats:
 
 
 CATEGORIES: Final = "L* N* M* Co"
-"""The Unicode categories a word is made of: letters, numbers, the marks that are written on them, private use."""
+"""The Unicode categories that words consist of.
+
+They are letters, numbers, the marks written on them, and private use.
+"""
 
 _PLAIN_WORD: Final = re.compile("[a-z0-9]+")
 _WORD: Final = r"[\p{L}\p{N}\p{M}\p{Co}]+"
-# Scripts without spaces between words, and Hangul, whose words carry their particles.
+# Scripts without spaces between words, and Hangul, whose words include their particles.
 _UNSPACED: Final = (
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff"
     r"\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+"
 )
 
 
-def index_text(text: str, metadata: str) -> str:
-    """The words of a passage with spaces between them: those of *text*, and of ``context`` in its *metadata* (JSON).
+def extract_index_words(text: str, metadata: str) -> str:
+    """Return the words to index for a passage, separated by spaces.
 
-    Of scripts without spaces each character is a word, and so is each pair of neighbours. Case is
-    folded, with ß for ss and one sigma for all; accents are left to the index.
+    They are the words of *text*, and of the text ``context`` in *metadata* (JSON). In scripts
+    without spaces, each character is a word, and so is each pair of neighbours. Case is folded,
+    with ß as ss and one form of sigma; accents are left to the index.
     """
     if '"context"' in metadata:
         context = json.loads(metadata).get("context")
         if isinstance(context, str):
             text = f"{text}\n{replace_surrogates(context)}"
     if text.isascii():
-        # Ten times as fast as what follows, for the same words.
+        # Ten times as fast as the general way below, for the same words.
         return " ".join(_PLAIN_WORD.findall(text.lower()))
-    return " ".join(_words(text, singles=True))
+    return " ".join(_split_words(text, singles=True))
 
 
-def query_words(text: str) -> list[str]:
-    """The words of a query, each once; of scripts without spaces the pairs, or the one character there is."""
-    return list(dict.fromkeys(_words(text, singles=False)))
+def extract_query_words(text: str) -> list[str]:
+    """Return the words of a query, each once.
+
+    In scripts without spaces, they are the pairs of neighbours, or the only character there is.
+    """
+    return list(dict.fromkeys(_split_words(text, singles=False)))
 
 
-def _words(text: str, *, singles: bool) -> Iterator[str]:
+def _split_words(text: str, *, singles: bool) -> Iterator[str]:
+    """Yield the words of *text*, normalised and with folded case.
+
+    With *singles*, each character of a script without spaces is a word, besides the pairs.
+    """
     import regex
 
     for word in regex.findall(_WORD, unicodedata.normalize("NFKC", text).casefold()):
-        last = 0
-        for run in regex.finditer(_UNSPACED, word):
-            start, end = run.span()
-            if start > last:
-                yield word[last:start]
+        position = 0
+        for match in regex.finditer(_UNSPACED, word):
+            start, end = match.span()
+            if start > position:
+                yield word[position:start]
             if singles or end - start == 1:
                 yield from word[start:end]
-            yield from (word[at : at + 2] for at in range(start, end - 1))
-            last = end
-        if last < len(word):
-            yield word[last:]
+            yield from (word[left : left + 2] for left in range(start, end - 1))
+            position = end
+        if position < len(word):
+            yield word[position:]

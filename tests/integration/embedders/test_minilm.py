@@ -110,8 +110,8 @@ def test_any_text_has_a_finite_vector_of_length_1(
 
 def test_threads_share_one_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loads = []
-    load = minilm._load
-    monkeypatch.setattr(minilm, "_load", lambda given: (loads.append(given), load(given))[1])
+    load = minilm._load_model
+    monkeypatch.setattr(minilm, "_load_model", lambda given: (loads.append(given), load(given))[1])
     shared = MiniLMEmbedder(folder)
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: shared.embed(["one text"])[0], range(8)))
@@ -124,7 +124,7 @@ def test_the_activation_is_exact() -> None:
 
     x = np.linspace(-12, 12, 40 * 1_536, dtype=np.float32).reshape(40, 1_536)
     expected = [value * 0.5 * (1 + erf(value / sqrt(2))) for value in x.ravel().tolist()]
-    forward._gelu(x)
+    forward._apply_gelu(x)
     assert np.abs(x.ravel() - expected).max() < 3e-6
 
 

@@ -10,7 +10,7 @@ from zlib import crc32
 import pytest
 from hypothesis import strategies as st
 
-from qtmiddleware.kit.stores.passages import index_text, query_words
+from qtmiddleware.kit.stores.passages import extract_index_words, extract_query_words
 from qtmiddleware.kit.stores.pinecone import HybridPineconeStore, PineconeStore, SparsePineconeStore
 from tests.support.pinecone_world import PineconeWorld, pinecone_world
 from tests.support.store_contract import TEXT, KeywordContract, StoreContract
@@ -40,7 +40,11 @@ def encoder(texts: Sequence[str], kind: str) -> list[tuple[list[int], list[float
     """Each word once, in every script."""
     made = []
     for text in texts:
-        words = query_words(text) if kind == "query" else index_text(text, "{}").split()
+        words = (
+            extract_query_words(text)
+            if kind == "query"
+            else extract_index_words(text, "{}").split()
+        )
         indices = {crc32(folded(word).encode()) for word in words}
         made.append((sorted(indices), [1.0] * len(indices)))
     return made

@@ -25,7 +25,7 @@ from qtmiddleware.kit.evaluation.reporting.markdown import escape_text
 from qtmiddleware.kit.evaluation.testsets.filtering import find_check_fault, find_fault
 from qtmiddleware.kit.evaluation.testsets.passages import is_prose
 from qtmiddleware.kit.playground.drawing import cut_snippet, mark_words
-from qtmiddleware.kit.stores.passages import index_text, query_words
+from qtmiddleware.kit.stores.passages import extract_index_words, extract_query_words
 from qtmiddleware.preprocessing import detect_language, dominant_script, preprocess, protected_spans
 from qtmiddleware.preprocessing.text import clean, normalise, shorten, split_tokens
 from qtmiddleware.protocols import Prompt, Reply
@@ -148,8 +148,8 @@ FUNCTIONS: Final[dict[str, Callable[[str], None]]] = {
     ),
     "is_prose": _quietly(is_prose),
     "score_by_keywords": _quietly(lambda text: score_by_keywords([(text, 1.0)], [text, "a"])),
-    "query_words": _quietly(query_words),
-    "index_text": _quietly(lambda text: index_text(text, "{}")),
+    "query_words": _quietly(extract_query_words),
+    "index_text": _quietly(lambda text: extract_index_words(text, "{}")),
     "chunks": _quietly(_chunked),
     "a report's text": _quietly(lambda text: (shorten_start(text, 60), shorten(text, 12))),
     "a report's Markdown": _quietly(lambda text: escape_text(text, len(text))),

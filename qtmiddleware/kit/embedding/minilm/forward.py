@@ -1,9 +1,10 @@
-"""The arithmetic of a BERT-shaped sentence encoder, in numpy alone.
+"""The arithmetic of a BERT-shaped sentence encoder, with numpy only.
 
-The texts of a batch are laid end to end without padding, so the large multiplications run over real
-tokens only and a text's vector does not depend on what it was batched with. Attention is taken over
-runs of texts of equal length.
-Source: Devlin et al. 2019 (BERT); the order of operations and the epsilon are those of the model's
+The texts of a batch are joined without padding. So the large multiplications run over real tokens
+only, and a text's vector does not depend on the other texts of its batch. Attention is computed for
+consecutive texts of equal length together.
+
+Source: Devlin et al. 2019 (BERT). The order of operations and the epsilon are those of the model's
 own configuration.
 """
 
@@ -30,42 +31,58 @@ VOCABULARY: Final = 30522
 POSITIONS: Final = 512
 EPSILON: Final = 1e-12
 
-# The normal distribution function is 0.5 + x * P(x^2) / Q(x^2) within 2.2e-8 * max(1, 1/|x|) up to
-# |x| = 5.5, beyond which it is 0 or 1 in single precision. Coefficients, lowest power first: a
-# rational least-squares fit to the error function, reweighted towards equal error, made for this
+# The normal distribution function is 0.5 + x * P(x^2) / Q(x^2) within 2.2e-8 * max(1, 1/|x|), up to
+# |x| = 5.5; beyond that it is 0 or 1 in single precision. The coefficients, lowest power first, are
+# a rational least-squares fit to the error function, reweighted towards equal error, made for this
 # file.
 _EDGE: Final = 5.5
 _P: Final = (0.398941986, 0.0351402263, 4.76147356e-3, 1.82834047e-4, 6.53031601e-6, 2.22160943e-8)
 _Q: Final = (1.0, 0.254747077, 0.0293974515, 1.96230293e-3, 7.86010668e-5, 1.19537052e-6)
 _BLOCK: Final = 16
-"""Rows the activation takes at once, few enough for its scratch arrays to stay in the processor's cache."""
+"""How many rows the activation function takes at once.
+
+They are few enough for its scratch arrays to stay in the processor's cache.
+"""
 _SCORES: Final = 1 << 18
-"""Attention scores held at once, for the same reason; one text of 256 tokens has three times as many."""
+"""How many attention scores are held at once, for the same reason.
+
+A single text of 256 tokens has three times as many.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Dense:
-    """A weight matrix, laid out to be multiplied from the right, and its bias."""
+    """A dense layer.
+
+    Attributes:
+        weight: the weights, of shape (inputs, outputs).
+        bias: the bias, of shape (outputs,).
+    """
 
     weight: Floats
     bias: Floats
 
     def __call__(self, rows: Floats) -> Floats:
-        """*rows* times the weights, plus the bias."""
-        out: Floats = rows @ self.weight
-        out += self.bias
-        return out
+        """Return *rows* times the weights, plus the bias."""
+        outputs: Floats = rows @ self.weight
+        outputs += self.bias
+        return outputs
 
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """A layer normalisation."""
+    """A layer normalisation.
+
+    Attributes:
+        scale: multiplies each normalised column.
+        shift: is added to each scaled column.
+    """
 
     scale: Floats
     shift: Floats
 
     def __call__(self, rows: Floats) -> Floats:
-        """*rows*, each brought to mean 0 and variance 1, scaled and shifted; changed in place."""
+        """Normalise each of *rows* to mean 0 and variance 1, scale and shift it, all in place."""
         import numpy as np
 
         rows -= rows.mean(axis=1, keepdims=True)
@@ -78,7 +95,16 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One transformer layer; *qkv* makes queries, keys and values in one multiplication."""
+    """One transformer layer.
+
+    Attributes:
+        qkv: computes queries, keys and values in one multiplication.
+        attended: projects the result of the attention.
+        attended_norm: normalises it after the residual connection.
+        inner: the first layer of the feed-forward network.
+        outer: its second layer.
+        outer_norm: normalises its result after the residual connection.
+    """
 
     qkv: Dense
     attended: Dense
@@ -90,7 +116,14 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """All of the model's numbers."""
+    """All numbers of the model.
+
+    Attributes:
+        words: the embedding of each token, of shape (vocabulary, 384).
+        positions: the embedding of each position, of shape (512, 384).
+        norm: normalises the sum of both.
+        layers: the transformer layers.
+    """
 
     words: Floats
     positions: Floats
@@ -99,7 +132,7 @@ class Weights:
 
 
 def list_shapes() -> dict[str, tuple[int, ...]]:
-    """The tensors this arithmetic needs, by their names in the file, with their shapes."""
+    """Return the tensors that are needed, as their names in the file with their shapes."""
     square, row = (HIDDEN, HIDDEN), (HIDDEN,)
     shapes: dict[str, tuple[int, ...]] = {
         "embeddings.word_embeddings.weight": (VOCABULARY, HIDDEN),
@@ -108,7 +141,7 @@ def list_shapes() -> dict[str, tuple[int, ...]]:
         "embeddings.LayerNorm.weight": row,
         "embeddings.LayerNorm.bias": row,
     }
-    parts: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    part_shapes: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
         "attention.self.query": (square, row),
         "attention.self.key": (square, row),
         "attention.self.value": (square, row),
@@ -119,18 +152,21 @@ def list_shapes() -> dict[str, tuple[int, ...]]:
         "output.LayerNorm": (row, row),
     }
     for layer in range(LAYERS):
-        for part, (weight, bias) in parts.items():
+        for part, (weight, bias) in part_shapes.items():
             shapes[f"encoder.layer.{layer}.{part}.weight"] = weight
             shapes[f"encoder.layer.{layer}.{part}.bias"] = bias
     return shapes
 
 
 def arrange_weights(tensors: Mapping[str, Any]) -> Weights:
-    """The weights, arranged for multiplication, from *tensors* that have the `list_shapes`."""
+    """Arrange *tensors*, which have the `list_shapes`, for multiplication."""
     import numpy as np
 
-    def dense(*names: str) -> Dense:
-        """The named maps side by side, as one; queries are scaled here once, in place of every score later."""
+    def build_dense(*names: str) -> Dense:
+        """Join the named maps side by side into one.
+
+        Queries are scaled here once, instead of scaling every score later.
+        """
         scales = [
             np.float32(1.0 / sqrt(HEAD_SIZE) if name.endswith(".query") else 1.0) for name in names
         ]
@@ -145,37 +181,42 @@ def arrange_weights(tensors: Mapping[str, Any]) -> Weights:
         )
         return Dense(np.ascontiguousarray(weight.T, dtype=np.float32), bias.astype(np.float32))
 
-    def norm(name: str) -> Norm:
+    def build_norm(name: str) -> Norm:
+        """Return the named layer normalisation."""
         return Norm(*(tensors[f"{name}.{part}"].astype(np.float32) for part in ("weight", "bias")))
 
-    def layer(at: str) -> Layer:
+    def build_layer(prefix: str) -> Layer:
+        """Return the transformer layer whose tensors have this prefix."""
         return Layer(
-            qkv=dense(*(f"{at}.attention.self.{part}" for part in ("query", "key", "value"))),
-            attended=dense(f"{at}.attention.output.dense"),
-            attended_norm=norm(f"{at}.attention.output.LayerNorm"),
-            inner=dense(f"{at}.intermediate.dense"),
-            outer=dense(f"{at}.output.dense"),
-            outer_norm=norm(f"{at}.output.LayerNorm"),
+            qkv=build_dense(
+                *(f"{prefix}.attention.self.{part}" for part in ("query", "key", "value"))
+            ),
+            attended=build_dense(f"{prefix}.attention.output.dense"),
+            attended_norm=build_norm(f"{prefix}.attention.output.LayerNorm"),
+            inner=build_dense(f"{prefix}.intermediate.dense"),
+            outer=build_dense(f"{prefix}.output.dense"),
+            outer_norm=build_norm(f"{prefix}.output.LayerNorm"),
         )
 
-    at = "embeddings"
-    # All tokens are of the first type, so its row is added to the positions once and for all.
+    prefix = "embeddings"
+    # All tokens are of the first type, so its row is added to the positions once.
     positions = (
-        tensors[f"{at}.position_embeddings.weight"]
-        + tensors[f"{at}.token_type_embeddings.weight"][0]
+        tensors[f"{prefix}.position_embeddings.weight"]
+        + tensors[f"{prefix}.token_type_embeddings.weight"][0]
     )
     return Weights(
-        words=tensors[f"{at}.word_embeddings.weight"].astype(np.float32),
+        words=tensors[f"{prefix}.word_embeddings.weight"].astype(np.float32),
         positions=positions.astype(np.float32),
-        norm=norm(f"{at}.LayerNorm"),
-        layers=tuple(layer(f"encoder.layer.{number}") for number in range(LAYERS)),
+        norm=build_norm(f"{prefix}.LayerNorm"),
+        layers=tuple(build_layer(f"encoder.layer.{number}") for number in range(LAYERS)),
     )
 
 
 def encode(weights: Weights, token_ids: Sequence[Sequence[int]]) -> Floats:
-    """One vector of length 1 for each list of token ids: the mean over its tokens, shape (texts, 384), float32.
+    """Return one vector of length 1 per list of token ids, of shape (texts, 384), float32.
 
-    Each list holds 1 to 512 ids. Lists of equal length that stand side by side are the fastest.
+    A vector is the mean over the text's tokens. Each list has 1 to 512 ids. It is fastest if lists
+    of equal length are next to each other.
     """
     import numpy as np
 
@@ -188,7 +229,7 @@ def encode(weights: Weights, token_ids: Sequence[Sequence[int]]) -> Floats:
 
 
 def encode_tokens(weights: Weights, token_ids: Sequence[Sequence[int]]) -> Floats:
-    """One vector for each token of each list, one list after the other: shape (tokens, 384), float32."""
+    """Return one vector per token, list after list, of shape (tokens, 384), float32."""
     import numpy as np
 
     lengths = [len(ids) for ids in token_ids]
@@ -198,66 +239,75 @@ def encode_tokens(weights: Weights, token_ids: Sequence[Sequence[int]]) -> Float
     rows += weights.positions[np.concatenate([np.arange(length) for length in lengths])]
     rows = weights.norm(rows)
     for layer in weights.layers:
-        mixed = layer.attended(_attention(layer.qkv(rows), lengths))
+        mixed = layer.attended(_attend(layer.qkv(rows), lengths))
         mixed += rows
         rows = layer.attended_norm(mixed)
         inner = layer.inner(rows)
-        _gelu(inner)
+        _apply_gelu(inner)
         outer = layer.outer(inner)
         outer += rows
         rows = layer.outer_norm(outer)
     return rows
 
 
-def _runs(lengths: Sequence[int]) -> Iterator[tuple[slice, int, int]]:
-    """Each run of equal *lengths*, in parts of bounded size: the rows it covers, how many texts, how long each is."""
+def _group_equal_lengths(lengths: Sequence[int]) -> Iterator[tuple[slice, int, int]]:
+    """Yield the groups of consecutive texts of equal length, split into parts of bounded size.
+
+    Each part is the rows that it covers, the number of texts, and their length.
+    """
     start = 0
     for length, group in groupby(lengths):
-        left = sum(1 for _ in group)
-        most = max(1, _SCORES // (HEADS * length * length))
-        while left:
-            texts = min(left, most)
+        remaining = sum(1 for _ in group)
+        max_texts = max(1, _SCORES // (HEADS * length * length))
+        while remaining:
+            texts = min(remaining, max_texts)
             yield slice(start, start + texts * length), texts, length
             start += texts * length
-            left -= texts
+            remaining -= texts
 
 
-def _attention(qkv: Floats, lengths: Sequence[int]) -> Floats:
-    """Dot-product attention of every text over its own tokens, for all heads; the queries come scaled."""
+def _attend(qkv: Floats, lengths: Sequence[int]) -> Floats:
+    """Return the dot-product attention of every text over its own tokens, for all heads.
+
+    The queries are already scaled.
+    """
     import numpy as np
 
-    out = np.empty((len(qkv), HIDDEN), dtype=np.float32)
-    for rows, texts, length in _runs(lengths):
+    outputs = np.empty((len(qkv), HIDDEN), dtype=np.float32)
+    for rows, texts, length in _group_equal_lengths(lengths):
         heads = qkv[rows].reshape(texts, length, 3, HEADS, HEAD_SIZE)
         query, key, value = (heads[:, :, part].transpose(0, 2, 1, 3) for part in range(3))
-        # Kept key by query: numpy reduces along the first of two axes several times faster than
-        # along the last.
+        # Scores are stored key by query: numpy reduces along the first of two axes several times
+        # faster than along the last.
         scores: Floats = key @ query.transpose(0, 1, 3, 2)
         scores -= scores.max(axis=-2, keepdims=True)
         np.exp(scores, out=scores)
         total = scores.sum(axis=-2)[..., None]
-        # Dividing what was attended, not the scores, touches 32 numbers a token in place of one for
-        # every other token.
+        # Dividing the result instead of the scores touches 32 numbers per token, not one per pair
+        # of tokens.
         attended = (scores.transpose(0, 1, 3, 2) @ value) / total
-        out[rows].reshape(texts, length, HEADS, HEAD_SIZE)[:] = attended.transpose(0, 2, 1, 3)
-    return out
+        outputs[rows].reshape(texts, length, HEADS, HEAD_SIZE)[:] = attended.transpose(0, 2, 1, 3)
+    return outputs
 
 
-def _gelu(rows: Floats) -> None:
-    """The exact Gaussian error linear unit, x times the normal distribution function, in place.
+def _apply_gelu(rows: Floats) -> None:
+    """Apply the exact Gaussian error linear unit to *rows*, in place.
 
-    Within 2e-6 of the value in double precision. Source: Hendrycks and Gimpel 2016.
+    The unit is x times the normal distribution function. The result is within 2e-6 of the value in
+    double precision. Source: Hendrycks and Gimpel 2016.
     """
     import numpy as np
 
-    p, q = ([np.float32(number) for number in reversed(numbers)] for numbers in (_P, _Q))
+    numerator, denominator = (
+        [np.float32(number) for number in reversed(numbers)] for numbers in (_P, _Q)
+    )
     scratch = np.empty((4, _BLOCK, rows.shape[1]), dtype=np.float32)
     for start in range(0, len(rows), _BLOCK):
         block = rows[start : start + _BLOCK]
         clipped, square, above, below = scratch[:, : len(block)]
         np.clip(block, -_EDGE, _EDGE, out=clipped)
         np.multiply(clipped, clipped, out=square)
-        for numbers, value in ((p, above), (q, below)):
+        for numbers, value in ((numerator, above), (denominator, below)):
             np.multiply(square, numbers[0], out=value)
             np.add(value, numbers[1], out=value)
             for number in numbers[2:]:

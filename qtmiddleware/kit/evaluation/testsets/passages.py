@@ -64,7 +64,7 @@ def passages_of(paths: Sequence[Path], settings: Settings) -> tuple[Passage, ...
         errors: list[Exception] = []
         for path in paths:
             reader = Reader(
-                ledger, settings, Root.of(path), context_version="", converter=converter
+                ledger, settings, Root.from_data_path(path), context_version="", converter=converter
             )
             for document in {make_absolute(file): file for file in find_documents(path)}.values():
                 try:
@@ -74,7 +74,7 @@ def passages_of(paths: Sequence[Path], settings: Settings) -> tuple[Passage, ...
                         raise
                     logger.warning("%s", error, event="document_unreadable")
                     errors.append(error)
-        rows = ledger.rows(_PASSAGES)
+        rows = ledger.execute(_PASSAGES)
     if not rows:
         why = f": {errors[0]}" if errors else ""
         raise ConfigError(f"there are no passages to write questions about{why}", path="paths")

@@ -1,13 +1,14 @@
-"""From files to a searchable index, again and again at little cost.
+"""Turn files into a searchable index, and keep it up to date at little cost.
 
     documents -> chunks -> [contexts] -> vectors -> one write to the store
 
-Everything on the way is kept in a ledger, the SQLite file ``<indexPath>.ingest`` beside the index,
-as soon as it is made; the store gets it all at the very end, in one write. So a run that was killed
-goes on where it was, no text is embedded twice, and an atomic store never shows half of a run. The
-ledger holds the texts of the documents and is readable by its owner alone. It can be deleted at any
-time: the next run makes it anew, at the price of embedding again, and does not know any more which
-passages of earlier runs have to leave the store.
+Each intermediate result is saved at once in the ledger, the SQLite file ``<indexPath>.ingest``
+beside the index. The store gets everything at the very end, in one write. So a run that was killed
+resumes where it stopped, no text is embedded twice, and an atomic store never shows half of a run.
+
+The ledger holds the documents' texts and is readable by its owner alone. You can delete it at any
+time. The next run then creates a new one and embeds everything again, but no longer knows which
+passages of earlier runs must leave the store.
 """
 
 from __future__ import annotations
@@ -46,7 +47,14 @@ Stage = Literal["reading", "contexts", "embedding", "publishing"]
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a stage is: *done* of *total* documents (``reading``) or chunks; *path* is the document being read."""
+    """The progress of one stage of an ingest.
+
+    Attributes:
+        stage: the stage that is running.
+        done: how many documents (``reading``) or chunks (other stages) are done.
+        total: how many there are.
+        path: the document that was just read; empty in other stages.
+    """
 
     stage: Stage
     done: int
@@ -59,7 +67,13 @@ Listener = Callable[[Progress], object]
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A document that could not be read, and why; *extra* of qtmiddleware would read it, where that is missing."""
+    """A document that could not be read.
+
+    Attributes:
+        path: the file.
+        reason: why it could not be read.
+        extra: the extra of qtmiddleware to install for it; empty if that would not help.
+    """
 
     path: str
     reason: str
@@ -68,16 +82,25 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestReport:
-    """What an ingest did.
+    """The result of an ingest: what the index holds now, and what this run changed.
 
-    *documents* and *chunks* are what the index holds of the data path now. *added*, *changed*,
-    *unchanged*, *removed* and *skipped* are documents; one that is skipped and was indexed before
-    keeps its old chunks. *written* are the passages the store was given, *embedded* the texts that
-    were, *reused* the passages whose vector was known.
-    *contexts* came from the model in this run, *contexts_failed* are chunks that stand without one.
-    Times are seconds.
-    *left_out* counts the files of the folder or pattern that are no documents, by the ending of
-    their names.
+    Attributes:
+        documents: documents of the data path that the index holds now.
+        chunks: chunks of the data path that the index holds now.
+        added: documents that are new.
+        changed: documents that were indexed before and have changed.
+        unchanged: documents that were left alone.
+        removed: documents that left the index.
+        skipped: documents that could not be read. If one was indexed before, its old chunks stay.
+        written: passages that were written to the store.
+        embedded: texts that were embedded.
+        reused: passages whose vector was already known.
+        contexts: contexts that the model wrote in this run.
+        contexts_failed: chunks that are indexed without a context.
+        seconds: duration of the whole run.
+        embed_seconds: seconds spent on embedding.
+        context_seconds: seconds spent on contexts.
+        left_out: how many files of the folder or pattern are not documents, per file ending.
     """
 
     documents: int = 0
@@ -99,11 +122,11 @@ class IngestReport:
 
     @property
     def all_skipped(self) -> bool:
-        """Whether there were documents and none could be read."""
+        """Whether there were documents and none of them could be read."""
         return bool(self.skipped) and not (self.added or self.changed or self.unchanged)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, by name, ready for JSON."""
+        """Return all fields by name, ready for JSON."""
         return asdict(self)
 
 
@@ -112,7 +135,8 @@ ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Config | Settings | 
 logger: Final = get_logger("qtmiddleware.ingest")
 
 _HELD: Final = """
-SELECT count(DISTINCT d.id), count(c.id) FROM target t JOIN documents d ON d.id = t.document AND d.root = ?
+SELECT count(DISTINCT d.id), count(c.id) FROM target t JOIN documents d ON d.id = t.document \
+AND d.root = ?
 LEFT JOIN chunks c ON c.document = d.id
 """
 
@@ -128,36 +152,42 @@ def ingest(
     progress: Listener | None = None,
     engine: Engine | None = None,
 ) -> IngestReport:
-    """Bring the index up to date with the documents of *data_path*: a file, a folder or a glob (``dataPath``).
+    """Bring the index up to date with the documents of *data_path*.
 
-    New and changed documents are read, cut, embedded and stored; unchanged ones are left alone;
-    those that are gone leave the index. One that cannot be read is reported and keeps what was
-    indexed of it before. Other data paths in the same index are not touched; a file that lies in
-    two of them belongs to the one ingested last. A data path without any document is an error and
-    changes nothing.
+    New and changed documents are read, cut into chunks, embedded and stored. Unchanged documents
+    are left alone. Documents that are gone leave the index. A document that cannot be read is
+    reported, and its old chunks stay. Other data paths in the same index are not touched; a file
+    that lies in two data paths belongs to the one ingested last. A data path without any document
+    is an error and changes nothing.
 
-    *config* is what `QueryMiddleware` takes. *client* is the language model of contextual chunks,
-    as there. *embedder* and *store* stand in for those the configuration names; a given store is
-    not closed. *progress* is told of every step; what it raises ends the run.
+    If the run is killed or interrupted, the next run completes the work and embeds or asks for
+    nothing twice. Memory use stays bounded, however many documents there are. Log lines with counts
+    go to ``qtmiddleware.ingest``.
 
-    *engine* does the embedding, by a model that runs on these machines: in this process by default,
-    in several (`LocalEngine`), or on a Ray cluster (`RayEngine`). Ids, chunks and vectors are the
-    same. It is not closed.
+    Args:
+        data_path: a file, a folder or a glob. By default the setting ``dataPath``.
+        config: the config, in any form that `QueryMiddleware` takes.
+        client: the language model for contextual chunks, as `QueryMiddleware` takes it.
+        embedder: used instead of the configured embedding model.
+        store: an open store, used instead of the configured one and left open.
+        reader: a function of a path that is asked first for each new or changed file; in folders,
+            for files of any ending. It returns the text, an iterable of texts or of pairs of a text
+            and its place (``("...", {"page": 3})``), or ``None`` if the file should be read as
+            usual. If it raises, the file is skipped. It runs in this process, without a time limit.
+            The ledger knows it by its name, so rename it when it starts to read differently.
+        progress: a function that is called with a `Progress` after each step. If it raises, the run
+            ends.
+        engine: does the embedding, for a model that runs on your machines: in this process (the
+            default), in several (`LocalEngine`), or on a Ray cluster (`RayEngine`). Ids, chunks and
+            vectors are the same. It is not closed.
 
-    *reader* is a function of a path, asked first for each file that is new or changed, in folders
-    whatever its ending. It returns the text, or any iterable of texts or of pairs of a text and its
-    place (``("...", {"page": 3})``), or ``None`` for what shall be read as usual. What it raises
-    skips that file. It runs in this process, without a limit of time, and is known by its name:
-    give one that reads otherwise than before another name.
-
-    Killed or interrupted at any point, the next run completes the work, without embedding or asking
-    for anything twice. Memory stays bounded however much there is to read. Log lines with counts go
-    to ``qtmiddleware.ingest``.
-
-    Raises `ConfigError` where there is no data path, or Ray is to fill an index in SQLite,
-    `StoreError` where another ingest into this index is running or the store fails,
-    `EmbeddingError`, `MissingExtra`, and `EngineError` where the workers of *engine* die again and
-    again; not for the documents of a folder, which are skipped.
+    Raises:
+        ConfigError: if there is no data path, or if Ray should fill an index in SQLite.
+        StoreError: if another ingest into this index is running, or if the store fails.
+        EmbeddingError: if the texts cannot be embedded.
+        MissingExtra: if a package is missing. In a folder, a document that needs the package is
+            skipped instead.
+        EngineError: if the workers of *engine* die again and again.
     """
     settings = Config.load(config).settings
     path = os.fspath(data_path) if data_path is not None else settings.data_path
@@ -177,16 +207,20 @@ def ingest(
             allowed="lancedb or pinecone",
         )
     model = _open_context_model(client, settings) if settings.contextual_chunks else None
-    # Looked for before anything is opened: a wrong path leaves no empty index behind.
+    # Documents are looked for before anything is opened, so that a wrong path leaves no empty index
+    # behind.
     paths = list(
-        {make_absolute(it): it for it in find_documents(path, every=reader is not None)}.values()
+        {
+            make_absolute(document): document
+            for document in find_documents(path, every=reader is not None)
+        }.values()
     )
     with hold_ledger(settings, store) as ledger:
         retriever = open_retriever(settings, store=store, embedder=embedder)
         try:
             run = _Run(
                 paths=paths,
-                root=Root.of(path),
+                root=Root.from_data_path(path),
                 settings=settings,
                 ledger=ledger,
                 retriever=retriever,
@@ -198,7 +232,8 @@ def ingest(
             report = run.perform()
         finally:
             retriever.close()
-    # What has changed in the folder meanwhile is no matter of what was done.
+    # The folder may have changed or gone since. The run is complete, so a failure to count must not
+    # spoil it.
     if reader is None:
         with suppress(OSError):
             report = replace(report, left_out=count_left_out(path))
@@ -209,13 +244,16 @@ def ingest(
 
 def _open_context_model(client: Any, settings: Settings) -> LanguageModel:
     model = as_language_model(client, settings)
-    # What fails again and again is given up here once and for all, so nothing is left alone for a
-    # while.
+    # `Contexts` stops asking after repeated failures, so the circuit breaker is switched off: while
+    # open, it would fail chunks that the model could serve.
     return GovernedModel(model, settings, Breaker(0, 1.0))
 
 
 class _Stages:
-    """Tells *progress* of the steps of each stage, and measures how many *seconds* the stage takes."""
+    """Reports the progress of each stage to *progress*, and measures how long it takes.
+
+    *seconds* maps each stage to its duration.
+    """
 
     def __init__(self, progress: Listener | None) -> None:
         self._progress = progress
@@ -223,22 +261,31 @@ class _Stages:
 
     @contextmanager
     def run(self, stage: Stage) -> Iterator[Callable[..., None]]:
-        """Lends a function that takes the number of steps done, that of all, and the path of the document."""
+        """Yield a function that reports the steps done, all steps, and a document's path."""
 
         def report(done: int, total: int, path: str = "") -> None:
             if self._progress is not None:
                 self._progress(Progress(stage, done, total, path))
 
-        began = perf_counter()
+        start = perf_counter()
         yield report
-        self.seconds[stage] += perf_counter() - began
+        self.seconds[stage] += perf_counter() - start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """One run over the documents at *paths*, which are those of *root*.
+    """One run over the documents of a data path.
 
-    *model* writes contexts, if there is one. *read* is the user's own reader of documents.
+    Attributes:
+        paths: the documents.
+        root: the data path that they belong to.
+        settings: how to cut, embed and store.
+        ledger: keeps the results of each stage.
+        retriever: the store and the embedder.
+        model: writes contexts; ``None`` if none are wanted.
+        read: the user's own reader of documents, if there is one.
+        stages: reports progress and measures time.
+        engine: does the embedding.
     """
 
     paths: Sequence[Path]
@@ -252,8 +299,8 @@ class _Run:
     engine: Engine
 
     def perform(self) -> IngestReport:
-        """Do all stages, and return what came of them."""
-        began = perf_counter()
+        """Run all stages and return the report."""
+        start = perf_counter()
         _log("Reading documents", files=len(self.paths))
         kinds, skipped, left_out = self._read_documents()
         _log("Loaded documents", count=kinds.total(), skipped=len(skipped))
@@ -266,7 +313,7 @@ class _Run:
         with self.stages.run("publishing") as report:
             removed = publication.publish(report)
         documents, chunks = self._count_held()
-        seconds = perf_counter() - began
+        seconds = perf_counter() - start
         _log(
             "Persisted vector index", documents=documents, chunks=chunks, seconds=round(seconds, 3)
         )
@@ -290,14 +337,19 @@ class _Run:
         )
 
     def _read_documents(self) -> tuple[Counter[str], list[Skipped], dict[str, int]]:
-        """Return how many documents are new, changed or unchanged, which could not be read, and what none was."""
+        """Read the documents into the ledger, and count them.
+
+        Returns the number of added, changed and unchanged documents; the documents that could not
+        be read; and how many files were left out because only the user's reader would read them,
+        per ending.
+        """
         version = "" if self.model is None else f"{build_version(self.settings)} {self.model.name}"
         kinds: Counter[str] = Counter()
         skipped: list[Skipped] = []
         left_out: Counter[str] = Counter()
         with self.stages.run("reading") as report, Converter() as converter:
             reader = Reader(self.ledger, self.settings, self.root, version, converter, self.read)
-            # Whatever is not a target of this run leaves the index: to read fewer paths is to
+            # Documents that are not a target of this run leave the index: to read fewer paths is to
             # delete the others. A document that is passed over needs `Reader.keep`.
             report(0, len(self.paths))
             for done, path in enumerate(self.paths, 1):
@@ -327,7 +379,7 @@ class _Run:
         return contexts
 
     def _embed(self) -> int:
-        """Return how many texts were embedded, which is none if the store embeds them itself."""
+        """Embed the texts that need it, and return how many; 0 if the store embeds itself."""
         if self.retriever.embedder is None:
             return 0
         with self.stages.run("embedding") as report:
@@ -336,16 +388,16 @@ class _Run:
         return embedded
 
     def _count_held(self) -> tuple[int, int]:
-        """Return how many documents and chunks the index holds of this root."""
-        ((documents, chunks),) = self.ledger.rows(_HELD, [self.root.key])
+        """Return how many documents and chunks of this data path the index holds."""
+        ((documents, chunks),) = self.ledger.execute(_HELD, [self.root.key])
         return documents, chunks
 
 
 def _log(event: str, **meta: float) -> None:
-    """One line with its counts in the message and, for those who write JSON, as ``event`` and ``meta``."""
+    """Log a line with its counts in the message, and as ``event`` and ``meta`` for JSON logs."""
     counts = ", ".join(f"{name} {value}" for name, value in meta.items())
-    about: dict[str, Any] = {"event": event, **meta}
-    logger.info("%s: %s", event, counts, extra={"event": event, "meta": meta}, **about)
+    attributes: dict[str, Any] = {"event": event, **meta}
+    logger.info("%s: %s", event, counts, extra={"event": event, "meta": meta}, **attributes)
 
 
 __all__ = ["IngestReport", "Progress", "Skipped", "Stage", "ingest"]

@@ -1,6 +1,6 @@
-"""What the model is asked to write about a chunk, and what of its reply is used.
+"""The prompt for a chunk's context, and the reading of the model's reply.
 
-Anthropic, "Introducing Contextual Retrieval", 2024.
+Source: Anthropic, "Introducing Contextual Retrieval", 2024.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from qtmiddleware.transforms.prompt import MAX_TOKENS, find_own_instruction, mar
 MODE: Final = "context"
 PROMPT_VERSION: Final = "context/1"
 MOST_CHARS: Final = 1_000
-"""A longer context is none: the model told the document over again."""
+"""Longest usable context, in characters. A longer reply retells the document."""
 CHUNK_CHARS: Final = 8_000
-"""Characters of a chunk the model is shown."""
+"""How many characters of a chunk the model is shown."""
 
 INSTRUCTION: Final = (
     "You are given a document and one chunk of it. Write one or two sentences that place the chunk"
@@ -59,62 +59,66 @@ _JSON: Final = re.compile(r"\s*(?:```|[{\[])")
 
 
 def build_version(settings: Settings) -> str:
-    """What names the instructions in force, built in or own (``llm.prompts.context``)."""
+    """Return the version of the instructions: built in, or set in ``llm.prompts.context``."""
     return mark_version(PROMPT_VERSION, find_own_instruction(settings, MODE))
 
 
 def build_prompt(settings: Settings, view: dict[str, str], chunk: str) -> Prompt:
-    """The question for one chunk; *view* holds what is shown of the document."""
-    shown = chunk[:CHUNK_CHARS]
+    """Build the prompt for one chunk; *view* holds the parts of the document to show with it."""
+    shown_chunk = chunk[:CHUNK_CHARS]
     instruction = find_own_instruction(settings, MODE) or INSTRUCTION
     return Prompt(
         mode=MODE,
         version=build_version(settings),
         system="\n\n".join([instruction, _DATA, "\n".join(f"- {rule}" for rule in RULES), _FORM]),
-        user=json.dumps({**view, "chunk": shown}, ensure_ascii=False),
+        user=json.dumps({**view, "chunk": shown_chunk}, ensure_ascii=False),
         fields=(FIELD,),
-        query=shown,
+        query=shown_chunk,
         max_tokens=settings.llm.max_tokens or MAX_TOKENS,
     )
 
 
-def hash_prompt(asked: Prompt, model: str) -> bytes:
-    """What two chunks must share to share a context: the model, its instructions and all that it is shown."""
-    return hashlib.sha256(json.dumps([model, asked.version, asked.user]).encode()).digest()
+def hash_prompt(prompt: Prompt, model: str) -> bytes:
+    """Hash the prompt and the model's name: chunks with equal hashes share one context.
+
+    The hash covers the model, the version of its instructions and everything the model is shown.
+    """
+    return hashlib.sha256(json.dumps([model, prompt.version, prompt.user]).encode()).digest()
 
 
-def parse_context(asked: Prompt, reply: Reply) -> str:
-    """The context in *reply*, on one line.
+def parse_context(prompt: Prompt, reply: Reply) -> str:
+    """Return the context from the model's reply, on one line.
 
-    Raises `ModelError` where there is none: ``refused``, ``empty``, ``unparsable``, ``truncated``
-    or ``too_long``.
+    Raises `ModelError` if the reply holds no usable context, with the reason ``refused``,
+    ``empty``, ``unparsable``, ``truncated`` or ``too_long``.
     """
     text, is_cut = strip_thoughts(reply.text)
-    picked = pick_texts(find_json(text), text, asked.fields)
-    found = picked.texts.get(FIELD.name, [])
-    given = found[0] if found else text
-    if picked.is_refusal or is_refusal(given, asked.query):
+    reply_texts = pick_texts(find_json(text), text, prompt.fields)
+    contexts = reply_texts.texts.get(FIELD.name, [])
+    raw_context = contexts[0] if contexts else text
+    if reply_texts.is_refusal or is_refusal(raw_context, prompt.query):
         raise ModelError("refused", "the model refused to write a context")
-    if not given.strip() or (found == [] and FIELD.name in picked.named):
+    if not raw_context.strip() or (contexts == [] and FIELD.name in reply_texts.named):
         raise ModelError("empty", "the model wrote no context")
-    if isinstance(given, Cut) or is_cut or reply.truncated:
+    # Half a sentence would be indexed as if it were the whole context.
+    if isinstance(raw_context, Cut) or is_cut or reply.truncated:
         raise ModelError("truncated", "the model's context was cut off; raise llm.maxTokens")
-    value = strip_quotes(clean(strip_lead_in(clean(given))), "")
-    if is_error_page(given) or _JSON.match(value):
+    context = strip_quotes(clean(strip_lead_in(clean(raw_context))), "")
+    if is_error_page(raw_context) or _JSON.match(context):
         raise ModelError("unparsable", "the model's reply holds no context")
-    if is_noise(value, asked.query):
+    if is_noise(context, prompt.query):
         raise ModelError("empty", "the model wrote no context")
-    if len(value) > MOST_CHARS:
+    if len(context) > MOST_CHARS:
         raise ModelError("too_long", f"the model's context has more than {MOST_CHARS} characters")
-    return value
+    return context
 
 
 WHOLE_CHARS: Final = 12_000
-"""A document of at most so many characters is shown as it is."""
+"""Longest document, in characters, that is shown to the model as a whole."""
 BEGINNING_CHARS: Final = 4_000
-"""Characters of the beginning of a longer one."""
+"""How many characters of the beginning of a longer document are shown."""
 AROUND_CHARS: Final = 2_000
-"""Characters before the chunk, and as many behind it."""
+"""How many characters are shown before the chunk, and how many after it."""
 
 _FROM: Final = (
     "SELECT start, stop, text FROM chunks WHERE document = ? AND ordinal >= ? ORDER BY ordinal"
@@ -124,10 +128,11 @@ _BEFORE: Final = (
 )
 
 Piece = tuple[int, int, str]
+"""A chunk's start and end in its document, in characters, and its text."""
 
 
 class DocumentViews:
-    """Puts documents together again from their chunks, as far as they are shown."""
+    """Rebuilds the parts of a document that the model is shown, from the chunks in the ledger."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -136,7 +141,12 @@ class DocumentViews:
         self._beginning = ""
 
     def build(self, document: int, ordinal: int, start: int, stop: int) -> dict[str, str]:
-        """What is shown of *document* beside the chunk from *start* to *stop*."""
+        """Return the parts of *document* to show with the chunk from *start* to *stop*.
+
+        They are the whole text if the document is short, else its beginning and the text around the
+        chunk.
+        """
+        # Chunks come document by document, so each document is read once.
         if document != self._document:
             self._load_document(document)
         if self._length <= WHOLE_CHARS:
@@ -147,28 +157,34 @@ class DocumentViews:
         }
 
     def _load_document(self, document: int) -> None:
+        """Read the length of *document*, and the text at its beginning that is shown."""
         self._document = document
         self._length = (
-            self._ledger.value("SELECT max(stop) FROM chunks WHERE document = ?", [document]) or 0
+            self._ledger.fetch_value("SELECT max(stop) FROM chunks WHERE document = ?", [document])
+            or 0
         )
-        shown = WHOLE_CHARS if self._length <= WHOLE_CHARS else BEGINNING_CHARS
-        ahead = self._ledger.stream(_FROM, [document, 0])
-        self._beginning = _rejoin(takewhile(lambda piece: piece[0] < shown, ahead), 0, shown)
+        shown_chars = WHOLE_CHARS if self._length <= WHOLE_CHARS else BEGINNING_CHARS
+        chunks = self._ledger.stream_rows(_FROM, [document, 0])
+        self._beginning = _join_pieces(
+            takewhile(lambda piece: piece[0] < shown_chars, chunks), 0, shown_chars
+        )
 
     def _find_surroundings(self, document: int, ordinal: int, start: int, stop: int) -> str:
-        first, last = max(0, start - AROUND_CHARS), min(stop, start + CHUNK_CHARS) + AROUND_CHARS
-        back = self._ledger.stream(_BEFORE, [document, ordinal])
-        ahead = self._ledger.stream(_FROM, [document, ordinal])
-        before = list(takewhile(lambda piece: piece[1] > first, back))
-        return _rejoin(
-            [*reversed(before), *takewhile(lambda piece: piece[0] < last, ahead)], first, last
+        begin, end = max(0, start - AROUND_CHARS), min(stop, start + CHUNK_CHARS) + AROUND_CHARS
+        earlier_chunks = self._ledger.stream_rows(_BEFORE, [document, ordinal])
+        later_chunks = self._ledger.stream_rows(_FROM, [document, ordinal])
+        # Earlier chunks come in reverse order, so that only those that reach into the view are
+        # read.
+        before = list(takewhile(lambda piece: piece[1] > begin, earlier_chunks))
+        return _join_pieces(
+            [*reversed(before), *takewhile(lambda piece: piece[0] < end, later_chunks)], begin, end
         )
 
 
-def _rejoin(pieces: Iterable[Piece], first: int, last: int) -> str:
-    """The text from *first* to *last*, out of chunks that overlap."""
-    parts = []
+def _join_pieces(pieces: Iterable[Piece], begin: int, end: int) -> str:
+    """Return the text from *begin* to *end*, joined from chunks that may overlap."""
+    texts = []
     for start, stop, text in pieces:
-        parts.append(text[max(0, first - start) : max(0, last - start)])
-        first = max(first, stop)
-    return "".join(parts)
+        texts.append(text[max(0, begin - start) : max(0, end - start)])
+        begin = max(begin, stop)
+    return "".join(texts)

@@ -1,4 +1,4 @@
-"""The second stage, where it is asked for: a context for each chunk that has none yet."""
+"""The second stage, if contextual chunks are on: write a context for each chunk that has none."""
 
 from __future__ import annotations
 
@@ -25,17 +25,19 @@ from qtmiddleware.runtime.steps import Flow, Recall, Together
 from qtmiddleware.types import Deadline
 
 MOST_FAILURES: Final = 5
-"""After so many failures in a row for the same reason the model is not asked again in this run."""
+"""After this many failures in a row for the same reason, a run stops asking the model."""
 
 GROUP: Final = 4
-"""Chunks in a group for each call that may be in flight, so that a slow one does not hold up the others."""
+"""Chunks per group, for each call in flight: more than 1, so that a slow call blocks no other."""
 
 _MISSING: Final = """
-INSERT INTO todo (chunk) SELECT c.id FROM target t JOIN documents d ON d.id = t.document AND d.contextual
+INSERT INTO todo (chunk) SELECT c.id FROM target t JOIN documents d ON d.id = t.document \
+AND d.contextual
 JOIN chunks c ON c.document = d.id AND c.context IS NULL ORDER BY c.document, c.ordinal
 """
 _TODO: Final = """
-SELECT t.n, c.id, c.document, c.ordinal, c.start, c.stop, c.text FROM todo t JOIN chunks c ON c.id = t.chunk
+SELECT t.n, c.id, c.document, c.ordinal, c.start, c.stop, c.text FROM todo t \
+JOIN chunks c ON c.id = t.chunk
 WHERE t.n > ? ORDER BY t.n LIMIT ?
 """
 
@@ -43,7 +45,7 @@ logger: Final = get_logger("qtmiddleware.ingest")
 
 
 class ContextWriter:
-    """Asks *model* for contexts, each within *seconds*, and keeps them in the ledger as they come."""
+    """Asks *model* for contexts, each within *seconds*, and saves each in the ledger at once."""
 
     def __init__(self, model: LanguageModel, ledger: Ledger, seconds: float) -> None:
         self._model = model
@@ -55,11 +57,11 @@ class ContextWriter:
 
     @property
     def has_given_up(self) -> bool:
-        """Whether asking on would be in vain."""
+        """Whether the model failed so often in a row that it is not asked again in this run."""
         return self._failures >= MOST_FAILURES
 
     def write(self, prompt: Prompt, deadline: Deadline) -> None:
-        """Ask for the context that *prompt* describes, and keep it; raises `ModelError`."""
+        """Ask for the context that *prompt* describes, and save it; raises `ModelError`."""
         if self.has_given_up:
             raise ModelError("cancelled")
         try:
@@ -69,20 +71,24 @@ class ContextWriter:
         except ModelError as error:
             self._count_failure(error)
             raise
-        self._ledger.rows(
+        self._ledger.execute(
             "INSERT OR IGNORE INTO contexts VALUES (?, ?)",
             [hash_prompt(prompt, self._model.name), text],
         )
         self._failures = 0
 
     def count_timeout(self) -> None:
-        """Count a reply that nobody waits for any more."""
+        """Count a call that did not return in time as a failure."""
         self._count_failure(ModelError("timeout"))
 
     def _count_failure(self, error: ModelError) -> None:
+        """Count a failure, and log a warning when the model is given up."""
+        # A cancelled call says nothing about the model.
         if error.reason == "cancelled":
             return
         with self._lock:
+            # Failures for different reasons may be chance; the same one again and again is an
+            # outage.
             self._failures = self._failures + 1 if error.reason == self._reason else 1
             self._reason = error.reason
             if self._failures == MOST_FAILURES:
@@ -99,20 +105,32 @@ class ContextWriter:
 
 
 def build_embedded_text(text: str, context: str | None) -> str:
-    """What is embedded for a chunk."""
+    """Return the text to embed for a chunk: its context, if it has one, and its text."""
     return f"{context}\n\n{text}" if context else text
 
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
+    """A chunk of this run that needs a context.
+
+    Attributes:
+        id: its number in the ledger.
+        text: its text.
+        prompt: asks for its context.
+        key: the hash of the prompt and the model, under which the ledger keeps the context.
+    """
+
     id: int
     text: str
-    asked: Prompt
+    prompt: Prompt
     key: bytes
 
 
 class Contexts:
-    """Writes the contexts of one run."""
+    """Writes the contexts of one run.
+
+    *written* counts the contexts that the model wrote, *failed* the chunks left without one.
+    """
 
     def __init__(self, ledger: Ledger, settings: Settings, model: LanguageModel) -> None:
         self._ledger = ledger
@@ -125,41 +143,46 @@ class Contexts:
         self.failed = 0
 
     def write(self, progress: Callable[[int, int], None]) -> None:
-        """Let every chunk of this run have its context, as far as the model gives one."""
+        """Give every chunk of this run its context, as far as the model returns one."""
         total = self._ledger.fill_todo(_MISSING)
         done = 0
         progress(done, total)
-        for page in self._ledger.pages(_TODO, GROUP * self._limit):
+        for page in self._ledger.fetch_pages(_TODO, GROUP * self._limit):
             group = [self._build_chunk(*row[1:]) for row in page]
-            self._ask([chunk for chunk in group if self._find_context(chunk.key) is None])
-            self._assign(group)
+            self._request_contexts(
+                [chunk for chunk in group if self._find_context(chunk.key) is None]
+            )
+            self._assign_contexts(group)
             done += len(group)
             progress(done, total)
 
     def _build_chunk(
         self, id_: int, document: int, ordinal: int, start: int, stop: int, text: str
     ) -> _Chunk:
-        asked = build_prompt(
+        prompt = build_prompt(
             self._settings, self._views.build(document, ordinal, start, stop), text
         )
-        return _Chunk(id_, text, asked, hash_prompt(asked, self._model_name))
+        return _Chunk(id_, text, prompt, hash_prompt(prompt, self._model_name))
 
-    def _find_context(self, wanted: bytes) -> str | None:
-        found: str | None = self._ledger.value("SELECT text FROM contexts WHERE key = ?", [wanted])
-        return found
+    def _find_context(self, key: bytes) -> str | None:
+        context: str | None = self._ledger.fetch_value(
+            "SELECT text FROM contexts WHERE key = ?", [key]
+        )
+        return context
 
-    def _ask(self, chunks: list[_Chunk]) -> None:
-        # Equal chunks of equal documents are asked for once.
-        prompts = list({chunk.key: chunk.asked for chunk in chunks}.values())
+    def _request_contexts(self, chunks: list[_Chunk]) -> None:
+        # Equal chunks of equal documents share a key, so each context is asked for once.
+        prompts = list({chunk.key: chunk.prompt for chunk in chunks}.values())
         if prompts and not self._writer.has_given_up:
-            self.written += run(self._ask_all(prompts), ModelOnly(None))
+            self.written += run(self._complete_prompts(prompts), ModelOnly(None))
 
-    def _ask_all(self, prompts: list[Prompt]) -> Flow[int]:
-        """How many of *prompts* were answered; what was answered is in the ledger by then."""
+    def _complete_prompts(self, prompts: list[Prompt]) -> Flow[int]:
+        """Ask for the contexts of *prompts*, and return how many were saved in the ledger."""
         rounds = -(-len(prompts) // self._limit)
-        # Each call has a time limit of its own; this is for a model that minds none.
+        # Each call has its own time limit. This one is for a model that ignores it.
         budget = Deadline.after(rounds * self._settings.limits.llm_timeout_ms / 1e3)
-        # A context is in the ledger as soon as it has come, not when all of them have.
+        # A context is saved as soon as it arrives, not when all of them have: a run that is killed
+        # keeps it.
         steps = [Recall(partial(self._writer.write, prompt, budget)) for prompt in prompts]
         outcomes = yield Together(steps, budget, self._limit)
         for outcome in outcomes:
@@ -167,14 +190,15 @@ class Contexts:
                 self._writer.count_timeout()
         return sum(outcome.ok for outcome in outcomes)
 
-    def _assign(self, group: list[_Chunk]) -> None:
+    def _assign_contexts(self, group: list[_Chunk]) -> None:
+        """Set the context of each chunk of *group* that has one, in one transaction."""
         with self._ledger.transaction():
             for chunk in group:
                 context = self._find_context(chunk.key)
                 if context is None:
                     self.failed += 1
                     continue
-                self._ledger.rows(
+                self._ledger.execute(
                     "UPDATE chunks SET context = ?, hash = ? WHERE id = ?",
                     [chunk.key, hash_text(build_embedded_text(chunk.text, context)), chunk.id],
                 )

@@ -18,9 +18,9 @@ from qtmiddleware.providers.embedders import SentenceTransformersEmbedder
 from qtmiddleware.runtime.environment import needs_secrets
 
 Texts = list[tuple[bytes, str]]
-"""What is embedded in one step: the hash of each text, and the text."""
+"""Texts to embed in one step: each one's hash and the text itself."""
 Vectors = list[tuple[bytes, bytes]]
-"""What comes of it: the hash of each text, and its vector in single precision, little endian."""
+"""Their embeddings: each text's hash, and its vector in single precision, little endian."""
 
 HUB_SECRETS: Final = (
     "HF_TOKEN",
@@ -30,40 +30,47 @@ HUB_SECRETS: Final = (
     "HTTP_PROXY",
     "http_proxy",
 )
-"""The secrets that a worker may need to load a model of the hub: the proxies may have a password."""
+"""Secrets that a worker may need to load a model from the hub; proxies may include a password."""
 BATCH: Final = 64
-"""Texts that are embedded, and then kept, in one step."""
+"""How many texts are embedded, and then saved, in one step."""
 COMPUTED_BATCH: Final = 16
-"""The same if they are embedded on this machine: no slower, and the progress bar moves more often."""
+"""The same for a model on this machine: as fast, and the progress bar moves more often."""
 
 _MISSING: Final = """
 INSERT INTO todo (chunk) SELECT min(c.id) FROM publishing p JOIN chunks c ON c.id = p.chunk
-WHERE NOT EXISTS (SELECT 1 FROM vectors v WHERE v.embedding = ? AND v.hash = c.hash) GROUP BY c.hash ORDER BY 1
+WHERE NOT EXISTS (SELECT 1 FROM vectors v WHERE v.embedding = ? AND v.hash = c.hash) \
+GROUP BY c.hash ORDER BY 1
 """
 _TODO: Final = """
-SELECT t.n, c.hash, c.text, x.text FROM todo t JOIN chunks c ON c.id = t.chunk LEFT JOIN contexts x ON x.key = c.context
+SELECT t.n, c.hash, c.text, x.text FROM todo t JOIN chunks c ON c.id = t.chunk \
+LEFT JOIN contexts x ON x.key = c.context
 WHERE t.n > ? ORDER BY t.n LIMIT ?
 """
 
 
 def identify_embedding(embedder: Embedder | None) -> str:
-    """What two vectors must share to be of one kind; nothing where the store embeds."""
+    """Return a name for the kind of vector that *embedder* makes: its model and its dimension.
+
+    Only vectors of one kind may be compared. The name is empty if the store embeds texts itself.
+    """
     return "" if embedder is None else f"{embedder.name}/{embedder.dimension}"
 
 
 def can_be_sent(embedder: Embedder) -> bool:
-    """Whether *embedder* computes on the machine it is on, so that an engine's workers can each have it."""
+    """Return whether *embedder* computes locally, so that each worker can have a copy of it."""
     return isinstance(embedder, MiniLMEmbedder | SentenceTransformersEmbedder)
 
 
 def embed_missing(
     ledger: Ledger, embedder: Embedder, engine: Engine, progress: Callable[[int, int], None]
 ) -> int:
-    """Embed the texts that are to be published and were never embedded, each once. Returns how many there were.
+    """Embed each text that is to be published and has no vector yet; return how many there were.
 
-    *engine* does it where the embedder computes; what asks a service, or is the user's own, is
-    called in this process. Raises `EmbeddingError` where the vectors are not what was promised, and
-    whatever the embedder raises.
+    *engine* runs the embedder if it computes locally. An embedder that calls a service, or is the
+    user's own, runs in this process.
+
+    Raises `EmbeddingError` if the embedder returns the wrong number of vectors, or unusable ones,
+    and whatever the embedder raises.
     """
     embedding = identify_embedding(embedder)
     total = ledger.fill_todo(_MISSING, [embedding])
@@ -71,11 +78,11 @@ def embed_missing(
         return 0
     done = 0
     progress(done, total)
-    build = partial(build_embed_batch, embedder, embedding)
+    build_batch_embedder = partial(build_embed_batch, embedder, embedding)
     is_computed = can_be_sent(embedder)
-    used, size = (engine, COMPUTED_BATCH) if is_computed else (LocalEngine(), BATCH)
-    for vectors in used.map(build, _read_texts(ledger, size)):
-        ledger.many(
+    used_engine, batch_size = (engine, COMPUTED_BATCH) if is_computed else (LocalEngine(), BATCH)
+    for vectors in used_engine.map(build_batch_embedder, _read_texts(ledger, batch_size)):
+        ledger.execute_many(
             "INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)",
             [(embedding, *row) for row in vectors],
         )
@@ -86,15 +93,15 @@ def embed_missing(
 
 @needs_secrets(*HUB_SECRETS)
 def build_embed_batch(embedder: Embedder, embedding: str) -> Callable[[Texts], Vectors]:
-    """A function that embeds batches of texts, for an `Engine` to make in each of its workers.
+    """Return a function that embeds a batch of texts; each worker of an `Engine` calls this once.
 
-    Raises `EmbeddingError` where *embedder*, there, is not of the kind *embedding*: the files of
-    its model are others.
+    Raises `EmbeddingError` if *embedder*, in the worker, makes vectors of another kind than
+    *embedding*, because the worker has other model files.
     """
-    found = identify_embedding(embedder)
-    if found != embedding:
+    actual = identify_embedding(embedder)
+    if actual != embedding:
         raise EmbeddingError(
-            f"all workers must have the same model files; one worker embeds with {found}, not"
+            f"all workers must have the same model files; one worker embeds with {actual}, not"
             f" {embedding}"
         )
 
@@ -106,19 +113,26 @@ def build_embed_batch(embedder: Embedder, embedding: str) -> Callable[[Texts], V
 
 
 def _read_texts(ledger: Ledger, size: int) -> Iterator[Texts]:
-    for page in ledger.pages(_TODO, size):
+    for page in ledger.fetch_pages(_TODO, size):
         yield [(key, build_embedded_text(text, context)) for _, key, text, context in page]
 
 
 def decode_vector(blob: bytes) -> list[float]:
-    """A vector as it was embedded, to single precision; raises `struct.error` or `TypeError` for what is none."""
+    """Return a stored vector as numbers of single precision.
+
+    Raises `struct.error` or `TypeError` if *blob* is not a vector.
+    """
     return [number for (number,) in struct.iter_unpack("<f", memoryview(blob))]
 
 
 def _encode_vectors(
     vectors: Sequence[Sequence[float]], count: int, embedder: Embedder
 ) -> list[bytes]:
-    """*vectors* in single precision, little endian; raises `EmbeddingError` unless there are *count* sound ones."""
+    """Return *vectors* as bytes: single precision, little endian.
+
+    Raises `EmbeddingError` unless there are *count* vectors of the embedder's dimension, all
+    finite.
+    """
     if len(vectors) != count:
         raise EmbeddingError(f"{embedder.name} returned {len(vectors)} vectors for {count} texts")
     layout = struct.Struct(f"<{embedder.dimension}f")
@@ -127,7 +141,8 @@ def _encode_vectors(
         try:
             blobs.append(layout.pack(*vector))
         except (TypeError, OverflowError, struct.error):
-            # What stands there in place of numbers may be a text, and Python quotes it.
+            # The embedder may have returned a text in place of numbers, and Python's message quotes
+            # it.
             message = f"{embedder.name} must return lists of {embedder.dimension} numbers"
             raise EmbeddingError(message) from None
         if not all(map(math.isfinite, vector)):

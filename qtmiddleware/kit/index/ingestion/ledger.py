@@ -1,4 +1,4 @@
-"""The ledger: what was read, written by the model and embedded, kept as soon as it is there."""
+"""The ledger: the chunks, contexts and vectors of all runs, each saved as soon as it exists."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ from qtmiddleware.kit.stores.sqlite.files import (
 )
 from qtmiddleware.protocols import Store
 
-# A row of "documents" is one version of one file. "stored" is 0 for one that no store was given, 1
-# for one that may be in the store or not, as a write of it began and was not seen to end, and 2 for
-# one that is there. "hash" is that of the text that is embedded: the context, if there is one, and
-# the chunk.
+# A row of "documents" is one version of one file. "stored" is 0 if no store was given that version,
+# 1 if it may be in the store (a write of it began, and its end was not seen), and 2 if it is in the
+# store. "hash" is that of the embedded text: the context, if there is one, and the chunk.
 LEDGER_FILE: Final = FileKind(
     application_id=0x71746D69,  # "qtmi" in ASCII
     version=1,
@@ -74,7 +73,7 @@ LEDGER_FILE: Final = FileKind(
 )
 _RUN: Final = (
     "PRAGMA foreign_keys = ON",
-    # What one run works at; gone when it ends, however it ends.
+    # The work of one run. These tables vanish when the connection ends, however it ends.
     "CREATE TEMP TABLE target (document INTEGER PRIMARY KEY, file TEXT NOT NULL UNIQUE)",
     "CREATE TEMP TABLE publishing (chunk INTEGER PRIMARY KEY)",
     "CREATE TEMP TABLE todo (n INTEGER PRIMARY KEY, chunk INTEGER NOT NULL)",
@@ -87,10 +86,11 @@ Values = Sequence[Any] | Mapping[str, Any]
 
 
 class Ledger:
-    """The database at *path*, for one run at a time. Raises `StoreError` for whatever goes wrong with it.
+    """The database at *path*, for one run at a time.
 
-    Nobody else can open it meanwhile: the lock is one of the operating system's, which ends with
-    the process however that ends.
+    No one else can open it in the meantime: it is locked by the operating system, which releases
+    the lock when the process ends, however it ends. Raises `StoreError` for every failure of the
+    database.
     """
 
     def __init__(self, path: str) -> None:
@@ -98,100 +98,110 @@ class Ledger:
         self.in_use = threading.Lock()
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
-        # Nothing is waited for: whoever has the ledger open keeps it for a whole run.
+        # The timeout is 0: whoever has the ledger open keeps it for a whole run.
         self._connection = open_file(path, LEDGER_FILE, timeout=0, exclusive=True)
         for statement in _RUN:
-            self.rows(statement)
+            self.execute(statement)
 
     def __del__(self) -> None:
-        # That of a store in memory ends with it.
+        # The ledger of a store in memory has no other moment to close: it ends with its store.
         self.close()
 
-    def rows(self, statement: str, values: Values = ()) -> list[tuple[Any, ...]]:
-        """Everything *statement* answers; it is written where it stands outside of a transaction."""
-        with self._use() as run:
-            return run.execute(statement, values).fetchall()
+    def execute(self, statement: str, values: Values = ()) -> list[tuple[Any, ...]]:
+        """Run *statement* and return all its rows.
 
-    def value(self, statement: str, values: Values = ()) -> Any:
-        """The one value *statement* answers, or ``None``."""
-        found = self.rows(statement, values)
-        return found[0][0] if found else None
-
-    def stream(self, statement: str, values: Values = ()) -> Iterator[tuple[Any, ...]]:
-        """What *statement* answers, row by row, as it is asked for.
-
-        Until it has ended the log of what is written meanwhile only grows.
+        Outside of a transaction, its changes are saved at once.
         """
-        with self._use() as run:
-            cursor = run.execute(statement, values)
+        with self._use_connection() as connection:
+            return connection.execute(statement, values).fetchall()
+
+    def fetch_value(self, statement: str, values: Values = ()) -> Any:
+        """Return the single value that *statement* selects, or ``None`` if there is no row."""
+        rows = self.execute(statement, values)
+        return rows[0][0] if rows else None
+
+    def stream_rows(self, statement: str, values: Values = ()) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows that *statement* selects, one by one.
+
+        Until the last row is read, the write-ahead log cannot shrink, so write little in between.
+        """
+        with self._use_connection() as connection:
+            cursor = connection.execute(statement, values)
         while True:
-            with self._use():
+            with self._use_connection():
+                # The lock is held per row: between two rows, the caller may write to the ledger.
                 row = cursor.fetchone()
             if row is None:
                 return
             yield row
 
-    def pages(self, statement: str, size: int) -> Iterator[list[tuple[Any, ...]]]:
-        """What *statement* answers, *size* rows at a time; in between the ledger may be written to at length.
+    def fetch_pages(self, statement: str, size: int) -> Iterator[list[tuple[Any, ...]]]:
+        """Yield the rows that *statement* selects, *size* at a time.
 
-        The statement takes the number behind which to go on and how many rows, and answers that
-        number first.
+        In between, the ledger may be written to at length. The statement takes the number after
+        which to continue and the number of rows. Its first column is that number.
         """
-        last = 0
-        while page := self.rows(statement, [last, size]):
-            last = page[-1][0]
+        last_number = 0
+        while page := self.execute(statement, [last_number, size]):
+            last_number = page[-1][0]
             yield page
 
     def fill_todo(self, statement: str, values: Values = ()) -> int:
-        """Puts what *statement* inserts into ``todo`` in place of what is there. Returns how much that is."""
+        """Replace the content of ``todo`` by the rows that *statement* inserts; return how many."""
         with self.transaction():
-            self.rows("DELETE FROM todo")
-            self.rows(statement, values)
-        count: int = self.value("SELECT count(*) FROM todo")
+            self.execute("DELETE FROM todo")
+            self.execute(statement, values)
+        count: int = self.fetch_value("SELECT count(*) FROM todo")
         return count
 
     def insert(self, statement: str, values: Values) -> int:
-        """Perform *statement*; returns the number of the row it made."""
-        with self._use() as run:
-            return run.execute(statement, values).lastrowid or 0
+        """Run *statement*, and return the number of the inserted row."""
+        with self._use_connection() as connection:
+            return connection.execute(statement, values).lastrowid or 0
 
-    def many(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Perform *statement* for each of *rows*, all or none."""
-        with self.transaction(), self._use() as run:
-            run.executemany(statement, rows)
+    def execute_many(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Run *statement* once for each of *rows*; either all take effect, or none."""
+        with self.transaction(), self._use_connection() as connection:
+            connection.executemany(statement, rows)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All that is written inside, or nothing; one inside of another is part of it."""
+        """Save everything written inside the block, or nothing if it raises.
+
+        A transaction inside another one is part of it.
+        """
         with self._lock:
-            with self._use() as run:
-                nested = run.in_transaction
+            with self._use_connection() as connection:
+                nested = connection.in_transaction
                 if not nested:
-                    run.execute("BEGIN IMMEDIATE")
+                    connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
                 if not nested:
-                    with self._use() as run:
-                        run.execute("COMMIT")
+                    with self._use_connection() as connection:
+                        connection.execute("COMMIT")
             finally:
+                # After an error in the block or in COMMIT itself, nothing of the transaction may
+                # stay.
                 if not nested and self._connection is not None and self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
 
     def clear_run(self) -> None:
-        """Forget what one run works at."""
+        """Empty the tables that hold the work of one run."""
         with self.transaction():
             for table in _RUN_TABLES:
-                self.rows(f"DELETE FROM temp.{table}")
+                self.execute(f"DELETE FROM temp.{table}")
 
     def close(self) -> None:
-        """Let go of the file; closing twice does no harm."""
+        """Close the file; closing it twice does no harm."""
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
 
     @contextmanager
-    def _use(self) -> Iterator[sqlite3.Connection]:
+    def _use_connection(self) -> Iterator[sqlite3.Connection]:
+        """Lend the connection to one thread at a time, and turn its errors into `StoreError`."""
         with self._lock:
             if self._connection is None:
                 raise StoreError(f"{self.path} is closed")
@@ -205,36 +215,45 @@ class Ledger:
                     f"{self.path}, the ledger beside the index, failed: {error}"
                 ) from error
 
-    def build_damage_error(self, why: str) -> StoreError:
-        """The error for something in the file that cannot be what was written there."""
+    def build_damage_error(self, reason: str) -> StoreError:
+        """Return the error for a damaged file; *reason* says what is wrong with it."""
         return StoreError(
-            f"{self.path}, the ledger beside the index, is damaged ({why}); move it away, and"
+            f"{self.path}, the ledger beside the index, is damaged ({reason}); move it away, and"
             " everything is embedded again"
         )
 
 
 # A store in memory lives as long as its object, and so does the ledger of what it holds.
 _of_memory: Final[WeakKeyDictionary[Store, Ledger]] = WeakKeyDictionary()
-_making: Final = threading.Lock()
+_creating: Final = threading.Lock()
 
 
 def ledger_path(settings: Settings) -> str:
-    """The ledger's file. What several namespaces of Pinecone hold is told apart, though they share an ``indexPath``."""
+    """Return the path of the ledger's file, beside the index.
+
+    Several Pinecone namespaces may share an ``indexPath``, so each gets a file of its own.
+    """
     path, options = Path(settings.index_path).expanduser(), settings.store
     if options.kind != "pinecone":
         return f"{path}.ingest"
-    place = "\0".join((options.host or options.index or "", options.namespace))
-    return f"{path}.{hashlib.sha256(place.encode('utf-8', 'replace')).hexdigest()[:8]}.ingest"
+    namespace_key = "\0".join((options.host or options.index or "", options.namespace))
+    return (
+        f"{path}.{hashlib.sha256(namespace_key.encode('utf-8', 'replace')).hexdigest()[:8]}.ingest"
+    )
 
 
 @contextmanager
 def hold_ledger(settings: Settings, store: Store | None) -> Iterator[Ledger]:
-    """The ledger beside the index, or in memory where that is, held by nobody else until the end of the block."""
+    """Open the ledger beside the index, for this run alone, until the end of the block.
+
+    If the index is in memory, so is the ledger. Raises `StoreError` if another run holds it.
+    """
     if isinstance(store, MemoryStore):
-        with _making:
+        with _creating:
             if store not in _of_memory:
                 _of_memory[store] = Ledger(MEMORY)
             ledger = _of_memory[store]
+        # The database in memory has no file to lock, so two runs are kept apart here.
         if not ledger.in_use.acquire(blocking=False):
             raise StoreError("another ingest is writing to this store; wait until it ends")
         try:

@@ -1,4 +1,4 @@
-"""The last stage: everything new goes to the store in one write, and what is no more leaves it."""
+"""The last stage: write everything new to the store in one write, and remove what is outdated."""
 
 from __future__ import annotations
 
@@ -23,29 +23,35 @@ SELECT id, file FROM documents WHERE root <> ? AND complete AND stored ORDER BY 
 _ALL: Final = (
     "INSERT INTO publishing SELECT c.id FROM target t JOIN chunks c ON c.document = t.document"
 )
-# A chunk that is in the store as it is, from an earlier version of its document, need not be
-# written.
+# A chunk that is already in the store, from an earlier version of its document, is not written
+# again.
 _NEW: Final = """
 INSERT INTO publishing
-SELECT c.id FROM target t JOIN documents d ON d.id = t.document AND d.stored < 2 JOIN chunks c ON c.document = d.id
+SELECT c.id FROM target t JOIN documents d ON d.id = t.document AND d.stored < 2 \
+JOIN chunks c ON c.document = d.id
 WHERE NOT EXISTS (
     SELECT 1 FROM documents o JOIN chunks p ON p.document = o.id AND p.ordinal = c.ordinal
-    WHERE o.file = d.file AND o.stored = 2 AND p.hash = c.hash AND p.context IS c.context AND p.metadata = c.metadata
+    WHERE o.file = d.file AND o.stored = 2 AND p.hash = c.hash AND p.context IS c.context \
+AND p.metadata = c.metadata
 )
 """
 _STALE: Final = """
 SELECT DISTINCT d.name || '#' || c.ordinal FROM documents d JOIN chunks c ON c.document = d.id
 WHERE d.stored AND (d.root = :root OR :all) AND d.id NOT IN (SELECT document FROM target)
 AND NOT EXISTS (
-    SELECT 1 FROM target t JOIN chunks p ON p.document = t.document AND p.ordinal = c.ordinal WHERE t.file = d.file
+    SELECT 1 FROM target t JOIN chunks p ON p.document = t.document AND p.ordinal = c.ordinal \
+WHERE t.file = d.file
 )
 """
-# From here to the end of the write nobody can say what the store holds of these files.
+# Marked before the write. If the write is interrupted, no one knows what the store holds of these
+# files.
 _UNSURE: Final = """
-UPDATE documents SET stored = 1 WHERE (stored = 2 OR id IN (SELECT document FROM target)) AND file IN (
+UPDATE documents SET stored = 1 WHERE (stored = 2 OR id IN (SELECT document FROM target)) \
+AND file IN (
     SELECT t.file FROM target t JOIN documents d ON d.id = t.document WHERE d.stored < 2 OR :all
     UNION
-    SELECT file FROM documents WHERE root = :root AND stored AND id NOT IN (SELECT document FROM target)
+    SELECT file FROM documents WHERE root = :root AND stored \
+AND id NOT IN (SELECT document FROM target)
 )
 """
 _GONE: Final = (
@@ -59,82 +65,99 @@ LEFT JOIN contexts x ON x.key = c.context LEFT JOIN vectors v ON v.embedding = ?
 ORDER BY p.chunk
 """
 _REMOVED: Final = """
-SELECT count(DISTINCT file) FROM documents WHERE root = :root AND stored AND file NOT IN (SELECT file FROM target)
+SELECT count(DISTINCT file) FROM documents WHERE root = :root AND stored \
+AND file NOT IN (SELECT file FROM target)
 """
 _UNUSED_VECTORS: Final = """
-DELETE FROM vectors WHERE embedding <> ? OR NOT EXISTS (SELECT 1 FROM chunks c WHERE c.hash = vectors.hash)
+DELETE FROM vectors WHERE embedding <> ? OR \
+NOT EXISTS (SELECT 1 FROM chunks c WHERE c.hash = vectors.hash)
 """
 _STEP: Final = 500
-"""Passages between two notes of progress."""
+"""Passages between two progress reports."""
 
 logger: Final = get_logger("qtmiddleware.ingest")
 
 
 class Publication:
-    """What one run changes in *store*; *embedding* names the vectors, and is empty where the store embeds."""
+    """The changes that one run makes in *store*.
+
+    *embedding* names the kind of the vectors; it is empty if the store embeds texts itself.
+    """
 
     def __init__(self, ledger: Ledger, root: Root, store: Store, embedding: str) -> None:
         self._ledger = ledger
         self._store = store
         self._embedding = embedding
         self._place = f"{store.identity} {embedding}"
-        self._whole = self._is_elsewhere()
-        self._scope = {"root": root.key, "all": self._whole}
+        self._writes_all = self._must_write_all()
+        self._scope = {"root": root.key, "all": self._writes_all}
 
-    def _is_elsewhere(self) -> bool:
-        """Whether this is another store than the last one, holds other vectors, or has lost passages."""
+    def _must_write_all(self) -> bool:
+        """Return whether the store needs every passage again, not only those of this run.
+
+        That is so if it is not the store of the last run, if it holds other vectors, or if it has
+        lost passages.
+        """
         ledger = self._ledger
-        place = ledger.value("SELECT value FROM meta WHERE key = 'place'")
+        place = ledger.fetch_value("SELECT value FROM meta WHERE key = 'place'")
         if place != self._place:
-            is_new = place is None and not ledger.value("SELECT 1 FROM documents WHERE stored")
-            if is_new and (strange := self._store.count()):
+            # A ledger without a place is new or was deleted. Then the index should be empty.
+            is_new = place is None and not ledger.fetch_value(
+                "SELECT 1 FROM documents WHERE stored"
+            )
+            if is_new and (unknown_count := self._store.count()):
                 logger.warning(
                     "the index holds %d passages that %s, which ingest keeps beside it, does not"
                     " know of; those of documents that are gone, or were cut in another way, stay"
                     " in it: for a clean index, ingest into a new one",
-                    strange,
+                    unknown_count,
                     ledger.path,
                     event="index_unknown_passages",
-                    count=strange,
+                    count=unknown_count,
                 )
             return True
-        held, stored = self._store.count(), int(ledger.value(_STORED_CHUNKS))
-        # A store that is not atomic counts late: only one that holds nothing has surely lost them.
-        return held < stored if self._store.atomic else held == 0 < stored
+        held_count, stored_count = self._store.count(), int(ledger.fetch_value(_STORED_CHUNKS))
+        # A store that is not atomic may count new passages late, so only an empty one has surely
+        # lost passages.
+        return held_count < stored_count if self._store.atomic else held_count == 0 < stored_count
 
     def prepare(self) -> int:
-        """Find out what has to be written; returns how many passages."""
+        """Find the passages to write, and return how many there are."""
         ledger = self._ledger
         with ledger.transaction():
-            if self._whole:
-                ledger.rows(_OF_OTHER_ROOTS, [self._scope["root"]])
-            ledger.rows(_ALL if self._whole else _NEW)
-        count: int = ledger.value("SELECT count(*) FROM publishing")
+            if self._writes_all:
+                ledger.execute(_OF_OTHER_ROOTS, [self._scope["root"]])
+            ledger.execute(_ALL if self._writes_all else _NEW)
+        count: int = ledger.fetch_value("SELECT count(*) FROM publishing")
         return count
 
     def publish(self, progress: Callable[[int, int], None]) -> int:
-        """Give the store everything that is new, in one write; returns how many documents left it.
+        """Write everything new to the store, in one write; return how many documents were removed.
 
-        Where this is broken off it is done again by the next run, whatever the store has seen of
-        it.
+        If the write is interrupted, the next run repeats it, whatever part of it has reached the
+        store.
         """
         ledger, scope = self._ledger, self._scope
-        stale = [id_ for (id_,) in ledger.rows(_STALE, scope)]
-        total: int = ledger.value("SELECT count(*) FROM publishing")
+        stale = [id_ for (id_,) in ledger.execute(_STALE, scope)]
+        total: int = ledger.fetch_value("SELECT count(*) FROM publishing")
+        # Without changes, the store is not touched at all, and another process need not read it
+        # again.
         if total or stale:
-            ledger.rows(_UNSURE, scope)
+            ledger.execute(_UNSURE, scope)
             self._store.write(self._read_passages(total, progress), delete=stale)
-        return self._settle()
+        return self._record_success()
 
     def _read_passages(
         self, total: int, progress: Callable[[int, int], None]
     ) -> Iterator[tuple[Passage, list[float]]]:
-        rows = self._ledger.stream(_PASSAGES, [self._embedding])
+        """Yield the passages to write with their vectors, and report the progress."""
+        rows = self._ledger.stream_rows(_PASSAGES, [self._embedding])
         progress(0, total)
         for done, (id_, text, metadata, context, vector) in enumerate(rows, 1):
             try:
                 facts = dict(json.loads(metadata))
                 numbers = decode_vector(vector) if self._embedding else []
+            # The error is not chained, as it may quote a text of the file.
             except (TypeError, ValueError, struct.error):
                 raise self._ledger.build_damage_error(
                     "metadata or a vector in it cannot be read"
@@ -145,17 +168,17 @@ class Publication:
             if done % _STEP == 0 or done == total:
                 progress(done, total)
 
-    def _settle(self) -> int:
-        """Note that the store is as this run wanted it."""
+    def _record_success(self) -> int:
+        """Record that the store matches this run, and return how many documents were removed."""
         ledger, scope = self._ledger, self._scope
         with ledger.transaction():
-            removed: int = ledger.value(_REMOVED, scope)
-            ledger.rows(_GONE, scope)
-            ledger.rows(
+            removed: int = ledger.fetch_value(_REMOVED, scope)
+            ledger.execute(_GONE, scope)
+            ledger.execute(
                 "UPDATE documents SET stored = 2 WHERE stored < 2 AND id IN (SELECT document FROM"
                 " target)"
             )
-            ledger.rows("INSERT OR REPLACE INTO meta VALUES ('place', ?)", [self._place])
+            ledger.execute("INSERT OR REPLACE INTO meta VALUES ('place', ?)", [self._place])
             # Contexts stay: they are small, and each was paid for.
-            ledger.rows(_UNUSED_VECTORS, [self._embedding])
+            ledger.execute(_UNUSED_VECTORS, [self._embedding])
         return removed

@@ -1,4 +1,4 @@
-"""A store in a folder of columnar files: LanceDB, for more than fits in memory."""
+"""A store in a folder of columnar files: LanceDB, for collections that do not fit in memory."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from qtmiddleware.kit.stores.lancedb.table import open_table, spill
 from qtmiddleware.kit.stores.passages import (
     DIGITS,
     LocalStore,
+    check_batches,
     check_query,
-    check_slices,
+    extract_query_words,
     filter_ids,
     normalise,
-    query_words,
 )
 from qtmiddleware.protocols import Filter, Passage, Record
 from qtmiddleware.runtime.forking import ForkLock
@@ -29,31 +29,40 @@ from qtmiddleware.runtime.logs import get_logger
 _log = get_logger("qtmiddleware.stores")
 
 _WIDER: Final = 16
-"""How many times more is asked for where filter or ties leave too little."""
+"""How many times more passages are fetched if a filter or ties leave too few."""
 _FEW: Final = 5_000
-"""Ids that are asked for by name; for more it is quicker to look through what is found."""
+"""Most ids that are fetched by name; for more it is faster to filter the search's results."""
 _REMEMBERED: Final = 32
-"""Filters whose ids are kept until the table changes."""
+"""How many filters keep their ids until the table changes."""
 _WRITES_BETWEEN: Final = 20
-"""Writes, or pieces of the table, after which its files are brought together."""
+"""How many writes, or fragments of the table, may collect before its files are merged."""
 _LOOSE: Final = 1_000
-"""Passages whose words may wait to be put into the index; until then they are searched one by one."""
+"""How many passages may wait until their words are indexed, or a tenth of all, if that is more.
+
+Until then they are searched one by one.
+"""
 _KEPT: Final = timedelta(hours=1)
-"""How long superseded files stay for readers of other processes."""
+"""How long outdated files are kept for readers in other processes."""
 
 
 class LanceDBStore(LocalStore):
-    """Keeps passages in a folder, on disk, and finds them by vector or by word; for what is too much for `SQLiteStore`.
+    """Keeps passages in a folder on disk, and finds them by vector or by word.
 
-    *path* is a folder, made if it is not there and open to its owner alone. *embedding_model* and
-    *dimension* are kept in it; opening it with others raises `StoreError`.
+    Use it for collections that are too large for `SQLiteStore`. Every search compares every vector,
+    by cosine: results are exact, and the time grows with the number of vectors. The next search
+    sees what another process has written. It is thread-safe, but must not be used across a fork. A
+    write is saved completely or not at all, even if the process is killed.
 
-    Every search looks at every vector, by cosine: exact, and as long as there are vectors. What
-    another process has written is seen by the next search. Safe to share among threads, not across
-    a fork. A write is kept whole or not at all, also when the process is killed.
+    Args:
+        path: a folder, created if it does not exist, and open to its owner alone.
+        embedding_model: the model of all vectors; saved in the folder.
+        dimension: the length of all vectors; saved in the folder.
 
-    Raises `StoreError` whenever the folder cannot be opened, read or written, `InvalidQuery` for an
-    impossible filter and `MissingExtra` without LanceDB.
+    Raises:
+        StoreError: if the folder was made with another model or dimension, or cannot be opened,
+            read or written.
+        InvalidQuery: for an impossible filter.
+        MissingExtra: without LanceDB.
     """
 
     def __init__(self, path: str | Path, *, embedding_model: str, dimension: int) -> None:
@@ -61,7 +70,7 @@ class LanceDBStore(LocalStore):
         self._dimension = dimension
         self._writing = ForkLock()
         self._writes = 0
-        self._met: dict[tuple[int, str], list[str] | None] = {}
+        self._ids_by_filter: dict[tuple[int, str], list[str] | None] = {}
         self._open: Any
         self._open, self._identity = open_table(
             self._path, embedding_model=embedding_model, dimension=dimension
@@ -73,29 +82,31 @@ class LanceDBStore(LocalStore):
     def write(
         self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
     ) -> None:
-        """Write *passages*, replacing those of the same id, and remove those of the ids *delete*, as one change.
+        """Write *passages*, and remove the passages with the ids *delete*, as one change.
 
-        *passages* are taken as they come, into a temporary file beside the table, and then written;
-        what they raise passes through and nothing is written. Of several with one id the last
-        stays; an id in both is written.
+        A passage replaces the one with the same id. Of several passages with one id, the last one
+        stays. A passage whose id is also in *delete* is written.
+
+        *passages* are first collected in a temporary file beside the table, and then written. If
+        their iterator raises, the exception is passed on and nothing is written.
         """
         with self._use_table("written to") as table:
             schema = table.schema
-        with spill(check_slices(passages, self._dimension), schema, self._path) as (count, reader):
-            gone = filter_ids(delete)
-            if not count and not gone:
+        with spill(check_batches(passages, self._dimension), schema, self._path) as (count, reader):
+            removed_ids = filter_ids(delete)
+            if not count and not removed_ids:
                 return
             with self._writing.free, self._use_table("written to") as table:
                 merge = (
                     table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
                 )
-                if gone:
-                    merge = merge.when_not_matched_by_source_delete(match_ids(gone))
+                if removed_ids:
+                    merge = merge.when_not_matched_by_source_delete(build_id_condition(removed_ids))
                 merge.execute(reader)
                 self._optimise(table)
 
     def count(self) -> int:
-        """How many passages there are."""
+        """Return the number of passages."""
         with self._use_table("read") as table:
             return int(table.count_rows())
 
@@ -106,22 +117,25 @@ class LanceDBStore(LocalStore):
         *,
         filter: Filter | None = None,  # noqa: A002
     ) -> list[Record]:
-        """The nearest passages that meet *filter*, best first, as ``{"id", "score", "text", "metadata"}``.
+        """Return the nearest passages that meet *filter*, best first.
 
-        The score is the cosine, -1 to 1, to six decimals; passages of equal score come by id.
-        *query* is a vector; a text raises `StoreError`. A filter that few of the nearest meet has
-        all metadata read, once until the next write.
+        Each is ``{"id", "score", "text", "metadata"}``. The score is the cosine, from -1 to 1,
+        rounded to six decimals; passages with equal scores are sorted by id. *query* is a vector; a
+        text raises `StoreError`. If few of the nearest passages meet the filter, all metadata is
+        read, once until the next write.
         """
         vector = normalise(check_query(query, self._dimension)[None].copy())[0]
 
-        def ask(table: Any) -> Any:
+        def build_query(table: Any) -> Any:
             return (
                 table.search(vector, vector_column_name="vector")
                 .distance_type("dot")
                 .bypass_vector_index()
             )
 
-        return self._find_best(ask, "_distance", lambda distance: 1.0 - distance, top_k, filter)
+        return self._find_best(
+            build_query, "_distance", lambda distance: 1.0 - distance, top_k, filter
+        )
 
     def keyword_search(
         self,
@@ -130,79 +144,97 @@ class LanceDBStore(LocalStore):
         *,
         filter: Filter | None = None,  # noqa: A002
     ) -> list[Record]:
-        """The passages that share the weightiest words with *text* and meet *filter*, in the shape of `search`.
+        """Return the passages that match the words of *text* best and meet *filter*, best first.
 
-        The words of a text in the metadata's ``context`` count as the passage's own. The score is
-        BM25 (k1 1.2, b 0.75; Robertson and Zaragoza 2009), greater is better, and passages of equal
-        score come by id. Nothing in *text* is read as query syntax; of scripts without spaces every
-        pair of neighbouring characters is a word.
+        They have the same form as those of `search`. The words of the text ``context`` in the
+        metadata count as the passage's own. The score is BM25 (k1 1.2, b 0.75; Robertson and
+        Zaragoza 2009); greater is better, and passages with equal scores are sorted by id. Nothing
+        in *text* is read as query syntax. In scripts without spaces, every pair of neighbouring
+        characters is a word.
         """
-        words = " ".join(query_words(text))
+        words = " ".join(extract_query_words(text))
 
-        def ask(table: Any) -> Any:
+        def build_query(table: Any) -> Any:
             return table.search(words, query_type="fts", fts_columns="words")
 
-        return self._find_best(ask, "_score", float, top_k if words else 0, filter)
+        return self._find_best(build_query, "_score", float, top_k if words else 0, filter)
 
     def close(self) -> None:
-        """Let go of the folder; closing twice does no harm."""
+        """Close the folder; closing it twice does no harm."""
         self._open = None
 
     def _find_best(
         self,
-        ask: Callable[[Any], Any],
+        build_query: Callable[[Any], Any],
         measure: str,
         score: Callable[[float], float],
         top_k: int,
         filter: Filter | None,  # noqa: A002
     ) -> list[Record]:
-        """Return the *top_k* of what *ask* makes a query of, by the *score* of their *measure*, equal ones by id.
+        """Return the *top_k* best passages of a query that meet *filter*.
 
-        Exactly: neither a filter nor chance among equals keeps a better one out. The table cannot
-        read metadata itself, so what it finds is held against the filter here; where too few of the
-        best meet that, all metadata is read once, and those passages, if they are few, are asked
-        for by id.
+        The result is exact: neither the filter nor chance among equal scores leaves out a better
+        passage. The table cannot read metadata itself, so the results are filtered here. If too few
+        of the best passages meet the filter, all metadata is read once, and if those that meet it
+        are few, they are fetched by id.
+
+        Args:
+            build_query: makes the query, given the table.
+            measure: the column with the table's own measure.
+            score: computes the score of a measure.
+            top_k: how many passages to return.
+            filter: a condition on the metadata, if any.
         """
         meets = build_matcher(filter) if filter else None
         if top_k < 1:
             return []
         limit = 1 + top_k * (1 if meets is None else 4)
         with self._use_table("read") as table:
-            by_id = (table.version, repr(filter)) in self._met
+            by_id = (table.version, repr(filter)) in self._ids_by_filter
             while True:
                 version = table.version
                 if (
                     meets
                     and by_id
-                    and (few := self._find_few(table, version, filter, meets)) is not None
+                    and (matching_ids := self._find_matching_ids(table, version, filter, meets))
+                    is not None
                 ):
-                    asked = ask(table).where(match_ids(few), prefilter=True).limit(max(1, len(few)))
-                    best = _sort(_read_records(asked, measure, score), meets)
+                    request = (
+                        build_query(table)
+                        .where(build_id_condition(matching_ids), prefilter=True)
+                        .limit(max(1, len(matching_ids)))
+                    )
+                    best = _filter_and_sort(_read_records(request, measure, score), meets)
                     if table.version == version:
                         break
-                    # Ids of before a write say nothing of what came by it; the search below is of
-                    # one state.
-                seen = _read_records(ask(table).limit(limit), measure, score)
-                best = _sort(seen, meets)[:top_k]
-                if len(seen) < limit or (
-                    len(best) == top_k and best[-1]["score"] > seen[-1]["score"]
+                    # A write came in between, and these ids may lack its passages. The search below
+                    # sees a single state of the table.
+                records = _read_records(build_query(table).limit(limit), measure, score)
+                best = _filter_and_sort(records, meets)[:top_k]
+                # Complete if there is nothing more to fetch, or if the rest cannot tie with the
+                # last passage.
+                if len(records) < limit or (
+                    len(best) == top_k and best[-1]["score"] > records[-1]["score"]
                 ):
                     break
                 limit *= _WIDER
                 by_id = True
-        return [{**one, "metadata": json.loads(one["metadata"])} for one in best[:top_k]]
+        return [{**record, "metadata": json.loads(record["metadata"])} for record in best[:top_k]]
 
-    def _find_few(
+    def _find_matching_ids(
         self,
         table: Any,
         version: int,
         filter: Filter | None,  # noqa: A002
         meets: Matcher,
     ) -> list[str] | None:
-        """Return the ids that meet *filter*, read once for each version; ``None`` where they are many."""
+        """Return the ids that meet *filter*, or ``None`` if there are more than `_FEW`.
+
+        The metadata is read once per version of the table and filter.
+        """
         key = version, repr(filter)
-        if key in self._met:
-            return self._met.get(key)
+        if key in self._ids_by_filter:
+            return self._ids_by_filter.get(key)
         ids: list[str] = []
         for batch in table.search().select(["id", "metadata"]).to_batches():
             values = json.loads(f"[{','.join(batch['metadata'].to_pylist())}]")
@@ -211,22 +243,25 @@ class LanceDBStore(LocalStore):
                 for id_, value in zip(batch["id"].to_pylist(), values, strict=True)
                 if meets(value)
             )
-        few = ids if len(ids) <= _FEW else None
-        if len(self._met) >= _REMEMBERED:
-            self._met.clear()
-        self._met[key] = few
-        return few
+        ids_if_few = ids if len(ids) <= _FEW else None
+        if len(self._ids_by_filter) >= _REMEMBERED:
+            self._ids_by_filter.clear()
+        self._ids_by_filter[key] = ids_if_few
+        return ids_if_few
 
     def _optimise(self, table: Any) -> None:
-        """Bring files together and new words into the index, now and then; no write fails by it."""
+        """Merge files, and index new words, now and then; a failure does not affect the write."""
         self._writes += 1
         try:
-            pieces = table.stats()["fragment_stats"]["num_fragments"]
-            loose = max(
-                (table.index_stats(it.name).num_unindexed_rows for it in table.list_indices()),
+            fragment_count = table.stats()["fragment_stats"]["num_fragments"]
+            unindexed_count = max(
+                (
+                    table.index_stats(index.name).num_unindexed_rows
+                    for index in table.list_indices()
+                ),
                 default=0,
             )
-            if max(self._writes, pieces) >= _WRITES_BETWEEN or loose > max(
+            if max(self._writes, fragment_count) >= _WRITES_BETWEEN or unindexed_count > max(
                 _LOOSE, table.count_rows() // 10
             ):
                 self._writes = 0
@@ -241,42 +276,43 @@ class LanceDBStore(LocalStore):
             )
 
     @contextmanager
-    def _use_table(self, doing: str) -> Iterator[Any]:
+    def _use_table(self, action: str) -> Iterator[Any]:
+        """Lend the table, and turn its errors into `StoreError`; *action* is what failed."""
         table = self._open
         if table is None:
-            raise StoreError(f"the store {self._path} could not be {doing}: it is closed")
+            raise StoreError(f"the store {self._path} could not be {action}: it is closed")
         try:
             yield table
         except QtMiddlewareError:
             raise
         except Exception as error:
-            # Its words may quote what was asked or found; where it stumbles over damage it raises a
-            # class of its own.
+            # The message may quote a query or a passage, so it is not shown. For damage, LanceDB
+            # raises errors of its own kind.
             raise StoreError(
-                f"the store {self._path} could not be {doing} ({type(error).__name__}); the cause"
+                f"the store {self._path} could not be {action} ({type(error).__name__}); the cause"
                 " of this error has details. If the disk is not full, the folder is damaged: move"
                 " it away and ingest again"
             ) from error
 
 
-def match_ids(ids: list[str]) -> str:
-    """The condition that a passage is one of these, as SQL writes it."""
+def build_id_condition(ids: list[str]) -> str:
+    """Return the SQL condition that a passage has one of these ids."""
     if not ids:
         return "false"
     quoted = ("'" + id_.replace("'", "''") + "'" for id_ in ids)
     return f"id IN ({', '.join(quoted)})"
 
 
-def _sort(records: list[Record], meets: Matcher | None) -> list[Record]:
-    """Return those of *records* whose metadata *meets* the filter, best first, those of equal score by id."""
-    met = (one for one in records if meets is None or meets(json.loads(one["metadata"])))
-    return sorted(met, key=lambda one: (-one["score"], one["id"]))
+def _filter_and_sort(records: list[Record], meets: Matcher | None) -> list[Record]:
+    """Return the *records* whose metadata *meets* the filter, best first, and by id if equal."""
+    met = (record for record in records if meets is None or meets(json.loads(record["metadata"])))
+    return sorted(met, key=lambda record: (-record["score"], record["id"]))
 
 
 def _read_records(query: Any, measure: str, score: Callable[[float], float]) -> list[Record]:
-    """Read what a query of the table finds, with the metadata as it is stored."""
-    found = query.select(["id", "text", "metadata", measure]).to_arrow()
-    columns = [found[name].to_pylist() for name in ("id", "text", "metadata", measure)]
+    """Run a query of the table and return its records, with the metadata still as JSON."""
+    results = query.select(["id", "text", "metadata", measure]).to_arrow()
+    columns = [results[name].to_pylist() for name in ("id", "text", "metadata", measure)]
     return [
         {"id": id_, "score": round(score(measured), DIGITS), "text": text, "metadata": metadata}
         for id_, text, metadata, measured in zip(*columns, strict=True)
@@ -284,5 +320,5 @@ def _read_records(query: Any, measure: str, score: Callable[[float], float]) -> 
 
 
 def open_store(settings: Settings, *, embedding_model: str, dimension: int) -> LanceDBStore:
-    """The store that *settings* describe, for vectors of *embedding_model*; raises `StoreError`."""
+    """Open the store at ``indexPath``, for vectors of *embedding_model*; raises `StoreError`."""
     return LanceDBStore(settings.index_path, embedding_model=embedding_model, dimension=dimension)

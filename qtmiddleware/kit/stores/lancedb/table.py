@@ -1,4 +1,4 @@
-"""The table of a LanceDB store: its layout, what a folder must be to be opened as one, and passages on their way in."""
+"""The table of a LanceDB store: create it, open and check it, and prepare passages for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from qtmiddleware.errors import MissingExtra, StoreError
-from qtmiddleware.kit.stores.passages import Row, check_model, index_text, normalise
+from qtmiddleware.kit.stores.passages import Row, check_model, extract_index_words, normalise
 from qtmiddleware.runtime.files import PRIVATE_FOLDER, check_link, make_private_folders
 
 if TYPE_CHECKING:
@@ -21,15 +21,15 @@ VERSION: Final = "2"
 _TABLE: Final = "passages"
 _FOLDER: Final = f"{_TABLE}.lance"
 _MAKING: Final = ".making-"
-"""What a folder's name begins with while a table is made in it."""
+"""Prefix of the temporary folders in which a table is created."""
 _MARK: Final = b"qtmiddleware"
 
 
 def open_table(path: Path, *, embedding_model: str, dimension: int) -> tuple[Any, str]:
-    """The table in the folder *path* and its identity, made where there is none.
+    """Open the table in the folder *path*, or create it, and return it with its identity.
 
-    A folder that holds something else, or was made with another embedding model, is left as it is.
-    Raises `StoreError`.
+    Raises `StoreError` for a folder that holds something else or was made with another embedding
+    model; the folder is left as it is.
     """
     try:
         import lancedb
@@ -43,29 +43,33 @@ def open_table(path: Path, *, embedding_model: str, dimension: int) -> tuple[Any
                 " lancedb is; name another path, or the kind it was made with (store.kind)"
             )
         make_private_folders(path)
-        held = [it.name for it in path.iterdir() if not it.name.startswith(_MAKING)]
-        if _FOLDER not in held:
-            if held:
+        names = [entry.name for entry in path.iterdir() if not entry.name.startswith(_MAKING)]
+        if _FOLDER not in names:
+            if names:
                 raise StoreError(f"the folder {path} holds other files; name another path")
-            _make(path, embedding_model, dimension)
-        # Looks at every read whether another process has written.
+            _create_table(path, embedding_model, dimension)
+        # With this interval, each read checks whether another process has written.
         table = lancedb.connect(path, read_consistency_interval=timedelta(0)).open_table(_TABLE)
     except StoreError:
         raise
     except Exception as error:
-        # Where it stumbles over damage LanceDB raises a class of its own, and tells where in its
-        # sources.
-        why = getattr(error, "strerror", None) or type(error).__name__
+        # For damage, LanceDB raises errors of its own kind, and tells where in its own sources.
+        # Only the kind is shown.
+        reason = getattr(error, "strerror", None) or type(error).__name__
         raise StoreError(
-            f"the store {path} cannot be opened or is damaged ({why}); "
+            f"the store {path} cannot be opened or is damaged ({reason}); "
             "it was left as it is: name another path, or move it away and ingest again"
         ) from error
-    _check(table.schema.metadata or {}, path, embedding_model, dimension)
+    _check_table(table.schema.metadata or {}, path, embedding_model, dimension)
     return table, table.schema.metadata[b"identity"].decode()
 
 
-def _make(path: Path, embedding_model: str, dimension: int) -> None:
-    """Make the table beside its place and move it there whole; of two processes that come at once, one succeeds."""
+def _create_table(path: Path, embedding_model: str, dimension: int) -> None:
+    """Create the table in a temporary folder, and move it to its place as a whole.
+
+    Two processes may create the table at the same time. One of them succeeds, and the other finds
+    it.
+    """
     import lancedb
     import pyarrow as pa
     from lancedb.index import FTS
@@ -87,9 +91,10 @@ def _make(path: Path, embedding_model: str, dimension: int) -> None:
         table: Any = lancedb.connect(folder).create_table(
             _TABLE, schema=pa.schema(columns, metadata=facts)
         )
-        # Two processes that write the same new id at once are told apart by it.
+        # So that two processes that write the same new id at once do not both add it.
         table.set_unenforced_primary_key("id")
-        # The words are cut by us, alike for all stores; the index folds case and accents.
+        # The text is split into words here, in the same way for all stores. The index folds case
+        # and accents.
         table.create_index(
             "words",
             config=FTS(
@@ -99,7 +104,7 @@ def _make(path: Path, embedding_model: str, dimension: int) -> None:
                 max_token_length=None,
             ),
         )
-        # LanceDB makes its files as the umask has it; they hold the passages, and *path* may be
+        # LanceDB creates its files as the umask says. They hold the passages, and *path* may be
         # open to others.
         (Path(folder) / _FOLDER).chmod(PRIVATE_FOLDER)
         try:
@@ -109,9 +114,11 @@ def _make(path: Path, embedding_model: str, dimension: int) -> None:
                 raise
 
 
-def _check(held: dict[bytes, bytes], path: Path, embedding_model: str, dimension: int) -> None:
+def _check_table(
+    schema_metadata: dict[bytes, bytes], path: Path, embedding_model: str, dimension: int
+) -> None:
     """Raise `StoreError` unless the table is a store of this version, made with this model."""
-    version = held.get(_MARK, b"").decode()
+    version = schema_metadata.get(_MARK, b"").decode()
     if not version:
         raise StoreError(
             f"the LanceDB folder {path} belongs to another program; choose another path"
@@ -122,65 +129,78 @@ def _check(held: dict[bytes, bytes], path: Path, embedding_model: str, dimension
             " again"
         )
     check_model(
-        path, held[b"embedding_model"].decode(), int(held[b"dimension"]), embedding_model, dimension
+        path,
+        schema_metadata[b"embedding_model"].decode(),
+        int(schema_metadata[b"dimension"]),
+        embedding_model,
+        dimension,
     )
 
 
 _IN_MEMORY: Final = 32 << 20
-"""Bytes that are kept in memory before a file is made."""
+"""How many bytes of passages are held in memory before a file is used."""
 
 
 @contextmanager
 def spill(
-    slices: Iterable[tuple[list[Row], Floats]], schema: Any, folder: Path
+    batches: Iterable[tuple[list[Row], Floats]], schema: Any, folder: Path
 ) -> Iterator[tuple[int, Any]]:
-    """How many different ids *slices* hold, and a reader over them that keeps the last of each id.
+    """Yield the number of different ids, and a reader of all rows that keeps the last row per id.
 
-    The table refuses an id that comes twice and has to be able to read again where another writer
-    was faster; and what makes the passages should neither run inside its commit nor fail there. So
-    they are taken first, into a file without a name beside the table; only the ids stay in memory.
+    The table rejects an id that occurs twice, and it must be able to read the rows again if another
+    writer was faster. Also, the code that makes the passages should neither run nor fail inside of
+    its commit. So all rows are written to an unnamed file beside the table first; only the ids stay
+    in memory.
     """
     import pyarrow as pa
 
-    last: dict[str, int] = {}
+    last_positions: dict[str, int] = {}
     with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY, dir=str(folder)) as file:
         position = 0
         with pa.ipc.new_stream(file, schema) as writer:
-            for rows, vectors in slices:
-                last.update((row[0], position + number) for number, row in enumerate(rows))
+            for rows, vectors in batches:
+                last_positions.update(
+                    (row[0], position + number) for number, row in enumerate(rows)
+                )
                 position += len(rows)
                 try:
-                    writer.write_batch(_batch(rows, vectors, schema))
+                    writer.write_batch(_build_batch(rows, vectors, schema))
                 except OSError as error:
                     raise StoreError(
                         f"the store {folder} could not be written to: {error}"
                     ) from error
         file.seek(0)
         yield (
-            len(last),
-            pa.RecordBatchReader.from_batches(schema, _keep_last(pa.ipc.open_stream(file), last)),
+            len(last_positions),
+            pa.RecordBatchReader.from_batches(
+                schema, _keep_last(pa.ipc.open_stream(file), last_positions)
+            ),
         )
 
 
-def _keep_last(batches: Iterable[Any], last: dict[str, int]) -> Iterator[Any]:
+def _keep_last(batches: Iterable[Any], last_positions: dict[str, int]) -> Iterator[Any]:
+    """Yield *batches* with only the rows at the last position of their id."""
     import pyarrow as pa
 
     position = 0
     for batch in batches:
-        kept = [
-            last[id_] == position + number for number, id_ in enumerate(batch["id"].to_pylist())
+        is_kept = [
+            last_positions[id_] == position + number
+            for number, id_ in enumerate(batch["id"].to_pylist())
         ]
-        position += len(kept)
-        yield batch if all(kept) else batch.filter(pa.array(kept))
+        position += len(is_kept)
+        yield batch if all(is_kept) else batch.filter(pa.array(is_kept))
 
 
-def _batch(rows: list[Row], vectors: Floats, schema: Any) -> Any:
+def _build_batch(rows: list[Row], vectors: Floats, schema: Any) -> Any:
+    """Return the rows as a batch of the table, with their words and scaled vectors."""
     import pyarrow as pa
 
     ids, texts, metadata = zip(*rows, strict=True)
-    words = [index_text(text, facts) for _, text, facts in rows]
-    # Of length 1 or 0, so that a product is the cosine and one without direction has the score 0.
-    flat = pa.array(normalise(vectors.copy()).ravel())
-    vector = pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
+    words = [extract_index_words(text, facts) for _, text, facts in rows]
+    # Scaled to length 1, so that a dot product is the cosine. A vector of length 0 stays, and has
+    # the score 0.
+    numbers = pa.array(normalise(vectors.copy()).ravel())
+    vector = pa.FixedSizeListArray.from_arrays(numbers, vectors.shape[1])
     columns = [pa.array(values, pa.string()) for values in (ids, texts, words, metadata)]
     return pa.record_batch([*columns, vector], schema=schema)

@@ -1,4 +1,8 @@
-"""Stores on Pinecone: dense by one's own embedder, with a sparse index for words, or embedding by itself."""
+"""Stores on Pinecone.
+
+An index may be dense, with vectors of your own embedder; dense with a sparse index beside it, for
+words; or embed texts by itself.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,7 @@ __all__ = [
 
 
 def open_store(settings: Settings, *, embedding_model: str, dimension: int) -> Store:
-    """The store that *settings* describe, for vectors of *embedding_model*; raises `StoreError`."""
+    """Open the store that *settings* describe; raises `StoreError`."""
     return open_pinecone(settings.store, embedding_model=embedding_model, dimension=dimension)
 
 
@@ -39,26 +43,29 @@ KEY_VARIABLE: Final = "PINECONE_API_KEY"
 
 
 def open_pinecone(options: StoreSettings, *, embedding_model: str, dimension: int) -> Store:
-    """The store on Pinecone that *options* describe; closing it closes the client that is made for it.
+    """Open the Pinecone store that *options* describe; closing it also closes its client.
 
-    The key is ``PINECONE_API_KEY``. A host is used as it is; a name is looked up, which is a
-    request. Otherwise nothing is asked of Pinecone before the first use. *embedding_model* and
-    *dimension* are unused where the index embeds. Raises `ConfigError` for options that do not go
-    together, `StoreError` where there is no key or index.
+    The key is ``PINECONE_API_KEY``. A host is used as it is; a name is looked up, which takes one
+    request. Otherwise Pinecone is not called before the first use. *embedding_model* and
+    *dimension* are unused if the index embeds texts itself.
+
+    Raises `ConfigError` for options that do not go together, and `StoreError` if there is no key or
+    no such index.
     """
-    _check(options)
+    _check_options(options)
     key = os.environ.get(KEY_VARIABLE, "").strip()
     if not key:
         raise StoreError(f"the key for Pinecone is missing: set {KEY_VARIABLE} in the environment")
     opened = ExitStack()
     try:
-        return _store(key, options, embedding_model, dimension, opened)
+        return _build_store(key, options, embedding_model, dimension, opened)
     except BaseException:
         opened.close()
         raise
 
 
-def _check(options: StoreSettings) -> None:
+def _check_options(options: StoreSettings) -> None:
+    """Raise `ConfigError` for options that do not go together."""
     if not options.index and not options.host:
         raise ConfigError(
             "store.kind is pinecone, so store.index (its name) or store.host is needed",
@@ -76,25 +83,27 @@ def _check(options: StoreSettings) -> None:
         )
 
 
-def _store(
+def _build_store(
     key: str, options: StoreSettings, embedding_model: str, dimension: int, opened: ExitStack
 ) -> Store:
-    client = _client(key, opened)
-    index = _index(client, options.index, options.host, opened)
+    """Return the store for the given options; *opened* collects what must be closed with it."""
+    client = _open_client(key, opened)
+    index = _open_index(client, options.index, options.host, opened)
     place: dict[str, Any] = {"namespace": options.namespace, "text_field": options.text_field}
     if options.integrated:
         return PineconeTextStore(index, **place, opened=opened)
     dense = {**place, "embedding_model": embedding_model, "dimension": dimension, "opened": opened}
     if not options.sparse_index and not options.sparse_host:
         return PineconeStore(index, **dense)
-    sparse_index = _index(client, options.sparse_index, options.sparse_host, opened)
+    sparse_index = _open_index(client, options.sparse_index, options.sparse_host, opened)
     sparse = SparsePineconeStore(
         sparse_index, PineconeSparseEncoder(client, options.sparse_model), **place
     )
     return HybridPineconeStore(index, sparse=sparse, **dense)
 
 
-def _client(key: str, opened: ExitStack) -> Any:
+def _open_client(key: str, opened: ExitStack) -> Any:
+    """Return a Pinecone client that is closed with *opened*."""
     from pinecone import Pinecone
 
     made_with = f"made with the key of {KEY_VARIABLE}"
@@ -105,12 +114,12 @@ def _client(key: str, opened: ExitStack) -> Any:
     return client
 
 
-def _index(client: Any, name: str | None, host: str | None, opened: ExitStack) -> Any:
-    """The index of that *host*, else of that *name*."""
-    asked = {"host": host} if host else {"name": name}
+def _open_index(client: Any, name: str | None, host: str | None, opened: ExitStack) -> Any:
+    """Return the index at *host* or, without a host, the index called *name*."""
+    address = {"host": host} if host else {"name": name}
     index = call_within(
         TIMEOUT_SECONDS,
-        lambda: client.Index(**asked),
+        lambda: client.Index(**address),
         f"the Pinecone index {host or name!r}",
         "opened",
     )
@@ -118,7 +127,8 @@ def _index(client: Any, name: str | None, host: str | None, opened: ExitStack) -
     return index
 
 
-def _close_with(opened: ExitStack, made: Any) -> None:
-    # Older clients have nothing to close.
-    if callable(close := getattr(made, "close", None)):
+def _close_with(opened: ExitStack, resource: Any) -> None:
+    """Close *resource* together with *opened*."""
+    # Older clients have no `close`.
+    if callable(close := getattr(resource, "close", None)):
         opened.callback(close)

@@ -1,4 +1,4 @@
-"""What is alike in every store on Pinecone: its record of the embedding model, writing, removing, counting."""
+"""The common parts of all Pinecone stores: the model record, writing, removing and counting."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from qtmiddleware.kit.stores.pinecone.records import (
     MOST_VECTORS,
     Row,
     check_id,
+    convert_filter,
     is_id,
-    plain_filter,
     read_record,
     restore_integer,
     sort_records,
@@ -35,19 +35,30 @@ _log = get_logger("qtmiddleware.stores")
 
 
 def count_vectors(stats: Any, namespace: str) -> int:
-    """How many vectors *stats* counts in *namespace*; the default one goes by two names."""
-    held: Mapping[str, Any] = getattr(stats, "namespaces", None) or {}
+    """Return how many vectors *stats* reports for *namespace*.
+
+    The default namespace has two names.
+    """
+    namespaces: Mapping[str, Any] = getattr(stats, "namespaces", None) or {}
     names = DEFAULT_NAMESPACES if namespace in DEFAULT_NAMESPACES else (namespace,)
-    return max((int(held[name].vector_count or 0) for name in names if name in held), default=0)
+    return max(
+        (int(namespaces[name].vector_count or 0) for name in names if name in namespaces), default=0
+    )
 
 
 class ModelRecord:
-    """The record that says which model made the vectors of *namespace*, looked for once, before anything else.
+    """The record in the index that says which model made the vectors of a namespace.
 
-    *kind* is what the index must hold, ``dense`` or ``sparse``, ``""`` for either. *put* writes the
-    record, given its namespace, its id and its metadata. With *model* ``""`` the index embeds by
-    itself. Threads that come at once may all look, so that none waits for another's request; one of
-    them writes.
+    It is read once, before anything else is done. Threads that start at the same time may all read
+    it, so that none waits for another's request; only one of them writes it.
+
+    Args:
+        calls: the requests to the index.
+        namespace: the namespace whose vectors are described.
+        kind: what the index must hold, ``dense`` or ``sparse``; ``""`` for either.
+        model: the embedding model; ``""`` if the index embeds texts itself.
+        dimension: the length of the model's vectors.
+        put: writes the record, given its namespace, its id and its metadata.
     """
 
     def __init__(
@@ -69,11 +80,14 @@ class ModelRecord:
         self._lock = ForkLock()
         self._has_looked = False
         self._token = ""
-        self._foreign = 0
+        self._existing = 0
         self.metric = ""
 
-    def look(self) -> None:
-        """Read the record, the first time; raises `StoreError` where the vectors are not of this model."""
+    def check_once(self) -> None:
+        """Read the record, if that was not done before.
+
+        Raises `StoreError` if the vectors are of another model.
+        """
         if self._has_looked:
             return
         stats = self._calls("describe_index_stats", "opened")
@@ -81,11 +95,11 @@ class ModelRecord:
         answer = self._calls(
             "fetch", "opened", ids=[self._id], namespace=NAMESPACE, may_be_missing=True
         )
-        found = None if answer is None else answer.vectors.get(self._id)
-        self._foreign = count_vectors(stats, self._namespace)
-        if found is not None:
-            self._check_model(found.metadata or {})
-        elif self._foreign:
+        record = None if answer is None else answer.vectors.get(self._id)
+        self._existing = count_vectors(stats, self._namespace)
+        if record is not None:
+            self._check_model(record.metadata or {})
+        elif self._existing:
             _log.info(
                 "%s has no record of its embedding model; only its dimension was checked",
                 self._where,
@@ -93,35 +107,38 @@ class ModelRecord:
             )
         self._has_looked = True
 
-    def claim(self) -> None:
-        """As `look`, and write the record where nothing is in the namespace yet.
+    def claim_namespace(self) -> None:
+        """Check the record, and write it if nothing is in the namespace yet.
 
-        Raises `StoreError` where somebody else's vectors are in it: which model made them is not
-        known.
+        Raises `StoreError` if the namespace holds vectors without a record, as their model is
+        unknown.
         """
-        self.look()
-        if not self._token and self._foreign and self._model:
+        self.check_once()
+        if not self._token and self._existing and self._model:
             raise StoreError(
-                f"{self._where} holds {self._foreign:,} vectors of an embedding model that is not"
+                f"{self._where} holds {self._existing:,} vectors of an embedding model that is not"
                 " recorded there; vectors of two models cannot stand together. Use another"
                 " store.namespace to write to"
             )
         self._write()
 
     def ensure_recorded(self) -> None:
-        """Write the record if it is missing, unless vectors are there whose model is not known."""
-        self.look()
-        if not self._foreign or not self._model:
+        """Write the record if it is missing, unless there are vectors of an unknown model."""
+        self.check_once()
+        if not self._existing or not self._model:
             self._write()
 
     @property
     def identity(self) -> str:
-        """The name of this index and namespace, with the mark of the record as far as it is known here."""
+        """The name of this index and namespace, with the record's token as far as it is known."""
         return f"pinecone:{self._calls.host}/{self._key}#{self._token}"
 
     @property
     def _id(self) -> str:
-        """The record's own id: names of namespaces may hold blanks, which ids that are fetched may not."""
+        """The record's own id, a hash of the namespace.
+
+        Namespaces may contain blanks, which ids that are fetched may not.
+        """
         return sha256(self._key.encode()).hexdigest()
 
     @property
@@ -133,6 +150,7 @@ class ModelRecord:
         return f"the namespace {self._key!r} of {self._calls.subject}"
 
     def _check_index(self, stats: Any) -> None:
+        """Raise `StoreError` if the index holds vectors of another kind or dimension."""
         kind, dimension = getattr(stats, "vector_type", None), getattr(stats, "dimension", None)
         self.metric = getattr(stats, "metric", None) or ""
         if self._kind and kind and kind != self._kind:
@@ -147,10 +165,11 @@ class ModelRecord:
                 " for, or an index of that dimension"
             )
 
-    def _check_model(self, held: Mapping[str, Any]) -> None:
+    def _check_model(self, metadata: Mapping[str, Any]) -> None:
+        """Raise `StoreError` if the record names another model or dimension."""
         model, dimension = (
-            str(held.get("embedding_model") or ""),
-            int(restore_integer(held.get("dimension")) or 0),
+            str(metadata.get("embedding_model") or ""),
+            int(restore_integer(metadata.get("dimension")) or 0),
         )
         if (model, dimension) != (self._model, self._dimension):
             raise StoreError(
@@ -158,9 +177,10 @@ class ModelRecord:
                 f" {_describe_model(self._model, self._dimension)}: their vectors mean different"
                 " things. Use it as it was made, or ingest again into another store.namespace"
             )
-        self._token = str(held.get("identity", ""))
+        self._token = str(metadata.get("identity", ""))
 
     def _write(self) -> None:
+        """Write the record once, with a new random token."""
         with self._lock.free:
             if self._token:
                 return
@@ -175,7 +195,10 @@ class ModelRecord:
 
 
 def _describe_model(model: str, dimension: int) -> str:
-    """Who makes the vectors, for people; the model of a sparse index gives them no length."""
+    """Say in words who makes the vectors.
+
+    The model of a sparse index has no dimension, so none is named.
+    """
     if not model:
         return "by the index itself (store.integrated)"
     return f"with the embedding model {model!r}" + (
@@ -184,13 +207,13 @@ def _describe_model(model: str, dimension: int) -> str:
 
 
 WRITING: Final = "written to"
+"""What a store could not be, in the message of a failed write."""
 
 
 class PineconeBase(ClosingStore):
-    """One namespace of one index.
+    """One namespace of one Pinecone index.
 
-    Pinecone is eventually consistent: what was written or removed is seen by searches and by
-    `count` a little later.
+    Pinecone is eventually consistent: searches and `count` see a write or a removal a little later.
     """
 
     atomic: Final = False
@@ -208,7 +231,7 @@ class PineconeBase(ClosingStore):
         timeout_seconds: float = TIMEOUT_SECONDS,
         opened: ExitStack | None = None,
     ) -> None:
-        # Some clients say None for the default namespace.
+        # Some clients use None for the default namespace.
         namespace = namespace or ""
         if namespace and not is_id(namespace):
             raise StoreError(
@@ -224,13 +247,13 @@ class PineconeBase(ClosingStore):
         self._dimension = dimension
         self._text_field = text_field
         self._calls = Calls(index, seconds=timeout_seconds, opened=opened)
-        self._about = ModelRecord(
+        self._model_record = ModelRecord(
             self._calls,
             namespace,
             kind=self._kind,
             model=embedding_model,
             dimension=dimension,
-            put=self._write_note,
+            put=self._write_model_record,
         )
 
     def __repr__(self) -> str:
@@ -238,59 +261,67 @@ class PineconeBase(ClosingStore):
 
     @property
     def identity(self) -> str:
-        """The host, the namespace and a mark that is left in the index the first time it is asked for or written to.
+        """The host, the namespace, and a token that is saved in the index.
 
-        Vectors that something else has written carry no such mark. Asks Pinecone the first time;
-        raises `StoreError`.
+        The token is written when it is first asked for, or with the first passages. Vectors that
+        something else has written have no token. The first use calls Pinecone; raises `StoreError`.
         """
-        self._about.ensure_recorded()
-        return self._about.identity
+        self._model_record.ensure_recorded()
+        return self._model_record.identity
 
     def write(
         self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
     ) -> None:
-        """Write *passages*, replacing those of the same id, then remove those of *delete* that were not written.
+        """Write *passages*, then remove the passages with the ids *delete*.
 
-        *passages* may be more than fits in memory: they are sent one batch after the other. It is
-        not one change: readers see each batch as it comes, new ones before stale ones go. A failure
-        leaves what was written before it and says how much that is; writing the same again
-        completes it.
+        A passage replaces the one with the same id. An id that was just written is not removed.
+        *passages* may be more than fits in memory: they are sent batch by batch.
+
+        This is not one change: readers see each batch as it arrives, and new passages before
+        outdated ones are gone. A failure leaves the batches before it written, and its message says
+        how many passages that is. Writing the same again completes it.
         """
-        self._write(self._rows(passages), delete)
+        self._write(self._build_rows(passages), delete)
 
     def upsert(self, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
-        """Write *passages*, replacing those of the same id; all are checked before the first is sent."""
-        self._write(list(self._rows(pair_vectors(passages, vectors))), ())
+        """Write *passages*, replacing those with the same ids.
+
+        All passages are checked before the first one is sent.
+        """
+        self._write(list(self._build_rows(pair_vectors(passages, vectors))), ())
 
     def delete(self, ids: Sequence[str]) -> None:
-        """Remove the passages of these *ids*, up to a thousand in a request; unknown ones are no error."""
-        # An id that Pinecone cannot hold is one that it does not hold.
-        wanted = [id_ for id_ in dict.fromkeys(ids) if is_id(id_)]
-        if wanted:
-            self._about.look()
-        for start in range(0, len(wanted), MOST_IDS):
-            self._remove(wanted[start : start + MOST_IDS])
+        """Remove the passages with these *ids*, 1,000 per request; unknown ids are no error."""
+        # An id that Pinecone cannot store is not stored there either.
+        storable_ids = [id_ for id_ in dict.fromkeys(ids) if is_id(id_)]
+        if storable_ids:
+            self._model_record.check_once()
+        for start in range(0, len(storable_ids), MOST_IDS):
+            self._remove_ids(storable_ids[start : start + MOST_IDS])
 
     def count(self) -> int:
-        """How many passages there are, as far as Pinecone has counted: what was just written may still be missing."""
-        self._about.look()
+        """Return the number of passages; recent writes may not be counted yet."""
+        self._model_record.check_once()
         return count_vectors(self._calls("describe_index_stats", "read"), self._namespace)
 
     def close(self) -> None:
-        """Let go of the connections that were opened for this store; an index that was given stays open."""
+        """Close the connections opened for this store; an index that was passed in stays open."""
         self._calls.close()
 
     def _write(self, rows: Iterable[Row], delete: Sequence[str]) -> None:
+        """Write *rows* in batches, then remove the ids *delete*, except those just written."""
         stale = dict.fromkeys(delete)
         sent = 0
         try:
             for batch in split_batches(rows, self._most):
                 if not sent:
-                    self._about.claim()
-                self._send(batch)
+                    self._model_record.claim_namespace()
+                self._send_batch(batch)
                 sent += len(batch)
                 for row in batch:
+                    # An id that was written is not removed, even if *delete* has it too.
                     stale.pop(row.passage.id, None)
+            # Removed last, so that readers never miss passages that are only replaced.
             self.delete(list(stale))
         except StoreError as error:
             if not sent:
@@ -299,35 +330,37 @@ class PineconeBase(ClosingStore):
                 f"{error}; {sent:,} passages had been written by then"
             ) from error.__cause__
 
-    def _rows(self, passages: Iterable[tuple[Passage, Sequence[float]]]) -> Iterator[Row]:
-        """*passages* as they will be sent, each checked."""
+    def _build_rows(self, passages: Iterable[tuple[Passage, Sequence[float]]]) -> Iterator[Row]:
+        """Check *passages*, and yield them as they will be sent."""
         for passage, vector in passages:
             check_id(passage.id)
-            yield self._row(passage, vector)
+            yield self._build_row(passage, vector)
 
-    def _row(self, passage: Passage, vector: Sequence[float]) -> Row:
+    def _build_row(self, passage: Passage, vector: Sequence[float]) -> Row:
         raise NotImplementedError
 
-    def _send(self, batch: list[Row]) -> None:
+    def _send_batch(self, batch: list[Row]) -> None:
         raise NotImplementedError
 
-    def _write_note(self, namespace: str, id_: str, metadata: dict[str, Any]) -> None:
+    def _write_model_record(self, namespace: str, id_: str, metadata: dict[str, Any]) -> None:
         raise NotImplementedError
 
-    def _remove(self, ids: list[str]) -> None:
+    def _remove_ids(self, ids: list[str]) -> None:
         self._calls("delete", WRITING, ids=ids, namespace=self._namespace, may_be_missing=True)
 
     def _upsert_vectors(self, records: list[dict[str, Any]], namespace: str) -> None:
+        """Write *records*, and raise `StoreError` unless Pinecone has taken all of them."""
         answer = self._calls("upsert", WRITING, vectors=records, namespace=namespace)
-        taken = getattr(answer, "upserted_count", None)
-        if taken != len(records):
+        accepted_count = getattr(answer, "upserted_count", None)
+        if accepted_count != len(records):
             raise StoreError(
-                f"{self._calls.subject} took {taken} of {len(records)} vectors that were sent"
+                f"{self._calls.subject} took {accepted_count} of {len(records)} vectors that were"
+                " sent"
             )
 
-    def _query(self, top_k: int, filter: Filter | None, **query: Any) -> list[Record]:  # noqa: A002
-        """The matches of a query by vector."""
-        condition = plain_filter(filter)
+    def _query_vectors(self, top_k: int, filter: Filter | None, **query: Any) -> list[Record]:  # noqa: A002
+        """Return the records that match a query by vector, best first."""
+        condition = convert_filter(filter)
         if top_k < 1:
             return []
         if condition:
@@ -341,11 +374,12 @@ class PineconeBase(ClosingStore):
             include_values=False,
             **query,
         )
-        # A Euclidean index answers distances, the least first; everywhere here greater is better.
-        sign = -1.0 if self._about.metric == "euclidean" else 1.0
+        # A Euclidean index returns distances, the smallest first. Everywhere else greater is
+        # better.
+        sign = -1.0 if self._model_record.metric == "euclidean" else 1.0
         return sort_records(
             [
-                read_record(it.id, sign * (it.score or 0.0), it.metadata, self._text_field)
-                for it in answer.matches
+                read_record(match.id, sign * (match.score or 0.0), match.metadata, self._text_field)
+                for match in answer.matches
             ]
         )

@@ -1,4 +1,4 @@
-"""Requests to Pinecone, each with a timeout, and its failures said for people."""
+"""Requests to Pinecone, each with a timeout, and errors that people can read."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _UNREADABLE: Final = frozenset(
 )
 
 
-def status_of(error: BaseException) -> int | None:
-    """The HTTP status *error* stands for, in every version of the client."""
-    found = getattr(error, "status_code", None) or getattr(error, "status", None)
-    return found if isinstance(found, int) else None
+def find_status(error: BaseException) -> int | None:
+    """Return the HTTP status of *error*, if it has one, from any version of the client."""
+    status = getattr(error, "status_code", None) or getattr(error, "status", None)
+    return status if isinstance(status, int) else None
 
 
-def _describe(error: Exception) -> str:
-    """Name the kind of failure alone: Pinecone likes to quote what it was sent."""
-    status = status_of(error)
+def _describe_failure(error: Exception) -> str:
+    """Name only the kind of the failure, as Pinecone's messages may quote what was sent."""
+    status = find_status(error)
     if status is not None:
         advice = _ADVICE.get(status) or (
             "is not available; try again later" if status >= 500 else _ADVICE[400]
@@ -63,25 +63,27 @@ def _describe(error: Exception) -> str:
 T = TypeVar("T")
 
 TIMEOUT_SECONDS: Final = 60.0
-"""Seconds one request may take by default, with the client's own retries."""
+"""Default limit for one request in seconds, including the client's own retries."""
 
 
-def call_within(seconds: float, call: Callable[[], T], subject: str, doing: str) -> T:
-    """Return what *call* does; raises `StoreError` for what it raises and when it has not returned after *seconds*.
+def call_within(seconds: float, call: Callable[[], T], subject: str, action: str) -> T:
+    """Run *call* and return its result.
 
-    The client's own timeout counts for one attempt of four, each followed by a pause of up to a
-    minute and a half. A call that is late goes on in a daemon thread, where nobody waits for it.
+    Raises `StoreError` for whatever *call* raises, and if it takes more than *seconds*. The
+    client's own timeout is not enough, as it holds for one of four attempts, with pauses of up to a
+    minute and a half between them. A late call goes on in a daemon thread, and its result is
+    dropped.
     """
     done: Future[T] = Future()
 
-    def work() -> None:
+    def perform_call() -> None:
         try:
             done.set_result(call())
         except BaseException as error:
             done.set_exception(error)
 
     threading.Thread(
-        target=copy_context().run, args=(work,), name="qtmiddleware-pinecone", daemon=True
+        target=copy_context().run, args=(perform_call,), name="qtmiddleware-pinecone", daemon=True
     ).start()
     try:
         return done.result(timeout=seconds)
@@ -90,12 +92,22 @@ def call_within(seconds: float, call: Callable[[], T], subject: str, doing: str)
     except Exception as error:
         late = f"Pinecone did not answer within {seconds:g} seconds; try again later"
         raise StoreError(
-            f"{subject} could not be {doing}: {_describe(error) if done.done() else late}"
+            f"{subject} could not be {action}: {_describe_failure(error) if done.done() else late}"
         ) from error
 
 
 class Calls:
-    """The methods of one *index*, called one at a time or by several threads; *opened* is closed with it."""
+    """Calls the methods of one Pinecone index, from one thread or several.
+
+    Attributes:
+        host: the index's host; empty if it is unknown.
+        subject: the index in words, for messages.
+
+    Args:
+        index: the index.
+        seconds: the longest that one call may take.
+        opened: resources to close together with the index.
+    """
 
     def __init__(self, index: Any, *, seconds: float, opened: ExitStack | None = None) -> None:
         if inspect.iscoroutinefunction(getattr(type(index), "query", None)):
@@ -107,15 +119,19 @@ class Calls:
         self._seconds = seconds
         self._opened = opened
         self._closed = False
-        self.host = _host_of(index)
+        self.host = _find_host(index)
         self.subject = f"the Pinecone index {self.host}" if self.host else "the Pinecone index"
 
     def __call__(
-        self, method: str, doing: str, *, may_be_missing: bool = False, **arguments: Any
+        self, method: str, action: str, *, may_be_missing: bool = False, **arguments: Any
     ) -> Any:
-        """Return what *method* of the index does; ``None`` for a namespace that is not there and *may_be_missing*."""
+        """Call *method* of the index and return its result.
+
+        With *may_be_missing*, the result is ``None`` if the namespace does not exist. *action* says
+        in the message of an error what failed.
+        """
         if self._closed:
-            raise StoreError(f"{self.subject} could not be {doing}: the store is closed")
+            raise StoreError(f"{self.subject} could not be {action}: the store is closed")
         call = getattr(self._index, method, None)
         if call is None:
             raise StoreError(
@@ -123,22 +139,26 @@ class Calls:
                 ' "pinecone>=6"'
             )
         try:
-            answer = call_within(self._seconds, partial(call, **arguments), self.subject, doing)
+            answer = call_within(self._seconds, partial(call, **arguments), self.subject, action)
         except StoreError as error:
-            if may_be_missing and error.__cause__ is not None and status_of(error.__cause__) == 404:
+            if (
+                may_be_missing
+                and error.__cause__ is not None
+                and find_status(error.__cause__) == 404
+            ):
                 return None
             raise
         note_reads(answer)
         return answer
 
     def close(self) -> None:
-        """Close what was opened for this; an index that was given stays open."""
+        """Close what was opened for the index; an index that was passed in stays open."""
         self._closed = True
         if self._opened is not None:
             self._opened.close()
 
 
-def _host_of(index: Any) -> str:
-    """The host of *index*, which older clients keep in its configuration."""
-    found = getattr(index, "host", None) or getattr(getattr(index, "config", None), "host", None)
-    return found.partition("://")[2].rstrip("/") or found if isinstance(found, str) else ""
+def _find_host(index: Any) -> str:
+    """Return the host of *index*, which older clients keep in its configuration."""
+    host = getattr(index, "host", None) or getattr(getattr(index, "config", None), "host", None)
+    return host.partition("://")[2].rstrip("/") or host if isinstance(host, str) else ""

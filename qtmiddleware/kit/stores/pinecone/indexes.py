@@ -1,4 +1,8 @@
-"""The kinds of index on Pinecone: embedding by itself, sparse for words, dense, and dense beside sparse."""
+"""The kinds of Pinecone stores.
+
+They are an index that embeds texts itself, a sparse one for words, a dense one, and a dense one
+beside a sparse one.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from typing import Any, Final, Literal
 
 from qtmiddleware.errors import StoreError
 from qtmiddleware.kit.stores.pinecone.base import WRITING, PineconeBase
-from qtmiddleware.kit.stores.pinecone.calls import TIMEOUT_SECONDS, call_within, status_of
+from qtmiddleware.kit.stores.pinecone.calls import TIMEOUT_SECONDS, call_within, find_status
 from qtmiddleware.kit.stores.pinecone.records import (
     FRAME_BYTES,
     MOST_MATCHES,
@@ -21,7 +25,7 @@ from qtmiddleware.kit.stores.pinecone.records import (
     check_fields,
     check_id,
     check_vector,
-    plain_filter,
+    convert_filter,
     read_record,
     sort_records,
 )
@@ -30,19 +34,24 @@ from qtmiddleware.providers import replace_surrogates
 
 
 class PineconeTextStore(PineconeBase):
-    """Keeps passages in a Pinecone index with integrated embedding, dense or sparse; it is searched by text.
+    """Keeps passages in a Pinecone index that embeds texts itself, dense or sparse.
 
-    *index* is an index of the ``pinecone`` client; *text_field* is the field its ``field_map``
-    names. *namespace* ``""`` and ``"__default__"`` are the same; the other *options* and the limits
-    are those of a `PineconeStore`; a request takes 96 passages. Vectors that come with passages are
-    ignored. Raises `StoreError`, and `InvalidQuery` for an impossible filter.
+    It is searched by text; vectors that come with passages are ignored. A request takes at most 96
+    passages; the other limits are those of a `PineconeStore`. Raises `StoreError`, and
+    `InvalidQuery` for an impossible filter.
+
+    Args:
+        index: an index of the ``pinecone`` client with integrated embedding.
+        namespace: ``""`` and ``"__default__"`` are the same.
+        options: those of a `PineconeStore`. ``text_field`` is the field that the index's
+            ``field_map`` names.
     """
 
     embeds: Final = True
     _most = MOST_TEXTS
 
     def __init__(self, index: Any, *, namespace: str = "", **options: Any) -> None:
-        # Here the client takes no empty name.
+        # The client's methods for texts accept no empty namespace.
         super().__init__(
             index, embedding_model="", dimension=0, namespace=namespace or "__default__", **options
         )
@@ -54,42 +63,45 @@ class PineconeTextStore(PineconeBase):
         *,
         filter: Filter | None = None,  # noqa: A002
     ) -> list[Record]:
-        """The passages nearest to the text *query* that meet *filter*, best first; at most 10,000."""
+        """Return the passages nearest to the text *query* that meet *filter*; at most 10,000."""
         if not isinstance(query, str):
             raise StoreError("this index embeds texts itself; search it with the query's text")
-        self._about.look()
+        self._model_record.check_once()
         if top_k < 1 or not query.strip():
             return []
-        asked: dict[str, Any] = {
+        request: dict[str, Any] = {
             "inputs": {"text": replace_surrogates(query)},
             "top_k": min(top_k, MOST_MATCHES),
         }
-        if condition := plain_filter(filter):
-            asked["filter"] = condition
-        answer = self._call("search", "searched", namespace=self._namespace, query=asked)
+        if condition := convert_filter(filter):
+            request["filter"] = condition
+        answer = self._call("search", "searched", namespace=self._namespace, query=request)
         hits = answer.result.hits
         return sort_records(
-            [read_record(_id(hit), _score(hit), hit["fields"], self._text_field) for hit in hits]
+            [
+                read_record(_read_id(hit), _read_score(hit), hit["fields"], self._text_field)
+                for hit in hits
+            ]
         )
 
-    def _row(self, passage: Passage, vector: Sequence[float]) -> Row:  # noqa: ARG002
+    def _build_row(self, passage: Passage, vector: Sequence[float]) -> Row:  # noqa: ARG002
         fields, size = check_fields(passage, self._text_field, reserved=("id", "_id"))
         return Row(passage, {"_id": passage.id, **fields}, size + len(passage.id) + FRAME_BYTES)
 
-    def _send(self, batch: list[Row]) -> None:
+    def _send_batch(self, batch: list[Row]) -> None:
         records = [row.record for row in batch]
         self._call("upsert_records", WRITING, records=records, namespace=self._namespace)
 
-    def _write_note(self, namespace: str, id_: str, metadata: dict[str, Any]) -> None:
+    def _write_model_record(self, namespace: str, id_: str, metadata: dict[str, Any]) -> None:
         note = {"_id": id_, self._text_field: "about this index", **metadata}
         self._call("upsert_records", WRITING, records=[note], namespace=namespace)
 
-    def _call(self, method: str, doing: str, **arguments: Any) -> Any:
-        """What *method* of the index returns; a refusal says what it mostly comes of."""
+    def _call(self, method: str, action: str, **arguments: Any) -> Any:
+        """Call *method* of the index; if it is rejected, the error names the usual reason."""
         try:
-            return self._calls(method, doing, **arguments)
+            return self._calls(method, action, **arguments)
         except StoreError as error:
-            if error.__cause__ is None or status_of(error.__cause__) != 400:
+            if error.__cause__ is None or find_status(error.__cause__) != 400:
                 raise
             raise StoreError(
                 f"{error}. Is it an index that embeds texts itself (store.integrated), and is"
@@ -97,14 +109,14 @@ class PineconeTextStore(PineconeBase):
             ) from error.__cause__
 
 
-# Older clients know the underscored names alone, newer ones prefer the plain.
+# Older clients have only the names with an underscore; newer ones prefer those without.
 
 
-def _id(hit: Any) -> str:
+def _read_id(hit: Any) -> str:
     return str(getattr(hit, "id", None) or hit["_id"])
 
 
-def _score(hit: Any) -> float:
+def _read_score(hit: Any) -> float:
     score = getattr(hit, "score", None)
     return float(hit["_score"] if score is None else score)
 
@@ -112,16 +124,24 @@ def _score(hit: Any) -> float:
 TextKind = Literal["passage", "query"]
 SparseVector = tuple[Sequence[int], Sequence[float]]
 SparseEncoder = Callable[[Sequence[str], TextKind], Sequence[SparseVector]]
-"""From texts to the indices and weights of their words, one pair a text; a text without known words has none."""
+"""A function from texts to pairs of word indices and weights, one pair per text.
+
+A text without known words has empty sequences.
+"""
 
 _HIGHEST_INDEX: Final = 2**32 - 1
 
 
 class PineconeSparseEncoder:
-    """Sparse vectors made by a model that Pinecone hosts; *client* is a ``pinecone.Pinecone``.
+    """Makes sparse vectors with a model that Pinecone hosts.
 
-    It takes at most 96 texts at once; what a text has beyond the model's length is cut off.
-    *timeout_seconds* is the longest one request may take. Raises `StoreError`.
+    It takes at most 96 texts at once. A text beyond the model's length is cut off. Raises
+    `StoreError`.
+
+    Args:
+        client: a ``pinecone.Pinecone``.
+        model: the model's name.
+        timeout_seconds: the longest that one request may take.
     """
 
     def __init__(
@@ -139,12 +159,17 @@ class PineconeSparseEncoder:
         return f"PineconeSparseEncoder({self.name!r})"
 
     def __call__(self, texts: Sequence[str], kind: TextKind) -> list[SparseVector]:
-        """The indices and weights of the words of each of *texts*; a blank one has none and is not sent."""
-        worded = [text for text in texts if text.strip()]
-        vectors = iter(self._embed(worded, kind) if worded else ())
+        """Return the indices and weights of the words of each text.
+
+        A blank text has none, and is not sent.
+        """
+        worded_texts = [text for text in texts if text.strip()]
+        # Blank texts have no words. They are not sent, and get an empty vector here.
+        vectors = iter(self._embed(worded_texts, kind) if worded_texts else ())
         return [next(vectors) if text.strip() else ((), ()) for text in texts]
 
     def _embed(self, texts: list[str], kind: TextKind) -> list[SparseVector]:
+        """Request the sparse vectors of *texts*; raises `StoreError` for any other reply."""
         subject, options = f"Pinecone's model {self.name}", {"input_type": kind, "truncate": "END"}
         answer = call_within(
             self._seconds,
@@ -152,33 +177,37 @@ class PineconeSparseEncoder:
             subject,
             "asked for sparse vectors",
         )
-        made = [
-            (getattr(it, "sparse_indices", None), getattr(it, "sparse_values", None))
-            for it in answer.data
+        vectors = [
+            (getattr(item, "sparse_indices", None), getattr(item, "sparse_values", None))
+            for item in answer.data
         ]
-        if len(made) != len(texts) or any(
-            indices is None or values is None for indices, values in made
+        if len(vectors) != len(texts) or any(
+            indices is None or values is None for indices, values in vectors
         ):
             raise StoreError(
                 f"{subject} must give one sparse vector per text; set store.sparseModel to such a"
                 " model"
             )
-        return made  # type: ignore[return-value]
+        return vectors  # type: ignore[return-value]
 
 
 class SparsePineconeStore(PineconeBase):
-    """Keeps passages by the words of their texts in a sparse Pinecone index; it is searched by text.
+    """Keeps passages in a sparse Pinecone index, which finds them by the words of their texts.
 
-    *encoder* makes the sparse vectors: a `PineconeSparseEncoder` or any function of texts and
-    ``"passage"`` or ``"query"`` that returns one (indices, weights) pair a text, of which the 2,048
-    weightiest words are kept. Its ``name`` is kept in the index and compared, as the embedding
-    model of a dense one is. The words of a text in the metadata's ``context`` count as the
-    passage's own. A passage without a word the encoder knows is not kept: nothing could find it.
-    Vectors that come with passages are ignored. *options* and limits are those of a
-    `PineconeStore`.
+    It is searched by text; vectors that come with passages are ignored. The words of the text
+    ``context`` in the metadata count as the passage's own. A passage without a word that the
+    encoder knows is not stored, as no search could find it. Limits are those of a `PineconeStore`.
 
-    Raises `StoreError`, and `InvalidQuery` for an impossible filter; what *encoder* raises passes
-    through.
+    Raises `StoreError`, and `InvalidQuery` for an impossible filter; exceptions from *encoder* are
+    passed on.
+
+    Args:
+        index: an index of the ``pinecone`` client.
+        encoder: makes the sparse vectors: a `PineconeSparseEncoder`, or any function of texts and
+            ``"passage"`` or ``"query"`` that returns one (indices, weights) pair per text. The
+            2,048 words with the largest weights are kept. Its ``name`` is saved in the index and
+            compared, as the embedding model of a dense index is.
+        options: those of a `PineconeStore`.
     """
 
     embeds: Final = True
@@ -200,67 +229,79 @@ class SparsePineconeStore(PineconeBase):
         *,
         filter: Filter | None = None,  # noqa: A002
     ) -> list[Record]:
-        """The passages that share the weightiest words with the text *query* and meet *filter*, best first."""
+        """Return the passages that match the words of the text *query* best and meet *filter*."""
         if not isinstance(query, str):
             raise StoreError("this store is searched by keywords; search it with the query's text")
-        self._about.look()
+        self._model_record.check_once()
         if top_k < 1 or not query.strip():
             return []
-        plain_filter(filter)
-        (vector,) = self._encode([query], "query")
-        return self._query(top_k, filter, sparse_vector=vector) if vector else []
+        convert_filter(filter)
+        (vector,) = self._encode_texts([query], "query")
+        return self._query_vectors(top_k, filter, sparse_vector=vector) if vector else []
 
-    def _rows(self, passages: Iterable[tuple[Passage, Sequence[float]]]) -> Iterator[Row]:
-        source = iter(passages)
-        while part := [passage for passage, _ in islice(source, MOST_TEXTS)]:
-            checked = [(check_id(it.id), *check_fields(it, self._text_field)) for it in part]
-            vectors = self._encode([_words_of(it) for it in part], "passage")
-            for passage, (id_, fields, size), vector in zip(part, checked, vectors, strict=True):
+    def _build_rows(self, passages: Iterable[tuple[Passage, Sequence[float]]]) -> Iterator[Row]:
+        iterator = iter(passages)
+        while batch := [passage for passage, _ in islice(iterator, MOST_TEXTS)]:
+            checked = [
+                (check_id(passage.id), *check_fields(passage, self._text_field))
+                for passage in batch
+            ]
+            vectors = self._encode_texts([_join_words(passage) for passage in batch], "passage")
+            for passage, (id_, fields, size), vector in zip(batch, checked, vectors, strict=True):
                 if vector is None:
                     yield Row(passage, None)
                     continue
-                # Older clients insist on dense values, if none.
+                # Older clients require dense values, even if empty.
                 record = {"id": id_, "values": [], "sparse_values": vector, "metadata": fields}
                 numbers = 2 * len(vector["indices"]) * NUMBER_BYTES
                 yield Row(passage, record, size + numbers + len(id_) + FRAME_BYTES)
 
-    def _send(self, batch: list[Row]) -> None:
+    def _send_batch(self, batch: list[Row]) -> None:
         if records := [row.record for row in batch if row.record]:
             self._upsert_vectors(records, self._namespace)
-        # What stood there under the same id before may have had words.
+        # Earlier passages with these ids may have had words.
         if wordless := [row.passage.id for row in batch if row.record is None]:
-            self._remove(wordless)
+            self._remove_ids(wordless)
 
-    def _write_note(self, namespace: str, id_: str, metadata: dict[str, Any]) -> None:
+    def _write_model_record(self, namespace: str, id_: str, metadata: dict[str, Any]) -> None:
+        # Only the record's metadata is read. Its vector is not searched, so any will do.
         anything = {"indices": [0], "values": [1.0]}
         self._upsert_vectors(
             [{"id": id_, "values": [], "sparse_values": anything, "metadata": metadata}], namespace
         )
 
-    def _encode(self, texts: list[str], kind: TextKind) -> list[dict[str, list[Any]] | None]:
-        made = self._encoder([replace_surrogates(text) for text in texts], kind)
-        if len(made) != len(texts):
-            raise StoreError(f"the sparse encoder gave {len(made)} vectors for {len(texts)} texts")
-        return [_check_sparse(indices, values) for indices, values in made]
+    def _encode_texts(self, texts: list[str], kind: TextKind) -> list[dict[str, list[Any]] | None]:
+        vectors = self._encoder([replace_surrogates(text) for text in texts], kind)
+        if len(vectors) != len(texts):
+            raise StoreError(
+                f"the sparse encoder gave {len(vectors)} vectors for {len(texts)} texts"
+            )
+        return [_check_sparse(indices, values) for indices, values in vectors]
 
 
-def _words_of(passage: Passage) -> str:
-    """The text of *passage* with the text of ``context`` in its metadata, whose words count as its own."""
+def _join_words(passage: Passage) -> str:
+    """Return the text of *passage* with the text ``context`` of its metadata."""
     context = passage.metadata.get("context")
     return f"{passage.text}\n{context}" if isinstance(context, str) else passage.text
 
 
 def _check_sparse(indices: Sequence[int], values: Sequence[float]) -> dict[str, list[Any]] | None:
-    """A sparse vector as it is sent, ``None`` for one without weights; raises `StoreError` for one that is none."""
+    """Return a sparse vector as it is sent, or ``None`` if all its weights are 0.
+
+    Raises `StoreError` if the vector cannot be sent. Of more than 2,048 weights, the largest are
+    kept.
+    """
     try:
         weights = {
-            int(at): float(weight) for at, weight in zip(indices, values, strict=True) if weight
+            int(index): float(weight)
+            for index, weight in zip(indices, values, strict=True)
+            if weight
         }
     except (TypeError, ValueError) as error:
         raise StoreError(
             "the sparse encoder gave something else than as many indices as weights"
         ) from error
-    if not all(0 <= at <= _HIGHEST_INDEX for at in weights) or not all(
+    if not all(0 <= index <= _HIGHEST_INDEX for index in weights) or not all(
         map(isfinite, weights.values())
     ):
         raise StoreError(
@@ -272,27 +313,34 @@ def _check_sparse(indices: Sequence[int], values: Sequence[float]) -> dict[str, 
 
 
 class PineconeStore(PineconeBase):
-    """Keeps passages with vectors of your own embedder in a dense Pinecone index, and finds the nearest.
+    """Keeps passages with your own embedder's vectors in a dense Pinecone index.
 
-    *index* is an index of the ``pinecone`` client, or anything with its methods. *namespace* ``""``
-    and ``"__default__"`` are the same. The text is kept in the metadata, under *text_field*.
-    *embedding_model* and
-    *dimension* are kept in the index, in the namespace ``qtmiddleware.about``, and compared before
-    anything else is
-    done: vectors of another model raise `StoreError`. Vectors that something else has written can
-    be searched, where the dimension is right, but not added to.
+    The model and the dimension are saved in the index, in the namespace ``qtmiddleware.about``, and
+    compared before anything else is done: vectors of another model raise `StoreError`. Vectors that
+    something else has written can be searched, if the dimension is right, but you cannot add to
+    them.
 
-    Ids are 1 to 512 ASCII characters. A metadata value is a text, a number, true, false or a list
-    of texts; one of ``None`` is left out, and whole numbers come back as integers. Text and
-    metadata of one passage are at most 40 KB, and the vector may not be all zeros. An answer of
-    more than 4 MB is refused by Pinecone: ask for fewer passages. Pinecone is eventually
-    consistent: what was written or removed shows a little later.
+    Pinecone's limits:
 
-    *timeout_seconds* is the longest one request may take, with the client's own retries; nothing is
-    retried here.
-    *opened* holds what is closed with the store.
-    Safe to share among threads. Raises `StoreError`, and
-    `InvalidQuery` for an impossible filter.
+    - Ids are 1 to 512 ASCII characters.
+    - A metadata value is a text, a number, true, false or a list of texts. ``None`` is left out,
+      and whole numbers come back as integers.
+    - Text and metadata of one passage are at most 40 KB, and a vector may not be all zeros.
+    - A response may have at most 4 MB. If Pinecone refuses a search for that, ask for fewer
+      passages.
+    - Pinecone is eventually consistent: searches see a write or a removal a little later.
+
+    Thread-safe. Raises `StoreError`, and `InvalidQuery` for an impossible filter.
+
+    Args:
+        index: an index of the ``pinecone`` client, or anything with its methods.
+        embedding_model: the model of all vectors.
+        dimension: the length of all vectors.
+        namespace: ``""`` and ``"__default__"`` are the same.
+        text_field: the metadata field that holds the text.
+        timeout_seconds: the longest that one request may take, including the client's own retries.
+            The store itself retries nothing.
+        opened: resources that are closed together with the store.
     """
 
     embeds: Final = False
@@ -305,18 +353,18 @@ class PineconeStore(PineconeBase):
         *,
         filter: Filter | None = None,  # noqa: A002
     ) -> list[Record]:
-        """The nearest passages that meet *filter*, best first; at most 10,000.
+        """Return the nearest passages that meet *filter*, best first; at most 10,000.
 
-        The score is Pinecone's own, by the metric of the index; of a Euclidean distance the
-        negative, so that greater is better.
+        The score is Pinecone's own, by the index's metric. A Euclidean distance is negated, so that
+        greater is always better.
         """
         if isinstance(query, str):
             raise StoreError("this store does not embed texts; search it with the query's vector")
         vector = check_vector(query, self._dimension, "the query")
-        self._about.look()
-        return self._query(top_k, filter, vector=vector)
+        self._model_record.check_once()
+        return self._query_vectors(top_k, filter, vector=vector)
 
-    def _row(self, passage: Passage, vector: Sequence[float]) -> Row:
+    def _build_row(self, passage: Passage, vector: Sequence[float]) -> Row:
         fields, size = check_fields(passage, self._text_field)
         values = check_vector(vector, self._dimension, f"the passage {passage.id!r}")
         if not any(values):
@@ -329,33 +377,42 @@ class PineconeStore(PineconeBase):
             passage, record, size + len(values) * NUMBER_BYTES + len(passage.id) + FRAME_BYTES
         )
 
-    def _send(self, batch: list[Row]) -> None:
+    def _send_batch(self, batch: list[Row]) -> None:
         self._upsert_vectors([row.record for row in batch if row.record], self._namespace)
 
-    def _write_note(self, namespace: str, id_: str, metadata: dict[str, Any]) -> None:
+    def _write_model_record(self, namespace: str, id_: str, metadata: dict[str, Any]) -> None:
+        # Only the record's metadata is read. Its vector is not searched, but Pinecone accepts no
+        # zeros.
         direction = [1.0] + [0.0] * (self._dimension - 1)
         self._upsert_vectors([{"id": id_, "values": direction, "metadata": metadata}], namespace)
 
 
 class HybridPineconeStore(PineconeStore):
-    """A `PineconeStore` that also finds passages by their words, in a second index *sparse*.
+    """A `PineconeStore` that also finds passages by their words, in a second, sparse index.
 
-    *sparse* is a `SparsePineconeStore`, or a `PineconeTextStore` over a sparse index that embeds by
-    itself; *options* are those of a `PineconeStore`. Each batch is written to and removed from
-    both, the dense index first; a failure between the two leaves them apart until the same is
-    written again. *sparse* is closed with this store.
+    Each batch is written to, and removed from, both indexes, the dense one first. After a failure
+    between the two they differ, until the same is written again.
+
+    Args:
+        index: the dense index.
+        sparse: a `SparsePineconeStore`, or a `PineconeTextStore` over a sparse index that embeds
+            texts itself. It is closed together with this store.
+        options: those of a `PineconeStore`.
     """
 
     def __init__(
         self, index: Any, *, sparse: SparsePineconeStore | PineconeTextStore, **options: Any
     ) -> None:
         super().__init__(index, **options)
-        self._words = sparse
+        self._sparse = sparse
 
     @property
     def identity(self) -> str:
-        """As of a `PineconeStore`, with that of the sparse index: another one is another store."""
-        return f"{super().identity}+{self._words.identity}"
+        """The identities of the dense and the sparse index.
+
+        With another sparse index, it is another store.
+        """
+        return f"{super().identity}+{self._sparse.identity}"
 
     def keyword_search(
         self,
@@ -364,18 +421,18 @@ class HybridPineconeStore(PineconeStore):
         *,
         filter: Filter | None = None,  # noqa: A002
     ) -> list[Record]:
-        """The passages that share the weightiest words with *text* and meet *filter*, best first."""
-        return self._words.search(text, top_k, filter=filter)
+        """Return the passages that match the words of *text* best and meet *filter*, best first."""
+        return self._sparse.search(text, top_k, filter=filter)
 
     def close(self) -> None:
-        """Close both."""
-        self._words.close()
+        """Close both indexes."""
+        self._sparse.close()
         super().close()
 
-    def _send(self, batch: list[Row]) -> None:
-        super()._send(batch)
-        self._words.write([(row.passage, ()) for row in batch])
+    def _send_batch(self, batch: list[Row]) -> None:
+        super()._send_batch(batch)
+        self._sparse.write([(row.passage, ()) for row in batch])
 
-    def _remove(self, ids: list[str]) -> None:
-        super()._remove(ids)
-        self._words.delete(ids)
+    def _remove_ids(self, ids: list[str]) -> None:
+        super()._remove_ids(ids)
+        self._sparse.delete(ids)

@@ -1,4 +1,4 @@
-"""Passages as Pinecone keeps them, within its limits."""
+"""Convert passages to and from the form in which Pinecone stores them, within its limits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from qtmiddleware.kit.stores.filters import build_matcher
 from qtmiddleware.protocols import Filter, Passage, Record
 from qtmiddleware.providers import replace_surrogates
 
-# https://docs.pinecone.io/reference/api/database-limits and the requests' own description.
+# Source: https://docs.pinecone.io/reference/api/database-limits, and the description of each
+# request.
 MOST_IDS: Final = 1_000
 MOST_VECTORS: Final = 1_000
 MOST_TEXTS: Final = 96
@@ -23,17 +24,26 @@ MOST_SPARSE_VALUES: Final = 2_048
 MOST_MATCHES: Final = 10_000
 LONGEST_ID: Final = 512
 EXACT: Final = 2**53
-"""Pinecone keeps numbers as floats of 64 bits; whole numbers beyond this lose digits there."""
+"""Largest whole number that Pinecone stores exactly.
+
+It stores numbers as floats of 64 bits, in which larger whole numbers lose digits.
+"""
 NUMBER_BYTES: Final = 26
-"""The longest a number of 64 bits gets in JSON, with the comma and a blank."""
+"""Longest size in bytes of a 64-bit number in JSON, with a comma and a blank."""
 FRAME_BYTES: Final = 120
-"""The names and brackets around one record."""
+"""Size in bytes of the names and brackets around one record."""
 DEFAULT_NAMESPACES: Final = ("", "__default__")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A *passage* with the *record* that is sent for it, about *size* bytes; no record, and it is to be removed."""
+    """A passage, and the record that is sent for it.
+
+    Attributes:
+        passage: the passage.
+        record: what is sent; ``None`` if the passage is to be removed.
+        size: the record's size, in about as many bytes.
+    """
 
     passage: Passage
     record: dict[str, Any] | None
@@ -41,16 +51,16 @@ class Row:
 
 
 def is_id(id_: object) -> bool:
-    """Whether Pinecone can hold a passage of this id."""
+    """Return whether Pinecone accepts *id_* as the id of a passage."""
     return isinstance(id_, str) and 0 < len(id_) <= LONGEST_ID and id_.isascii() and "\0" not in id_
 
 
 def check_id(id_: Any) -> str:
-    """*id_*, if Pinecone can hold it; raises `StoreError`."""
+    """Return *id_* if Pinecone accepts it; raises `StoreError` otherwise."""
     if not is_id(id_):
-        shown = repr(id_) if len(repr(id_)) <= 80 else f"{repr(id_)[:80]}..."
+        shown_id = repr(id_) if len(repr(id_)) <= 80 else f"{repr(id_)[:80]}..."
         raise StoreError(
-            f"the id {shown} cannot be stored in Pinecone: ids must be 1 to {LONGEST_ID} ASCII"
+            f"the id {shown_id} cannot be stored in Pinecone: ids must be 1 to {LONGEST_ID} ASCII"
             " characters, without NUL"
         )
     return str(id_)
@@ -59,25 +69,25 @@ def check_id(id_: Any) -> str:
 def check_fields(
     passage: Passage, text_field: str, reserved: Sequence[str] = ()
 ) -> tuple[dict[str, Any], int]:
-    """The metadata and the text of *passage* as one mapping of what Pinecone can hold, and its size in bytes.
+    """Return the text and metadata of *passage* as Pinecone stores them, and their size in bytes.
 
-    A value of ``None`` is left out, as Pinecone keeps none; raises `StoreError` for one it cannot
-    hold.
+    A value of ``None`` is left out, as Pinecone cannot store it. Raises `StoreError` for any other
+    value that Pinecone cannot store, and if the fields are too large.
     """
     fields: dict[str, Any] = {}
-    given: Mapping[Any, Any] = passage.metadata
-    for key, value in given.items():
+    metadata: Mapping[Any, Any] = passage.metadata
+    for key, value in metadata.items():
         if not isinstance(key, str) or key.startswith("$") or key == text_field or key in reserved:
-            why = (
+            reason = (
                 "holds the text itself"
                 if key == text_field
                 else "cannot be one of Pinecone's metadata"
             )
             raise StoreError(
-                f"the passage {passage.id!r} has a metadata key {key!r}, which {why}; rename it"
+                f"the passage {passage.id!r} has a metadata key {key!r}, which {reason}; rename it"
             )
         if value is not None:
-            fields[replace_surrogates(key)] = _plain(value, passage.id, key)
+            fields[replace_surrogates(key)] = _convert_value(value, passage.id, key)
     fields[text_field] = replace_surrogates(passage.text)
     size = len(json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode())
     if size > MOST_METADATA_BYTES:
@@ -88,8 +98,8 @@ def check_fields(
     return fields, size
 
 
-def _plain(value: Any, id_: str, key: str) -> Any:
-    """One metadata value as it is sent."""
+def _convert_value(value: Any, id_: str, key: str) -> Any:
+    """Return a metadata value as it is sent; raises `StoreError` if it cannot be sent."""
     if isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -107,48 +117,55 @@ def _plain(value: Any, id_: str, key: str) -> Any:
     )
 
 
-def check_vector(vector: Any, dimension: int, whose: str) -> list[float]:
-    """*vector* as a list of *dimension* finite numbers; raises `StoreError`."""
+def check_vector(vector: Any, dimension: int, owner: str) -> list[float]:
+    """Return *vector* as a list of *dimension* finite numbers; raises `StoreError` otherwise."""
     try:
         numbers = [
             float(number) for number in (vector.tolist() if hasattr(vector, "tolist") else vector)
         ]
     except (TypeError, ValueError) as error:
-        raise StoreError(f"the vector of {whose} is not a list of numbers") from error
+        raise StoreError(f"the vector of {owner} is not a list of numbers") from error
     if len(numbers) != dimension:
-        raise StoreError(f"the vector of {whose} has {len(numbers)} numbers, not {dimension}")
+        raise StoreError(f"the vector of {owner} has {len(numbers)} numbers, not {dimension}")
     if not all(map(isfinite, numbers)):
-        raise StoreError(f"the vector of {whose} must hold finite numbers only")
+        raise StoreError(f"the vector of {owner} must hold finite numbers only")
     return numbers
 
 
-def split_batches(rows: Iterable[Row], most: int) -> Iterator[list[Row]]:
-    """*rows* in the parts that one request may hold each; of one id twice in a part, the last stays."""
-    part: dict[str, Row] = {}
+def split_batches(rows: Iterable[Row], max_rows: int) -> Iterator[list[Row]]:
+    """Yield *rows* in batches, each small enough for one request.
+
+    If an id occurs twice in a batch, the last row stays.
+    """
+    batch: dict[str, Row] = {}
     size = 0
     for row in rows:
-        if part and (len(part) == most or size + row.size > MOST_BYTES):
-            yield list(part.values())
-            part, size = {}, 0
-        # Taken out first, so that the last of one id also stands where the last came.
-        replaced = part.pop(row.passage.id, None)
+        if batch and (len(batch) == max_rows or size + row.size > MOST_BYTES):
+            yield list(batch.values())
+            batch, size = {}, 0
+        # Removed first, so that the new row of an id also takes its place at the end.
+        replaced = batch.pop(row.passage.id, None)
         size += row.size - (0 if replaced is None else replaced.size)
-        part[row.passage.id] = row
-    if part:
-        yield list(part.values())
+        batch[row.passage.id] = row
+    if batch:
+        yield list(batch.values())
 
 
-def plain_filter(filter: Filter | None) -> dict[str, Any]:  # noqa: A002
-    """*filter* in plain JSON, empty where there is none; raises `InvalidQuery` for an impossible one."""
+def convert_filter(filter: Filter | None) -> dict[str, Any]:  # noqa: A002
+    """Return *filter* in plain JSON, or an empty object if there is no filter.
+
+    Raises `InvalidQuery` for an impossible filter.
+    """
     if not filter:
         return {}
     build_matcher(filter)
-    return {key: _json(value) for key, value in filter.items()}
+    return {key: _to_json(value) for key, value in filter.items()}
 
 
-def _json(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
+    """Return a filter's value in plain JSON; raises `InvalidQuery` for an impossible number."""
     if isinstance(value, Mapping):
-        return {key: _json(one) for key, one in value.items()}
+        return {key: _to_json(item) for key, item in value.items()}
     if (isinstance(value, float) and not isfinite(value)) or (
         isinstance(value, int) and abs(value) >= 2**63
     ):
@@ -157,7 +174,7 @@ def _json(value: Any) -> Any:
             argument="filter",
         )
     return (
-        [_json(one) for one in value]
+        [_to_json(item) for item in value]
         if isinstance(value, list | tuple | set | frozenset)
         else value
     )
@@ -166,10 +183,10 @@ def _json(value: Any) -> Any:
 def read_record(
     id_: str, score: float, fields: Mapping[str, Any] | None, text_field: str
 ) -> Record:
-    """What was found as every store answers it."""
-    held = dict(fields or {})
-    text = held.pop(text_field, "")
-    metadata = {key: restore_integer(value) for key, value in held.items()}
+    """Return a match as a record, in the form that every store returns."""
+    all_fields = dict(fields or {})
+    text = all_fields.pop(text_field, "")
+    metadata = {key: restore_integer(value) for key, value in all_fields.items()}
     return {
         "id": id_,
         "score": score,
@@ -179,7 +196,10 @@ def read_record(
 
 
 def restore_integer(value: Any) -> Any:
-    """*value*, a whole number as the integer it was: Pinecone gives every number back as a float."""
+    """Return a whole number as the integer that it was; everything else stays.
+
+    Pinecone returns every number as a float.
+    """
     return (
         int(value)
         if isinstance(value, float) and value.is_integer() and abs(value) <= EXACT
@@ -188,5 +208,5 @@ def restore_integer(value: Any) -> Any:
 
 
 def sort_records(records: list[Record]) -> list[Record]:
-    """*records* by score, best first, and of equal score by id."""
+    """Return *records* by score, best first, and by id if scores are equal."""
     return sorted(records, key=lambda record: (-record["score"], record["id"]))

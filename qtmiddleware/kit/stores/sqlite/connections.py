@@ -1,4 +1,4 @@
-"""The layout of a store's file, and a connection to it for each reader of the moment."""
+"""The layout of a store's file, and its connections: one for writing, and one per reader."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from qtmiddleware.kit.stores.sqlite.files import (
     FileKind,
     connect_file,
     describe_error,
+    get_result_code,
     is_damage,
     open_file,
-    result_code,
+    set_connection_options,
     short_values,
-    tune,
 )
 from qtmiddleware.runtime.forking import renew_after_fork
 
-# The full-text table keeps no copy of the texts. It is given what `index_text` makes of a passage;
-# whoever changes that function changes the layout. "changes" in "meta" counts the writes, so that a
-# reader knows when to read anew.
+# The full-text table keeps no copy of the texts. It is given the words that `extract_index_words`
+# returns, so a change of that function is a change of the layout. "changes" in "meta" counts the
+# writes, so that a reader knows when to read again.
 STORE_FILE: Final = FileKind(
     application_id=0x71746D73,  # "qtms" in ASCII
     version=4,
@@ -54,9 +54,10 @@ STORE_FILE: Final = FileKind(
 
 
 def open_database(path: str, *, embedding_model: str, dimension: int) -> sqlite3.Connection:
-    """Return a connection to the store's file, made where there is none; raises `StoreError`.
+    """Open the store's file, or create it, and return a connection.
 
-    A file that is something else, or was made with another embedding model, is left as it is.
+    Raises `StoreError` for a file that is something else or was made with another embedding model;
+    it is left as it is.
     """
     facts = {
         "embedding_model": embedding_model,
@@ -67,22 +68,23 @@ def open_database(path: str, *, embedding_model: str, dimension: int) -> sqlite3
 
     def check(connection: sqlite3.Connection) -> None:
         with short_values(connection):
-            held = dict(connection.execute("SELECT key, value FROM meta LIMIT 100"))
+            meta = dict(connection.execute("SELECT key, value FROM meta LIMIT 100"))
         check_model(
-            path, held.get("embedding_model"), held.get("dimension"), embedding_model, dimension
+            path, meta.get("embedding_model"), meta.get("dimension"), embedding_model, dimension
         )
 
     return open_file(path, STORE_FILE, timeout=BUSY_SECONDS, facts=facts, check=check)
 
 
 _LEFT: Final[list[sqlite3.Connection | None]] = []
-"""The connections of the parent of a forked process, kept so that nothing ever closes them here."""
+"""The parent's connections in a forked process, kept so that nothing ever closes them here."""
 
 
 class Connections:
-    """Lets any number of threads read a store's file, each its own consistent view, while one of them writes.
+    """Lets many threads read a store's file while one of them writes.
 
-    A database in memory belongs to a single connection; there readers and writers take turns.
+    Each reader has its own consistent view. A database in memory has a single connection, so its
+    readers and writers take turns.
     """
 
     def __init__(self, path: str, *, embedding_model: str, dimension: int) -> None:
@@ -96,13 +98,17 @@ class Connections:
         renew_after_fork(self)
 
     def _new_locks(self) -> None:
-        # Re-entrant, so that a writer that is started by its own passages is refused by SQLite and
-        # does not hang.
+        """Create the locks, also after a fork, when another thread may have held them."""
+        # Re-entrant: if the iterator of a write's passages starts another write, SQLite refuses it.
+        # With a plain lock it would hang.
         self._writing = threading.RLock()
         self._lending = threading.Lock()
 
     def renew(self) -> None:
-        """Leave the connections of the parent process to themselves: SQLite's do not survive a fork, nor their end."""
+        """Leave the parent's connections alone, after a fork, and start with none.
+
+        SQLite's connections survive neither a fork nor being closed after it.
+        """
         self._new_locks()
         if not self.in_memory:
             _LEFT.extend((*self._idle, self._writer))
@@ -110,34 +116,37 @@ class Connections:
 
     @property
     def in_memory(self) -> bool:
-        """Whether readers have to wait for a writer."""
+        """Whether the database is in memory, where readers have to wait for a writer."""
         return self._path == MEMORY
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """One consistent view of the file, from the first look inside."""
+        """Lend a connection with one consistent view of the file, from the first read on."""
         if self.in_memory:
-            with self._writing, self._transaction(self._writer, "BEGIN", "read") as run:
-                yield run
+            with self._writing, self._transaction(self._writer, "BEGIN", "read") as connection:
+                yield connection
             return
-        connection = self._lend()
+        reader = self._lend_reader()
         try:
-            with self._transaction(connection, "BEGIN", "read") as run:
-                yield run
+            with self._transaction(reader, "BEGIN", "read") as connection:
+                yield connection
         finally:
-            self._take_back(connection)
+            self._take_back(reader)
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """All that is written inside, or nothing."""
+        """Lend the connection that writes.
+
+        What the block writes is saved as a whole at its end, or not at all if the block raises.
+        """
         with self._writing:
             if self._writer is None and not self._closed:
                 self._writer = self._connect("written to")
-            with self._transaction(self._writer, "BEGIN IMMEDIATE", "written to") as run:
-                yield run
+            with self._transaction(self._writer, "BEGIN IMMEDIATE", "written to") as connection:
+                yield connection
 
     def close(self) -> None:
-        """Let go of the file; what is being read is read to its end, what is being written is written."""
+        """Close the file; reads that have begun are completed, and so is a write that has begun."""
         with self._lending:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -149,12 +158,13 @@ class Connections:
             self._writer = None
 
     def __del__(self) -> None:
-        # From Python 3.13 on a connection that is not closed warns of it. One that was never made
-        # is none.
+        # Since Python 3.13, a connection that was not closed issues a warning. The attributes are
+        # missing if `__init__` failed.
         with suppress(AttributeError):
             self.close()
 
-    def _lend(self) -> sqlite3.Connection:
+    def _lend_reader(self) -> sqlite3.Connection:
+        """Return an idle connection, or a new one."""
         with self._lending:
             if self._closed:
                 raise self._make_error("read", "it is closed")
@@ -162,17 +172,19 @@ class Connections:
                 return self._idle.pop()
         return self._connect("read")
 
-    def _connect(self, doing: str) -> sqlite3.Connection:
+    def _connect(self, action: str) -> sqlite3.Connection:
+        """Open another connection to the file, which exists."""
         try:
             connection: sqlite3.Connection = connect_file(self._path, timeout=BUSY_SECONDS)
-            tune(connection)
+            set_connection_options(connection)
         except OSError as error:
-            raise self._make_error(doing, error.strerror) from None
+            raise self._make_error(action, error.strerror) from None
         except FAILURES as error:
-            raise self._make_error(doing, describe_error(error)) from None
+            raise self._make_error(action, describe_error(error)) from None
         return connection
 
     def _take_back(self, connection: sqlite3.Connection) -> None:
+        """Keep the connection for the next reader, or close it if the store is closed."""
         with self._lending:
             if not self._closed:
                 self._idle.append(connection)
@@ -181,29 +193,34 @@ class Connections:
 
     @contextmanager
     def _transaction(
-        self, run: sqlite3.Connection | None, begin: str, doing: str
+        self, connection: sqlite3.Connection | None, begin: str, action: str
     ) -> Iterator[sqlite3.Connection]:
-        if run is None:
-            raise self._make_error(doing, "it is closed")
+        """Run a transaction, and turn SQLite's errors into `StoreError`.
+
+        *action* says in the message what could not be done.
+        """
+        if connection is None:
+            raise self._make_error(action, "it is closed")
         try:
-            run.execute(begin)
+            connection.execute(begin)
             try:
-                yield run
-                run.execute("COMMIT")
+                yield connection
+                connection.execute("COMMIT")
             finally:
-                if run.in_transaction:
-                    run.execute("ROLLBACK")
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
         except FAILURES as error:
-            if result_code(error) == sqlite3.SQLITE_BUSY:
+            if get_result_code(error) == sqlite3.SQLITE_BUSY:
                 raise self._make_error(
-                    doing, "another process is writing to it; try again later"
+                    action, "another process is writing to it; try again later"
                 ) from error
             if is_damage(error):
                 # The cause may quote a text of the file.
                 raise self._make_error(
-                    doing, f"it is damaged ({describe_error(error)}); move it away and ingest again"
+                    action,
+                    f"it is damaged ({describe_error(error)}); move it away and ingest again",
                 ) from None
-            raise self._make_error(doing, error) from error
+            raise self._make_error(action, error) from error
 
-    def _make_error(self, doing: str, why: object) -> StoreError:
-        return StoreError(f"the store {self._path} could not be {doing}: {why}")
+    def _make_error(self, action: str, reason: object) -> StoreError:
+        return StoreError(f"the store {self._path} could not be {action}: {reason}")

@@ -1,4 +1,7 @@
-"""What a store holds of its file in memory: all vectors as one matrix and, once a filter asks for it, all metadata."""
+"""The copy of a store's file that is held in memory.
+
+It has all vectors as one matrix and, once a filter needs it, all metadata.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +28,18 @@ if TYPE_CHECKING:
 
 NO_OBJECT: Final = "the metadata of a passage is not a JSON object"
 _REMEMBERED: Final = 32
-"""Filters whose rows are kept until the file changes."""
+"""How many filters keep their rows until the file changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Vectors of length 1 with the *rows* and *ids* they belong to; never changed, so that many threads may search."""
+    """All vectors of a store; never changed, so that many threads can search at once.
+
+    Attributes:
+        rows: the row in the file of each vector.
+        ids: the passage of each vector.
+        vectors: the vectors, of length 1.
+    """
 
     rows: Rows
     ids: tuple[str, ...]
@@ -39,7 +48,10 @@ class Matrix:
     def find_nearest(
         self, vector: Floats, top_k: int, among: Rows | None = None
     ) -> list[tuple[int, float]]:
-        """Return the *top_k* rows of the highest cosine *among* some or all, best first, those of equal score by id."""
+        """Return the *top_k* rows with the highest cosine, best first, with their scores.
+
+        Rows with equal scores are sorted by id. *among* limits the search to some rows.
+        """
         import numpy as np
 
         places = (
@@ -52,22 +64,23 @@ class Matrix:
             return []
         scores = np.round(self.vectors @ normalise(vector[None].copy())[0], DIGITS)[places]
         if top_k < count:
-            edge = np.partition(scores, count - top_k)[count - top_k]
-            # All that tie with the last one come along, or chance would choose among them.
-            found = np.flatnonzero(scores >= edge)
-            places, scores = places[found], scores[found]
+            lowest_score = np.partition(scores, count - top_k)[count - top_k]
+            # All that tie with the last one are kept for now. Otherwise chance would choose among
+            # them.
+            selected = np.flatnonzero(scores >= lowest_score)
+            places, scores = places[selected], scores[selected]
         best = sorted(
             zip(places.tolist(), scores.tolist(), strict=True),
-            key=lambda one: (-one[1], self.ids[one[0]]),
+            key=lambda match: (-match[1], self.ids[match[0]]),
         )
-        return [(int(self.rows[at]), round(score, DIGITS)) for at, score in best[:top_k]]
+        return [(int(self.rows[place]), round(score, DIGITS)) for place, score in best[:top_k]]
 
 
 class MemoryCopy:
-    """Holds vectors and metadata as of one version of the file, and reads them anew once that has changed.
+    """Holds one version of the file's vectors and metadata, and reads them again after a change.
 
-    A reader's view begins with its first look, which happens here, one reader at a time: so none
-    ever meets vectors that are newer than its view.
+    A reader's view of the file begins with its first read, which happens here, one reader at a
+    time. So no reader ever gets vectors that are newer than its view.
     """
 
     def __init__(self, dimension: int) -> None:
@@ -76,83 +89,86 @@ class MemoryCopy:
         self._changes = 0
         self._matrix: Matrix | None
         self._metadata: tuple[Rows, list[Mapping[str, Any]]] | None
-        self._met: dict[str, Rows]
+        self._rows_by_filter: dict[str, Rows]
         self._drop()
 
     def clear(self) -> None:
-        """Let go of all of it."""
+        """Drop everything."""
         with self._lock.free:
             self._drop()
 
-    def vectors(self, run: sqlite3.Connection) -> Matrix:
+    def read_vectors(self, connection: sqlite3.Connection) -> Matrix:
         """Return all vectors."""
         with self._lock.free:
-            self._drop_outdated(run)
+            self._drop_outdated(connection)
             if self._matrix is None:
-                self._matrix = _read_matrix(run, self._dimension)
+                self._matrix = _read_matrix(connection, self._dimension)
             return self._matrix
 
-    def rows(self, run: sqlite3.Connection, filter: Filter) -> Rows:  # noqa: A002
+    def find_rows(self, connection: sqlite3.Connection, filter: Filter) -> Rows:  # noqa: A002
         """Return the rows whose metadata meets *filter*; raises `InvalidQuery`."""
         import numpy as np
 
         meets, key = build_matcher(filter), repr(filter)
         with self._lock.free:
-            self._drop_outdated(run)
+            self._drop_outdated(connection)
             if self._metadata is None:
-                self._metadata = _read_metadata(run)
-            if key not in self._met:
+                self._metadata = _read_metadata(connection)
+            if key not in self._rows_by_filter:
                 rows, values = self._metadata
-                if len(self._met) >= _REMEMBERED:
-                    self._met.clear()
-                self._met[key] = rows[
+                if len(self._rows_by_filter) >= _REMEMBERED:
+                    self._rows_by_filter.clear()
+                self._rows_by_filter[key] = rows[
                     np.fromiter(map(meets, values), dtype=np.bool_, count=len(values))
                 ]
-            return self._met[key]
+            return self._rows_by_filter[key]
 
-    def _drop_outdated(self, run: sqlite3.Connection) -> None:
-        changes = read_meta(run, "changes")
+    def _drop_outdated(self, connection: sqlite3.Connection) -> None:
+        """Drop everything if the file has changed since it was read."""
+        changes = read_meta(connection, "changes")
         if changes != self._changes:
             self._drop()
             self._changes = changes
 
     def _drop(self) -> None:
         self._matrix = self._metadata = None
-        self._met = {}
+        self._rows_by_filter = {}
 
 
-def read_meta(run: sqlite3.Connection, key: str) -> Any:
-    """Return what the store says of itself under *key*."""
-    found = run.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-    if found is None:
+def read_meta(connection: sqlite3.Connection, key: str) -> Any:
+    """Return the value of *key* in the store's description of itself."""
+    row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    if row is None:
         raise Damage("its description of itself is missing")
-    return found[0]
+    return row[0]
 
 
-def _read_matrix(run: sqlite3.Connection, dimension: int) -> Matrix:
+def _read_matrix(connection: sqlite3.Connection, dimension: int) -> Matrix:
+    """Read all vectors into one matrix."""
     import numpy as np
 
-    found = run.execute("SELECT row, id, vector FROM passages ORDER BY row").fetchall()
-    rows = np.fromiter((row for row, _, _ in found), dtype=np.int64, count=len(found))
+    records = connection.execute("SELECT row, id, vector FROM passages ORDER BY row").fetchall()
+    rows = np.fromiter((row for row, _, _ in records), dtype=np.int64, count=len(records))
     try:
-        # A bytearray, so that the array over it can be written to and no second copy of all vectors
-        # is made.
-        flat = np.frombuffer(bytearray().join(blob for _, _, blob in found), dtype="<f4")
-        vectors = flat.reshape(len(found), dimension).astype(np.float32, copy=False)
+        # A bytearray can be changed, so the array over it can be scaled without a second copy of
+        # all vectors.
+        flat = np.frombuffer(bytearray().join(blob for _, _, blob in records), dtype="<f4")
+        vectors = flat.reshape(len(records), dimension).astype(np.float32, copy=False)
     except (TypeError, ValueError):
         raise Damage("a vector does not have its stored length") from None
-    return Matrix(rows, tuple(id_ for _, id_, _ in found), normalise(vectors))
+    return Matrix(rows, tuple(id_ for _, id_, _ in records), normalise(vectors))
 
 
-def _read_metadata(run: sqlite3.Connection) -> tuple[Rows, list[Mapping[str, Any]]]:
+def _read_metadata(connection: sqlite3.Connection) -> tuple[Rows, list[Mapping[str, Any]]]:
+    """Read the metadata of all passages, with their rows."""
     import numpy as np
 
-    found = run.execute("SELECT row, metadata FROM passages").fetchall()
-    # Read as one text, in which equal keys become one object.
+    records = connection.execute("SELECT row, metadata FROM passages").fetchall()
+    # Parsed as one text, so that equal keys become one object.
     try:
-        values = json.loads(f"[{','.join(metadata for _, metadata in found)}]")
+        values = json.loads(f"[{','.join(metadata for _, metadata in records)}]")
     except (TypeError, ValueError):
         values = []
-    if len(values) != len(found) or not all(isinstance(value, dict) for value in values):
+    if len(values) != len(records) or not all(isinstance(value, dict) for value in values):
         raise Damage(NO_OBJECT)
-    return np.fromiter((row for row, _ in found), dtype=np.int64, count=len(found)), values
+    return np.fromiter((row for row, _ in records), dtype=np.int64, count=len(records)), values

@@ -118,7 +118,7 @@ def test_a_relative_and_an_absolute_data_path_are_one(
     monkeypatch.chdir(world.folder)
     assert world.ingest("docs").unchanged == 3
     assert world.ingest("./docs/../docs/").unchanged == 3
-    assert Root.of("docs") == Root.of(world.docs)
+    assert Root.from_data_path("docs") == Root.from_data_path(world.docs)
 
 
 def test_a_store_that_was_deleted_gets_all_data_paths_back(world: World) -> None:

@@ -25,8 +25,8 @@ from qtmiddleware.kit.documents import (
 from qtmiddleware.kit.documents.bounds import (
     CHARS_PER_BYTE,
     SPARE_CHARS,
+    compute_time_limit,
     count_chars,
-    find_seconds,
     limit_time,
 )
 from qtmiddleware.kit.documents.text import PLACE_CHARS, Piece
@@ -275,7 +275,7 @@ def test_a_document_has_as_much_of_the_processors_time_as_belongs_to_its_size(
         ):
             # What the one that reads the pieces does takes its own time.
             found.extend(leave_time(clock, limit_time(tmp_path / "a.xlsx", read_slowly(), size)))
-        assert len(found) == find_seconds(size)
+        assert len(found) == compute_time_limit(size)
 
 
 def test_a_pdf_of_slow_pages_without_text_ends(
@@ -294,4 +294,4 @@ def test_a_pdf_of_slow_pages_without_text_ends(
     path.write_bytes(make_pdf([b""] * 100))
     with pytest.raises(UnreadableDocument, match="too large"):
         list(read_document(path))
-    assert len(read) == find_seconds(path.stat().st_size) // 10 + 1
+    assert len(read) == compute_time_limit(path.stat().st_size) // 10 + 1

@@ -274,7 +274,7 @@ def test_ctrl_c_in_the_middle_of_a_write_is_no_fault_of_the_store(
             raise KeyboardInterrupt
         return text
 
-    monkeypatch.setattr(sqlite, "index_text", interrupted)
+    monkeypatch.setattr(sqlite, "extract_index_words", interrupted)
     with SQLiteStore(tmp_path / "index.sqlite", embedding_model="m", dimension=1) as store:
         with pytest.raises(KeyboardInterrupt):
             store.upsert([Passage("a", "the first"), Passage("b", "the second")], [[1.0], [1.0]])
