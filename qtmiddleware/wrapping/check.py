@@ -48,7 +48,7 @@ from qtmiddleware.runtime.observing import NOT_OBSERVED
 from qtmiddleware.runtime.steps import Embed, Flow, Leaf, Outcome, Search
 from qtmiddleware.types import Degradation, Key, Ranking, Retrieval, Variant
 from qtmiddleware.wrapping.call_context import Warned
-from qtmiddleware.wrapping.clauses import VECTORS, may_add_text, read_type
+from qtmiddleware.wrapping.clauses import VECTORS, can_add_text, read_type
 from qtmiddleware.wrapping.clauses import list_fields as list_clause_fields
 from qtmiddleware.wrapping.invocation import Invocation
 from qtmiddleware.wrapping.order_sample import (
@@ -648,7 +648,7 @@ class _Checkup:
 
     def _try_text_clause(self, plain: SearchResult) -> Flow[None]:
         """Note whether a search by words may go beside the clause of this call, and what it costs."""
-        if not may_add_text(self.clauses):
+        if not can_add_text(self.clauses):
             return
         chosen = self.settings.hybrid.text_fields
         fields = list(chosen) or self._guess_text_fields(plain)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from qtmiddleware.errors import WrapError
 from qtmiddleware.runtime.fields import read_field
-from qtmiddleware.wrapping.nested import put
+from qtmiddleware.wrapping.nested import put_inside
 
 SCORE_BY: Final = "score_by"
 """The parameter that takes the clauses."""
@@ -89,12 +89,12 @@ def list_fields(clauses: Sequence[Any]) -> list[str]:
     return list(dict.fromkeys(name for name in names if isinstance(name, str) and name))
 
 
-def take_vectors(clauses: Any) -> bool:
+def are_vector_clauses(clauses: Any) -> bool:
     """Whether the question of *clauses* is searched as a vector that the caller makes."""
     return are_clauses(clauses) and read_type(clauses[0]) in VECTORS
 
 
-def may_add_text(clauses: Any) -> bool:
+def can_add_text(clauses: Any) -> bool:
     """Whether a search by words may go beside *clauses*: one that searches by a vector, whoever makes that."""
     return are_clauses(clauses) and read_type(clauses[0]) not in COMBINED
 
@@ -154,7 +154,7 @@ def find_syntax(text: str) -> str:
     return "" if found is None else found[0]
 
 
-def write_plain(text: str) -> str:
+def strip_syntax(text: str) -> str:
     """Return *text* so that a query string takes all of it as words."""
     plain, before = text, ""
     while plain != before:  # a piece that goes may leave another at the start of a word, as in "{-"
@@ -169,10 +169,10 @@ def _put_question(clause: Any, kind: str, question: Any) -> Any:
     if isinstance(question, str):
         if read_field(clause, PLACES[kind]) == question:
             return clause  # the caller's own words stay as they are, a question mark included
-        question = write_plain(question) if kind == QUERY_STRING else question
+        question = strip_syntax(question) if kind == QUERY_STRING else question
     elif kind == SPARSE:
         question = _to_sparse(question)
-    return put(clause, (PLACES[kind],), question)
+    return put_inside(clause, (PLACES[kind],), question)
 
 
 def _to_sparse(vector: Any) -> Any:

@@ -139,10 +139,10 @@ class Parameters(Protocol):
     named: dict[str, Parameter]
     any_keyword: bool
 
-    def value(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], /) -> Any:
+    def read_value(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], /) -> Any:
         """Return what a call gives parameter *name*, its default included."""
 
-    def given(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], /) -> Any:
+    def read_given(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], /) -> Any:
         """Return what a call passes as parameter *name*, ``None`` if nothing."""
 
 
@@ -201,7 +201,7 @@ class Paging:
     def _list_pages(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[str]:
         parameters = self._parameters
         for name, short, is_page in self._declared:
-            value = parameters.given(name, args, kwargs)
+            value = parameters.read_given(name, args, kwargs)
             if _is_page(short, value) if value is not None else is_page:
                 yield name
         if parameters.any_keyword:
@@ -212,7 +212,7 @@ class Paging:
         for home in self._homes:
             yield from (
                 f"{home}.{name}"
-                for name in _list_pages_inside(parameters.value(home, args, kwargs))
+                for name in _list_pages_inside(parameters.read_value(home, args, kwargs))
             )
 
 
@@ -278,13 +278,13 @@ def _is_declared_page(name: str, annotation: Any, default: Any, siblings: Collec
         return False  # of two dates
     if annotation is Parameter.empty:
         return default is None or default is Parameter.empty or _is_page(name, default)
-    words = _read_words(annotation)
+    words = _read_type_names(annotation)
     if words & _GROUPS:
         return name in _TOKENS
     return bool(words & _NUMBERS) or (bool(words & _TEXTS) and name not in _OFTEN_DATES)
 
 
-def _read_words(annotation: Any) -> frozenset[str]:
+def _read_type_names(annotation: Any) -> frozenset[str]:
     """Return the names of the types that *annotation* allows, without what they hold or what is noted on them."""
     if isinstance(annotation, str):
         with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
@@ -292,9 +292,9 @@ def _read_words(annotation: Any) -> frozenset[str]:
         return frozenset()
     origin = get_origin(annotation)
     if origin is Annotated:
-        return _read_words(get_args(annotation)[0])
+        return _read_type_names(get_args(annotation)[0])
     if origin in (Union, UnionType):
-        return frozenset().union(*map(_read_words, get_args(annotation)))
+        return frozenset().union(*map(_read_type_names, get_args(annotation)))
     kind = origin or getattr(annotation, "__supertype__", annotation)  # of a NewType
     return frozenset({getattr(kind, "__name__", str(kind))})
 
@@ -305,7 +305,7 @@ def _list_names(node: ast.AST) -> Iterator[str]:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             yield name
         case ast.Constant(value=str() as text):
-            yield from _read_words(text)
+            yield from _read_type_names(text)
         case ast.BinOp(left=left, right=right):
             yield from (*_list_names(left), *_list_names(right))
         case ast.Subscript(value=value, slice=inner):

@@ -62,7 +62,7 @@ from qtmiddleware.wrapping.components import Components
 from qtmiddleware.wrapping.options import check_options
 from qtmiddleware.wrapping.own_search import OwnSearch, StoreSearch
 from qtmiddleware.wrapping.paging import PageArgument
-from qtmiddleware.wrapping.pickling import check_picklable, modules_by_value
+from qtmiddleware.wrapping.pickling import check_picklable, find_modules_by_value
 from qtmiddleware.wrapping.signatures import read_signature, returns_awaitable
 from qtmiddleware.wrapping.wrapped import AsyncWrapped, Wrapped, WrappedClassMethod
 
@@ -220,7 +220,7 @@ class QueryMiddleware:
     @property
     def model(self) -> LanguageModel:
         """The language model of this middleware's own settings."""
-        return self._components.model(self.settings)
+        return self._components.get_model(self.settings)
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], **given: Any) -> QueryMiddleware:
@@ -332,7 +332,7 @@ class QueryMiddleware:
             components.load_reranker()
             self._cache.change(loaded.settings)
             self._own_search, self._components = own_search, components
-            components.succeed()
+            components.replace_former()
         if self._is_closed:
             components.close()
         before = {name: value for name, value, _ in former.config.rows()}
@@ -402,7 +402,7 @@ class QueryMiddleware:
         """
         components = components or self._components
         if components.asks_slow_model():
-            model: Any = components.model(components.config.settings).inner
+            model: Any = components.get_model(components.config.settings).inner
             with suppress(Exception):
                 model.warm_up()
 
@@ -495,7 +495,7 @@ class QueryMiddleware:
 
     def preprocess(self, query: str) -> str:
         """Return the keywords of *query* under this configuration."""
-        options = self._components.settings(current_overrides()).preprocess
+        options = self._components.resolve_settings(current_overrides()).preprocess
         return preprocess(
             query,
             language=options.language,
@@ -574,10 +574,10 @@ class QueryMiddleware:
         """
         # Imported here so that a caller with a single question does not pay for these modules.
         from qtmiddleware.runtime.pace import Pace
-        from qtmiddleware.wrapping.transform_stream import TransformStream, be_patient
+        from qtmiddleware.wrapping.transform_stream import TransformStream, lift_deadlines
 
         components, settings, model = self._for_call(config)
-        patient, seconds = be_patient(components.config, settings)
+        patient, seconds = lift_deadlines(components.config, settings)
         limit = concurrency or settings.limits.max_concurrency
 
         def build_request(question: Q) -> Request:
@@ -619,10 +619,10 @@ class QueryMiddleware:
     ) -> tuple[Components, Settings, GovernedModel]:
         """Return the components, settings and model of one call that overrides *config*."""
         components = self._components
-        settings = components.settings(
+        settings = components.resolve_settings(
             (*current_overrides(), config) if config else current_overrides()
         )
-        return components, settings, components.model(settings)
+        return components, settings, components.get_model(settings)
 
     def _build_request(
         self,
@@ -648,7 +648,7 @@ class QueryMiddleware:
             shares=shares,
             reason_to_wait=model.reason_to_wait if waits else lambda: None,
             bulkhead=components.bulkhead,
-            glossary=components.glossary(settings),
+            glossary=components.get_glossary(settings),
             observation=components.observation,
             clock=components.clock,
         )
@@ -709,7 +709,7 @@ class QueryMiddleware:
         """
         for name, given in self._given.items():
             for part in given if isinstance(given, tuple) else (given,):
-                check_picklable(f"{name}=", part, by_value=modules_by_value() is not None)
+                check_picklable(f"{name}=", part, by_value=find_modules_by_value() is not None)
         return self.config, self._given
 
     def __setstate__(self, state: tuple[Config, dict[str, Any]]) -> None:

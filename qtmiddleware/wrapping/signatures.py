@@ -17,7 +17,7 @@ from qtmiddleware.errors import WrapError
 from qtmiddleware.runtime.background_loop import is_async
 from qtmiddleware.runtime.fields import read_field, read_parameters
 from qtmiddleware.wrapping import clauses
-from qtmiddleware.wrapping.nested import BUNDLE, get_inside, put
+from qtmiddleware.wrapping.nested import BUNDLE, get_inside, put_inside
 from qtmiddleware.wrapping.paging import PageArgument, Paging
 
 QUERIES: Final = (
@@ -137,7 +137,7 @@ class CallSignature:
         self._locations = self._list_locations()
         self._home = self._find_home()
 
-    def of_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallSignature:
+    def choose_for_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallSignature:
         """Returns where this call holds the query: a function that shows no parameters may take clauses or a text."""
         parameters = self._parameters
         if (
@@ -159,31 +159,31 @@ class CallSignature:
         """Whether the function takes keywords that its signature does not name."""
         return self._parameters.any_keyword
 
-    def query(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def read_query(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Returns the query as it was passed, unchecked; raises `WrapError` where the call holds none.
 
         Of a list of one text, as Chroma takes it, that text.
         """
-        value = self.passed(args, kwargs)
+        value = self.read_passed(args, kwargs)
         return value[0] if _is_lone_text(value) and value is self._find(args, kwargs)[1] else value
 
-    def passed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def read_passed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """`query`, of a list of one text that list."""
         place, value = self._find(args, kwargs)
-        for name in self._path_inside(place, value):
+        for name in self._find_path(place, value):
             if (value := read_field(value, name)) is None:
-                raise self._missing()
+                raise self._build_missing_error()
         return value
 
-    def top_k(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
+    def read_top_k(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
         """Returns the top_k in effect, the caller's or the signature's default; ``None`` where it is no integer."""
-        top_k = self._nested_top_k(*self._find(args, kwargs))
+        top_k = self._read_nested_top_k(*self._find(args, kwargs))
         if self._top_k_path:
             top_k = get_inside(
-                self._parameters.value(self._top_k_home, args, kwargs), self._top_k_path
+                self._parameters.read_value(self._top_k_home, args, kwargs), self._top_k_path
             )
-        elif top_k is None and (name := self._top_k_name(kwargs)) is not None:
-            top_k = self._parameters.value(name, args, kwargs)
+        elif top_k is None and (name := self._find_top_k_name(kwargs)) is not None:
+            top_k = self._parameters.read_value(name, args, kwargs)
         return (
             int(top_k)
             if hasattr(type(top_k), "__index__") and not isinstance(top_k, bool)
@@ -209,13 +209,17 @@ class CallSignature:
         if is_one_of_list and isinstance(query, str) and isinstance(value, list | tuple):
             value = query
         new_args, new_kwargs = list(args), dict(kwargs)
-        is_nested = not self._top_k_path and self._nested_top_k(place, value) is not None
+        is_nested = not self._top_k_path and self._read_nested_top_k(place, value) is not None
         if top_k is not None and is_nested:
-            value = put(value, ("top_k",), top_k)
+            value = put_inside(value, ("top_k",), top_k)
         self._replace_query(place, value, query, new_args, new_kwargs)
         if top_k is not None and self._top_k_path:
             self._replace_inside(top_k, new_args, new_kwargs)
-        elif top_k is not None and not is_nested and (name := self._top_k_name(kwargs)) is not None:
+        elif (
+            top_k is not None
+            and not is_nested
+            and (name := self._find_top_k_name(kwargs)) is not None
+        ):
             self._parameters.assign(name, top_k, new_args, new_kwargs)
         return tuple(new_args), new_kwargs
 
@@ -236,7 +240,7 @@ class CallSignature:
         """Returns *field* if a document search could return it and is not asked to, else ``""``."""
         return ""
 
-    def settle(
+    def move_text(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         """Returns the arguments as they are, except that a text goes where the function has a place for it."""
@@ -263,7 +267,7 @@ class CallSignature:
         if (
             parameters.is_loose
             or parameters.has_positional
-            or parameters.position(self._name) is not None
+            or parameters.find_position(self._name) is not None
         ):
             return ""
         return self._name
@@ -277,11 +281,13 @@ class CallSignature:
         else:
             if _is_lone_text(value) and isinstance(query, str):
                 query = [query]
-            self._assign(place, put(value, self._path_inside(place, value), query), args, kwargs)
+            self._assign(
+                place, put_inside(value, self._find_path(place, value), query), args, kwargs
+            )
 
     @property
     def _own_location(self) -> Location:
-        return self._name, self._parameters.position(self._name)
+        return self._name, self._parameters.find_position(self._name)
 
     def _find(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Place, Any]:
         """Returns where the query was passed, and what lies there."""
@@ -300,15 +306,15 @@ class CallSignature:
             return position, args[position]
         if null is not None:
             return null, None
-        if (value := self._parameters.default(self._name)) is not None:
+        if (value := self._parameters.read_default(self._name)) is not None:
             return self._name, value
-        raise self._missing()
+        raise self._build_missing_error()
 
-    def _path_inside(self, place: Place, value: Any) -> tuple[str, ...]:
+    def _find_path(self, place: Place, value: Any) -> tuple[str, ...]:
         """Returns the path from what was passed down to the text."""
         if value is None or isinstance(value, _WHOLE):
             return ()
-        if self._path and place in (self._name, self._parameters.position(self._name)):
+        if self._path and place in (self._name, self._parameters.find_position(self._name)):
             return self._path
         if place == "inputs":
             return _NESTED[1:]
@@ -319,15 +325,15 @@ class CallSignature:
     def _replace_inside(self, top_k: int, args: list[Any], kwargs: dict[str, Any]) -> None:
         """Put *top_k* into a copy of the argument that holds it; one that cannot be changed stays as it is."""
         with suppress(Exception):
-            holder = self._parameters.value(self._top_k_home, args, kwargs)
+            holder = self._parameters.read_value(self._top_k_home, args, kwargs)
             self._parameters.assign(
-                self._top_k_home, put(holder, self._top_k_path, top_k), args, kwargs
+                self._top_k_home, put_inside(holder, self._top_k_path, top_k), args, kwargs
             )
 
-    def _nested_top_k(self, place: Place, value: Any) -> Any:
-        return read_field(value, "top_k") if self._path_inside(place, value) == _NESTED else None
+    def _read_nested_top_k(self, place: Place, value: Any) -> Any:
+        return read_field(value, "top_k") if self._find_path(place, value) == _NESTED else None
 
-    def _top_k_name(self, kwargs: Mapping[str, Any]) -> str | None:
+    def _find_top_k_name(self, kwargs: Mapping[str, Any]) -> str | None:
         if self._top_k_path:
             return None
         if self.top_k_argument is not None or not self._parameters.any_keyword:
@@ -340,7 +346,7 @@ class CallSignature:
         else:
             self._parameters.assign(place, value, args, kwargs)
 
-    def _missing(self) -> WrapError:
+    def _build_missing_error(self) -> WrapError:
         advice = (
             "if it takes a vector, wrap it with embed=; otherwise "
             if self._parameters.is_loose
@@ -369,8 +375,8 @@ class PineconeSearchSignature(CallSignature):
         wanted = {"text": query} if isinstance(value, str) and place != "inputs" else query
         super()._replace_query(place, value, wanted, args, kwargs)
 
-    def _path_inside(self, place: Place, value: Any) -> tuple[str, ...]:
-        path = super()._path_inside(place, value)
+    def _find_path(self, place: Place, value: Any) -> tuple[str, ...]:
+        path = super()._find_path(place, value)
         return path or (() if value is None or isinstance(value, _WHOLE) else _NESTED)
 
 
@@ -383,11 +389,11 @@ class ClauseSignature(CallSignature):
 
     __slots__ = ()
 
-    def query(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def read_query(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Returns the text that the clauses hold; raises `ClauseProblem` with the reason if it is none to work with."""
-        return self.passed(args, kwargs)
+        return self.read_passed(args, kwargs)
 
-    def passed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def read_passed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """`query`, and a list of several queries as it is."""
         found, place = self.read_clauses(args, kwargs), self._find_text(args, kwargs)
         if place is None or not found:
@@ -421,7 +427,7 @@ class ClauseSignature(CallSignature):
         self._parameters.assign(clauses.SCORE_BY, clause, new_args, new_kwargs)
         return tuple(new_args), new_kwargs
 
-    def settle(
+    def move_text(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         """Returns the arguments as they are, except that a text beside the clauses goes into them."""
@@ -434,11 +440,11 @@ class ClauseSignature(CallSignature):
 
     def takes_vector(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Returns whether the clause of this call holds a vector."""
-        return clauses.take_vectors(self.read_clauses(args, kwargs))
+        return clauses.are_vector_clauses(self.read_clauses(args, kwargs))
 
     def read_clauses(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any]:
         """Returns the clauses of this call, those that a partial fixes included; none if they cannot be read."""
-        found = self._parameters.value(clauses.SCORE_BY, args, kwargs)
+        found = self._parameters.read_value(clauses.SCORE_BY, args, kwargs)
         return found if clauses.are_clauses(found) else ()
 
     def find_missing_field(
@@ -448,7 +454,7 @@ class ClauseSignature(CallSignature):
         name = clauses.INCLUDE_FIELDS
         if not field or not (name in self._parameters.named or name in kwargs):
             return ""
-        asked = self._parameters.value(name, args, kwargs)
+        asked = self._parameters.read_value(name, args, kwargs)
         is_known = asked is None or isinstance(asked, list | tuple)
         return field if is_known and not {field, clauses.EVERY_FIELD} & set(asked or ()) else ""
 
@@ -457,7 +463,7 @@ class ClauseSignature(CallSignature):
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Returns the arguments with *field* among those that the documents are returned with."""
         new_args, new_kwargs = list(args), dict(kwargs)
-        asked = self._parameters.value(clauses.INCLUDE_FIELDS, args, kwargs) or ()
+        asked = self._parameters.read_value(clauses.INCLUDE_FIELDS, args, kwargs) or ()
         self._parameters.assign(clauses.INCLUDE_FIELDS, [*asked, field], new_args, new_kwargs)
         return tuple(new_args), new_kwargs
 
@@ -496,7 +502,7 @@ class VectorSignature(CallSignature):
             (parameters.first_location,) if own[1] is None and not parameters.is_loose else ()
         )
         return (
-            *((name, parameters.position(name)) for name in texts),
+            *((name, parameters.find_position(name)) for name in texts),
             own,
             *_NESTED_LOCATIONS,
             *by_position,
@@ -504,7 +510,7 @@ class VectorSignature(CallSignature):
 
     def _find_home(self) -> str:
         parameters = self._parameters
-        if parameters.position(self._name) is not None:
+        if parameters.find_position(self._name) is not None:
             return ""
         # A method called `query` that shows no parameters is taken for Pinecone's, which is
         # keyword-only.
@@ -515,28 +521,30 @@ class VectorSignature(CallSignature):
         self, place: Place, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]
     ) -> None:
         if isinstance(query, str) or self._is_vector_place(place):
-            self._assign(place, put(value, self._path_inside(place, value), query), args, kwargs)
+            self._assign(
+                place, put_inside(value, self._find_path(place, value), query), args, kwargs
+            )
             return
         # A text that has a parameter of its own stays where it is.
-        if self._parameters.is_pinecone_search or self._parameters.name_at(place) is None:
+        if self._parameters.is_pinecone_search or self._parameters.find_name(place) is None:
             _remove(place, args, kwargs)
             name = None if self._top_k_path else self.top_k_argument
-            if name is not None and (top_k := self._nested_top_k(place, value)) is not None:
+            if name is not None and (top_k := self._read_nested_top_k(place, value)) is not None:
                 self._parameters.assign(name, top_k, args, kwargs)
         self._parameters.assign(self._name, query, args, kwargs)
 
-    def _path_inside(self, place: Place, value: Any) -> tuple[str, ...]:
-        path = super()._path_inside(place, value)
+    def _find_path(self, place: Place, value: Any) -> tuple[str, ...]:
+        path = super()._find_path(place, value)
         return () if path == BUNDLE else path
 
     def _is_vector_place(self, place: Place) -> bool:
         if isinstance(place, str):
             return place == self._name
-        return place == self._parameters.position(self._name) or (
+        return place == self._parameters.find_position(self._name) or (
             self._parameters.is_loose and not self._home
         )
 
-    def _missing(self) -> WrapError:
+    def _build_missing_error(self) -> WrapError:
         return WrapError(
             f"{self._parameters.function_name}() was called without a query; pass the query as"
             f" {self.argument!r}, or name the parameter that holds the query with query_arg="
@@ -555,13 +563,13 @@ class Parameters:
         if not callable(fn):
             raise WrapError(f"{type(fn).__qualname__} is not callable; wrap its search method")
         inner = fn.func if isinstance(fn, functools.partial) else fn
-        every = _parameters_of(fn)
+        every = _read_parameters(fn)
         self.function_name: str = getattr(inner, "__qualname__", type(inner).__qualname__)
         self._module = str(getattr(inner, "__module__", ""))
         self.named = {name: p for name, p in every.items() if p.kind not in _MANY}
         self.any_keyword = any(p.kind is p.VAR_KEYWORD for p in every.values())
         any_position = any(p.kind is p.VAR_POSITIONAL for p in every.values())
-        self._inner = _parameters_of(inner)
+        self._inner = _read_parameters(inner)
         self._fixed: Mapping[str, Any] = fn.keywords if isinstance(fn, functools.partial) else {}
         by_position = [name for name, p in self.named.items() if p.kind in _BY_POSITION]
         self._positions = {name: index for index, name in enumerate(by_position)}
@@ -591,9 +599,9 @@ class Parameters:
         for name in (*VECTORS, *QUERIES) if takes_vector else QUERIES:
             if name in self._inner:
                 if not takes_vector and self._is_vector(name):
-                    raise self._refusal(_NO_TEXT)
+                    raise self._build_error(_NO_TEXT)
                 return self._check_free(name)
-        return self._first_positional(takes_vector)
+        return self._choose_first_positional(takes_vector)
 
     def find_top_k(self, top_k_arg: str | None) -> str | None:
         """Returns the parameter that holds top_k, ``None`` where none is seen; raises `WrapError`."""
@@ -607,32 +615,32 @@ class Parameters:
         if page_arg is None or page_arg is False:
             return
         if not isinstance(page_arg, str):
-            raise self._refusal(
+            raise self._build_error(
                 f"cannot be wrapped: page_arg must be a parameter's name or False, not {page_arg!r}"
             )
         self._check_known(page_arg.partition(".")[0], "page_arg")
 
-    def position(self, name: str) -> int | None:
+    def find_position(self, name: str) -> int | None:
         """Returns the position parameter *name* may be passed at."""
         return self._positions.get(name)
 
-    def name_at(self, place: Place) -> str | None:
+    def find_name(self, place: Place) -> str | None:
         """Returns the parameter that is passed at *place*."""
         names = self.named if isinstance(place, str) else self._positions
         return next((name for name in names if place in (name, self._positions.get(name))), None)
 
-    def default(self, name: str) -> Any:
+    def read_default(self, name: str) -> Any:
         """Returns the default of parameter *name*, ``None`` where it has none."""
         parameter = self.named.get(name)
         return (
             None if parameter is None or parameter.default is parameter.empty else parameter.default
         )
 
-    def value(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def read_value(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Returns what a call gives parameter *name*, its default included."""
-        return self.given(name, args, kwargs, self.default(name))
+        return self.read_given(name, args, kwargs, self.read_default(name))
 
-    def given(
+    def read_given(
         self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], default: Any = None
     ) -> Any:
         """Returns what a call passes as parameter *name*, else *default*."""
@@ -650,26 +658,27 @@ class Parameters:
                 return
             if self.named[name].kind is inspect.Parameter.POSITIONAL_ONLY:
                 args.extend(
-                    self.default(between) for between in list(self._positions)[len(args) : index]
+                    self.read_default(between)
+                    for between in list(self._positions)[len(args) : index]
                 )
                 args.append(value)
                 return
         kwargs[name] = value
 
-    def _first_positional(self, takes_vector: bool) -> str:
+    def _choose_first_positional(self, takes_vector: bool) -> str:
         free = [name for name in self._positional if name not in self._fixed]
-        chosen = next(iter(free if takes_vector else sorted(free, key=self._text_rank)), None)
+        chosen = next(iter(free if takes_vector else sorted(free, key=self._rank_as_text)), None)
         if not takes_vector and (
             self._takes_vector_alone if chosen is None else self._is_vector(chosen)
         ):
-            raise self._refusal(_NO_TEXT)
+            raise self._build_error(_NO_TEXT)
         if chosen is not None:
             return chosen
         if self.is_loose:
             return "vector" if takes_vector else "query"
-        raise self._refusal(
+        raise self._build_error(
             "has no parameter that looks like the query; name it with query_arg="
-            f" ({self._listed()})"
+            f" ({self._write_parameters()})"
         )
 
     @property
@@ -690,7 +699,7 @@ class Parameters:
             _VECTOR_TYPE.search(annotation) and not re.search(r"\bstr\b", annotation)
         )
 
-    def _text_rank(self, name: str) -> int:
+    def _rank_as_text(self, name: str) -> int:
         """Returns 0 for a required parameter annotated as text, 1 where nothing speaks against a text, else 2 or 3."""
         parameter = self.named[name]
         if name in TOP_KS:
@@ -705,7 +714,7 @@ class Parameters:
         """Returns *argument*; raises `WrapError` where a partial holds it already."""
         name = argument.partition(".")[0]
         if name in self._fixed or (name in self._inner and name not in self.named):
-            raise self._refusal(
+            raise self._build_error(
                 f"is a partial that already sets {name!r}; leave the query out of the partial"
             )
         return argument
@@ -716,13 +725,13 @@ class Parameters:
         from difflib import get_close_matches
 
         near = get_close_matches(name, self.named, 1)
-        hint = f"did you mean {near[0]!r}?" if near else self._listed()
-        raise self._refusal(f"has no parameter {name!r}, but {option}= names it; {hint}")
+        hint = f"did you mean {near[0]!r}?" if near else self._write_parameters()
+        raise self._build_error(f"has no parameter {name!r}, but {option}= names it; {hint}")
 
-    def _listed(self) -> str:
+    def _write_parameters(self) -> str:
         return "its parameters are: " + (", ".join(self.named) or "none")
 
-    def _refusal(self, why: str) -> WrapError:
+    def _build_error(self, why: str) -> WrapError:
         return WrapError(f"{self.function_name}() {why}")
 
 
@@ -753,10 +762,10 @@ def returns_awaitable(fn: Any, kind: object) -> bool:
 
 def has_parameter(fn: Callable[..., Any], name: str) -> bool:
     """Returns whether the signature of *fn* shows a parameter *name*."""
-    return name in _parameters_of(fn)
+    return name in _read_parameters(fn)
 
 
-def _parameters_of(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+def _read_parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     try:
         return read_parameters(fn)
     except (ValueError, TypeError):  # some builtins tell nothing

@@ -36,14 +36,14 @@ from qtmiddleware.runtime.drivers import acall_all, arun, call_all, run
 from qtmiddleware.runtime.observing import is_telling
 from qtmiddleware.types import Answer, Degradation, Retrieval
 from qtmiddleware.wrapping.call_context import CallContext, ContextSource
-from qtmiddleware.wrapping.clauses import ClauseProblem, may_add_text
-from qtmiddleware.wrapping.invocation import Invocation, as_awaitable
+from qtmiddleware.wrapping.clauses import ClauseProblem, can_add_text
+from qtmiddleware.wrapping.invocation import Invocation, make_awaitable
 from qtmiddleware.wrapping.pickling import (
     ADVICE,
     check_picklable,
     find_import_name,
-    is_in,
-    modules_by_value,
+    find_modules_by_value,
+    is_in_modules,
 )
 from qtmiddleware.wrapping.shadow import is_drawn
 from qtmiddleware.wrapping.signatures import CallSignature, has_parameter
@@ -336,9 +336,9 @@ class Wrapped(Generic[P, R]):
         from qtmiddleware.wrapping.check import check
         from qtmiddleware.wrapping.order_sample import read_questions
 
-        signature = self._signature.of_call(args, kwargs)
+        signature = self._signature.choose_for_call(args, kwargs)
         try:
-            questions = read_questions(signature.passed(args, kwargs)) or []
+            questions = read_questions(signature.read_passed(args, kwargs)) or []
         except WrapError:
             questions = []
         if questions:
@@ -361,8 +361,8 @@ class Wrapped(Generic[P, R]):
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
         """Yield the arguments of each call, one call per query of the list passed as the query."""
-        signature = self._signature.of_call(args, kwargs)
-        queries = signature.passed(args, kwargs)
+        signature = self._signature.choose_for_call(args, kwargs)
+        queries = signature.read_passed(args, kwargs)
         if not isinstance(queries, list | tuple):
             name = signature.argument
             raise InvalidQuery(
@@ -397,13 +397,13 @@ class Wrapped(Generic[P, R]):
             kwargs, config = {**kwargs, "config": config}, None
         overrides = (*current_overrides(), *(layer for layer in (config, qtm_config) if layer))
         context = self._read_context(overrides, may_be_for_function=config is not None)
-        signature = self._signature.of_call(args, kwargs)
+        signature = self._signature.choose_for_call(args, kwargs)
         if context.embedder is not None and not signature.takes_vector(args, kwargs):
             context = replace(context, embedder=None)
         original, problem = self._find_query(signature, args, kwargs, context.settings)
         # Without a query, nothing shows where the number of passages would be either, and the
         # response is not cut.
-        top_k = signature.top_k(args, kwargs) if problem is None else None
+        top_k = signature.read_top_k(args, kwargs) if problem is None else None
         page = self._find_page(args, kwargs, context.learned) if problem is None else ""
         conversation = read_history(history)
         model = None if context.settings.transformation_type == "none" else context.model
@@ -525,7 +525,7 @@ class Wrapped(Generic[P, R]):
     ) -> tuple[Any, Degradation | None]:
         """Return the query as passed (``""`` if there is none) and why it cannot be improved."""
         try:
-            query = signature.query(args, kwargs)
+            query = signature.read_query(args, kwargs)
         except ClauseProblem as error:
             return error.found, Degradation("query", error.reason, str(error))
         except WrapError as error:
@@ -545,7 +545,7 @@ class Wrapped(Generic[P, R]):
     ) -> tuple[str, ...]:
         """Return the fields to search by words beside this call's own clause."""
         fields = settings.hybrid.text_fields
-        return fields if fields and may_add_text(signature.read_clauses(args, kwargs)) else ()
+        return fields if fields and can_add_text(signature.read_clauses(args, kwargs)) else ()
 
     # The overloads, in order: a class method, looked up on the class or on an object; any function
     # looked up on the class; a method looked up on an object; a static function. `self` is typed as
@@ -604,8 +604,10 @@ class Wrapped(Generic[P, R]):
         Clients, caches, locks and keys are not pickled: the other process makes its own. Raises
         `PicklingError`, which says what to do, if the object cannot be pickled either way.
         """
-        modules, name = modules_by_value(), find_import_name(self._fn, self)
-        if name is not None and (modules is None or not is_in(self._fn.__module__, modules)):
+        modules, name = find_modules_by_value(), find_import_name(self._fn, self)
+        if name is not None and (
+            modules is None or not is_in_modules(self._fn.__module__, modules)
+        ):
             return name
         middleware, options, layers = (
             self._source.middleware,
@@ -657,10 +659,10 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return the function's response for these arguments, with better matches in it."""
         if self._should_pass_through():
-            return await as_awaitable(self._fn(*args, **kwargs))  # type: ignore[no-any-return]
+            return await make_awaitable(self._fn(*args, **kwargs))  # type: ignore[no-any-return]
         if (share := self._find_shadow_share()) is not None:
             began = perf_counter()
-            response = await as_awaitable(self._fn(*args, **kwargs))
+            response = await make_awaitable(self._fn(*args, **kwargs))
             self._start_shadow(share, args, kwargs, response, perf_counter() - began)
             return response  # type: ignore[no-any-return]
         request, call = self._prepare(args, kwargs, brief=True)
