@@ -1,7 +1,7 @@
-"""What is understood of a wrapped function and what the middleware changes, found out with one question or a few.
+"""Check a wrapped function: how it is read, and what the middleware changes, with a few questions.
 
-The function is called as its caller calls it and as the middleware would call it, a few times each.
-What it remembers, its query log and its observers are left alone.
+The function is called both as its caller calls it and as the middleware would call it, a few times
+each. The check does not change what the function has learned, its query log or its observers.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ from qtmiddleware.wrapping.order_sample import (
 ROUNDS: Final = 3
 """How often each kind of call is measured, after one call that only warms up."""
 LONGEST: Final = 5.0
-"""Seconds after which a slow function is measured no more."""
-# What a check waits for a model and a reranker at least, so that a slow one is measured rather than
-# given up.
+"""After this many seconds of calls, a slow function is not measured again."""
+# A check waits at least this long for a model and a reranker, so that a slow one is measured and
+# not abandoned.
 _PATIENCE_MS: Final = 20_000
 _MOST_QUOTED: Final = 300
 _LABEL: Final = 18
@@ -82,14 +82,14 @@ _MEASURE: Final = (
 _ASK_MORE: Final = (
     f"check {FEWEST_ASKED} to {MOST_ASKED} questions: check([...]), or qtm check --ask-file FILE"
 )
-_SAYS_BY_ADVICE: Final = {
+_SENTENCE_BY_ADVICE: Final = {
     Advice.KEEP: "helps",
     Advice.MEASURE: "may help or harm, so measure it",
     Advice.LEAVE_OFF: "leave it off",
     Advice.UNSEEN: "had no effect here",
 }
-# What says that the model replied, though nothing of it could be used.
-_REPLIED: Final = frozenset(
+# The reasons that mean: the model replied, but no part of the reply could be used.
+_REPLIED_REASONS: Final = frozenset(
     {"dropped", "language_mismatch", "empty", "refused", "unparsable", "truncated"}
 )
 _CLAUSE_MENDS: Final = {
@@ -113,7 +113,10 @@ _MENDS: Final = {
 
 
 class CheckState(StrEnum):
-    """How one thing stands: it works, it does not work or should be left off, or it takes no part."""
+    """The state of one thing: it works, has a problem, or takes no part.
+
+    A thing that works but should be left off is a problem too.
+    """
 
     OK = "ok"
     PROBLEM = "problem"
@@ -122,11 +125,15 @@ class CheckState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was found out: about what, how it stands, in a sentence, and how to *mend* it.
+    """One finding of a check.
 
-    *values* are the same for programs: names, numbers, lists of texts. A sentence may quote what
-    the function raised. A verdict on a part that was tried has its ``advice`` there: ``keep``,
-    ``measure``, ``leave_off`` or ``unseen``.
+    Attributes:
+        subject: the thing that was checked, such as ``query`` or ``model``.
+        state: whether it works, is a problem, or takes no part.
+        text: the finding in a sentence. It may quote an exception that the function raised.
+        mend: how to fix the problem; ``""`` if there is nothing to do.
+        values: the same for programs: names, numbers and lists of texts. For a part that was tried,
+            ``advice`` is ``keep``, ``measure``, ``leave_off`` or ``unseen``.
     """
 
     subject: str
@@ -138,13 +145,17 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What is understood of one wrapped function, and what the middleware changes; printed, it is a report.
+    """How one wrapped function is read, and what the middleware changes; print it as a report.
 
-    *keywords* are those of the *question* it was tried with, the first of several. *findings* say
-    what was seen, in the order it was looked at; *verdicts* say of each part of the middleware
-    whether to keep it, to measure it or to leave it off, and how to mend what does nothing.
-    *sample* is how the rules change the order for several questions, ``None`` if one was asked or
-    the rules take no part.
+    Attributes:
+        function: the function's name.
+        question: the question that was tried; of several, the first.
+        keywords: the question's keywords.
+        findings: what was found, in the order of the check.
+        verdicts: for each part of the middleware, whether to keep it, measure it or leave it off,
+            and how to fix a part that has no effect.
+        sample: how the rules change the order for several questions; ``None`` if there was one
+            question, or if the rules take no part.
     """
 
     function: str
@@ -156,11 +167,14 @@ class Check:
 
     @property
     def helps(self) -> bool:
-        """Whether any part of the middleware works with this function and need not be left off."""
+        """Whether at least one part of the middleware works with this function."""
         return any(verdict.state is CheckState.OK for verdict in self.verdicts)
 
     def to_dict(self) -> dict[str, Any]:
-        """The same in nested dicts that `json.dumps` takes, with whether it ``helps``; a state is its text."""
+        """Return the check as nested dicts for `json.dumps`, with ``helps``.
+
+        A state becomes its text.
+        """
         return {"helps": self.helps, **asdict(self)}
 
     def __str__(self) -> str:
@@ -179,15 +193,15 @@ class Check:
         for example in () if self.sample is None else self.sample.examples:
             rows += ["", _write_row("example", example.question)]
             rows += [
-                _write_row("  first", _name(example.before)),
-                _write_row("  would be first", _name(example.after)),
+                _write_row("  first", _write_passage(example.before)),
+                _write_row("  would be first", _write_passage(example.after)),
             ]
         rows.append("")
         shown = set[str]()
         for verdict in self.verdicts:
-            says = "has no effect" if verdict.state is CheckState.PROBLEM else "is off"
-            says = _SAYS_BY_ADVICE.get(verdict.values.get("advice", ""), says)
-            rows.append(_write_row(verdict.subject, f"{says}: {verdict.text}"))
+            effect = "has no effect" if verdict.state is CheckState.PROBLEM else "is off"
+            effect = _SENTENCE_BY_ADVICE.get(verdict.values.get("advice", ""), effect)
+            rows.append(_write_row(verdict.subject, f"{effect}: {verdict.text}"))
             if verdict.mend and verdict.mend not in shown:
                 rows.append(_write_row("", f"-> {verdict.mend}"))
                 shown.add(verdict.mend)
@@ -197,16 +211,16 @@ class Check:
 def check(
     request: Request, call: Invocation, questions: Sequence[SampleQuestion] = ()
 ) -> Flow[Check]:
-    """Find out how *call*, which *request* was made of, can be improved; raises nothing of the function's own.
+    """Check how *call*, which made *request*, can be improved; raise no exception of the function.
 
-    *questions* are all that the caller asked if there were several; the one of *request* is the
-    first of them.
+    *questions* are all the questions of the caller, if there are several. The question of *request*
+    is the first of them.
     """
     return _Checkup(request, call, questions).run()
 
 
 class _Obstacle(Exception):
-    """What keeps every part of the middleware from helping, as a finding."""
+    """A finding that keeps every part of the middleware from helping."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__()
@@ -214,7 +228,7 @@ class _Obstacle(Exception):
 
 
 class _Checkup:
-    """One check under way; its methods stand in the order they run."""
+    """One check under way; its methods are in the order in which they run."""
 
     def __init__(
         self, request: Request, call: Invocation, questions: Sequence[SampleQuestion]
@@ -222,13 +236,14 @@ class _Checkup:
         settings = replace(
             request.settings, cache=replace(request.settings.cache, enabled=False, redis_url=None)
         )
-        # Nothing that the check sees is remembered, logged or warned of.
-        apart: dict[str, Any] = {
+        # Use parts of the check's own, so that nothing it sees is remembered, logged or warned
+        # about.
+        fresh_parts: dict[str, Any] = {
             "learned": Learned(),
             "cache": TransformationCache(settings),
             "sampler": LogSampler(),
         }
-        call.context = replace(call.context, **apart, warned=Warned())
+        call.context = replace(call.context, **fresh_parts, warned=Warned())
         self.call = call
         self.name, self.argument = call.signature.function_name, call.signature.argument
         self.clauses = call.signature.read_clauses(call.args, call.kwargs)
@@ -236,7 +251,7 @@ class _Checkup:
         self.request = replace(
             request,
             settings=settings,
-            **apart,
+            **fresh_parts,
             response_only=False,
             shares=False,
             observation=NOT_OBSERVED,
@@ -248,7 +263,7 @@ class _Checkup:
         self.vector: Sequence[float] | None = None
 
     def run(self) -> Flow[Check]:
-        """The whole check."""
+        """Run the whole check."""
         request, question = self.request, self.request.original
         if isinstance(question, str) and request.problem is None:
             self.keywords = prepare_query(question, self.settings).keywords
@@ -267,7 +282,7 @@ class _Checkup:
         )
 
     def _judge(self) -> Flow[list[Finding]]:
-        """The verdict on each part of the middleware."""
+        """Return the verdict on each part of the middleware."""
         parts = [_KEYWORDS, _VARIANTS, *([_RERANK] if self.settings.rerank.enabled else [])]
         try:
             plain, candidates = yield from self._search_both_ways()
@@ -275,12 +290,15 @@ class _Checkup:
             yield from self._try_text_clause(plain)
             self._note_searches(plain.response)
         except Exception as error:
-            # A response may raise at whatever is read of it.
+            # Reading any part of a user's response may raise an exception.
             text = f"reading the passages raised {_describe_error(error)}"
-            why = (
+            obstacle = (
                 error if isinstance(error, _Obstacle) else self._stop("passages", text, ADVICE)
             ).finding
-            return [self._find_switch(part) or _problem(part, why.text, why.mend) for part in parts]
+            return [
+                self._find_switch(part) or _problem(part, obstacle.text, obstacle.mend)
+                for part in parts
+            ]
         verdicts: list[Finding] = []
         before = plain.ranking.keys
         for part in parts:
@@ -299,7 +317,7 @@ class _Checkup:
         return finding
 
     def _find_switch(self, part: str) -> Finding | None:
-        """The verdict on a *part* that the settings leave out, ``None`` where it takes part."""
+        """Return the verdict on a *part* that the settings turn off, ``None`` if it is on."""
         settings = self.settings
         if part == _VARIANTS:
             if settings.transformation_type == "none":
@@ -330,7 +348,10 @@ class _Checkup:
     # ------------------------------------------------------------------------------------
 
     def _search_both_ways(self) -> Flow[tuple[SearchResult, SearchResult]]:
-        """What the caller's own call finds and what the widened one does, the same where none is made; raises."""
+        """Return the result of the caller's own call and that of the widened call.
+
+        They are the same if no widened call is made. Raises `_Obstacle`.
+        """
         self._check_query()
         if self.request.embeds:
             yield from self._embed()
@@ -348,8 +369,8 @@ class _Checkup:
             plain = self._read(outcome.value)
             return plain, (yield from self._measure(plain, outcome))
         except ResponseShapeError as error:
-            what, _, mend = str(error).partition("; ")
-            raise self._stop("response", what, mend, shape=error.shape) from error
+            text, _, mend = str(error).partition("; ")
+            raise self._stop("response", text, mend, shape=error.shape) from error
 
     def _stop(self, subject: str, text: str, mend: str, **values: Any) -> _Obstacle:
         return _Obstacle(self._note(_problem(subject, text, mend, **values)))
@@ -382,7 +403,7 @@ class _Checkup:
 
     @property
     def _where(self) -> str:
-        """Where the question is passed, for people: the argument and, in a document search, the clause."""
+        """The place of the question in words: the argument and, in a document search, the clause."""
         kinds = " and ".join(f"`{kind}`" for kind in self._place.get("clauses", ()))
         searched = ", ".join(f"`{name}`" for name in list_clause_fields(self.clauses))
         within = (
@@ -392,7 +413,7 @@ class _Checkup:
 
     @property
     def _place(self) -> dict[str, Any]:
-        """The same for programs."""
+        """The place of the question for programs."""
         if not self.clauses:
             return {"argument": self.argument}
         kinds = list(dict.fromkeys(map(read_type, self.clauses)))
@@ -406,7 +427,8 @@ class _Checkup:
         argument = self.argument
         outcome = yield from self._perform(Embed([self.request.original]))
         if outcome.ok:
-            # The first time a model is loaded, or how the function wants its texts is found out.
+            # Measure the second call: the first one may load a model, or try out in what form the
+            # function takes its texts.
             outcome = yield from self._perform(Embed([self.request.original]))
         if outcome.error is not None:
             mend = (
@@ -466,7 +488,7 @@ class _Checkup:
         self._note(replace(_ok("pages", text, argument=page, named=is_named), mend=mend))
 
     def _perform(self, step: Leaf) -> Flow[Outcome]:
-        """What came of *step*, which is waited for however long it takes."""
+        """Return the outcome of *step*, however long it takes."""
         began = perf_counter()
         try:
             value = yield step
@@ -484,20 +506,23 @@ class _Checkup:
         )
         return read_response(variant, response, self.request.shape, options=options)
 
-    def _measure(self, plain: SearchResult, first: Outcome) -> Flow[SearchResult]:
-        """What the widened call finds, *plain* where none is made or it fails; notes what over-fetching costs."""
+    def _measure(self, plain: SearchResult, first_outcome: Outcome) -> Flow[SearchResult]:
+        """Return the result of the widened call, and note the cost of asking for more passages.
+
+        It is *plain* if no widened call is made or if that call fails.
+        """
         count = len(plain.ranking.keys)
         self.request.learned.record_passages(plain.ranking.items)
-        asked, full = self.request.width, self.request.full_width
-        calls = yield from self._time_calls(asked, first)
-        chars, long, mend = round(self.request.learned.passage_chars), "", ""
-        if asked != full:
-            long, mend = (
+        requested, full_width = self.request.width, self.request.full_width
+        calls = yield from self._time_calls(requested, first_outcome)
+        chars, because, mend = round(self.request.learned.passage_chars), "", ""
+        if requested != full_width:
+            because, mend = (
                 f", because passages have about {chars:,} characters",
                 "raise keywordEvidence.maxChars",
             )
-        if asked is None:
-            text = f"{count} in your call; qtmiddleware does not ask for more{long}"
+        if requested is None:
+            text = f"{count} in your call; qtmiddleware does not ask for more{because}"
             self._note(
                 replace(
                     _ok("candidates", text, plain=count, asked=None, passage_chars=chars), mend=mend
@@ -505,8 +530,8 @@ class _Checkup:
             )
         candidates, texts, values = plain, list[str](), dict[str, Any]()
         for width, outcomes in calls.items():
-            response, ms = outcomes[-1].value, median(it.seconds * 1e3 for it in outcomes)
-            name, said = (
+            response, ms = outcomes[-1].value, median(outcome.seconds * 1e3 for outcome in outcomes)
+            name, description = (
                 ("plain", "your call") if width is None else ("widened", f"with {width} candidates")
             )
             size = _measure_bytes(response)
@@ -515,16 +540,21 @@ class _Checkup:
                 f"{name}_ms": _round(ms),
                 f"{name}_bytes": size,
             }
-            texts.append(f"{said} {_write_ms(ms)} and {_write_bytes(size)}")
+            texts.append(f"{description} {_write_ms(ms)} and {_write_bytes(size)}")
             if width is not None:
                 candidates = self._read(response)
-                got = len(candidates.ranking.keys)
-                text = f"{count} in your call, {got} if qtmiddleware asks for {asked}"
-                text += long if got > count else "; the function has no more"
-                about = {"plain": count, "asked": asked, "widened": got, "passage_chars": chars}
+                widened_count = len(candidates.ranking.keys)
+                text = f"{count} in your call, {widened_count} if qtmiddleware asks for {requested}"
+                text += because if widened_count > count else "; the function has no more"
+                about = {
+                    "plain": count,
+                    "asked": requested,
+                    "widened": widened_count,
+                    "passage_chars": chars,
+                }
                 self._note(replace(_ok("candidates", text, **about), mend=mend))
-                if asked is not None and 1 < got < asked:
-                    self._note_small_collection(got)
+                if requested is not None and 1 < widened_count < requested:
+                    self._note_small_collection(widened_count)
         self._note(
             _ok(
                 "cost",
@@ -535,7 +565,7 @@ class _Checkup:
         return candidates
 
     def _note_small_collection(self, count: int) -> None:
-        """Note what helps a function that has no more than *count* passages, unless a model is asked already."""
+        """Note that a model helps a small collection of *count* passages, unless it is asked now."""
         has_model = self.call.context.components.has_model
         if has_model and self.settings.transformation_type != "none":
             return
@@ -548,11 +578,14 @@ class _Checkup:
         self._note(replace(_ok("collection", text, passages=count), mend=mend))
 
     def _time_calls(
-        self, asked: int | None, first: Outcome
+        self, wanted: int | None, first_outcome: Outcome
     ) -> Flow[dict[int | None, list[Outcome]]]:
-        """Calls as the caller makes them, under ``None``, and by turns with them some that ask for *asked*."""
-        calls: dict[int | None, list[Outcome]] = {None: [], asked: []}
-        spent = first.seconds
+        """Return the outcomes of the caller's own calls (under ``None``) and of the widened calls.
+
+        The two kinds of calls take turns, so that a change in the load affects both.
+        """
+        calls: dict[int | None, list[Outcome]] = {None: [], wanted: []}
+        spent = first_outcome.seconds
         for turn in range(ROUNDS):
             if turn and spent > LONGEST:
                 break
@@ -564,17 +597,17 @@ class _Checkup:
                 elif width is not None and not calls[width]:
                     del calls[width]
                     self.request.learned.refuses_widening = True
-                    why = _describe_error(outcome.error)
+                    reason = _describe_error(outcome.error)
                     text = (
-                        f"asked for {asked}, the function raised {why}; qtmiddleware asks for your"
-                        " own number"
+                        f"asked for {wanted}, the function raised {reason}; qtmiddleware asks for"
+                        " your own number"
                     )
                     mend = "set keywordEvidence.candidates to a number that the function accepts"
-                    self._note(_off("candidates", text, mend, asked=asked, refused=True))
-        return calls | {None: calls[None] or [first]}
+                    self._note(_off("candidates", text, mend, asked=wanted, refused=True))
+        return calls | {None: calls[None] or [first_outcome]}
 
-    def _note_passages(self, found: SearchResult) -> None:
-        items, text_field = found.ranking.items, self.settings.keyword_evidence.text_field
+    def _note_passages(self, result: SearchResult) -> None:
+        items, text_field = result.ranking.items, self.settings.keyword_evidence.text_field
         count = len(items)
         if not count:
             mend = (
@@ -583,11 +616,11 @@ class _Checkup:
             )
             text = (
                 "the function returned None"
-                if found.response is None
+                if result.response is None
                 else "the response holds no passages"
             )
             raise self._stop("response", text, mend, passages=0)
-        kind, shape = type(get_raw(items[0])).__name__, found.shape.name
+        kind, shape = type(get_raw(items[0])).__name__, result.shape.name
         self._note(
             _ok(
                 "response",
@@ -597,36 +630,36 @@ class _Checkup:
                 passages=count,
             )
         )
-        if holding := [item for item in items if holds_text(item, text_field)]:
-            name = find_text_field(holding[0], text_field)
-            text = f"{len(holding)} of {count} have a text, " + (
+        if items_with_text := [item for item in items if holds_text(item, text_field)]:
+            name = find_text_field(items_with_text[0], text_field)
+            text = f"{len(items_with_text)} of {count} have a text, " + (
                 f"in `{name}`" if name else "which is the passage itself"
             )
-            self._note(_ok("text", text, field=name, passages=len(holding)))
+            self._note(_ok("text", text, field=name, passages=len(items_with_text)))
         else:
             self._note(
                 _problem("text", *self._describe_missing_text(items), field=None, passages=0)
             )
-            # As a first query would find out.
+            # A first query would find out the same.
             self.request.learned.holds_text = False
-        having = sum(
+        id_count = sum(
             read_id(item, self.settings.keyword_evidence.id_field) is not None for item in items
         )
         text = (
-            f"{having} of {count} have an id"
-            if having
+            f"{id_count} of {count} have an id"
+            if id_count
             else "none; qtmiddleware tells passages apart by their texts"
         )
-        mend = "" if having else _name_field("idField", suggest_id_field(items))
-        self._note(replace(_ok("ids", text, passages=having), mend=mend))
+        mend = "" if id_count else _name_field("idField", suggest_id_field(items))
+        self._note(replace(_ok("ids", text, passages=id_count), mend=mend))
         if fields := find_telling_fields(read_all_metadata(items)):
             text = f"fields that tell passages apart: {', '.join(f'`{name}`' for name in fields)}"
             self._note(_ok("metadata", text, fields=list(fields)))
-        self._note_scores(found.ranking)
+        self._note_scores(result.ranking)
 
     def _describe_missing_text(self, items: Sequence[Any]) -> tuple[str, str]:
-        """What stands in place of the text, and for a document search exactly what to write."""
-        what, mend = describe_missing_text(items, self.settings.keyword_evidence.text_field)
+        """Return what is missing instead of the text, and how to fix it for this function."""
+        text, mend = describe_missing_text(items, self.settings.keyword_evidence.text_field)
         signature, call = self.call.signature, self.call
         fields = [
             name
@@ -644,10 +677,10 @@ class _Checkup:
                 "add the field that holds the text to include_fields, or name that field in"
                 " keywordEvidence.textField"
             )
-        return what, mend
+        return text, mend
 
     def _try_text_clause(self, plain: SearchResult) -> Flow[None]:
-        """Note whether a search by words may go beside the clause of this call, and what it costs."""
+        """Note whether a keyword search can be added beside this call's clause, and its cost."""
         if not can_add_text(self.clauses):
             return
         chosen = self.settings.hybrid.text_fields
@@ -668,21 +701,21 @@ class _Checkup:
         step = Search(self.keywords, self.request.width or self.request.top_k, fields=fields)
         outcome = yield from self._perform(step)
         if outcome.error is not None:
-            make, mend = (
+            make_finding, mend = (
                 (_problem, "name fields that the index declares with full_text_search")
                 if chosen
                 else (_off, "")
             )
-            why = f"a keyword search of {named} raised {_describe_error(outcome.error)}"
-            self._note(make(subject, why, mend, **values))
+            text = f"a keyword search of {named} raised {_describe_error(outcome.error)}"
+            self._note(make_finding(subject, text, mend, **values))
             self.request.learned.refuses_words = True
             return
-        found, units = self._read(outcome.value), read_usage(outcome.value)
-        new = len(set(found.ranking.keys) - set(plain.ranking.keys))
+        result, units = self._read(outcome.value), read_usage(outcome.value)
+        new = len(set(result.ranking.keys) - set(plain.ranking.keys))
         values |= {
             "ms": _round(outcome.seconds * 1e3),
             "read_units": units,
-            "passages": len(found.ranking.keys),
+            "passages": len(result.ranking.keys),
         }
         cost = (
             f"1 more search per question, {_write_ms(outcome.seconds * 1e3)} in parallel with the"
@@ -690,7 +723,7 @@ class _Checkup:
         )
         cost += "" if units is None else f", reads {units:g} units"
         text = (
-            f"searches {named} by keywords: {len(found.ranking.keys)} passages, {new} of them new;"
+            f"searches {named} by keywords: {len(result.ranking.keys)} passages, {new} of them new;"
             f" {cost}"
         )
         if chosen:
@@ -701,7 +734,10 @@ class _Checkup:
             self._note(_off(subject, f"could be added; it {text}", mend, **values))
 
     def _guess_text_fields(self, plain: SearchResult) -> list[str]:
-        """The fields that a search by words may know: that of a clause that embeds texts, else that of the passages."""
+        """Return the fields that a keyword search may know.
+
+        They are the fields of a clause that embeds texts, else the text field of the passages.
+        """
         if read_type(self.clauses[0]) not in VECTORS:
             return list_clause_fields(self.clauses)
         field = self.settings.keyword_evidence.text_field
@@ -710,27 +746,29 @@ class _Checkup:
 
     def _note_scores(self, ranking: Ranking) -> None:
         direction, missing, mend = find_direction([ranking]), ranking.scores.count(None), ""
-        first, last = ranking.scores[0], ranking.scores[-1]
+        first_score, last_score = ranking.scores[0], ranking.scores[-1]
         if not has_scores([ranking]):
-            what = (
+            problem = (
                 "scores do not match the order"
                 if not missing
                 else f"{missing} of {len(ranking.scores)} have no score"
             )
-            text = f"{what}; qtmiddleware uses the places in the list instead"
+            text = f"{problem}; qtmiddleware uses the places in the list instead"
             mend = _name_field("scoreField", suggest_score_field(ranking.items))
         elif not direction:
-            text = f"all scores are {first:.4g}, so they do not rank the passages"
+            text = f"all scores are {first_score:.4g}, so they do not rank the passages"
         else:
             text = (
-                f"{'lower' if direction > 0 else 'higher'} is better, from {first:.4g} to"
-                f" {last:.4g}"
+                f"{'lower' if direction > 0 else 'higher'} is better, from {first_score:.4g} to"
+                f" {last_score:.4g}"
             )
-        named = {1: "lower_is_better", -1: "higher_is_better", 0: "unknown"}[direction]
-        self._note(replace(_ok("scores", text, direction=named, missing=missing), mend=mend))
+        direction_name = {1: "lower_is_better", -1: "higher_is_better", 0: "unknown"}[direction]
+        self._note(
+            replace(_ok("scores", text, direction=direction_name, missing=missing), mend=mend)
+        )
 
     def _note_searches(self, response: Any) -> None:
-        """Note how many searches a question makes under these settings, and what they read and cost."""
+        """Note how many searches a question makes under these settings, and their cost."""
         by_words = int(self.request.why_not_by_words is None)
         most = (
             count_most_searches(self.request)
@@ -746,8 +784,8 @@ class _Checkup:
             else f"{at_most}{most} per question"
         )
         if most > 1 and self.settings.escalation.mode == "auto":
-            rate, sure = self.settings.escalation.target_call_rate, 1 + by_words
-            values["mean"] = sure + rate * (most - sure)
+            rate, certain = self.settings.escalation.target_call_rate, 1 + by_words
+            values["mean"] = certain + rate * (most - certain)
             text += (
                 f", {values['mean']:.1f} on average, because {rate:.0%} of the questions call the"
                 " model"
@@ -764,11 +802,13 @@ class _Checkup:
     # ----------------------------------------------------------------------------------
 
     def _retrieve(self, before: Sequence[Key], **changes: Any) -> Flow[tuple[Retrieval, _Change]]:
-        """A retrieval under changed settings, and what it changed; raises what the function raises this time."""
+        """Retrieve under changed settings, and return the retrieval and what it changed.
+
+        Exceptions from the function pass through.
+        """
         request = replace(self.request, settings=replace(self.settings, **changes))
         if request.settings.transformation_type == "none":
-            # What words change in the order of the call is told apart from what a text clause
-            # brings.
+            # Leave the text clause out, so that the change shows the effect of the keywords alone.
             request = replace(request, text_fields=())
         retrieval = yield from retrieval_flow(request)
         return retrieval, _Change(before, self._read(retrieval.response).ranking.keys)
@@ -776,7 +816,7 @@ class _Checkup:
     def _try_keywords(
         self, plain: SearchResult, candidates: SearchResult
     ) -> Flow[tuple[Finding, Sequence[Key]]]:
-        """The verdict, and the order that the words of the question alone give."""
+        """Return the verdict on the keywords, and the order that they alone give."""
         before, count = plain.ranking.keys, len(candidates.ranking.keys)
         for finding in self.findings:
             if finding.subject == "text" and finding.state is CheckState.PROBLEM:
@@ -794,32 +834,32 @@ class _Checkup:
             )
         except Exception as error:
             return self._note_later_failure(_KEYWORDS, error), before
-        noted = next(
-            (what for stage, what in retrieval.trace.notes if stage == "keyword_evidence"), ""
+        note = next(
+            (detail for stage, detail in retrieval.trace.notes if stage == "keyword_evidence"), ""
         )
-        why = str(change) if change.is_any else self._explain_order(noted)
-        said = f"{'changed' if change.is_any else 'not changed'} for this question: {why}"
-        self._note(_ok("order", said, changed=change.is_any))
+        reason = str(change) if change.is_any else self._explain_order(note)
+        sentence = f"{'changed' if change.is_any else 'not changed'} for this question: {reason}"
+        self._note(_ok("order", sentence, changed=change.is_any))
         text = f"the question's keywords rerank {count} candidates"
         if count <= len(before):
             text += ", which is all that the function returns, so no passage is new"
-        text += _in_brackets(noted)
+        text += _in_brackets(note)
         if len(self.questions) > 1 or any(question.relevant for question in self.questions):
             yield from self._sample_orders()
         return self._advise_on_keywords(text, is_changed=change.is_any), change.after
 
     def _sample_orders(self) -> Flow[None]:
-        """Compare the plain order with that of the rules for all questions, and note what they show."""
-        asked = choose_evenly(self.questions)
-        left_out = len(self.questions) - len(asked)
+        """Compare the plain order with the rules' order for all questions, and note the result."""
+        sampled = choose_evenly(self.questions)
+        left_out = len(self.questions) - len(sampled)
         sample = yield from sample_orders(
-            asked, self._compare_orders, _describe_error, left_out=left_out
+            sampled, self._compare_orders, _describe_error, left_out=left_out
         )
         self.sample, judged = sample, sample.judged
-        make = _ok if sample.compared else _problem
+        make_finding = _ok if sample.compared else _problem
         counts = {"asked": sample.asked, "left_out": left_out, "failed": sample.failed}
         self._note(
-            make(
+            make_finding(
                 "sample",
                 str(sample),
                 **counts,
@@ -843,7 +883,10 @@ class _Checkup:
             )
 
     def _compare_orders(self, question: str) -> Flow[tuple[Matches, Matches]]:
-        """The passages of one more *question* in the plain order and under the rules; raises what the function does."""
+        """Return one question's passages in the plain order and under the rules.
+
+        Exceptions from the function pass through.
+        """
         if (problem := find_query_problem(question, self.settings)) is not None:
             raise InvalidQuery(f"the question is {problem.reason.replace('_', ' ')}")
         rules = replace(
@@ -858,10 +901,10 @@ class _Checkup:
         return plain, read_matches(variant, retrieval.response, request)
 
     def _advise_on_keywords(self, text: str, *, is_changed: bool) -> Finding:
-        """The verdict on the words of the question, whose work *text* describes."""
+        """Return the verdict on the question's keywords, whose effect *text* describes."""
         if self.sample is None:
             return _describe_effect(_KEYWORDS, text, _ASK_MORE, is_changed=is_changed)
-        advice, why = self.sample.advise()
+        advice, reason = self.sample.advise()
         values = {"advice": advice, "changed": bool(self.sample.changed)}
         if advice is Advice.LEAVE_OFF:
             asks_model = (
@@ -873,9 +916,9 @@ class _Checkup:
                 mend = (
                     'keywords help more together with the model\'s words: set escalation: "always"'
                 )
-            return _problem(_KEYWORDS, why, mend, **values)
+            return _problem(_KEYWORDS, reason, mend, **values)
         mend = {Advice.MEASURE: _MEASURE, Advice.UNSEEN: _ASK_MORE}.get(advice, "")
-        return replace(_ok(_KEYWORDS, why or text, **values), mend=mend)
+        return replace(_ok(_KEYWORDS, reason or text, **values), mend=mend)
 
     def _note_later_failure(self, part: str, error: Exception) -> Finding:
         finding = self._note(
@@ -883,13 +926,13 @@ class _Checkup:
         )
         return _problem(part, finding.text)
 
-    def _explain_order(self, noted: str) -> str:
-        """Why the words of the question leave the order as it is; *noted* is what the trace says of them."""
+    def _explain_order(self, note: str) -> str:
+        """Return why the question's keywords do not change the order; *note* is from the trace."""
         if not self.keywords:
             return "the question has no keywords"
-        if noted.startswith("no keyword"):
+        if note.startswith("no keyword"):
             return "no candidate holds any keyword of the question"
-        return noted.removeprefix("order kept: ") or "the scores count for more than the keywords"
+        return note.removeprefix("order kept: ") or "the scores count for more than the keywords"
 
     def _try_variants(self, before: Sequence[Key]) -> Flow[Finding]:
         if not self.call.context.components.has_model:
@@ -908,7 +951,7 @@ class _Checkup:
         trace, name = retrieval.trace, self.request.model
         values: dict[str, Any] = {"name": name, "configured": True, "calls": trace.llm_calls}
         failed = _find_failure(retrieval, "transform")
-        if failed is not None and failed.reason not in _REPLIED:
+        if failed is not None and failed.reason not in _REPLIED_REASONS:
             text = f"{name} gave no reply: {failed.reason}{_in_brackets(failed.detail)}"
             mend = _MENDS.get(failed.reason, "")
             return self._note_model(_problem("model", text, mend, **values, reason=failed.reason))
@@ -916,7 +959,9 @@ class _Checkup:
             reason = "" if trace.decision is None else trace.decision.reason.replace("_", " ")
             text = f"{name} is not called for this kind of question{_in_brackets(reason)}"
             return self._note_model(_off("model", text, "check with another question", **values))
-        ms = max((it.ms for it in trace.stages if it.name.startswith("transform")), default=0.0)
+        ms = max(
+            (stage.ms for stage in trace.stages if stage.name.startswith("transform")), default=0.0
+        )
         tokens, granted = (
             trace.input_tokens + trace.output_tokens,
             round(1e3 * limits.model_seconds),
@@ -937,14 +982,14 @@ class _Checkup:
                 _VARIANTS, f"{failed.stage} {failed.reason}{_in_brackets(failed.detail)}"
             )
         kinds = [variant.kind for variant in retrieval.variants[1:]]
-        weighed = [name for name in TEXT_FIELDS for _ in retrieval.transformation.texts(name)]
+        text_names = [name for name in TEXT_FIELDS for _ in retrieval.transformation.texts(name)]
         if kinds:
             text = f"searches {len(kinds)} more texts ({', '.join(dict.fromkeys(kinds))}); {change}"
-        elif weighed and self.request.uses_keyword_evidence:
-            labels = ", ".join(TEXT_FIELDS[name].label for name in dict.fromkeys(weighed))
+        elif text_names and self.request.uses_keyword_evidence:
+            labels = ", ".join(TEXT_FIELDS[name].label for name in dict.fromkeys(text_names))
             text = (
-                f"makes no more searches, reranks by the words of {len(weighed)} texts ({labels});"
-                f" {change}"
+                f"makes no more searches, reranks by the words of {len(text_names)} texts"
+                f" ({labels}); {change}"
             )
         else:
             return _off(
@@ -953,7 +998,7 @@ class _Checkup:
         return _describe_effect(_VARIANTS, text, is_changed=change.is_any, kinds=kinds)
 
     def _note_model(self, finding: Finding) -> Finding:
-        """Note *finding* on the model, which is the verdict on its variants too."""
+        """Note *finding* about the model, and return it as the verdict on the model's variants."""
         self._note(finding)
         return Finding(_VARIANTS, finding.state, finding.text, finding.mend)
 
@@ -964,15 +1009,15 @@ class _Checkup:
             )
         except Exception as error:
             return self._note_later_failure(_RERANK, error)
-        noted = next((what for stage, what in retrieval.trace.notes if stage == "rerank"), "")
+        note = next((detail for stage, detail in retrieval.trace.notes if stage == "rerank"), "")
         if (failed := _find_failure(retrieval, "rerank")) is not None:
             mend = "raise rerank.timeoutMs" if failed.reason == "timeout" else ""
-            return _problem(_RERANK, f"{failed.reason}{_in_brackets(noted or failed.detail)}", mend)
+            return _problem(_RERANK, f"{failed.reason}{_in_brackets(note or failed.detail)}", mend)
         if not retrieval.reranked:
-            return _problem(_RERANK, noted or "there are no passages to rerank")
+            return _problem(_RERANK, note or "there are no passages to rerank")
         judged, ms = (
             len(retrieval.reranked),
-            sum(it.ms for it in retrieval.trace.stages if it.name == "rerank"),
+            sum(stage.ms for stage in retrieval.trace.stages if stage.name == "rerank"),
         )
         text = f"reranks {judged} candidates in {_write_ms(ms)}; {change}"
         return _describe_effect(
@@ -982,7 +1027,7 @@ class _Checkup:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What became of the order *before*, in words."""
+    """How the order changed from *before* to *after*."""
 
     before: Sequence[Key]
     after: Sequence[Key]
@@ -1013,7 +1058,7 @@ def _ok(subject: str, text: str, /, **values: Any) -> Finding:
 def _describe_effect(
     part: str, text: str, unseen_mend: str = "", /, *, is_changed: bool, **values: Any
 ) -> Finding:
-    """The verdict on a *part* that was tried without judgements."""
+    """Return the verdict on a *part* that was tried without judgements."""
     advice = Advice.MEASURE if is_changed else Advice.UNSEEN
     mend = _MEASURE if is_changed else unseen_mend
     return Finding(
@@ -1030,7 +1075,10 @@ def _problem(subject: str, text: str, mend: str = "", /, **values: Any) -> Findi
 
 
 def _name_field(option: str, field: str | None) -> str:
-    """How to name the *field* in *option* of ``keywordEvidence``; ``""`` if passages have no fields."""
+    """Return how to set the *field* in *option* of ``keywordEvidence``.
+
+    It is ``""`` if the passages have no fields.
+    """
     if not field:
         return (
             ""
@@ -1041,7 +1089,7 @@ def _name_field(option: str, field: str | None) -> str:
 
 
 def _extend(limits: LimitSettings) -> LimitSettings:
-    """The *limits* of a check, in which a slow model is measured rather than given up."""
+    """Return *limits* that are long enough to measure a slow model."""
     patience = max(limits.llm_timeout_ms, _PATIENCE_MS)
     return replace(
         limits, llm_timeout_ms=patience, deadline_ms=max(limits.deadline_ms, 2 * patience)
@@ -1049,17 +1097,30 @@ def _extend(limits: LimitSettings) -> LimitSettings:
 
 
 def _find_failure(retrieval: Retrieval, *stages: str) -> Degradation | None:
-    return next((it for it in retrieval.degradations if it.stage.partition(".")[0] in stages), None)
+    return next(
+        (
+            degradation
+            for degradation in retrieval.degradations
+            if degradation.stage.partition(".")[0] in stages
+        ),
+        None,
+    )
 
 
 def _describe_error(error: BaseException | None) -> str:
-    """The type of *error* and the beginning of what it says, on one line and without passwords of addresses."""
+    """Return the type of *error* and the beginning of its message, on one line.
+
+    Passwords in addresses are removed.
+    """
     words = " ".join(without_credentials(str(error)).split())[:_MOST_QUOTED]
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
 def _measure_bytes(response: Any) -> int | None:
-    """About how many bytes *response* takes as JSON; ``None`` where it cannot be written so."""
+    """Return roughly how many bytes *response* takes as JSON.
+
+    It is ``None`` if the response cannot be written as JSON.
+    """
     try:
         if hasattr(response, "iloc"):
             return len(str(response.to_json()).encode())
@@ -1092,7 +1153,7 @@ def _in_brackets(detail: str) -> str:
     return f" ({detail})" if detail else ""
 
 
-def _name(passage: SamplePassage) -> str:
+def _write_passage(passage: SamplePassage) -> str:
     return f"{passage.id}: {passage.text}" if passage.id else passage.text
 
 
