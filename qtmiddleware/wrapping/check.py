@@ -403,7 +403,7 @@ class _Checkup:
 
     @property
     def _where(self) -> str:
-        """The place of the question in words: the argument and, in a document search, the clause."""
+        """The place of the question in words: the argument and the clause, if there is one."""
         kinds = " and ".join(f"`{kind}`" for kind in self._place.get("clauses", ()))
         searched = ", ".join(f"`{name}`" for name in list_clause_fields(self.clauses))
         within = (
@@ -565,7 +565,7 @@ class _Checkup:
         return candidates
 
     def _note_small_collection(self, count: int) -> None:
-        """Note that a model helps a small collection of *count* passages, unless it is asked now."""
+        """Note that a model would help this small collection, unless a model is asked now."""
         has_model = self.call.context.components.has_model
         if has_model and self.settings.transformation_type != "none":
             return

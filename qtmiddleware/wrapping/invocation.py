@@ -280,7 +280,8 @@ class Invocation:
             if not self.signature.paging.is_named:
                 logger.warning(
                     "%s(): %s, with page_arg=%r if it does", self.signature.function_name,
-                    describe_page(learned.page), learned.page, event="paged", query_id=retrieval.trace.query_id,
+                    describe_page(learned.page), learned.page,
+                    event="paged", query_id=retrieval.trace.query_id,
                 )  # fmt: skip
         if learned.problem and not warned.of_problem:
             warned.of_problem = True
@@ -318,10 +319,12 @@ class Invocation:
         )
         trace, passages, kept = retrieval.trace, len(retrieval.matches), plain.count_kept(retrieval)
         logger.info(
-            "shadow of %s: %d of %d passages as in the plain result; %d searches, %d model calls, %.0f ms for %.0f ms",
+            "shadow of %s: %d of %d passages as in the plain result; %d searches, %d model calls,"
+            " %.0f ms for %.0f ms",
             trace.query_id, kept, passages, trace.searches, trace.llm_calls, trace.total_ms, ms,
-            event="shadow", query_id=trace.query_id, status=retrieval.status, passages=passages, kept=kept,
-            searches=trace.searches, llm_calls=trace.llm_calls, cost_usd=trace.cost_usd,
+            event="shadow", query_id=trace.query_id, status=retrieval.status,
+            passages=passages, kept=kept, searches=trace.searches,
+            llm_calls=trace.llm_calls, cost_usd=trace.cost_usd,
             seconds=round(trace.total_ms / 1e3, 6), plain_seconds=round(ms / 1e3, 6),
         )  # fmt: skip
         if self.context.log is not None:

@@ -99,8 +99,12 @@ _DEEPEST: Final = 2
 # A text under one of these names is as likely a date as a page.
 _OFTEN_DATES: Final = frozenset({"start", "startat", "startfrom", "from"})
 # Not compiled here but when it is first used: most functions have no such parameter.
-_DATE: Final = r"""(?ix) \s*(?: \d{4}[-/]\d | \d{1,2}[-./]\d{1,2}[-./]\d | now\b | today | yesterday | last\s | -?p\d
-    | -?\d+\s?(?:s|sec|second|min|minute|h|hour|d|day|w|week|m|month|y|year)s?\b )"""
+_DATE: Final = (
+    r"(?ix) \s*(?: \d{4}[-/]\d | \d{1,2}[-./]\d{1,2}[-./]\d | now\b | today | yesterday"
+    r" | last\s | -?p\d"
+    "\n   "
+    r" | -?\d+\s?(?:s|sec|second|min|minute|h|hour|d|day|w|week|m|month|y|year)s?\b )"
+)
 _LONGEST_DATE: Final = 40
 _NUMBERS: Final = frozenset(
     (

@@ -188,9 +188,9 @@ class QueryMiddleware:
         clock: Clock | None = None,
     ) -> None:
         self._given = {
-            "client": client, "reranker": reranker, "store": store, "embedder": embedder, "redact": redact,
-            "observers": tuple(observers), "on_retrieval": validate_hook(on_retrieval),
-            "clock": validate_clock(clock),
+            "client": client, "reranker": reranker, "store": store, "embedder": embedder,
+            "redact": redact, "observers": tuple(observers),
+            "on_retrieval": validate_hook(on_retrieval), "clock": validate_clock(clock),
         }  # fmt: skip
         loaded = Config.load(config, origin="QueryMiddleware")
         # Everything that a call reads from one configuration is reached through `_components`. A

@@ -102,8 +102,8 @@ class TransformStream:
     """
 
     def __init__(
-        self, model: GovernedModel, build_request: Callable[[Any], Request], *, seconds: float, settings: Settings,
-        pace: Pace, concurrency: int,
+        self, model: GovernedModel, build_request: Callable[[Any], Request], *,
+        seconds: float, settings: Settings, pace: Pace, concurrency: int,
     ) -> None:  # fmt: skip
         self._model = GovernedModel(model.inner, settings, Breaker(0, 1.0), meter=model.meter)
         self._build_request = build_request

@@ -505,8 +505,8 @@ class Wrapped(Generic[P, R]):
                 f"{error}; config= sets options of qtmiddleware: if {name}() needs config=, add a"
             )
             raise ConfigError(
-                f"{message} parameter of that name", path=error.path, value=error.value, allowed=error.allowed,
-                source=error.source,
+                f"{message} parameter of that name",
+                path=error.path, value=error.value, allowed=error.allowed, source=error.source,
             ) from None  # fmt: skip
 
     def _should_pass_through(self) -> bool:
