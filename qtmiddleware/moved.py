@@ -45,11 +45,11 @@ def find_new_name(name: str) -> str | None:
     """Return the present name of the module that was called *name*, ``None`` if it did not move."""
     if not name.startswith(_PACKAGE):
         return None
-    head, rest = name.removeprefix(_PACKAGE), ""
+    head, submodules = name.removeprefix(_PACKAGE), ""
     while head and head not in MOVED:
-        head, _, last = head.rpartition(".")
-        rest = f".{last}{rest}"
-    return f"{_PACKAGE}{MOVED[head]}{rest}" if head else None
+        head, _, last_name = head.rpartition(".")
+        submodules = f".{last_name}{submodules}"
+    return f"{_PACKAGE}{MOVED[head]}{submodules}" if head else None
 
 
 class MovedModules:
@@ -91,6 +91,7 @@ class _Alias:
         self._spec: ModuleSpec | None = None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Import the module by its new name and return it."""
         module = import_module(self._new)
         self._spec = module.__spec__
         # Register the modules below it under their old names too. If Python loaded them again, it
@@ -102,6 +103,7 @@ class _Alias:
         return module
 
     def exec_module(self, module: ModuleType) -> None:
+        """Give the module its own spec back, which the import under the old name replaced."""
         module.__spec__ = self._spec
 
 

@@ -36,7 +36,7 @@ def describe(retrieval: Any) -> str:
     problems = ", ".join(
         f"{degradation.stage} {degradation.reason}" for degradation in retrieval.degradations
     )
-    parts = [
+    phrases = [
         f"{matches} match{'' if matches == 1 else 'es'}",
         f"degraded: {problems}" if problems else retrieval.status,
         f"{trace.searches} search{'' if trace.searches == 1 else 'es'}",
@@ -44,10 +44,10 @@ def describe(retrieval: Any) -> str:
         f"{trace.total_ms:.0f} ms",
     ]
     if retrieval.confidence is not None:
-        parts.append(
+        phrases.append(
             f"confidence {retrieval.confidence:.2f}{' (unsure)' if retrieval.is_unsure else ''}"
         )
-    return ", ".join(parts)
+    return ", ".join(phrases)
 
 
 def _list_rows(retrieval: Any) -> list[tuple[int, str, Any, str]]:

@@ -170,9 +170,9 @@ class CitationReader:
         if cited:
             self._cite(list(cited))
         else:
-            kept = self._gap.rfind("\n") + 1
-            self._dropped = self._dropped or self._gap[kept:]
-            self._gap = self._gap[:kept]
+            line_start = self._gap.rfind("\n") + 1
+            self._dropped = self._dropped or self._gap[line_start:]
+            self._gap = self._gap[:line_start]
         self._follows_mark = True
         return mark.end()
 

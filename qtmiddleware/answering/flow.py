@@ -308,8 +308,8 @@ class AnswerFlow:
         it is searched now.
         """
         responses = self._responses or {}
-        found = Outcome(responses[question]) if question in responses else None
-        if found is None and any(
+        outcome = Outcome(responses[question]) if question in responses else None
+        if outcome is None and any(
             variant.text == question for variant in self._retrieved.variants[1:]
         ):
             return None
@@ -324,7 +324,7 @@ class AnswerFlow:
         )
         trace = Trace(read_price=self._settings.store.read_price)
         try:
-            retrieval = yield from retrieval_flow(request, found=found, trace=trace)
+            retrieval = yield from retrieval_flow(request, found=outcome, trace=trace)
         except Exception as error:
             self._degradations.append(
                 Degradation("sub_answers", "search_failed", type(error).__name__)

@@ -276,14 +276,19 @@ class _Checkup:
                 else "not configured (no client, key or address)"
             )
             self._note(_off("model", text, configured=has_model))
-        asked = question if isinstance(question, str) else type(question).__name__
+        question_text = question if isinstance(question, str) else type(question).__name__
         return Check(
-            self.name, asked, self.keywords, tuple(self.findings), tuple(verdicts), self.sample
+            self.name,
+            question_text,
+            self.keywords,
+            tuple(self.findings),
+            tuple(verdicts),
+            self.sample,
         )
 
     def _judge(self) -> Flow[list[Finding]]:
         """Return the verdict on each part of the middleware."""
-        parts = [_KEYWORDS, _VARIANTS, *([_RERANK] if self.settings.rerank.enabled else [])]
+        part_names = [_KEYWORDS, _VARIANTS, *([_RERANK] if self.settings.rerank.enabled else [])]
         try:
             plain, candidates = yield from self._search_both_ways()
             self._note_passages(candidates)
@@ -297,11 +302,11 @@ class _Checkup:
             ).finding
             return [
                 self._find_switch(part) or _problem(part, obstacle.text, obstacle.mend)
-                for part in parts
+                for part in part_names
             ]
         verdicts: list[Finding] = []
         before = plain.ranking.keys
-        for part in parts:
+        for part in part_names:
             verdict = self._find_switch(part)
             if verdict is None and part == _KEYWORDS:
                 verdict, before = yield from self._try_keywords(plain, candidates)
@@ -578,13 +583,13 @@ class _Checkup:
         self._note(replace(_ok("collection", text, passages=count), mend=mend))
 
     def _time_calls(
-        self, wanted: int | None, first_outcome: Outcome
+        self, widened_top_k: int | None, first_outcome: Outcome
     ) -> Flow[dict[int | None, list[Outcome]]]:
         """Return the outcomes of the caller's own calls (under ``None``) and of the widened calls.
 
         The two kinds of calls take turns, so that a change in the load affects both.
         """
-        calls: dict[int | None, list[Outcome]] = {None: [], wanted: []}
+        calls: dict[int | None, list[Outcome]] = {None: [], widened_top_k: []}
         spent = first_outcome.seconds
         for turn in range(ROUNDS):
             if turn and spent > LONGEST:
@@ -599,11 +604,11 @@ class _Checkup:
                     self.request.learned.refuses_widening = True
                     reason = _describe_error(outcome.error)
                     text = (
-                        f"asked for {wanted}, the function raised {reason}; qtmiddleware asks for"
-                        " your own number"
+                        f"asked for {widened_top_k}, the function raised {reason}; qtmiddleware"
+                        " asks for your own number"
                     )
                     mend = "set keywordEvidence.candidates to a number that the function accepts"
-                    self._note(_off("candidates", text, mend, asked=wanted, refused=True))
+                    self._note(_off("candidates", text, mend, asked=widened_top_k, refused=True))
         return calls | {None: calls[None] or [first_outcome]}
 
     def _note_passages(self, result: SearchResult) -> None:
@@ -685,7 +690,7 @@ class _Checkup:
             return
         chosen = self.settings.hybrid.text_fields
         fields = list(chosen) or self._guess_text_fields(plain)
-        named = ", ".join(f"`{name}`" for name in fields)
+        field_list = ", ".join(f"`{name}`" for name in fields)
         subject, values = "text clause", {"fields": fields, "chosen": bool(chosen)}
         if not fields or not self.keywords:
             text = "the text fields are not known" if not fields else "the question has no keywords"
@@ -706,7 +711,7 @@ class _Checkup:
                 if chosen
                 else (_off, "")
             )
-            text = f"a keyword search of {named} raised {_describe_error(outcome.error)}"
+            text = f"a keyword search of {field_list} raised {_describe_error(outcome.error)}"
             self._note(make_finding(subject, text, mend, **values))
             self.request.learned.refuses_words = True
             return
@@ -723,8 +728,8 @@ class _Checkup:
         )
         cost += "" if units is None else f", reads {units:g} units"
         text = (
-            f"searches {named} by keywords: {len(result.ranking.keys)} passages, {new} of them new;"
-            f" {cost}"
+            f"searches {field_list} by keywords: {len(result.ranking.keys)} passages, {new} of them"
+            f" new; {cost}"
         )
         if chosen:
             self._note(_ok(subject, text, **values))
@@ -770,22 +775,26 @@ class _Checkup:
     def _note_searches(self, response: Any) -> None:
         """Note how many searches a question makes under these settings, and their cost."""
         by_words = int(self.request.why_not_by_words is None)
-        most = (
+        most_searches = (
             count_most_searches(self.request)
             if self.call.context.components.has_model
             else 1 + by_words
         )
         units, price = read_usage(response), self.settings.store.read_price
-        values: dict[str, Any] = {"most": most, "mean": float(most), "read_units": units}
-        at_most = "at most " if most > 1 + by_words else ""
+        values: dict[str, Any] = {
+            "most": most_searches,
+            "mean": float(most_searches),
+            "read_units": units,
+        }
+        at_most = "at most " if most_searches > 1 + by_words else ""
         text = (
             "1 per question, as without qtmiddleware"
-            if most == 1
-            else f"{at_most}{most} per question"
+            if most_searches == 1
+            else f"{at_most}{most_searches} per question"
         )
-        if most > 1 and self.settings.escalation.mode == "auto":
+        if most_searches > 1 and self.settings.escalation.mode == "auto":
             rate, certain = self.settings.escalation.target_call_rate, 1 + by_words
-            values["mean"] = certain + rate * (most - certain)
+            values["mean"] = certain + rate * (most_searches - certain)
             text += (
                 f", {values['mean']:.1f} on average, because {rate:.0%} of the questions call the"
                 " model"
@@ -1034,20 +1043,21 @@ class _Change:
 
     @property
     def is_any(self) -> bool:
+        """Whether the order changed."""
         return list(self.before[: len(self.after)]) != list(self.after)
 
     def __str__(self) -> str:
         if not self.is_any:
             return "the order does not change for this question"
         new = len(set(self.after) - set(self.before))
-        first = (
+        leader = (
             "the same passage is first"
             if self.before[:1] == self.after[:1]
             else "another passage is first"
         )
         return (
             f"{new or 'none'} of {len(self.after)} passages {'is' if new < 2 else 'are'} new,"
-            f" {first}"
+            f" {leader}"
         )
 
 

@@ -84,9 +84,9 @@ class ComponentCache(Generic[T]):
     def drain_former(self) -> None:
         """Close the components that only the former cache holds, each once no call is using it."""
         former, self._former = self._former, None
-        kept = {id(component) for component in self.values()}
+        kept_ids = {id(component) for component in self.values()}
         for component in former.values() if former is not None else ():
-            if id(component) not in kept:
+            if id(component) not in kept_ids:
                 drain(component)
 
 
@@ -173,8 +173,15 @@ class Components:
             and self._account in (None, self._read_account(config.settings))
         ):
             return self
-        given = (self._client, self._reranker, self.redact, self.observation, self.hook, self.clock)
-        return Components(config, *given, former=self)
+        constructor_arguments = (
+            self._client,
+            self._reranker,
+            self.redact,
+            self.observation,
+            self.hook,
+            self.clock,
+        )
+        return Components(config, *constructor_arguments, former=self)
 
     def replace_former(self) -> None:
         """Take the place of the former components.
@@ -201,11 +208,11 @@ class Components:
         config = self.config
         for layer in layers:
             config = config.overridden(layer)
-        own, resolved = self.config.settings, config.settings
-        if resolved is own:
-            return own
+        own_settings, resolved = self.config.settings, config.settings
+        if resolved is own_settings:
+            return own_settings
         for key in keys_with("middleware"):
-            if key.read(resolved) != key.read(own):
+            if key.read(resolved) != key.read(own_settings):
                 message = (
                     f"{key.name} cannot be set for one call; set it in the config of"
                     " QueryMiddleware"

@@ -113,7 +113,7 @@ def middleware(
             f"middleware() must be given a function, not {type(fn).__name__}; write"
             f" config={written}"
         )
-    given: Any = {
+    constructor_options: Any = {
         "client": client,
         "reranker": reranker,
         "redact": redact,
@@ -121,5 +121,7 @@ def middleware(
         "clock": clock,
     }
     if fn is None:
-        return functools.partial(middleware, config=config, **given, **options)
-    return QueryMiddleware(Config.load(config, origin="decorator"), **given).wrap(fn, **options)
+        return functools.partial(middleware, config=config, **constructor_options, **options)
+    return QueryMiddleware(Config.load(config, origin="decorator"), **constructor_options).wrap(
+        fn, **options
+    )

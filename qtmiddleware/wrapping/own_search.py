@@ -70,12 +70,12 @@ class OwnSearch:
         """
         if _build_search_key(settings) == _build_search_key(self._settings):
             return self
-        other = OwnSearch(settings, store=self._store, embedder=self._embedder)
+        search = OwnSearch(settings, store=self._store, embedder=self._embedder)
         with self._lock.free:
             opened = self._opened
         if opened is not None and _build_store_key(settings) == _build_store_key(self._settings):
-            other._opened = opened.with_settings(settings)
-        return other
+            search._opened = opened.with_settings(settings)
+        return search
 
     def close(self) -> None:
         """Close the store if it was opened here; the next search opens it again."""

@@ -292,7 +292,14 @@ def _list_pages_inside(holder: Any, depth: int = _DEEPEST) -> Iterator[str]:
 def _read_annotation(kind: type, name: str) -> Any:
     """Return the annotation of field *name* in a class or one of its parents."""
     annotations = map(read_annotations, kind.__mro__)
-    return next((own[name] for own in annotations if name in own), Parameter.empty)
+    return next(
+        (
+            annotations_of_class[name]
+            for annotations_of_class in annotations
+            if name in annotations_of_class
+        ),
+        Parameter.empty,
+    )
 
 
 def _is_declared_page(name: str, annotation: Any, default: Any, siblings: Collection[str]) -> bool:

@@ -195,8 +195,8 @@ class QueryMiddleware:
         loaded = Config.load(config, origin="QueryMiddleware")
         # Everything that a call reads from one configuration is reached through `_components`. A
         # reload replaces it as a whole, so that no call sees half of each configuration.
-        given = (client, reranker, redact, observe(observers), on_retrieval, clock)
-        self._components = Components(loaded, *given)
+        arguments = (client, reranker, redact, observe(observers), on_retrieval, clock)
+        self._components = Components(loaded, *arguments)
         self._cache = TransformationCache(self.settings)
         self._sampler = LogSampler()
         self._own_search = OwnSearch(self.settings, store=store, embedder=embedder)
@@ -223,13 +223,13 @@ class QueryMiddleware:
         return self._components.get_model(self.settings)
 
     @classmethod
-    def from_file(cls, path: str | os.PathLike[str], **given: Any) -> QueryMiddleware:
+    def from_file(cls, path: str | os.PathLike[str], **options: Any) -> QueryMiddleware:
         """Return a middleware configured by the file at *path*.
 
-        *given* are the other arguments of `QueryMiddleware`. Raises `ConfigError`, which names the
-        mistakes in the file.
+        *options* are the other arguments of `QueryMiddleware`. Raises `ConfigError`, which names
+        the mistakes in the file.
         """
-        return cls(Config.from_file(path), **given)
+        return cls(Config.from_file(path), **options)
 
     # With *embed*, the caller passes a text where the function takes a vector, so the function's
     # own parameter types do not apply.
@@ -707,14 +707,14 @@ class QueryMiddleware:
         No client, key, cache or lock is pickled. Raises `PicklingError` if the middleware was given
         an object, which may hold one of these.
         """
-        for name, given in self._given.items():
-            for part in given if isinstance(given, tuple) else (given,):
+        for name, option in self._given.items():
+            for part in option if isinstance(option, tuple) else (option,):
                 check_picklable(f"{name}=", part, by_value=find_modules_by_value() is not None)
         return self.config, self._given
 
     def __setstate__(self, state: tuple[Config, dict[str, Any]]) -> None:
-        config, given = state
-        QueryMiddleware.__init__(self, config, **given)
+        config, options = state
+        QueryMiddleware.__init__(self, config, **options)
 
     def __enter__(self) -> QueryMiddleware:
         self._is_closed = False

@@ -403,8 +403,8 @@ class PineconeSearchSignature(CallSignature):
     def _replace_query(
         self, place: Place, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]
     ) -> None:
-        wanted = {"text": query} if isinstance(value, str) and place != "inputs" else query
-        super()._replace_query(place, value, wanted, args, kwargs)
+        value_to_pass = {"text": query} if isinstance(value, str) and place != "inputs" else query
+        super()._replace_query(place, value, value_to_pass, args, kwargs)
 
     def _find_path(self, place: Place, value: Any) -> tuple[str, ...]:
         path = super()._find_path(place, value)

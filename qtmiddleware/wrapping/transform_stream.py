@@ -164,6 +164,7 @@ class _PacedModel:
 
     @property
     def name(self) -> str:
+        """The inner model's name."""
         return self._inner.name
 
     def complete(self, prompt: Prompt, _: Deadline) -> Reply:

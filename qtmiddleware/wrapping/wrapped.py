@@ -618,11 +618,11 @@ class Wrapped(Generic[P, R]):
             from pickle import PicklingError
 
             raise PicklingError(f"{self!r} cannot be pickled; {ADVICE}")
-        given = {
+        parts_by_label = {
             f"the function of {self!r}": self._fn,
             **{f"{option}=": options[option] for option in options},
         }
-        for label, part in given.items():
+        for label, part in parts_by_label.items():
             check_picklable(label, part, by_value=modules is not None)
         # Create the object empty, then fill it: a function that searches through itself refers to
         # the object that is being unpickled.
