@@ -94,13 +94,13 @@ class CitationReader:
 
     def feed(self, text: str) -> str:
         """Read *text* and return the text that can be shown now."""
-        return self._read(text, is_last=False)
+        return self._read_tokens(text, is_last=False)
 
     def end(self) -> str:
         """Return the rest of the text, without white space at its end."""
-        return self._read("", is_last=True)
+        return self._read_tokens("", is_last=True)
 
-    def _read(self, text: str, *, is_last: bool) -> str:
+    def _read_tokens(self, text: str, *, is_last: bool) -> str:
         tail = self._tail + text
         place = 0
         while place < len(tail):
@@ -135,6 +135,7 @@ class CitationReader:
             self._code = 0
 
     def _take_ticks(self, count: int) -> None:
+        """Track whether the text is inside code: a fenced block, or between backticks."""
         if count >= 3 and not self._line.strip(_LINE_PREFIX_CHARS) and not self._code:
             self._fence = 0 if count >= self._fence > 0 else self._fence or count
         elif not self._fence:
@@ -143,9 +144,9 @@ class CitationReader:
     def _take_text(self, text: str) -> None:
         space = self._gap or (self._dropped if text[0].isalnum() else "")
         self._follows_mark = False
-        self._give(space, text)
+        self._append_output(space, text)
 
-    def _give(self, space: str, text: str) -> None:
+    def _append_output(self, space: str, text: str) -> None:
         self._gap = self._dropped = ""
         self._out.append((space if self._length else "") + text)
         self._length += len(self._out[-1])
@@ -168,7 +169,7 @@ class CitationReader:
             not 1 <= number <= self._count for number_range in ranges for number in number_range
         )
         if cited:
-            self._cite(list(cited))
+            self._append_marks(list(cited))
         else:
             line_start = self._gap.rfind("\n") + 1
             self._dropped = self._dropped or self._gap[line_start:]
@@ -177,6 +178,7 @@ class CitationReader:
         return mark.end()
 
     def _is_mark(self, mark: re.Match[str], after: str) -> bool:
+        """Return whether *mark*, which the text *after* follows, cites passages."""
         before = self._line
         if self._fence or self._code or len(mark[0]) > MOST_CHARS or after == "(":
             return False
@@ -188,9 +190,10 @@ class CitationReader:
             return False
         return len(before) < COPIED_CHARS or before[-COPIED_CHARS:] + mark[0] not in self._copies
 
-    def _cite(self, numbers: Sequence[int]) -> None:
-        self._give(self._gap or self._dropped, "")
+    def _append_marks(self, numbers: Sequence[int]) -> None:
+        """Append one mark per number to the output."""
+        self._append_output(self._gap or self._dropped, "")
         for number in numbers:
             start = self._length
-            self._give("", f"[{number}]")
+            self._append_output("", f"[{number}]")
             self.marks.append((number, start, self._length))

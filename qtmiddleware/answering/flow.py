@@ -113,14 +113,14 @@ class AnswerFlow:
         self._errors: list[ModelError] = []
         self._sub_answers: tuple[SubAnswer, ...] = ()
 
-    def flow(self) -> Flow[Answer]:
+    def build_flow(self) -> Flow[Answer]:
         """Return the whole flow.
 
         It raises exceptions of the wrapped function, and `ModelError` if there is no answer.
         """
-        return observe_flow(self._flow(), self.observation)
+        return observe_flow(self._run_steps(), self.observation)
 
-    def _flow(self) -> Flow[Answer]:
+    def _run_steps(self) -> Flow[Answer]:
         yield from self.retrieve()
         draft = yield from self.draft()
         if isinstance(draft, Answer):
@@ -244,6 +244,10 @@ class AnswerFlow:
         return self.retrieval
 
     def _synthesize(self, questions: tuple[str, ...]) -> Flow[Draft | None]:
+        """Answer the sub-queries, and return the draft of their synthesis.
+
+        Return ``None`` if too few of them got an answer: the question is then answered as a whole.
+        """
         sub_answers = yield from self._answer_parts(questions)
         self._sub_answers = tuple(answer for answer, _ in sub_answers)
         # A sub-query without an answer in its passages is not a failure, but it adds nothing to the
@@ -342,6 +346,7 @@ class AnswerFlow:
     def _build_sub_answer(
         self, question: str, passages: PromptPassages | None, outcome: Outcome | None
     ) -> SubAnswer:
+        """Return the sub-answer from the model's *outcome*, and note what went wrong."""
         if passages is None or outcome is None:
             return SubAnswer(
                 question,
@@ -381,6 +386,7 @@ class AnswerFlow:
         )
 
     def _end_retrieval(self) -> Retrieval:
+        """Complete the trace and pass the retrieval to *finish_retrieval*; return the result."""
         self._is_finished = True
         self._retrieved.trace.finish()
         self.retrieval = self._finish_retrieval(self._retrieved)

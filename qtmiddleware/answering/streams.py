@@ -16,7 +16,7 @@ from qtmiddleware.runtime.steps import Outcome
 from qtmiddleware.types import Answer, Retrieval
 
 
-class _Reply:
+class _StreamedReply:
     """The reply of the last call so far, and the part of it that can be shown."""
 
     def __init__(self, draft: Draft) -> None:
@@ -93,7 +93,7 @@ class AnswerStream(_Stream):
     def __init__(self, answering: AnswerFlow, performer: Performer) -> None:
         super().__init__(answering, performer)
         self._retrieval = run(answering.retrieve(), performer)
-        self._pieces = self._stream()
+        self._pieces = self._iterate_pieces()
 
     @property
     def retrieval(self) -> Retrieval:
@@ -106,7 +106,8 @@ class AnswerStream(_Stream):
     def __next__(self) -> str:
         return next(self._pieces)
 
-    def _stream(self) -> Generator[str, None, None]:
+    def _iterate_pieces(self) -> Generator[str, None, None]:
+        """Yield the pieces that can be shown, then set the whole answer."""
         answering = self._answering
         with answering.observation as observation:
             draft = run(answering.draft(), self._performer)
@@ -114,7 +115,7 @@ class AnswerStream(_Stream):
                 answer = observation.keep(draft)
             else:
                 reply, deadline, call = (
-                    _Reply(draft),
+                    _StreamedReply(draft),
                     answering.start_call(draft),
                     answering.observe_call(draft),
                 )
@@ -156,7 +157,7 @@ class AsyncAnswerStream(_Stream):
 
     def __init__(self, answering: AnswerFlow, performer: Performer) -> None:
         super().__init__(answering, performer)
-        self._pieces = self._stream()
+        self._pieces = self._iterate_pieces()
 
     @property
     def retrieval(self) -> Retrieval | None:
@@ -173,7 +174,8 @@ class AsyncAnswerStream(_Stream):
         if self._answering.retrieval is None:
             await arun(self._answering.retrieve(), self._performer)
 
-    async def _stream(self) -> AsyncGenerator[str, None]:
+    async def _iterate_pieces(self) -> AsyncGenerator[str, None]:
+        """Yield the pieces that can be shown, then set the whole answer."""
         answering = self._answering
         with answering.observation as observation:
             await self._retrieve()
@@ -182,7 +184,7 @@ class AsyncAnswerStream(_Stream):
                 answer = observation.keep(draft)
             else:
                 reply, deadline, call = (
-                    _Reply(draft),
+                    _StreamedReply(draft),
                     answering.start_call(draft),
                     answering.observe_call(draft),
                 )

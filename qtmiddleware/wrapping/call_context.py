@@ -161,7 +161,7 @@ class ContextSource:
             self._latest = components, context
         return context
 
-    def configured(self, config: Mapping[str, Any]) -> ContextSource:
+    def with_config(self, config: Mapping[str, Any]) -> ContextSource:
         """Return a source with *config* overriding these settings in every call.
 
         The new source learns for itself and has a cache of its own.

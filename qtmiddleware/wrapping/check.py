@@ -48,7 +48,7 @@ from qtmiddleware.runtime.observing import NOT_OBSERVED
 from qtmiddleware.runtime.steps import Embed, Flow, Leaf, Outcome, Search
 from qtmiddleware.types import Degradation, Key, Ranking, Retrieval, Variant
 from qtmiddleware.wrapping.call_context import Warned
-from qtmiddleware.wrapping.clauses import VECTORS, can_add_text, read_type
+from qtmiddleware.wrapping.clauses import VECTORS, can_add_text_clause, read_type
 from qtmiddleware.wrapping.clauses import list_fields as list_clause_fields
 from qtmiddleware.wrapping.invocation import Invocation
 from qtmiddleware.wrapping.order_sample import (
@@ -275,7 +275,7 @@ class _Checkup:
                 if has_model
                 else "not configured (no client, key or address)"
             )
-            self._note(_off("model", text, configured=has_model))
+            self._add_finding(_build_off("model", text, configured=has_model))
         question_text = question if isinstance(question, str) else type(question).__name__
         return Check(
             self.name,
@@ -298,10 +298,12 @@ class _Checkup:
             # Reading any part of a user's response may raise an exception.
             text = f"reading the passages raised {_describe_error(error)}"
             obstacle = (
-                error if isinstance(error, _Obstacle) else self._stop("passages", text, ADVICE)
+                error
+                if isinstance(error, _Obstacle)
+                else self._build_obstacle("passages", text, ADVICE)
             ).finding
             return [
-                self._find_switch(part) or _problem(part, obstacle.text, obstacle.mend)
+                self._find_switch(part) or _build_problem(part, obstacle.text, obstacle.mend)
                 for part in part_names
             ]
         verdicts: list[Finding] = []
@@ -317,7 +319,8 @@ class _Checkup:
             verdicts.append(verdict)
         return verdicts
 
-    def _note(self, finding: Finding) -> Finding:
+    def _add_finding(self, finding: Finding) -> Finding:
+        """Add *finding* to the findings, and return it."""
         self.findings.append(finding)
         return finding
 
@@ -327,22 +330,24 @@ class _Checkup:
         if part == _VARIANTS:
             if settings.transformation_type == "none":
                 mend = 'set transformationType: "combined" and give it a model'
-                return _off(part, "transformationType is none", mend)
+                return _build_off(part, "transformationType is none", mend)
             if (
                 settings.escalation.mode == "never"
                 or not settings.escalation.max_llm_calls_per_query
             ):
-                return _off(
+                return _build_off(
                     part, "escalation allows no model calls", 'set escalation: "auto" or "always"'
                 )
         elif part == _KEYWORDS and not settings.keyword_evidence.enabled:
-            return _off(part, "keywordEvidence is false", "set keywordEvidence: true")
+            return _build_off(part, "keywordEvidence is false", "set keywordEvidence: true")
         elif part == _KEYWORDS and settings.preprocess.apply_to == "text":
-            return _off(part, "preprocess.applyTo is text", 'set preprocess.applyTo: "keywords"')
+            return _build_off(
+                part, "preprocess.applyTo is text", 'set preprocess.applyTo: "keywords"'
+            )
         elif not (
             self.request.uses_keyword_evidence if part == _KEYWORDS else self.request.uses_reranker
         ):
-            return _off(
+            return _build_off(
                 part,
                 f"fusion.method {settings.fusion.method} does not merge lists",
                 'set it to "anchored"',
@@ -369,23 +374,29 @@ class _Checkup:
                     "; if it takes a vector, wrap it with embed= (a function from a text to its"
                     " vector)"
                 )
-            raise self._stop("call", f"{self.name}() raised {_describe_error(outcome.error)}", mend)
+            raise self._build_obstacle(
+                "call", f"{self.name}() raised {_describe_error(outcome.error)}", mend
+            )
         try:
-            plain = self._read(outcome.value)
-            return plain, (yield from self._measure(plain, outcome))
+            plain = self._read_result(outcome.value)
+            return plain, (yield from self._measure_calls(plain, outcome))
         except ResponseShapeError as error:
             text, _, mend = str(error).partition("; ")
-            raise self._stop("response", text, mend, shape=error.shape) from error
+            raise self._build_obstacle("response", text, mend, shape=error.shape) from error
 
-    def _stop(self, subject: str, text: str, mend: str, **values: Any) -> _Obstacle:
-        return _Obstacle(self._note(_problem(subject, text, mend, **values)))
+    def _build_obstacle(self, subject: str, text: str, mend: str, **values: Any) -> _Obstacle:
+        """Add a problem to the findings, and return it as the exception that ends the check."""
+        return _Obstacle(self._add_finding(_build_problem(subject, text, mend, **values)))
 
     def _check_query(self) -> None:
+        """Note how the question is passed; raises `_Obstacle` if it cannot be read."""
         problem, argument = self.request.problem, self.argument
         if problem is None:
             if not self.request.embeds:
-                self._note(
-                    _ok("query", f"passed as text in {self._where}", **self._place, travels="text")
+                self._add_finding(
+                    _build_ok(
+                        "query", f"passed as text in {self._where}", **self._place, travels="text"
+                    )
                 )
             return
         text, mend = problem.detail, "name the parameter that holds the question with query_arg="
@@ -404,7 +415,7 @@ class _Checkup:
                 f"the question is {problem.reason.replace('_', ' ')}",
                 "ask another question",
             )
-        raise self._stop("query", text, mend, argument=argument, reason=problem.reason)
+        raise self._build_obstacle("query", text, mend, argument=argument, reason=problem.reason)
 
     @property
     def _where(self) -> str:
@@ -440,23 +451,31 @@ class _Checkup:
                 "embed= must be a function from a text to its vector, or from a list of texts to a"
                 " list of vectors"
             )
-            raise self._stop(
+            raise self._build_obstacle(
                 "query", f"embed= raised {_describe_error(outcome.error)}", mend, argument=argument
             )
         vector: Sequence[float] = outcome.value[0]
         self.vector, size, ms = vector, len(vector), outcome.seconds * 1e3
         text = f"embedded as {size} numbers in {_write_ms(ms)}, passed in {self._where}"
-        self._note(
-            _ok("query", text, **self._place, travels="vector", dimension=size, embed_ms=_round(ms))
+        self._add_finding(
+            _build_ok(
+                "query",
+                text,
+                **self._place,
+                travels="vector",
+                dimension=size,
+                embed_ms=_round_ms(ms),
+            )
         )
 
     def _note_top_k(self) -> None:
+        """Note which parameter sets the number of passages, and if the call asks for a page."""
         name, value = self.call.signature.top_k_argument, self.request.top_k
         if page := self.request.page:
             self._note_page(page)
         if value is not None:
-            self._note(
-                _ok(
+            self._add_finding(
+                _build_ok(
                     "top_k",
                     f"`{name or 'top_k'}`, {value} in this call",
                     argument=name,
@@ -466,8 +485,8 @@ class _Checkup:
             return
         text = f"`{name}` is not a number" if name else "no parameter sets the number of passages"
         mend = "" if name else "if there is such a parameter, name it with top_k_arg="
-        self._note(
-            _off(
+        self._add_finding(
+            _build_off(
                 "top_k",
                 f"{text}, so qtmiddleware does not ask for more",
                 mend,
@@ -490,7 +509,9 @@ class _Checkup:
             f"`{page}` selects a page: qtmiddleware reorders the passages of your call and adds"
             " none"
         )
-        self._note(replace(_ok("pages", text, argument=page, named=is_named), mend=mend))
+        self._add_finding(
+            replace(_build_ok("pages", text, argument=page, named=is_named), mend=mend)
+        )
 
     def _perform(self, step: Leaf) -> Flow[Outcome]:
         """Return the outcome of *step*, however long it takes."""
@@ -504,14 +525,14 @@ class _Checkup:
     def _search(self, top_k: int | None) -> Flow[Outcome]:
         return (yield from self._perform(Search(self.request.original, top_k, self.vector)))
 
-    def _read(self, response: Any) -> SearchResult:
+    def _read_result(self, response: Any) -> SearchResult:
         variant, options = (
             Variant("original", self.request.original),
             self.settings.keyword_evidence,
         )
         return read_response(variant, response, self.request.shape, options=options)
 
-    def _measure(self, plain: SearchResult, first_outcome: Outcome) -> Flow[SearchResult]:
+    def _measure_calls(self, plain: SearchResult, first_outcome: Outcome) -> Flow[SearchResult]:
         """Return the result of the widened call, and note the cost of asking for more passages.
 
         It is *plain* if no widened call is made or if that call fails.
@@ -528,9 +549,10 @@ class _Checkup:
             )
         if requested is None:
             text = f"{count} in your call; qtmiddleware does not ask for more{because}"
-            self._note(
+            self._add_finding(
                 replace(
-                    _ok("candidates", text, plain=count, asked=None, passage_chars=chars), mend=mend
+                    _build_ok("candidates", text, plain=count, asked=None, passage_chars=chars),
+                    mend=mend,
                 )
             )
         candidates, texts, values = plain, list[str](), dict[str, Any]()
@@ -542,12 +564,12 @@ class _Checkup:
             size = _measure_bytes(response)
             values |= {
                 f"{name}_calls": len(outcomes),
-                f"{name}_ms": _round(ms),
+                f"{name}_ms": _round_ms(ms),
                 f"{name}_bytes": size,
             }
             texts.append(f"{description} {_write_ms(ms)} and {_write_bytes(size)}")
             if width is not None:
-                candidates = self._read(response)
+                candidates = self._read_result(response)
                 widened_count = len(candidates.ranking.keys)
                 text = f"{count} in your call, {widened_count} if qtmiddleware asks for {requested}"
                 text += because if widened_count > count else "; the function has no more"
@@ -557,11 +579,11 @@ class _Checkup:
                     "widened": widened_count,
                     "passage_chars": chars,
                 }
-                self._note(replace(_ok("candidates", text, **about), mend=mend))
+                self._add_finding(replace(_build_ok("candidates", text, **about), mend=mend))
                 if requested is not None and 1 < widened_count < requested:
                     self._note_small_collection(widened_count)
-        self._note(
-            _ok(
+        self._add_finding(
+            _build_ok(
                 "cost",
                 f"{', '.join(texts)} as JSON (median of {values['plain_calls']} calls)",
                 **values,
@@ -580,7 +602,7 @@ class _Checkup:
         )
         mend = 'try the preset "words", or "balanced", which makes one more search'
         mend += "" if has_model else ", with client= or OPENAI_API_KEY"
-        self._note(replace(_ok("collection", text, passages=count), mend=mend))
+        self._add_finding(replace(_build_ok("collection", text, passages=count), mend=mend))
 
     def _time_calls(
         self, widened_top_k: int | None, first_outcome: Outcome
@@ -608,10 +630,16 @@ class _Checkup:
                         " asks for your own number"
                     )
                     mend = "set keywordEvidence.candidates to a number that the function accepts"
-                    self._note(_off("candidates", text, mend, asked=widened_top_k, refused=True))
+                    self._add_finding(
+                        _build_off("candidates", text, mend, asked=widened_top_k, refused=True)
+                    )
         return calls | {None: calls[None] or [first_outcome]}
 
     def _note_passages(self, result: SearchResult) -> None:
+        """Note the passages' shape, texts, ids, metadata and scores.
+
+        Raises `_Obstacle` if there are no passages.
+        """
         items, text_field = result.ranking.items, self.settings.keyword_evidence.text_field
         count = len(items)
         if not count:
@@ -624,10 +652,10 @@ class _Checkup:
                 if result.response is None
                 else "the response holds no passages"
             )
-            raise self._stop("response", text, mend, passages=0)
+            raise self._build_obstacle("response", text, mend, passages=0)
         kind, shape = type(get_raw(items[0])).__name__, result.shape.name
-        self._note(
-            _ok(
+        self._add_finding(
+            _build_ok(
                 "response",
                 f"{shape}, {count} of type {kind}",
                 shape=shape,
@@ -640,10 +668,10 @@ class _Checkup:
             text = f"{len(items_with_text)} of {count} have a text, " + (
                 f"in `{name}`" if name else "which is the passage itself"
             )
-            self._note(_ok("text", text, field=name, passages=len(items_with_text)))
+            self._add_finding(_build_ok("text", text, field=name, passages=len(items_with_text)))
         else:
-            self._note(
-                _problem("text", *self._describe_missing_text(items), field=None, passages=0)
+            self._add_finding(
+                _build_problem("text", *self._describe_missing_text(items), field=None, passages=0)
             )
             # A first query would find out the same.
             self.request.learned.holds_text = False
@@ -656,10 +684,10 @@ class _Checkup:
             else "none; qtmiddleware tells passages apart by their texts"
         )
         mend = "" if id_count else _name_field("idField", suggest_id_field(items))
-        self._note(replace(_ok("ids", text, passages=id_count), mend=mend))
+        self._add_finding(replace(_build_ok("ids", text, passages=id_count), mend=mend))
         if fields := find_telling_fields(read_all_metadata(items)):
             text = f"fields that tell passages apart: {', '.join(f'`{name}`' for name in fields)}"
-            self._note(_ok("metadata", text, fields=list(fields)))
+            self._add_finding(_build_ok("metadata", text, fields=list(fields)))
         self._note_scores(result.ranking)
 
     def _describe_missing_text(self, items: Sequence[Any]) -> tuple[str, str]:
@@ -686,7 +714,7 @@ class _Checkup:
 
     def _try_text_clause(self, plain: SearchResult) -> Flow[None]:
         """Note whether a keyword search can be added beside this call's clause, and its cost."""
-        if not can_add_text(self.clauses):
+        if not can_add_text_clause(self.clauses):
             return
         chosen = self.settings.hybrid.text_fields
         fields = list(chosen) or self._guess_text_fields(plain)
@@ -694,8 +722,8 @@ class _Checkup:
         subject, values = "text clause", {"fields": fields, "chosen": bool(chosen)}
         if not fields or not self.keywords:
             text = "the text fields are not known" if not fields else "the question has no keywords"
-            self._note(
-                _off(
+            self._add_finding(
+                _build_off(
                     subject,
                     text,
                     'name the text fields in hybrid.textFields, for example ["title", "body"]',
@@ -707,18 +735,18 @@ class _Checkup:
         outcome = yield from self._perform(step)
         if outcome.error is not None:
             make_finding, mend = (
-                (_problem, "name fields that the index declares with full_text_search")
+                (_build_problem, "name fields that the index declares with full_text_search")
                 if chosen
-                else (_off, "")
+                else (_build_off, "")
             )
             text = f"a keyword search of {field_list} raised {_describe_error(outcome.error)}"
-            self._note(make_finding(subject, text, mend, **values))
+            self._add_finding(make_finding(subject, text, mend, **values))
             self.request.learned.refuses_words = True
             return
-        result, units = self._read(outcome.value), read_usage(outcome.value)
+        result, units = self._read_result(outcome.value), read_usage(outcome.value)
         new = len(set(result.ranking.keys) - set(plain.ranking.keys))
         values |= {
-            "ms": _round(outcome.seconds * 1e3),
+            "ms": _round_ms(outcome.seconds * 1e3),
             "read_units": units,
             "passages": len(result.ranking.keys),
         }
@@ -732,11 +760,11 @@ class _Checkup:
             f" new; {cost}"
         )
         if chosen:
-            self._note(_ok(subject, text, **values))
+            self._add_finding(_build_ok(subject, text, **values))
         else:
             listed = json.dumps(fields)
             mend = f'set config={{"hybrid": {{"textFields": {listed}}}}} and measure'
-            self._note(_off(subject, f"could be added; it {text}", mend, **values))
+            self._add_finding(_build_off(subject, f"could be added; it {text}", mend, **values))
 
     def _guess_text_fields(self, plain: SearchResult) -> list[str]:
         """Return the fields that a keyword search may know.
@@ -768,8 +796,8 @@ class _Checkup:
                 f" {last_score:.4g}"
             )
         direction_name = {1: "lower_is_better", -1: "higher_is_better", 0: "unknown"}[direction]
-        self._note(
-            replace(_ok("scores", text, direction=direction_name, missing=missing), mend=mend)
+        self._add_finding(
+            replace(_build_ok("scores", text, direction=direction_name, missing=missing), mend=mend)
         )
 
     def _note_searches(self, response: Any) -> None:
@@ -805,7 +833,7 @@ class _Checkup:
             usd = values["mean"] * (1 if units is None else units) * price / 1e3
             values["read_usd_per_thousand"] = usd
             text += f"; {at_most}${usd:.2g} per 1,000 questions"
-        self._note(_ok("searches", text, **values))
+        self._add_finding(_build_ok("searches", text, **values))
 
     # --- the parts of the middleware
     # ----------------------------------------------------------------------------------
@@ -820,7 +848,7 @@ class _Checkup:
             # Leave the text clause out, so that the change shows the effect of the keywords alone.
             request = replace(request, text_fields=())
         retrieval = yield from retrieval_flow(request)
-        return retrieval, _Change(before, self._read(retrieval.response).ranking.keys)
+        return retrieval, _Change(before, self._read_result(retrieval.response).ranking.keys)
 
     def _try_keywords(
         self, plain: SearchResult, candidates: SearchResult
@@ -829,13 +857,13 @@ class _Checkup:
         before, count = plain.ranking.keys, len(candidates.ranking.keys)
         for finding in self.findings:
             if finding.subject == "text" and finding.state is CheckState.PROBLEM:
-                return _problem(_KEYWORDS, finding.text, finding.mend), before
+                return _build_problem(_KEYWORDS, finding.text, finding.mend), before
         if count < 2:
             mend = (
                 "let the function return more, or name the parameter that sets the number with"
                 " top_k_arg="
             )
-            return _problem(_KEYWORDS, "a single passage cannot be reordered", mend), before
+            return _build_problem(_KEYWORDS, "a single passage cannot be reordered", mend), before
         rerank = replace(self.settings.rerank, enabled=False)
         try:
             retrieval, change = yield from self._retrieve(
@@ -848,11 +876,11 @@ class _Checkup:
         )
         reason = str(change) if change.is_any else self._explain_order(note)
         sentence = f"{'changed' if change.is_any else 'not changed'} for this question: {reason}"
-        self._note(_ok("order", sentence, changed=change.is_any))
+        self._add_finding(_build_ok("order", sentence, changed=change.is_any))
         text = f"the question's keywords rerank {count} candidates"
         if count <= len(before):
             text += ", which is all that the function returns, so no passage is new"
-        text += _in_brackets(note)
+        text += _bracket(note)
         if len(self.questions) > 1 or any(question.relevant for question in self.questions):
             yield from self._sample_orders()
         return self._advise_on_keywords(text, is_changed=change.is_any), change.after
@@ -865,9 +893,9 @@ class _Checkup:
             sampled, self._compare_orders, _describe_error, left_out=left_out
         )
         self.sample, judged = sample, sample.judged
-        make_finding = _ok if sample.compared else _problem
+        make_finding = _build_ok if sample.compared else _build_problem
         counts = {"asked": sample.asked, "left_out": left_out, "failed": sample.failed}
-        self._note(
+        self._add_finding(
             make_finding(
                 "sample",
                 str(sample),
@@ -879,11 +907,11 @@ class _Checkup:
         if judged is None:
             return
         if judged.found:
-            self._note(_ok("judged", str(judged), **asdict(judged)))
+            self._add_finding(_build_ok("judged", str(judged), **asdict(judged)))
         else:
             text = f"no relevant passage was found for any of {judged.questions} questions"
-            self._note(
-                _problem(
+            self._add_finding(
+                _build_problem(
                     "judged",
                     text,
                     "compare your ids with the ids of the passages",
@@ -925,15 +953,15 @@ class _Checkup:
                 mend = (
                     'keywords help more together with the model\'s words: set escalation: "always"'
                 )
-            return _problem(_KEYWORDS, reason, mend, **values)
+            return _build_problem(_KEYWORDS, reason, mend, **values)
         mend = {Advice.MEASURE: _MEASURE, Advice.UNSEEN: _ASK_MORE}.get(advice, "")
-        return replace(_ok(_KEYWORDS, reason or text, **values), mend=mend)
+        return replace(_build_ok(_KEYWORDS, reason or text, **values), mend=mend)
 
     def _note_later_failure(self, part: str, error: Exception) -> Finding:
-        finding = self._note(
-            _problem("call", f"{self.name}() raised {_describe_error(error)} in a later call")
+        finding = self._add_finding(
+            _build_problem("call", f"{self.name}() raised {_describe_error(error)} in a later call")
         )
-        return _problem(part, finding.text)
+        return _build_problem(part, finding.text)
 
     def _explain_order(self, note: str) -> str:
         """Return why the question's keywords do not change the order; *note* is from the trace."""
@@ -944,15 +972,18 @@ class _Checkup:
         return note.removeprefix("order kept: ") or "the scores count for more than the keywords"
 
     def _try_variants(self, before: Sequence[Key]) -> Flow[Finding]:
+        """Return the verdict on the model's variants, after one retrieval that asks the model."""
         if not self.call.context.components.has_model:
             mend = "pass client=, or set OPENAI_API_KEY or QTM_LLM_BASE_URL"
-            return self._note_model(_problem("model", "not configured", mend, configured=False))
+            return self._note_model(
+                _build_problem("model", "not configured", mend, configured=False)
+            )
         settings, limits = self.settings, self.settings.limits
         try:
             retrieval, change = yield from self._retrieve(
                 before,
                 escalation=replace(settings.escalation, mode="always"),
-                limits=_extend(limits),
+                limits=_extend_limits(limits),
                 rerank=replace(settings.rerank, enabled=False),
             )
         except Exception as error:
@@ -961,13 +992,17 @@ class _Checkup:
         values: dict[str, Any] = {"name": name, "configured": True, "calls": trace.llm_calls}
         failed = _find_failure(retrieval, "transform")
         if failed is not None and failed.reason not in _REPLIED_REASONS:
-            text = f"{name} gave no reply: {failed.reason}{_in_brackets(failed.detail)}"
+            text = f"{name} gave no reply: {failed.reason}{_bracket(failed.detail)}"
             mend = _MENDS.get(failed.reason, "")
-            return self._note_model(_problem("model", text, mend, **values, reason=failed.reason))
+            return self._note_model(
+                _build_problem("model", text, mend, **values, reason=failed.reason)
+            )
         if not trace.llm_calls:
             reason = "" if trace.decision is None else trace.decision.reason.replace("_", " ")
-            text = f"{name} is not called for this kind of question{_in_brackets(reason)}"
-            return self._note_model(_off("model", text, "check with another question", **values))
+            text = f"{name} is not called for this kind of question{_bracket(reason)}"
+            return self._note_model(
+                _build_off("model", text, "check with another question", **values)
+            )
         ms = max(
             (stage.ms for stage in trace.stages if stage.name.startswith("transform")), default=0.0
         )
@@ -975,7 +1010,7 @@ class _Checkup:
             trace.input_tokens + trace.output_tokens,
             round(1e3 * limits.model_seconds),
         )
-        values |= {"ms": _round(ms), "tokens": tokens, "cost_usd": trace.cost_usd}
+        values |= {"ms": _round_ms(ms), "tokens": tokens, "cost_usd": trace.cost_usd}
         text = f"{name} replied in {_write_ms(ms)}" + (f", {tokens} tokens" if tokens else "")
         if ms > granted:
             mend = (
@@ -983,12 +1018,12 @@ class _Checkup:
                 " faster model"
             )
             return self._note_model(
-                _problem("model", f"{text}; the limit is {granted} ms", mend, **values)
+                _build_problem("model", f"{text}; the limit is {granted} ms", mend, **values)
             )
-        self._note(_ok("model", text, **values))
+        self._add_finding(_build_ok("model", text, **values))
         if (failed := failed or _find_failure(retrieval, "search", "embed")) is not None:
-            return _problem(
-                _VARIANTS, f"{failed.stage} {failed.reason}{_in_brackets(failed.detail)}"
+            return _build_problem(
+                _VARIANTS, f"{failed.stage} {failed.reason}{_bracket(failed.detail)}"
             )
         kinds = [variant.kind for variant in retrieval.variants[1:]]
         text_names = [name for name in TEXT_FIELDS for _ in retrieval.transformation.texts(name)]
@@ -1001,36 +1036,39 @@ class _Checkup:
                 f" ({labels}); {change}"
             )
         else:
-            return _off(
+            return _build_off(
                 _VARIANTS, "the model's reply left nothing more to search for this question"
             )
         return _describe_effect(_VARIANTS, text, is_changed=change.is_any, kinds=kinds)
 
     def _note_model(self, finding: Finding) -> Finding:
         """Note *finding* about the model, and return it as the verdict on the model's variants."""
-        self._note(finding)
+        self._add_finding(finding)
         return Finding(_VARIANTS, finding.state, finding.text, finding.mend)
 
     def _try_reranker(self, before: Sequence[Key]) -> Flow[Finding]:
+        """Return the verdict on the reranker, after one retrieval that reranks."""
         try:
             retrieval, change = yield from self._retrieve(
-                before, transformation_type="none", limits=_extend(self.settings.limits)
+                before, transformation_type="none", limits=_extend_limits(self.settings.limits)
             )
         except Exception as error:
             return self._note_later_failure(_RERANK, error)
         note = next((detail for stage, detail in retrieval.trace.notes if stage == "rerank"), "")
         if (failed := _find_failure(retrieval, "rerank")) is not None:
             mend = "raise rerank.timeoutMs" if failed.reason == "timeout" else ""
-            return _problem(_RERANK, f"{failed.reason}{_in_brackets(note or failed.detail)}", mend)
+            return _build_problem(
+                _RERANK, f"{failed.reason}{_bracket(note or failed.detail)}", mend
+            )
         if not retrieval.reranked:
-            return _problem(_RERANK, note or "there are no passages to rerank")
+            return _build_problem(_RERANK, note or "there are no passages to rerank")
         judged, ms = (
             len(retrieval.reranked),
             sum(stage.ms for stage in retrieval.trace.stages if stage.name == "rerank"),
         )
         text = f"reranks {judged} candidates in {_write_ms(ms)}; {change}"
         return _describe_effect(
-            _RERANK, text, is_changed=change.is_any, ms=_round(ms), judged=judged
+            _RERANK, text, is_changed=change.is_any, ms=_round_ms(ms), judged=judged
         )
 
 
@@ -1061,7 +1099,7 @@ class _Change:
         )
 
 
-def _ok(subject: str, text: str, /, **values: Any) -> Finding:
+def _build_ok(subject: str, text: str, /, **values: Any) -> Finding:
     return Finding(subject, CheckState.OK, text, values=values)
 
 
@@ -1076,11 +1114,11 @@ def _describe_effect(
     )
 
 
-def _off(subject: str, text: str, mend: str = "", /, **values: Any) -> Finding:
+def _build_off(subject: str, text: str, mend: str = "", /, **values: Any) -> Finding:
     return Finding(subject, CheckState.OFF, text, mend, values)
 
 
-def _problem(subject: str, text: str, mend: str = "", /, **values: Any) -> Finding:
+def _build_problem(subject: str, text: str, mend: str = "", /, **values: Any) -> Finding:
     return Finding(subject, CheckState.PROBLEM, text, mend, values)
 
 
@@ -1098,7 +1136,7 @@ def _name_field(option: str, field: str | None) -> str:
     return f'set config={{"keywordEvidence": {{"{option}": "{field}"}}}}'
 
 
-def _extend(limits: LimitSettings) -> LimitSettings:
+def _extend_limits(limits: LimitSettings) -> LimitSettings:
     """Return *limits* that are long enough to measure a slow model."""
     patience = max(limits.llm_timeout_ms, _PATIENCE_MS)
     return replace(
@@ -1134,12 +1172,12 @@ def _measure_bytes(response: Any) -> int | None:
     try:
         if hasattr(response, "iloc"):
             return len(str(response.to_json()).encode())
-        return len(json.dumps(response, default=_as_plain, skipkeys=True).encode())
+        return len(json.dumps(response, default=_make_plain, skipkeys=True).encode())
     except Exception:
         return None
 
 
-def _as_plain(value: Any) -> Any:
+def _make_plain(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return value.tolist()
     return dict(value if isinstance(value, Mapping) else list_fields(value)) or str(value)
@@ -1155,11 +1193,11 @@ def _write_bytes(count: int | None) -> str:
     return f"{count} B" if count < 1_000 else f"{count / 1e3:,.1f} kB"
 
 
-def _round(ms: float) -> float:
+def _round_ms(ms: float) -> float:
     return round(ms, 3)
 
 
-def _in_brackets(detail: str) -> str:
+def _bracket(detail: str) -> str:
     return f" ({detail})" if detail else ""
 
 

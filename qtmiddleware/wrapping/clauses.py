@@ -101,7 +101,7 @@ def are_vector_clauses(clauses: Any) -> bool:
     return are_clauses(clauses) and read_type(clauses[0]) in VECTORS
 
 
-def can_add_text(clauses: Any) -> bool:
+def can_add_text_clause(clauses: Any) -> bool:
     """Return whether a keyword search may be added beside *clauses*.
 
     That is so if they search by a vector, whoever makes it.

@@ -330,7 +330,7 @@ class Components:
             except (MissingExtra, ModelError) as error:
                 logger.warning("results will not be reranked: %s", error, event="reranker_missing")
 
-    def asks_slow_model(self) -> bool:
+    def can_ask_slow_model(self) -> bool:
         """Return whether the own settings may ask a model that takes time to load.
 
         Such a model has a ``warm_up`` method.

@@ -286,5 +286,6 @@ def read_health(components: Components, cache: TransformationCache) -> Health:
 
 def _build_spending(spent: float, limit: float | None) -> Spending:
     # Sums of floating-point amounts end in noise such as 0.30000000000000004.
+    """Return the amount *spent* beside its *limit*, rounded."""
     spent = round(spent, 9)
     return Spending(spent, limit, None if limit is None else max(0, round(limit - spent, 9)))

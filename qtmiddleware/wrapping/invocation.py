@@ -274,6 +274,7 @@ class Invocation:
         return retrieval
 
     def _warn_once(self, retrieval: Retrieval) -> None:
+        """Warn the user once if the function returns pages, and once if it cannot be improved."""
         learned, warned = self.context.learned, self.context.warned
         if learned.page and not warned.of_pages:
             warned.of_pages = True

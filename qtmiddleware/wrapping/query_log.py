@@ -35,6 +35,7 @@ def _build_row(
     text: str | None = None,
 ) -> dict[str, Any]:
     # In a key, the passage's text follows a NUL.
+    """Return the row of one passage in a record."""
     row: dict[str, Any] = {"id": key[1].partition("\0")[0] or None, "namespace": key[0]}
     row.update(
         {
@@ -51,17 +52,20 @@ def _build_row(
 
 
 def _build_rows(ranking: Ranking) -> list[dict[str, Any]]:
+    """Return the rows of one search's result."""
     entries = zip(ranking.keys, ranking.scores, ranking.items, strict=True)
     return [_build_row(key, score, read_metadata(item)) for key, score, item in entries]
 
 
 def _build_initial_rows(ranking: Ranking) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of the two lists that a `Hybrid` search merged, if it did."""
     return {f"initial_{name}": _build_rows(initial) for name, initial in ranking.initial.items()}
 
 
 def _build_merged_rows(
     retrieval: Retrieval, keys: Iterable[Key], scores: Iterable[float | None]
 ) -> list[dict[str, Any]]:
+    """Return the rows of a merged list, with the passages' metadata from the searches."""
     items = {
         key: item
         for ranking in reversed(retrieval.rankings)
@@ -77,6 +81,7 @@ def _build_merged_rows(
 def _build_match_rows(
     matches: Iterable[Match], writer: TextWriter, *, by_backend: bool = False
 ) -> list[dict[str, Any]]:
+    """Return the rows of *matches*, with their own or their fused scores."""
     return [
         _build_row(
             (match.namespace, match.id or "\0"),

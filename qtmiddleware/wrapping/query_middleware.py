@@ -204,7 +204,7 @@ class QueryMiddleware:
         self._is_closed = False
         # The threads that are inside `warm_up`.
         self._warming: list[Thread] = []
-        if self._components.asks_slow_model() and self._components.has_model:
+        if self._components.can_ask_slow_model() and self._components.has_model:
             load_in_background(self._load, self._rehearse)
 
     @property
@@ -401,7 +401,7 @@ class QueryMiddleware:
         A question that is asked meanwhile waits for the client.
         """
         components = components or self._components
-        if components.asks_slow_model():
+        if components.can_ask_slow_model():
             model: Any = components.get_model(components.config.settings).inner
             with suppress(Exception):
                 model.warm_up()

@@ -306,8 +306,9 @@ class CallSignature:
     def _replace_query(
         self, place: Place, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]
     ) -> None:
+        """Put *query* into *args* or *kwargs*, in place of *value* at *place*."""
         if self._home and place != self._home and isinstance(value, str):
-            _remove(place, args, kwargs)
+            _remove_argument(place, args, kwargs)
             kwargs[self._home] = query
         else:
             if _is_lone_text(value) and isinstance(query, str):
@@ -365,6 +366,7 @@ class CallSignature:
         return read_field(value, "top_k") if self._find_path(place, value) == _NESTED else None
 
     def _find_top_k_name(self, kwargs: Mapping[str, Any]) -> str | None:
+        """Return the name under which a call passes the number of passages, or ``None``."""
         if self._top_k_path:
             return None
         if self.top_k_argument is not None or not self._parameters.any_keyword:
@@ -372,6 +374,7 @@ class CallSignature:
         return next((name for name in TOP_KS if name in kwargs), None)
 
     def _assign(self, place: Place, value: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        """Put *value* into *args* or *kwargs* at *place*."""
         if isinstance(place, int):
             args[place] = value
         else:
@@ -514,7 +517,7 @@ class ClauseSignature(CallSignature):
         self, place: Place, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]
     ) -> None:
         if (text := self._find_text(args, kwargs)) is not None:
-            _remove(text, args, kwargs)
+            _remove_argument(text, args, kwargs)
         self._assign(place, clauses.put_question(value, query), args, kwargs)
 
     def _find_text(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Place | None:
@@ -570,7 +573,7 @@ class VectorSignature(CallSignature):
             return
         # If the text has a parameter of its own, it stays there.
         if self._parameters.is_pinecone_search or self._parameters.find_name(place) is None:
-            _remove(place, args, kwargs)
+            _remove_argument(place, args, kwargs)
             name = None if self._top_k_path else self.top_k_argument
             if name is not None and (top_k := self._read_nested_top_k(place, value)) is not None:
                 self._parameters.assign(name, top_k, args, kwargs)
@@ -849,10 +852,11 @@ def _read_parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 
 def _is_lone_text(value: Any) -> bool:
+    """Return whether *value* is a list of one text, as Chroma takes a query."""
     return isinstance(value, list) and len(value) == 1 and isinstance(value[0], str)
 
 
-def _remove(place: Place, args: list[Any], kwargs: dict[str, Any]) -> None:
+def _remove_argument(place: Place, args: list[Any], kwargs: dict[str, Any]) -> None:
     if isinstance(place, int):
         del args[place]
     else:

@@ -124,7 +124,10 @@ class TransformStream:
         )
         try:
             for transformed in stream(
-                self._transform, self._until_stopped(questions), self._bulkhead, limit + SPARE
+                self._transform,
+                self._iterate_until_stopped(questions),
+                self._bulkhead,
+                limit + SPARE,
             ):
                 if self._pace.error is None or not transformed.failure:
                     yield transformed
@@ -136,7 +139,7 @@ class TransformStream:
             self._pace.stop()
             raise
 
-    def _until_stopped(self, questions: Iterable[Q]) -> Iterator[Q]:
+    def _iterate_until_stopped(self, questions: Iterable[Q]) -> Iterator[Q]:
         for question in questions:
             if self._pace.error is not None:
                 return

@@ -36,7 +36,7 @@ from qtmiddleware.runtime.drivers import acall_all, arun, call_all, run
 from qtmiddleware.runtime.observing import is_telling
 from qtmiddleware.types import Answer, Degradation, Retrieval
 from qtmiddleware.wrapping.call_context import CallContext, ContextSource
-from qtmiddleware.wrapping.clauses import ClauseProblem, can_add_text
+from qtmiddleware.wrapping.clauses import ClauseProblem, can_add_text_clause
 from qtmiddleware.wrapping.invocation import Invocation, make_awaitable
 from qtmiddleware.wrapping.pickling import (
     ADVICE,
@@ -237,13 +237,13 @@ class Wrapped(Generic[P, R]):
                 the passages found. Exceptions that `retrieve` raises pass through.
         """
         answering, call = self._prepare_answer(args, kwargs)
-        return run(answering.flow(), call)
+        return run(answering.build_flow(), call)
 
     @_type_as_ask_method
     async def aanswer(self, *args: Any, **kwargs: Any) -> Answer:
         """Do what `answer` does without blocking the running event loop."""
         answering, call = self._prepare_answer(args, kwargs)
-        return await arun(answering.flow(), call)
+        return await arun(answering.build_flow(), call)
 
     @_type_as_ask_method
     def stream_answer(self, *args: Any, **kwargs: Any) -> AnswerStream:
@@ -315,7 +315,7 @@ class Wrapped(Generic[P, R]):
             ConfigError: for invalid settings, and for settings that cannot change once a function
                 is wrapped, such as the store.
         """
-        return type(self)(self._fn, self._signature, self._source.configured(config))
+        return type(self)(self._fn, self._signature, self._source.with_config(config))
 
     def _prepare_answer(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -545,7 +545,9 @@ class Wrapped(Generic[P, R]):
     ) -> tuple[str, ...]:
         """Return the fields to search by words beside this call's own clause."""
         fields = settings.hybrid.text_fields
-        return fields if fields and can_add_text(signature.read_clauses(args, kwargs)) else ()
+        return (
+            fields if fields and can_add_text_clause(signature.read_clauses(args, kwargs)) else ()
+        )
 
     # The overloads, in order: a class method, looked up on the class or on an object; any function
     # looked up on the class; a method looked up on an object; a static function. `self` is typed as

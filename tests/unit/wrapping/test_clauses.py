@@ -16,7 +16,7 @@ from qtmiddleware.wrapping.clauses import (
     ClauseProblem,
     are_clauses,
     are_vector_clauses,
-    can_add_text,
+    can_add_text_clause,
     find_syntax,
     list_fields,
     put_question,
@@ -133,7 +133,7 @@ def test_plain_text_stays_as_it_is(text: str) -> None:
 def test_what_is_no_list_of_clauses_is_left_alone(value: Any) -> None:
     assert not are_clauses(value)
     assert put_question(value, "other") is value
-    assert not can_add_text(value)
+    assert not can_add_text_clause(value)
     assert not are_vector_clauses(value)
     with pytest.raises(ClauseProblem) as caught:
         read_question(value)
