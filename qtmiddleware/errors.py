@@ -137,10 +137,10 @@ _REJECTED_REASONS: Final = frozenset(
     {"unauthorized", "rate_limited", "unavailable", "rejected", "too_long", "unrecorded"}
 )
 _FREE_REASONS: Final = _NOT_ASKED_REASONS | _REJECTED_REASONS
-_CHARGED_REASONS: Final = frozenset(
+_POSSIBLY_CHARGED_REASONS: Final = frozenset(
     {"timeout", "refused", "empty", "truncated", "unparsable", "cancelled", "failed"}
 )
-REASONS: Final = _FREE_REASONS | _CHARGED_REASONS
+REASONS: Final = _FREE_REASONS | _POSSIBLY_CHARGED_REASONS
 """All reasons of a `ModelError`. Any other reason, from a user's own error, is replaced."""
 
 
@@ -236,10 +236,11 @@ _PROXIES: Final = (
 
 @contextmanager
 def explained(make_error: Callable[[str], QtMiddlewareError]) -> Iterator[None]:
-    """Turn an error that keeps an HTTP client from being made into *make_error* of an explanation.
+    """Raise what *make_error* returns if this machine's settings stop an HTTP client being made.
 
-    This covers environment variables for certificates and proxies. The message names the variable
-    and never its value, which may hold a password. Other exceptions pass through.
+    The settings are environment variables for certificates and proxies. *make_error* is called with
+    a sentence that says what to do. The sentence names the variable and never its value, which may
+    hold a password. Other exceptions pass through.
     """
     try:
         yield

@@ -167,7 +167,7 @@ class Check:
 
     @property
     def helps(self) -> bool:
-        """Whether at least one part of the middleware works with this function."""
+        """Whether at least one part of the middleware works and is not to be left off."""
         return any(verdict.state is CheckState.OK for verdict in self.verdicts)
 
     def to_dict(self) -> dict[str, Any]:

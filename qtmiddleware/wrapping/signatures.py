@@ -490,7 +490,7 @@ class ClauseSignature(CallSignature):
     def find_missing_field(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], field: str | None
     ) -> str:
-        """Return *field* if this call does not ask for it, else ``""``."""
+        """Return *field* if this call could ask for it and does not, else ``""``."""
         name = clauses.INCLUDE_FIELDS
         if not field or not (name in self._parameters.named or name in kwargs):
             return ""
