@@ -1,7 +1,7 @@
-"""Transforms, fusion methods and document readers that users add without changing this package.
+"""Transforms, fusion methods and document readers that users add without touching this package.
 
-A part is looked up by name among the entry points of installed packages, but only if this package
-has no part of that name. The object that an entry point names is checked before it is used.
+A part is looked up by its name among the entry points of installed packages, and only when nothing
+here has that name. What an entry point names is checked before anybody uses it.
 """
 
 from __future__ import annotations
@@ -39,15 +39,12 @@ _LONGEST_SAID: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnTransform:
-    """A transform of your own: instructions for the model, and the texts that it writes.
+    """A transformation of your own: the instructions for the model, and the texts it writes.
 
-    An entry point of the group ``qtmiddleware.transforms`` names an object of this class.
-
-    Attributes:
-        prompt: the instructions.
-        fields: the texts that the model replies with: ``rewrite``, ``step_back``, ``sub_queries``,
-            ``hyde``, ``paraphrases`` or ``keywords``. A mapping also gives each text's weight in
-            the fusion, 0 to 100; ``None`` keeps the weight of the settings.
+    *prompt* holds the instructions. *fields* names the texts the model replies with: ``rewrite``,
+    ``step_back``, ``sub_queries``, ``hyde``, ``paraphrases`` or ``keywords``. As a mapping *fields*
+    also gives their weights in the fusion, 0 to 100; ``None`` keeps the weight of the settings. An
+    entry point of the group ``qtmiddleware.transforms`` names an object of this class.
     """
 
     prompt: str
@@ -56,17 +53,13 @@ class OwnTransform:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnFusion:
-    """A fusion method of your own.
+    """A fusion method of your own. An entry point of the group ``qtmiddleware.fusion`` names one.
 
-    An entry point of the group ``qtmiddleware.fusion`` names an object of this class.
-
-    Attributes:
-        merge: is called with the rankings (`qtmiddleware.types.Ranking`, each best first), with 1
-            if higher scores are better or -1 if lower scores are, and with ``fusion.rrfK``. It
-            returns a pair of key and score for each passage; the highest score comes first.
-            Passages that it leaves out come last.
-        weighs: whether the variants' weights count.
-        needs_scores: whether ``weighted_rrf`` is used instead if a ranking has no usable scores.
+    *merge* is called with the rankings (`qtmiddleware.types.Ranking`, each best first), with 1 if
+    higher scores are better or -1 if lower ones are, and with ``fusion.rrfK``. It returns a pair
+    of key and score for each passage; the highest score comes first. Passages it leaves out follow
+    behind. *weighs* says that the weights of the variants count. With *needs_scores*,
+    ``weighted_rrf`` is used instead if a ranking has no usable scores.
     """
 
     merge: Callable[[Sequence[Ranking], int, int], Iterable[tuple[Key, float]]]
@@ -75,7 +68,7 @@ class OwnFusion:
 
 
 class UnknownPart(ConfigError):
-    """Neither this package nor an installed package has a part of this name."""
+    """Neither this package nor an installed one has a part of this name."""
 
 
 # --- what an entry point names --------------------------------------------------------------------
@@ -83,16 +76,12 @@ class UnknownPart(ConfigError):
 
 @cache
 def find_names(group: str) -> frozenset[str]:
-    """Return the names that installed packages define in *group*.
-
-    None of those packages is imported.
-    """
+    """Return the names that installed packages have in *group*; nothing of theirs is imported."""
     return frozenset(entry.name for entry in _read_entries(group))
 
 
 def _read_entries(group: str) -> Sequence[EntryPoint]:
-    # Imported here because names that this package knows are never looked up: most processes do not
-    # need this module.
+    # Known names are never looked up, so a process that uses no others does not wait for this.
     from importlib.metadata import entry_points
 
     return tuple(entry_points(group=group))
@@ -100,20 +89,20 @@ def _read_entries(group: str) -> Sequence[EntryPoint]:
 
 @cache
 def load_part(group: str, name: str) -> Any:
-    """Return the object that the entry point *name* of *group* names.
+    """Return what the entry point *name* of *group* names.
 
-    Raises `UnknownPart` if no package has that entry point, and `ConfigError` if several packages
-    have it or if the object cannot be imported.
+    Raises `UnknownPart` if no package has one, and `ConfigError` if several have one or if it
+    cannot be imported.
     """
-    entries = [entry for entry in _read_entries(group) if entry.name == name]
-    if not entries:
+    found = [entry for entry in _read_entries(group) if entry.name == name]
+    if not found:
         raise UnknownPart(f"no installed package has an entry point {name!r} in {group}")
-    if len(entries) > 1:
-        packages = " and ".join(sorted(_name_package(entry) for entry in entries))
+    if len(found) > 1:
+        packages = " and ".join(sorted(_name_package(entry) for entry in found))
         problem = f"is defined by {packages}; keep only one of these packages"
         raise _build_error(group, name, problem)
     try:
-        return entries[0].load()
+        return found[0].load()
     except (Exception, SystemExit) as error:
         raise _build_error(group, name, f"cannot be imported: {_describe(error)}") from error
 
@@ -123,8 +112,8 @@ def _name_package(entry: EntryPoint) -> str:
 
 
 def _describe(error: BaseException) -> str:
-    message = " ".join(str(error).split())[:_LONGEST_SAID]
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+    said = " ".join(str(error).split())[:_LONGEST_SAID]
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
 def _build_error(group: str, name: str, problem: str) -> ConfigError:
@@ -158,7 +147,7 @@ def _make_row(name: str, prompt: str, fields: _Weights) -> TransformRow:
     return TransformRow(
         name=name,
         label=f"{name} (a transformation of your own)",
-        # Variants are searched in the order of the catalogue.
+        # The order in which variants are searched is that of the catalogue.
         fields=tuple(field for field in TEXT_FIELDS if field in filled),
         prompt=prompt,
         weights=tuple((field, float(weight)) for field, weight in fields if weight is not None),
@@ -166,7 +155,7 @@ def _make_row(name: str, prompt: str, fields: _Weights) -> TransformRow:
 
 
 def find_problems(name: str, definition: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
-    """Yield each problem of a transform: its place, the value, and what is allowed there."""
+    """Return what is wrong with a transform, as place within it, value and what is allowed."""
     if not _NAME.fullmatch(name):
         yield "", name, NAME_ALLOWED
     prompt, fields = definition.get("prompt"), definition.get("fields")
@@ -190,9 +179,9 @@ def find_problems(name: str, definition: Mapping[str, Any]) -> Iterator[tuple[st
 
 
 def read_fields(fields: Sequence[str] | Mapping[str, float | None]) -> dict[str, float | None]:
-    """Return the weight of each field that a transform fills; ``None`` if it names no weight."""
-    weights = fields if isinstance(fields, Mapping) else dict.fromkeys(fields)
-    return {_snake(field): weight for field, weight in weights.items()}
+    """Return the weight of each field that a transform fills, ``None`` if it names none."""
+    given = fields if isinstance(fields, Mapping) else dict.fromkeys(fields)
+    return {_snake(field): weight for field, weight in given.items()}
 
 
 def _is_weight(weight: Any) -> bool:
@@ -238,7 +227,7 @@ def find_fusion(name: str) -> FoundFusion:
 
 
 def has_reader(ending: str) -> bool:
-    """Return whether an installed package reads files of *ending* (such as ``.tape``)."""
+    """Whether an installed package reads files of *ending* (``.tape``)."""
     return ending.removeprefix(".") in find_names(READER_GROUP)
 
 
@@ -249,5 +238,5 @@ def find_reader(ending: str) -> Callable[..., Any]:
     if not callable(part):
         problem = f"must be a function that takes a path and a file, not {type(part).__name__}"
         raise _build_error(READER_GROUP, name, problem)
-    reader: Callable[..., Any] = part
-    return reader
+    found: Callable[..., Any] = part
+    return found
