@@ -5,7 +5,7 @@
     @qtm.middleware
     def retrieve(query: str, top_k: int = 4): ...
 
-Names are loaded when they are first used, so that importing the package costs next to nothing.
+Names are loaded when they are first used, so importing the package costs very little.
 """
 
 import logging
@@ -62,7 +62,7 @@ __version__ = "0.1.0"
 
 install()
 
-# A library does not decide where log records go; without this Python would write warnings to
+# The application decides where log records go. Without this handler, Python would write warnings to
 # stderr.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
@@ -103,13 +103,13 @@ _HOMES = {
         "Variant",
     ),
 }
-# Rooms that are used by name: qtm.evaluation.compare(...).
+# Modules that are used by name, such as qtm.evaluation.compare(...).
 _ROOMS = {
     name: MOVED[name] for name in ("evaluation", "judging", "reporting", "testsets", "tuning")
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-if not TYPE_CHECKING:  # Type checkers go by the imports above.
+if not TYPE_CHECKING:  # Type checkers use the imports above.
     __all__ = list(_HOME_OF)
 
 

@@ -1,9 +1,11 @@
-"""What there is to choose from, as data: the texts a model may be asked for, the transforms, the fusion methods.
+"""The choices, as data: a model's texts, transforms, fusion methods, stores and providers.
 
 Settings, schema, documentation, command line, weights, labels, guard and cache are derived from
-these rows. A new transform is a row of `TRANSFORMS` and a prompt file of its name in
-`transforms/prompts/`, and a text of its own one more field of `Transformation`. A new fusion method
-is a row of `FUSION_METHODS` and a function of its name in `fusion`.
+these rows.
+
+- A new transform is a row of `TRANSFORMS` and a prompt file of its name in `transforms/prompts/`.
+  If it needs a text of its own, add a field to `Transformation`.
+- A new fusion method is a row of `FUSION_METHODS` and a function of its name in `fusion`.
 """
 
 from __future__ import annotations
@@ -16,19 +18,17 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, TypeVar
 
 FieldShape = Literal["line", "passage", "list"]
-"""What one field of a model's reply holds: one line, one longer passage, or a list of lines."""
+"""The content of one field of a model's reply: one line, one longer passage, or a list of lines."""
 
 Guard = Literal["each", "together", "language", "terms"]
-"""What a text must keep of the question, and what it may be:
+"""What a text must keep of the question:
 
-- ``each``: every name, number, quote and negation, in each text;
-- ``together``: the same in all texts together. They are the parts of the question: a reply may have
-  none, and each must
-  make sense alone;
-- ``language``: its language alone;
-- ``terms``: its script, all together. They are key terms: at most 100 characters each, may be given
-  with commas between
-  them, and may be words of the question.
+- ``each``: every text must keep every name, number, quote and negation.
+- ``together``: all texts together must keep them. The texts are the parts of the question; a reply
+  may have none, and each must make sense alone.
+- ``language``: the text must be in the question's language.
+- ``terms``: all texts together must be in the question's script. They are key terms: at most 100
+  characters each. They may be separated by commas, and may be words of the question.
 """
 
 _ROW: Final = "row"
@@ -37,14 +37,21 @@ Row = TypeVar("Row", "TransformRow", "FusionMethod", "StoreRow")
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True, kw_only=True)
 class TextField:
-    """One kind of text a model may be asked for, a field of `Transformation` by its *name*.
+    """One kind of text that a model may write: a field of `Transformation`.
 
-    *variant* is the kind of `Variant` it is searched as (``""``: not searched) and *weight* its
-    default weight in the fusion, described by *meaning*. With *is_evidence* its words count as
-    keyword evidence. *label* is what people read.
-    With *is_pairs* a text is a label and its value, ``region: Germany``, and an object is read as
-    such pairs. *aliases* is a pattern for other keys and labels under which models give it, in lower case
-    without marks.
+    Attributes:
+        name: the field's name.
+        shape: the form of the text.
+        label: the text's name for people.
+        variant: the kind of `Variant` that it is searched as; ``""`` if it is not searched.
+        weight: its default weight in the fusion.
+        meaning: the description of the weight.
+        is_evidence: whether its words count as keyword evidence.
+        guard: what it must keep of the question.
+        is_pairs: whether a text is a label and its value, such as ``region: Germany``; an object is
+            read as such pairs.
+        aliases: a pattern for other keys and labels under which models return it, in lower case
+            without marks.
     """
 
     name: str
@@ -65,10 +72,21 @@ def _text(default: str | tuple[str, ...] | None, **row: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Transformation:
-    """What the model made of a question; every field is empty where it was not asked for or nothing usable came.
+    """The texts that the model wrote for a question.
 
-    *notes* tells what was repaired, dropped or merged on the way, as ``(field, what happened)``,
-    without any text. The order of the fields is the order in which variants are searched.
+    A field is empty if it was not asked for, or if nothing usable came. Variants are searched in
+    the order of the fields.
+
+    Attributes:
+        standalone: the question made independent of the conversation.
+        rewrite: the rewritten question.
+        hyde: a hypothetical passage that answers the question.
+        sub_queries: the parts of the question.
+        paraphrases: the question in other words.
+        step_back: a broader question.
+        keywords: words that the answer may hold.
+        notes: what was repaired, dropped or merged, as ``(field, detail)``, without any query text.
+        constraints: what the question limits its answer to, as ``label: value``.
     """
 
     standalone: str | None = _text(
@@ -156,21 +174,21 @@ class Transformation:
     )
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """The texts of the field *name*, none where it is empty; of a field for one text, that one."""
+        """Return the texts of field *name*: none if it is empty, one if it holds a single text."""
         value: str | tuple[str, ...] | None = getattr(self, name)
         return (value,) if isinstance(value, str) else value or ()
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing usable is held."""
+        """Whether there is no usable text."""
         return not any(_read_texts(self))
 
 
 TEXT_FIELDS: Final[Mapping[str, TextField]] = MappingProxyType(
     {
-        it.name: TextField(name=it.name, **it.metadata[_ROW])
-        for it in fields(Transformation)
-        if _ROW in it.metadata
+        text_field.name: TextField(name=text_field.name, **text_field.metadata[_ROW])
+        for text_field in fields(Transformation)
+        if _ROW in text_field.metadata
     }
 )
 """The fields of `Transformation` that hold texts, by name."""
@@ -178,19 +196,22 @@ TEXT_FIELDS: Final[Mapping[str, TextField]] = MappingProxyType(
 _read_texts: Final = attrgetter(*TEXT_FIELDS)
 
 NOTHING: Final = Transformation()
-"""What a model makes of a question that it is not asked about."""
+"""The transformation of a question that no model was asked about."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True, kw_only=True)
 class TransformRow:
-    """One way to transform a question: its *name* in the settings, and *label*, what it does.
+    """One way to transform a question.
 
-    *fields* are the texts its prompt asks for. One with *parts* asks several prompts of other
-    transforms instead.
-    *max_searches* is how many searches a question may cost, its own counted, where the settings do
-    not say;
-    ``None``: one for every variant. A transform of a user's own has no prompt file: its
-    instructions are *prompt*, and *weights* are used instead of those of the settings, by field.
+    Attributes:
+        name: the value of ``transformationType``.
+        label: what the transform does.
+        fields: the texts that its prompt asks for.
+        parts: other transforms whose prompts are asked instead, if it has no prompt of its own.
+        max_searches: how many searches a question may cost, its own included, if the settings do
+            not say; ``None`` for one search per variant.
+        prompt: the instructions of a user's own transform, which has no prompt file.
+        weights: a user's own weights by field, which replace those of the settings.
     """
 
     name: str
@@ -202,11 +223,11 @@ class TransformRow:
     weights: tuple[tuple[str, float], ...] = ()
 
 
-def _by_name(*rows: Row) -> Mapping[str, Row]:
+def _index_rows(*rows: Row) -> Mapping[str, Row]:
     return MappingProxyType({row.name: row for row in rows})
 
 
-TRANSFORMS: Final[Mapping[str, TransformRow]] = _by_name(
+TRANSFORMS: Final[Mapping[str, TransformRow]] = _index_rows(
     TransformRow(
         name="rewrite", label="Query rewriting (makes queries more specific)", fields=("rewrite",)
     ),
@@ -246,38 +267,49 @@ TRANSFORMS: Final[Mapping[str, TransformRow]] = _by_name(
     ),
     TransformRow(name="none", label="The rules alone (no model call before the search)"),
 )
-"""Every value of ``transformationType``, in the order they are numbered on the command line."""
+"""All values of ``transformationType``, in the order of their numbers on the command line."""
 
 FILLED_BY: Final[Mapping[str, str]] = MappingProxyType(
     {row.fields[0]: row.name for row in reversed([*TRANSFORMS.values()]) if len(row.fields) == 1}
 )
-"""The first transform that asks for a field alone, by the field: the fields that a user's own transform may fill."""
+"""For each field, the first transform that asks for it alone.
+
+These are the fields that a user's own transform may fill.
+"""
 
 STANDALONE: Final = "standalone"
-"""The prompt that makes a follow-up question stand alone; asked where a conversation needs it, never chosen."""
+"""The prompt that makes a follow-up question independent of the conversation.
+
+It is asked if a conversation needs it, and is never chosen by a setting.
+"""
 
 JOINED: Final = "joined"
-"""The kind of the variant that is the question and all texts without a search of their own, as one text."""
+"""The kind of the variant that joins the question and all texts without a search of their own."""
 
 TEXT_CLAUSE: Final = "text_clause"
-"""The kind of the variant that is the question's keywords, searched by words in the fields of a document index."""
+"""The kind of the variant that searches a document index's fields for the question's keywords."""
 
 GLOSSARY: Final = "glossary"
-"""The kind of the variant that is the question with the other forms of its terms (``glossary.search``)."""
+"""The kind of the variant that adds the other forms of the question's glossary terms.
+
+It is searched if ``glossary.search`` is on.
+"""
 
 
 def prompt_names() -> tuple[str, ...]:
-    """The transforms that have a prompt of their own."""
+    """Return the names of the prompts: the standalone prompt, and each transform with a prompt."""
     return (STANDALONE, *(row.name for row in TRANSFORMS.values() if row.fields))
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True, kw_only=True)
 class FusionMethod:
-    """One way to make several rankings one: its *name* in the settings.
+    """One way to merge several rankings into one.
 
-    *weighs*: the weights of variants count. *needs_scores*: without usable scores it falls back on
-    ``weighted_rrf``.
-    *merges* is false where every list stays as it is, so that nothing is weighed or reranked.
+    Attributes:
+        name: the value of ``fusion.method``.
+        weighs: whether the weights of the variants count.
+        needs_scores: whether it falls back to ``weighted_rrf`` if there are no usable scores.
+        merges: false if every list stays as it is, so that nothing is scored or reranked.
     """
 
     name: str
@@ -286,42 +318,47 @@ class FusionMethod:
     merges: bool = True
 
 
-FUSION_METHODS: Final[Mapping[str, FusionMethod]] = _by_name(
+FUSION_METHODS: Final[Mapping[str, FusionMethod]] = _index_rows(
     FusionMethod(name="anchored", weighs=True, needs_scores=True),
     FusionMethod(name="rrf"),
     FusionMethod(name="weighted_rrf", weighs=True),
     FusionMethod(name="max", needs_scores=True),
     FusionMethod(name="concat", merges=False),
 )
-"""Every value of ``fusion.method``."""
+"""All values of ``fusion.method``."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True, kw_only=True)
 class StoreRow:
-    """One kind of store: its module is the one of its *name* in `stores`, which has an ``open_store``.
+    """One kind of store.
 
-    One that *keeps_files* has them at ``indexPath``.
+    Attributes:
+        name: the value of ``store.kind``, and the name of its module in `stores`, which has an
+            ``open_store``.
+        keeps_files: whether it keeps files at ``indexPath``.
     """
 
     name: str
     keeps_files: bool = False
 
 
-STORES: Final[Mapping[str, StoreRow]] = _by_name(
+STORES: Final[Mapping[str, StoreRow]] = _index_rows(
     StoreRow(name="sqlite", keeps_files=True),
     StoreRow(name="lancedb", keeps_files=True),
     StoreRow(name="pinecone"),
     StoreRow(name="memory"),
 )
-"""Every value of ``store.kind``."""
+"""All values of ``store.kind``."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True, kw_only=True)
 class ModelProvider:
-    """One way to reach a language model: its module is the one of its *name* in `llms`.
+    """One way to reach a language model.
 
-    It has ``accepts(client)``, whether what a user gave is for it, and ``make_model(client,
-    settings)``. *clients* says what may be given, for messages.
+    Attributes:
+        name: the name of its module in `llms`. The module has ``accepts(client)``, which returns
+            whether it can use a client, and ``make_model(client, settings)``.
+        clients: the clients that it accepts, for messages.
     """
 
     name: str
@@ -347,7 +384,10 @@ MODEL_PROVIDERS: Final = (
         ),
     ),
 )
-"""Who is asked, in this order, whether a client is theirs; the first is taken where none is given."""
+"""The providers, in the order in which they are asked whether they accept a client.
+
+The first one is used if no client is given.
+"""
 
 
 def _find_languages() -> tuple[str, ...]:
@@ -359,7 +399,10 @@ def _find_languages() -> tuple[str, ...]:
 
 
 LANGUAGES: Final = _find_languages()
-"""The codes of the languages that have a word list, sorted: one file each in `preprocessing/lexicons`."""
+"""The codes of the languages that have a word list in `preprocessing/lexicons`, sorted."""
 
 PLACES: Final = ("page", "slide", "sheet", "row", "record", "heading")
-"""What pieces of documents are counted or named by; a chunk has the first of it and, where that differs, the last."""
+"""The metadata that says where in a document a chunk comes from.
+
+A chunk has the first value of each and, if it differs, the last.
+"""

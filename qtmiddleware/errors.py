@@ -1,19 +1,19 @@
-"""Every error this package raises of its own.
+"""All errors that this package raises.
 
     QtMiddlewareError
-    ├── ConfigError (ValueError)        a setting is unknown or impossible
+    ├── ConfigError (ValueError)        a setting is unknown or invalid
     ├── InvalidQuery (ValueError)       the query is blank, too long or not text
-    ├── WrapError (TypeError)           this callable cannot be wrapped the way it was asked
-    ├── ResponseShapeError (TypeError)  no matches could be read out of a response
+    ├── WrapError (TypeError)           this callable cannot be wrapped or called in this way
+    ├── ResponseShapeError (TypeError)  no matches could be read from a response
     ├── MissingExtra (ImportError)      an optional dependency is not installed
-    ├── ModelError                      the language model gave nothing usable
+    ├── ModelError                      the language model gave no usable reply
     ├── EmbeddingError                  texts could not be turned into vectors
     ├── StoreError                      the store cannot be opened, read or written
     ├── EngineError                     an engine cannot be started, or its workers died
     └── UnreadableDocument              a document cannot be read
 
-Beside them `SetupWarning`, which is never raised. An exception of the wrapped function itself is
-never one of these: it passes through unchanged.
+`SetupWarning` is a warning and is never raised as an error. Exceptions of the wrapped function
+itself pass through unchanged: they are never wrapped in one of these classes.
 """
 
 from __future__ import annotations
@@ -33,19 +33,20 @@ _CREDENTIALS: Final = re.compile(r"//[^\s'\"]*@")
 
 
 class QtMiddlewareError(Exception):
-    """The base of every error of this package."""
+    """The base class of all errors of this package."""
 
     @property
     def __context__(self) -> BaseException | None:
-        """What was being handled when this was raised; ``None`` where it was raised ``from None`` or from a cause.
+        """The exception that was being handled when this error was raised.
 
-        That may quote a text or a key. By itself ``from None`` hides it from printed tracebacks
-        alone; it stays where tools look that show the locals of tracebacks.
+        It is ``None`` if the error was raised ``from None`` or from a cause, because that exception
+        may quote a text or a key. Python's own ``from None`` only hides it from printed tracebacks;
+        tools that show a traceback's local variables would still find it.
         """
         if self.__suppress_context__:
             _CONTEXT.__set__(self, None)
-        found: BaseException | None = _CONTEXT.__get__(self)
-        return found
+        error: BaseException | None = _CONTEXT.__get__(self)
+        return error
 
     @__context__.setter
     def __context__(self, error: BaseException | None) -> None:
@@ -53,11 +54,13 @@ class QtMiddlewareError(Exception):
 
 
 class ConfigError(QtMiddlewareError, ValueError):
-    """A setting is unknown or impossible.
+    """A setting is unknown or invalid.
 
-    *path* is the key as it is written in the file (``fusion.rrfK``), *value* what was found there
-    and *allowed* what may stand there; *source* says which layer it came from (a file's path,
-    ``environment``, ``call``, ...).
+    Attributes:
+        path: the key as it is written in the file, such as ``fusion.rrfK``.
+        value: the value that was found.
+        allowed: the values that are allowed.
+        source: the layer that the value came from: a file's path, ``environment``, ``call``, ...
     """
 
     def __init__(
@@ -77,7 +80,10 @@ class ConfigError(QtMiddlewareError, ValueError):
 
 
 class InvalidQuery(QtMiddlewareError, ValueError):
-    """The query is blank, too long or not text; nothing was called. *argument* names the parameter that held it."""
+    """The query is blank, too long or not text; nothing was called.
+
+    *argument* is the name of the parameter that held the query.
+    """
 
     def __init__(self, message: str, *, argument: str = "query") -> None:
         super().__init__(message)
@@ -85,11 +91,14 @@ class InvalidQuery(QtMiddlewareError, ValueError):
 
 
 class WrapError(QtMiddlewareError, TypeError):
-    """This callable cannot be wrapped, or a call to it cannot be read, the way it was asked."""
+    """This callable cannot be wrapped in this way, or a call of it cannot be read."""
 
 
 class ResponseShapeError(QtMiddlewareError, TypeError):
-    """No matches could be read out of a response of the wrapped function; *shape* names the type that was found."""
+    """No matches could be read from the wrapped function's response.
+
+    *shape* is the name of the response's type.
+    """
 
     def __init__(self, message: str, *, shape: str = "") -> None:
         super().__init__(message)
@@ -97,16 +106,21 @@ class ResponseShapeError(QtMiddlewareError, TypeError):
 
 
 class SetupWarning(UserWarning):
-    """A wrapped function is set up so that its results cannot be improved; warned of once a function.
+    """A wrapped function is set up so that its results cannot be improved.
 
-    Says what was understood, what was not and how to mend it. Where a filter turns warnings into
-    errors it is logged
-    alone: it takes no retrieval down.
+    The warning is issued once per function. It says what was understood, what was not, and how to
+    fix it. If a filter turns warnings into errors, the message is only logged, so that no retrieval
+    fails.
     """
 
 
 class MissingExtra(QtMiddlewareError, ImportError):
-    """An optional dependency is not installed; the message holds the command that installs it."""
+    """An optional dependency is not installed; the message holds the command that installs it.
+
+    Attributes:
+        package: the missing package.
+        extra: the extra of qtmiddleware that installs it.
+    """
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f'{package} is not installed; run: pip install "qtmiddleware[{extra}]"')
@@ -114,35 +128,42 @@ class MissingExtra(QtMiddlewareError, ImportError):
         self.extra = extra
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exceptions are pickled by their arguments, which are not those of __init__ here.
+        # An exception is pickled by its `args`, which differ from the arguments of `__init__` here.
         return type(self), (self.package, self.extra)
 
 
-_UNASKED: Final = frozenset({"circuit_open", "over_budget", "overloaded"})
-_REFUSED: Final = frozenset(
+_NOT_ASKED_REASONS: Final = frozenset({"circuit_open", "over_budget", "overloaded"})
+_REJECTED_REASONS: Final = frozenset(
     {"unauthorized", "rate_limited", "unavailable", "rejected", "too_long", "unrecorded"}
 )
-_FREE: Final = _UNASKED | _REFUSED
-_REPLIED: Final = frozenset(
+_FREE_REASONS: Final = _NOT_ASKED_REASONS | _REJECTED_REASONS
+_POSSIBLY_CHARGED_REASONS: Final = frozenset(
     {"timeout", "refused", "empty", "truncated", "unparsable", "cancelled", "failed"}
 )
-REASONS: Final = _FREE | _REPLIED
-"""All reasons of a `ModelError`: what is told of one of somebody else's."""
+REASONS: Final = _FREE_REASONS | _POSSIBLY_CHARGED_REASONS
+"""All reasons of a `ModelError`. Any other reason, from a user's own error, is replaced."""
 
 
 class ModelError(QtMiddlewareError):
-    """The language model gave nothing usable.
+    """The language model gave no usable reply.
 
-    *reason* is one word a program can act on: ``timeout``, ``unauthorized``, ``rate_limited``,
+    The message never holds the query, the reply or a key. If your own model or function raises a
+    `ModelError`, only its reason is kept, and an unknown reason becomes ``unavailable``.
+
+    Attributes:
+        reason: one word that a program can act on (see below).
+        retry_after: seconds to wait before the next call, as the service, the circuit breaker or
+            the limit of calls per minute asks; ``None`` if not known.
+        retrieval: the passages found, if an answer failed.
+        notes: why each text of an unusable reply was dropped, as ``(field, detail)``.
+
+    The reasons after the model was asked: ``timeout``, ``unauthorized``, ``rate_limited``,
     ``unavailable``, ``rejected``, ``refused``, ``empty``, ``truncated``, ``unparsable``,
     ``too_long``, ``cancelled``, ``unrecorded`` (a recording has no reply), ``failed`` (a bug in the
-    user's own model function, which is logged), or, where the model was not asked at all,
-    ``circuit_open``, ``over_budget`` or ``overloaded`` (all threads of the middleware are taken).
-    The message never holds the query, the reply or a key: of one that a model or function of yours
-    raises its reason alone is told, and ``unavailable`` where that is another word. *retry_after*
-    is for how many seconds the service asked to be left alone, or a circuit breaker or the calls'
-    own minute leaves it alone. *retrieval* is what had been found where an answer failed. *notes*
-    say why each text of an unusable reply was dropped, as (field, what happened).
+    user's own model function, which is logged).
+
+    The reasons if the model was not asked: ``circuit_open``, ``over_budget``, ``overloaded`` (all
+    threads of the middleware are in use).
     """
 
     def __init__(self, reason: str, message: str = "", *, retry_after: float | None = None) -> None:
@@ -154,13 +175,13 @@ class ModelError(QtMiddlewareError):
 
     @property
     def was_asked(self) -> bool:
-        """Whether the model was asked at all; a service that was left alone was not."""
-        return self.reason not in _UNASKED
+        """Whether the model was asked at all."""
+        return self.reason not in _NOT_ASKED_REASONS
 
     @property
     def is_free(self) -> bool:
-        """Whether a call that ended so is charged nowhere; what others cost nobody says."""
-        return self.reason in _FREE
+        """Whether a call that ended with this reason surely cost nothing."""
+        return self.reason in _FREE_REASONS
 
 
 class EmbeddingError(QtMiddlewareError):
@@ -172,28 +193,34 @@ class StoreError(QtMiddlewareError):
 
 
 class EngineError(QtMiddlewareError):
-    """An engine of batches cannot be started, or its workers died over a batch again and again."""
+    """A batch engine cannot be started, or its workers died repeatedly over one batch."""
 
 
 class UnreadableDocument(QtMiddlewareError):
-    """A document cannot be read; *path* names it.
+    """A document cannot be read.
 
-    *reason* is ``empty``, ``binary``, ``not text in UTF-8``, ``encrypted``, ``damaged``, ``too
-    large``, ``an old Office format``, ``no text in it``, ``no text in it (scanned?)``, ``its reader
-    failed`` or ``cannot be opened``; *detail* says more where more is known. Neither holds any of
-    its text.
+    Neither the reason nor the detail holds any of the document's text.
+
+    Attributes:
+        path: the document's path.
+        reason: ``empty``, ``binary``, ``not text in UTF-8``, ``encrypted``, ``damaged``, ``too
+            large``, ``an old Office format``, ``no text in it``, ``no text in it (scanned?)``,
+            ``its reader failed`` or ``cannot be opened``.
+        detail: more about the reason; ``""`` if nothing more is known.
     """
 
     def __init__(self, path: Path, reason: str, detail: str = "") -> None:
-        # A name may break lines, and so forge one in whatever this is written to.
-        named = str(path) if str(path).isprintable() else ascii(str(path))
-        super().__init__(f"{named} was not read: {reason}" + (f" ({detail})" if detail else ""))
+        # A file's name may contain line breaks, which could forge a line in a log or terminal.
+        printable_path = str(path) if str(path).isprintable() else ascii(str(path))
+        super().__init__(
+            f"{printable_path} was not read: {reason}" + (f" ({detail})" if detail else "")
+        )
         self.path = path
         self.reason = reason
         self.detail = detail
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exceptions are pickled by their arguments, which are not those of __init__ here.
+        # An exception is pickled by its `args`, which differ from the arguments of `__init__` here.
         return type(self), (self.path, self.reason, self.detail)
 
 
@@ -209,10 +236,11 @@ _PROXIES: Final = (
 
 @contextmanager
 def explained(make_error: Callable[[str], QtMiddlewareError]) -> Iterator[None]:
-    """Let what keeps a client of HTTP from being made here out as *make_error* of a sentence that says what to do.
+    """Raise what *make_error* returns if this machine's settings stop an HTTP client being made.
 
-    That is a variable of certificates or proxies, of which the name is said and never the value,
-    which may hold a password. All else passes through.
+    The settings are environment variables for certificates and proxies. *make_error* is called with
+    a sentence that says what to do. The sentence names the variable and never its value, which may
+    hold a password. Other exceptions pass through.
     """
     try:
         yield
@@ -223,25 +251,25 @@ def explained(make_error: Callable[[str], QtMiddlewareError]) -> Iterator[None]:
         variables = (
             ("SSL_CERT_FILE",) if isinstance(error, OSError) else _PROXIES if is_proxy else ()
         )
-        named = [name for name in variables if os.environ.get(name)]
-        if not named:
+        set_variables = [name for name in variables if os.environ.get(name)]
+        if not set_variables:
             raise
         socks = (
             "; for a SOCKS proxy run: pip install socksio" if isinstance(error, ImportError) else ""
         )
         raise make_error(
             f"this machine cannot connect ({type(error).__name__}), and nothing was sent; correct"
-            f" or unset {' or '.join(named)}{socks}"
+            f" or unset {' or '.join(set_variables)}{socks}"
         ) from None
 
 
 def without_credentials(text: str) -> str:
-    """The beginning of *text* without what stands before an ``@`` in its addresses."""
+    """Return the beginning of *text* without the user names and passwords in its addresses."""
     return _CREDENTIALS.sub("//", text[:_MOST_QUOTED])
 
 
 def as_model_error(error: BaseException | None) -> ModelError:
-    """*error* as what a model may raise; ``None`` is a call that was given up at its deadline."""
+    """Return *error* as a `ModelError`; ``None`` is a call that was abandoned at its deadline."""
     if isinstance(error, ModelError):
         return error
     if error is None:
@@ -249,31 +277,37 @@ def as_model_error(error: BaseException | None) -> ModelError:
             "timeout",
             "the language model did not answer in time; raise answer.timeoutMs if it needs more",
         )
-    failed = ModelError("unavailable", f"the language model raised {type(error).__name__}")
-    failed.__cause__ = error
-    return failed
+    model_error = ModelError("unavailable", f"the language model raised {type(error).__name__}")
+    model_error.__cause__ = error
+    return model_error
 
 
 LONGEST_PAUSE: Final = 600.0
-"""The longest pause in seconds that a service is granted, whatever it names."""
+"""The longest pause that a service may ask for, in seconds; a longer one is cut to this."""
 
 
 def limit_pause(seconds: object) -> float | None:
-    """Return the pause of *seconds* that a service names, at most `LONGEST_PAUSE`; ``None`` if it is no such number."""
+    """Return the pause that a service asks for, at most `LONGEST_PAUSE` *seconds*.
+
+    It is ``None`` if *seconds* is not a valid number of seconds.
+    """
     if isinstance(seconds, (int, float)) and seconds >= 0:
         return float(min(seconds, LONGEST_PAUSE))
     return None
 
 
 def retell(error: ModelError, name: str) -> ModelError:
-    """What may be told of *error*, which the user's own model *name* raised: its reason and message may be any text."""
+    """Return the safe form of *error*, which the user's own model *name* raised.
+
+    The error's reason and message may be any text, so only a known reason is kept.
+    """
     reason = error.reason if error.reason in REASONS else "unavailable"
     pause = limit_pause(error.retry_after)
     return ModelError(reason, f"{name} raised {type(error).__name__}: {reason}", retry_after=pause)
 
 
 def is_raised_here(error: BaseException) -> bool:
-    """Return whether this package raised *error*, so that its words are ours and quote nobody.
+    """Return whether this package raised *error*, so that its message quotes no user's text.
 
     A user's own function may raise the same classes with any text.
     """
@@ -284,15 +318,19 @@ def is_raised_here(error: BaseException) -> bool:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether *error*, somebody else's, says that the call itself is wrong, so that the same one will fail again."""
+    """Return whether *error* means that the call itself is wrong and the same call will fail again.
+
+    *error* comes from a client or function outside this package.
+    """
     status = getattr(error, "status_code", None) or getattr(error, "status", None)
     return status in (400, 422) if isinstance(status, int) else not is_outage(error)
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether *error* says that a backend is down or busy, so that asking it for less will not help.
+    """Return whether *error* means that a backend is down or busy.
 
-    It is somebody else's, or a `StoreError`, which is judged by its cause.
+    Asking it for less will not help then. *error* comes from outside this package, or is a
+    `StoreError`, which is judged by its cause.
     """
     if isinstance(error, StoreError) and error.__cause__ is not None:
         error = error.__cause__

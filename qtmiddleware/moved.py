@@ -1,7 +1,7 @@
-"""Modules that moved into the kit can still be imported by the names they had before.
+"""Keep modules that moved into the kit importable by their old names.
 
-`docs/stability.md` promises some of these names, and pickles hold others. Both names give the same
-module object.
+`docs/stability.md` promises some of the old names, and pickles hold others. Both names give the
+same module object.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ MOVED: Final = {
     "testsets": "kit.evaluation.testsets",
     "tuning": "kit.evaluation.tuning",
 }
-"""The old name of each module and its name today, both within `qtmiddleware`. Modules below them moved with them."""
+"""The old name and the present name of each module, both within `qtmiddleware`.
+
+Modules below a module moved with it.
+"""
 
 _PACKAGE: Final = "qtmiddleware."
 
@@ -42,17 +45,18 @@ def find_new_name(name: str) -> str | None:
     """Return the present name of the module that was called *name*, ``None`` if it did not move."""
     if not name.startswith(_PACKAGE):
         return None
-    head, rest = name.removeprefix(_PACKAGE), ""
+    head, submodules = name.removeprefix(_PACKAGE), ""
     while head and head not in MOVED:
-        head, _, last = head.rpartition(".")
-        rest = f".{last}{rest}"
-    return f"{_PACKAGE}{MOVED[head]}{rest}" if head else None
+        head, _, last_name = head.rpartition(".")
+        submodules = f".{last_name}{submodules}"
+    return f"{_PACKAGE}{MOVED[head]}{submodules}" if head else None
 
 
 class MovedModules:
     """Finds modules by their old names.
 
-    It stands before Python's own finders, which would load a file below an old name a second time.
+    It must come before Python's own finders, which would load a file below an old name a second
+    time.
     """
 
     @staticmethod
@@ -61,7 +65,7 @@ class MovedModules:
         path: Sequence[str] | None = None,  # noqa: ARG004
         target: ModuleType | None = None,  # noqa: ARG004
     ) -> ModuleSpec | None:
-        """Return the specification of the module that was called *name*, ``None`` if it did not move."""
+        """Return the spec of the module that was called *name*, ``None`` if it did not move."""
         new = find_new_name(name)
         if new is None:
             return None
@@ -71,36 +75,39 @@ class MovedModules:
         spec = find_spec(new)
         if spec is None:
             return None
-        alias: Any = _Alias(
-            new
-        )  # a loader by its methods; the base class would take milliseconds to import
+        # `_Alias` has a loader's methods without its base class, which takes milliseconds to
+        # import.
+        alias: Any = _Alias(new)
         return ModuleSpec(
             name, alias, origin=spec.origin, is_package=spec.submodule_search_locations is not None
         )
 
 
 class _Alias:
-    """Loads the module called *new*, which keeps its own name and specification."""
+    """Loads the module called *new*, which keeps its own name and spec."""
 
     def __init__(self, new: str) -> None:
         self._new = new
         self._spec: ModuleSpec | None = None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Import the module by its new name and return it."""
         module = import_module(self._new)
         self._spec = module.__spec__
-        # Python makes a loaded module an attribute of its package, where `evaluation.compare` must
-        # stay a function.
+        # Register the modules below it under their old names too. If Python loaded them again, it
+        # would set each as an attribute of its package, where `evaluation.compare` must stay a
+        # function.
         for name, loaded in list(sys.modules.items()):
             if name.startswith(f"{self._new}."):
                 sys.modules.setdefault(f"{spec.name}{name.removeprefix(self._new)}", loaded)
         return module
 
     def exec_module(self, module: ModuleType) -> None:
+        """Give the module its own spec back, which the import under the old name replaced."""
         module.__spec__ = self._spec
 
 
 def install() -> None:
-    """Let Python find moved modules. A second call changes nothing."""
+    """Let Python find the moved modules by their old names; a second call changes nothing."""
     if MovedModules not in sys.meta_path:
         sys.meta_path.insert(0, MovedModules)

@@ -1,4 +1,4 @@
-"""How a notebook shows a `Retrieval`: as a table of its passages, with where each stood before and why it moved."""
+"""Show a `Retrieval` in a notebook: a table of its passages, and why each one moved."""
 
 from __future__ import annotations
 
@@ -6,29 +6,37 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
-# `types` shows its nouns by this module, so their classes cannot be named here: a retrieval is a
-# `Retrieval`, a match a `Match`.
+# `types` imports this module, so the classes cannot be imported here: *retrieval* is a `Retrieval`
+# and *match* a `Match`.
 Key = tuple[str, str]
 
 MOST_CHARS: Final = 160
-"""Characters of a passage that are shown."""
-# A notebook has a style of its own, light or dark: only what no theme decides is set here.
+"""The most characters of a passage that are shown."""
+# A notebook has a theme of its own, light or dark, so only properties that no theme sets are set
+# here.
 _CELL: Final = 'style="text-align:left;vertical-align:top"'
 
 
 def render_html(retrieval: Any) -> str:
-    """Return *retrieval* as HTML: a sentence about it, and a row per passage. Every text is escaped."""
-    heads = "".join(f"<th {_CELL}>{it}</th>" for it in ("place", "before", "passage", "why"))
+    """Return *retrieval* as HTML: a summary, and a table with one row per passage.
+
+    Every text is escaped.
+    """
+    heads = "".join(
+        f"<th {_CELL}>{heading}</th>" for heading in ("place", "before", "passage", "why")
+    )
     rows = "".join(_render_row(*row) for row in _list_rows(retrieval))
     table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>" if rows else ""
     return f"<div><p>{escape(describe(retrieval))}</p>{table}</div>"
 
 
 def describe(retrieval: Any) -> str:
-    """Return what a retrieval came to, in one line without any text of the query or of passages."""
+    """Return a one-line summary of *retrieval* without any query or passage text."""
     trace, matches = retrieval.trace, len(retrieval.matches)
-    problems = ", ".join(f"{it.stage} {it.reason}" for it in retrieval.degradations)
-    parts = [
+    problems = ", ".join(
+        f"{degradation.stage} {degradation.reason}" for degradation in retrieval.degradations
+    )
+    phrases = [
         f"{matches} match{'' if matches == 1 else 'es'}",
         f"degraded: {problems}" if problems else retrieval.status,
         f"{trace.searches} search{'' if trace.searches == 1 else 'es'}",
@@ -36,19 +44,21 @@ def describe(retrieval: Any) -> str:
         f"{trace.total_ms:.0f} ms",
     ]
     if retrieval.confidence is not None:
-        parts.append(
+        phrases.append(
             f"confidence {retrieval.confidence:.2f}{' (unsure)' if retrieval.is_unsure else ''}"
         )
-    return ", ".join(parts)
+    return ", ".join(phrases)
 
 
 def _list_rows(retrieval: Any) -> list[tuple[int, str, Any, str]]:
-    """Each passage with its place, where the plain list has it, and why it stands where it does."""
-    own = next((it.keys for it in retrieval.rankings if it.variant.kind == "original"), None)
+    """Return each passage with its place, its place in the plain list, and why it moved."""
+    plain_keys = next(
+        (ranking.keys for ranking in retrieval.rankings if ranking.variant.kind == "original"), None
+    )
     before = (
         {}
-        if own is None
-        else {key: place for place, key in reversed(list(enumerate(own, start=1)))}
+        if plain_keys is None
+        else {key: place for place, key in reversed(list(enumerate(plain_keys, start=1)))}
     )
     evidence = retrieval.evidence
     shares = {} if evidence is None else dict(zip(evidence.keys, evidence.shares, strict=True))
@@ -65,9 +75,9 @@ def _describe_before(key: Key, before: Mapping[Key, int]) -> str:
 
 
 def _explain(match: Any, place: int, before: Mapping[Key, int], shares: Mapping[Key, float]) -> str:
-    """Why a passage moved; empty for one that stands where it stood, or where that is not known."""
-    was = before.get(match.key)
-    if not before or was == place:
+    """Return why a passage moved; ``""`` if it did not move or if its former place is not known."""
+    former_place = before.get(match.key)
+    if not before or former_place == place:
         return ""
     reasons = []
     variants = [kind for kind in match.found_by if kind != "original"]
@@ -77,18 +87,18 @@ def _explain(match: Any, place: int, before: Mapping[Key, int], shares: Mapping[
         reasons.append("holds keywords")
     if match.rerank_score is not None:
         reasons.append("reranked")
-    if was is not None and was < place and not reasons:
+    if former_place is not None and former_place < place and not reasons:
         return "others moved up"
     return ", ".join(reasons)
 
 
 def _join(kinds: Sequence[str]) -> str:
-    return " and ".join(it.replace("_", " ") for it in kinds)
+    return " and ".join(kind.replace("_", " ") for kind in kinds)
 
 
-def _render_row(place: int, before: str, match: Any, why: str) -> str:
+def _render_row(place: int, before: str, match: Any, reason: str) -> str:
     text = match.text or ""
-    shown = text if len(text) <= MOST_CHARS else f"{text[: MOST_CHARS - 1]}…"
+    excerpt = text if len(text) <= MOST_CHARS else f"{text[: MOST_CHARS - 1]}…"
     name = f"<code>{escape(match.id)}</code> " if match.id else ""
-    cells = (str(place), before, f'{name}<span dir="auto">{escape(shown)}</span>', escape(why))
-    return f"<tr>{''.join(f'<td {_CELL}>{it}</td>' for it in cells)}</tr>"
+    cells = (str(place), before, f'{name}<span dir="auto">{escape(excerpt)}</span>', escape(reason))
+    return f"<tr>{''.join(f'<td {_CELL}>{cell}</td>' for cell in cells)}</tr>"

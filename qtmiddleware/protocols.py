@@ -1,4 +1,7 @@
-"""What the pipeline needs from outside, as protocols; any object with these methods will do."""
+"""The interfaces of your own models, embedders, stores and observers.
+
+They are protocols: any object with these methods will do.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,15 @@ from qtmiddleware.types import Deadline, Message, Noun, Operation, Retrieval
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class ReplyField(Noun):
-    """One field the model is asked to fill: its *name* in the JSON reply, its shape and what it means."""
+    """One field that the model is asked to fill.
+
+    Attributes:
+        name: the field's name in the JSON reply.
+        shape: ``line``, ``passage`` or ``list``.
+        description: the field's meaning, as the prompt explains it.
+        min_items: the fewest items of a list.
+        max_items: the most items of a list; 0 for no limit.
+    """
 
     name: str
     shape: FieldShape
@@ -24,12 +35,17 @@ class ReplyField(Noun):
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Prompt(Noun):
-    """One question to a language model.
+    """One prompt to a language model.
 
-    *system* holds the instructions and never a word of the user's. *user* holds the query (and
-    history) as data.
-    *mode* and *version* name the prompt; both are part of every cache key. *query* and *history*
-    are what *user* was made of, for models that answer from a table instead of reading.
+    Attributes:
+        mode: names the prompt; part of every cache key.
+        version: the prompt's version; part of every cache key.
+        system: the instructions, without any text of the user.
+        user: the query and the history, as data.
+        fields: the fields that the reply must have; empty for a reply in plain text.
+        query: the query in *user*, for models that look replies up instead of reading the prompt.
+        history: the conversation in *user*, likewise.
+        max_tokens: the most tokens of the reply.
     """
 
     mode: str
@@ -44,13 +60,18 @@ class Prompt(Noun):
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Reply(Noun):
-    """What a language model answered, with what it cost.
+    """A language model's reply, with its cost.
 
-    *calls* counts the requests that were sent (more than one where a provider first refused a
-    parameter); *cost_usd* is ``None`` where the model's price is not known. *truncated* says the
-    model stopped at its token limit. *seconds* is how long a replayed reply took when it was first
-    had; 0 for one that was had just now. *model* and *id* are the service's own names of the model
-    that answered and of this completion, empty where it gives none.
+    Attributes:
+        text: the reply's text.
+        input_tokens: tokens that the model read.
+        output_tokens: tokens that the model wrote.
+        calls: requests that were sent; more than one if the provider first rejected a parameter.
+        cost_usd: the cost in US dollars; ``None`` if the model's price is not known.
+        truncated: whether the model stopped at its token limit.
+        seconds: for a replayed reply, how long it took originally; 0 for a new reply.
+        model: the service's own name of the model that replied; ``""`` if it gives none.
+        id: the service's own id of this completion; ``""`` if it gives none.
     """
 
     text: str = field(repr=False)
@@ -66,69 +87,84 @@ class Reply(Noun):
 
 @runtime_checkable
 class LanguageModel(Protocol):
-    """Answers prompts. Raises `ModelError` and nothing else; returns or raises by the deadline as far as it can."""
+    """Answers prompts.
+
+    It raises `ModelError` and nothing else, and returns or raises by the deadline as far as it can.
+    """
 
     @property
     def name(self) -> str:
         """The model's name; part of every cache key."""
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """The reply to *prompt*."""
+        """Return the reply to *prompt*."""
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """The reply to *prompt*."""
+        """Return the reply to *prompt* without blocking the event loop."""
 
 
 @runtime_checkable
 class StreamingModel(LanguageModel, Protocol):
-    """A language model that can also say its reply piece by piece.
+    """A language model that can also send its reply in pieces.
 
-    A `Reply` before the last says that the answer has ended and only what it cost is still to come.
+    A `Reply` before the last one means that the text has ended and only its cost is still to come.
     """
 
     def stream(self, prompt: Prompt, deadline: Deadline) -> Iterator[str | Reply]:
-        """The pieces of the reply as they come and, last, the whole `Reply`; raises `ModelError`."""
+        """Yield the reply's pieces as they come, then the whole `Reply`; raises `ModelError`."""
 
     def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncIterator[str | Reply]:
-        """The pieces of the reply as they come and, last, the whole `Reply`; raises `ModelError`."""
+        """Yield the reply's pieces as they come, then the whole `Reply`; raises `ModelError`."""
 
 
 @runtime_checkable
 class Embedder(Protocol):
-    """Turns texts into vectors, all of one length."""
+    """Turns texts into vectors of equal length."""
 
     @property
     def name(self) -> str:
-        """The embedding model's name; stored beside an index."""
+        """The embedding model's name; stored with an index."""
 
     @property
     def dimension(self) -> int:
         """The length of every vector."""
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """One vector a text, in the texts' order."""
+        """Return one vector per text, in the order of *texts*."""
 
 
 def is_embedder(given: object) -> TypeGuard[Embedder]:
-    """Whether *given* embeds. Its dimension is not looked at: that may load a model or ask a server."""
+    """Return whether *given* can embed texts.
+
+    Its dimension is not read, because that may load a model or ask a server.
+    """
     return callable(getattr(given, "embed", None)) and not isinstance(given, type)
 
 
 @runtime_checkable
 class Reranker(Protocol):
-    """Judges how well passages answer a question."""
+    """Scores how well passages answer a question."""
 
     @property
     def name(self) -> str:
         """The model's name."""
 
     def rerank(self, query: str, texts: Sequence[str]) -> Sequence[float]:
-        """One score a text, in the texts' order; greater is better. May raise anything."""
+        """Return one score per text, in the order of *texts*; higher is better.
+
+        It may raise any exception: the order then stays as it was.
+        """
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Passage(Noun):
-    """One text to be stored, with its vector."""
+    """One text to store.
+
+    Attributes:
+        id: identifies the passage; writing the same id again replaces it.
+        text: the text.
+        metadata: the fields that a filter can refer to.
+    """
 
     id: str
     text: str = field(repr=False)
@@ -136,7 +172,10 @@ class Passage(Noun):
 
 
 Filter = Mapping[str, Any]
-"""A condition on metadata in Pinecone's language: ``{"source": "a.txt"}``, ``{"page": {"$gte": 3}}``."""
+"""A condition on metadata in Pinecone's filter language.
+
+Examples: ``{"source": "a.txt"}``, ``{"page": {"$gte": 3}}``.
+"""
 
 Record = dict[str, Any]
 """One passage that was found: ``{"id", "score", "text", "metadata"}``."""
@@ -144,37 +183,42 @@ Record = dict[str, Any]
 
 @runtime_checkable
 class Store(Protocol):
-    """Keeps passages with their vectors and finds the nearest.
+    """Keeps passages with their vectors and finds the nearest ones. Raises `StoreError`.
 
-    A store that *embeds* turns texts into vectors itself: it is written empty vectors and searched
-    by text. An *atomic* one makes every `write` visible whole or not at all. Raises `StoreError`.
+    If a store embeds texts itself (*embeds*), it is given empty vectors and searched by text. An
+    *atomic* store makes every `write` visible as a whole or not at all.
     """
 
     @property
     def embeds(self) -> bool:
-        """Whether passages and queries are embedded by the store itself."""
+        """Whether the store itself embeds passages and queries."""
 
     @property
     def atomic(self) -> bool:
-        """Whether readers see all of a `write` or nothing of it."""
+        """Whether readers see either all of a `write` or nothing of it."""
 
     @property
     def identity(self) -> str:
-        """A name that no other store has and that stays the same when it is opened again."""
+        """A name that no other store has and that stays the same when the store is opened again."""
 
     def write(
         self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
     ) -> None:
-        """Write *passages*, replacing those of the same id, and remove those of the ids *delete*, as one change.
+        """Write *passages*, replacing those with the same id, and remove *delete*, as one change.
 
-        *passages* may be more than fits in memory. An id in both is written, not removed.
+        Args:
+            passages: the passages with their vectors; they may be more than fits in memory.
+            delete: the ids to remove. An id that is also in *passages* is written, not removed.
         """
 
     def upsert(self, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
-        """Write *passages*, replacing those of the same id; all of them or none where the store is atomic."""
+        """Write *passages*, replacing those with the same id.
+
+        An atomic store writes all of them or none.
+        """
 
     def delete(self, ids: Sequence[str]) -> None:
-        """Remove the passages of these *ids*; unknown ones are no error."""
+        """Remove the passages with these *ids*; unknown ids are not an error."""
 
     def search(
         self,
@@ -183,13 +227,16 @@ class Store(Protocol):
         *,
         filter: Filter | None = None,  # noqa: A002
     ) -> list[Record]:
-        """The nearest passages that meet *filter*, best first. *query* is a text only where the store embeds."""
+        """Return the nearest passages that meet *filter*, best first.
+
+        *query* is a vector, or a text if the store embeds texts itself.
+        """
 
     def count(self) -> int:
-        """How many passages there are."""
+        """Return the number of passages."""
 
     def close(self) -> None:
-        """Let go of files and connections; closing twice does no harm."""
+        """Release files and connections; closing twice does no harm."""
 
 
 @runtime_checkable
@@ -203,33 +250,39 @@ class KeywordStore(Protocol):
         *,
         filter: Filter | None = None,  # noqa: A002
     ) -> list[Record]:
-        """The passages that share the weightiest words with *text* and meet *filter*, best first; greater is better."""
+        """Return the passages that share the most important words with *text*, best first.
+
+        Only passages that meet *filter* are returned; a higher score is better.
+        """
 
 
 @runtime_checkable
 class Observer(Protocol):
-    """Hears of every operation twice, in the thread or task that performs it. Must be quick and thread-safe.
+    """Is told of every operation when it starts and when it ends.
 
-    An operation within another starts after it. Each ends once: one that is given up does so at
-    that moment, in the thread or task of whoever waited, however long the call itself goes on. What
-    is raised here is logged once and changes nothing else. What is set in a context variable at the
-    start of a search, embedding, model call or reranking is seen by what performs it, and never by
-    the reader of a stream.
+    An observer must be quick and thread-safe, because it is called in the thread or task that
+    performs the operation. An exception that it raises is logged once and changes nothing else.
+
+    - An operation that is part of another starts after that one.
+    - Each operation ends once. An operation that is abandoned ends at that moment, in the thread or
+      task that waited for it, however long the call itself goes on.
+    - A context variable that is set at the start of a search, embedding, model call or reranking is
+      visible to the code that performs it, and never to the reader of a stream.
     """
 
     def on_start(self, operation: Operation) -> None:
-        """*operation* starts."""
+        """Handle the start of *operation*."""
 
     def on_end(self, operation: Operation) -> None:
-        """*operation* has ended; the *id* is that of its start."""
+        """Handle the end of *operation*, which has the *id* of its start."""
 
 
 Clock = Callable[[], datetime]
-"""Returns the present time with its time zone, which words such as "last year" lean on."""
+"""Returns the present time with its time zone, for phrases such as "last year"."""
 
 RetrievalHook = Callable[[Retrieval], object]
-"""Gets every `Retrieval` once it is there, before the caller does; a plain function or an async one.
+"""Is called with every `Retrieval` before the caller gets it; a plain or an asynchronous function.
 
-What it returns is awaited where it can be, and ignored. What it raises is logged and part of the
-caller's result, and changes nothing else.
+An awaitable result is awaited; any other result is ignored. An exception is logged and becomes a
+degradation of the caller's result; it changes nothing else.
 """

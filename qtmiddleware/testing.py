@@ -1,4 +1,4 @@
-"""Doubles for the tests of those who use this package."""
+"""Test doubles for your own tests."""
 
 from __future__ import annotations
 
@@ -19,12 +19,17 @@ _PIECE_CHARS = 8
 
 
 class ScriptedModel:
-    """A language model that answers from a script.
+    """A language model that replies from a script.
 
-    *script* is what it replies: a text as it is, a mapping as JSON, an exception by raising it, or
-    a function of the prompt that returns one of these. A list is a reply in its pieces, as it is
-    streamed: texts, pauses in seconds, and an exception where it breaks off. *seconds* is how long
-    each reply takes to begin. *prompts* collects what it was asked.
+    Args:
+        script: the reply. A text is sent as it is, a mapping as JSON; an exception is raised; a
+            function gets the prompt and returns one of these. A list is a streamed reply: texts,
+            pauses in seconds, and an exception at the point where the stream breaks off.
+        name: the model's name.
+        seconds: how long each reply takes to begin.
+
+    Attributes:
+        prompts: the prompts that the model was asked.
     """
 
     can_async = True
@@ -36,17 +41,20 @@ class ScriptedModel:
         self._seconds = seconds
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """The scripted reply; raises `ModelError` ``timeout`` at the deadline if it takes longer."""
+        """Return the scripted reply; raises `ModelError` ``timeout`` if the deadline passes."""
         *_, reply = self.stream(prompt, deadline)
         return cast("Reply", reply)
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """The scripted reply; raises `ModelError` ``timeout`` at the deadline if it takes longer."""
+        """Return the scripted reply; raises `ModelError` ``timeout`` if the deadline passes."""
         *_, reply = [piece async for piece in self.astream(prompt, deadline)]
         return cast("Reply", reply)
 
     def stream(self, prompt: Prompt, deadline: Deadline) -> Iterator[str | Reply]:
-        """The scripted reply in pieces of a few characters, or in those of the script, and last the whole."""
+        """Yield the scripted reply in pieces, then the whole `Reply`.
+
+        The pieces are those of a list, or a few characters each.
+        """
         pieces: list[str] = []
         for piece in self._play(prompt):
             if isinstance(piece, str):
@@ -57,7 +65,10 @@ class ScriptedModel:
         yield Reply("".join(pieces))
 
     async def astream(self, prompt: Prompt, deadline: Deadline) -> AsyncIterator[str | Reply]:
-        """The scripted reply in pieces of a few characters, or in those of the script, and last the whole."""
+        """Yield the scripted reply in pieces, then the whole `Reply`.
+
+        The pieces are those of a list, or a few characters each.
+        """
         pieces: list[str] = []
         for piece in self._play(prompt):
             if isinstance(piece, str):
@@ -68,7 +79,7 @@ class ScriptedModel:
         yield Reply("".join(pieces))
 
     def _play(self, prompt: Prompt) -> Iterator[str | float]:
-        """The reply's pieces and pauses; a text is cut into pieces of a few characters."""
+        """Yield the reply's pieces and pauses; a text is cut into pieces of a few characters."""
         self.prompts.append(prompt)
         yield self._seconds
         script: Any = self._script
@@ -104,16 +115,21 @@ def _check(deadline: Deadline) -> None:
 
 
 class RecordingObserver:
-    """An observer that collects what it hears: *started* as they start, *ended* as they end."""
+    """An observer that collects the operations it is told of.
+
+    Attributes:
+        started: the operations as they started.
+        ended: the operations as they ended.
+    """
 
     def __init__(self) -> None:
         self.started: list[Operation] = []
         self.ended: list[Operation] = []
 
     def on_start(self, operation: Operation) -> None:
-        """Append it to *started*."""
+        """Append *operation* to *started*."""
         self.started.append(operation)
 
     def on_end(self, operation: Operation) -> None:
-        """Append it to *ended*."""
+        """Append *operation* to *ended*."""
         self.ended.append(operation)

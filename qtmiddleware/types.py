@@ -1,4 +1,7 @@
-"""The nouns that flow through the pipeline, each printed without the texts it holds: time, trace, query, results."""
+"""The nouns of the pipeline: deadlines, traces, queries and results.
+
+Printing one of them never shows the texts it holds.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from typing import Any, ClassVar, Final, Literal
 from qtmiddleware.catalogue import NOTHING
 from qtmiddleware.catalogue import (
     Transformation as Transformation,
-)  # one of these nouns, with its fields' catalogue
+)  # one of the nouns too; it is defined beside the catalogue of its fields
 
 NEVER: Final = float("inf")
 
@@ -21,9 +24,12 @@ NEVER: Final = float("inf")
 class Deadline:
     """A moment after which nobody waits any more.
 
-    It can also be cancelled, which makes it pass at once for whoever looks. With *seconds* it draws
-    nearer when it is
-    begun: that many seconds are left then. Times are seconds on the monotonic clock.
+    A deadline can be cancelled, which makes it pass at once for everyone who checks it. A deadline
+    made with *seconds* moves closer when it is begun: from then on, that many seconds are left.
+
+    Args:
+        at: the moment, in seconds on the monotonic clock; infinite by default.
+        seconds: how many seconds may be left after `begin`; infinite by default.
     """
 
     __slots__ = ("_at", "_seconds")
@@ -34,46 +40,46 @@ class Deadline:
 
     @classmethod
     def after(cls, seconds: float) -> Deadline:
-        """A deadline *seconds* from now."""
+        """Return a deadline *seconds* from now."""
         return cls(monotonic() + seconds)
 
     @property
     def at(self) -> float:
-        """The moment itself, on the monotonic clock."""
+        """The moment, in seconds on the monotonic clock."""
         return self._at
 
     def remaining(self) -> float:
-        """The seconds that are left; 0 once it has passed, infinite where there is no deadline."""
+        """Return the seconds left: 0 if the deadline has passed, infinite if there is none."""
         return max(0.0, self._at - monotonic()) if self._at != NEVER else NEVER
 
     @property
     def passed(self) -> bool:
-        """Whether the moment is over or the work was cancelled."""
+        """Whether the moment has passed or the deadline was cancelled."""
         return monotonic() >= self._at
 
     def sooner(self, seconds: float) -> Deadline:
-        """The nearer of this deadline and *seconds* from now."""
+        """Return the earlier of this deadline and *seconds* from now."""
         return Deadline(min(self._at, monotonic() + seconds))
 
     def copy(self) -> Deadline:
-        """One like this, that is begun and cancelled alone."""
+        """Return an equal deadline that is begun and cancelled independently."""
         return Deadline(self._at, self._seconds)
 
     def begin(self) -> None:
-        """Let no more than the *seconds* it was made with be left from now on."""
+        """From now on, leave at most the *seconds* that this deadline was made with."""
         if self._seconds != NEVER:
             self._at = min(self._at, monotonic() + self._seconds)
 
     def cancel(self) -> None:
-        """Let the moment be now."""
+        """Make the deadline pass now."""
         self._at = 0.0
 
 
 class Noun:
-    """What frozen dataclasses of this package share: how they are compared, hashed and printed, by their fields.
+    """The base of this package's frozen dataclasses: compares, hashes and prints their fields.
 
-    Written once, as the methods that a dataclass generates are compiled for each class whenever a
-    process starts.
+    These methods are written once here. A dataclass would generate and compile its own for each
+    class whenever a process starts.
     """
 
     __slots__ = ()
@@ -90,27 +96,37 @@ class Noun:
         return hash(_read_compared(self))
 
     def __repr__(self) -> str:
-        shown = (f"{it.name}={getattr(self, it.name)!r}" for it in fields(self) if it.repr)
+        shown = (
+            f"{shown_field.name}={getattr(self, shown_field.name)!r}"
+            for shown_field in fields(self)
+            if shown_field.repr
+        )
         return f"{type(self).__qualname__}({', '.join(shown)})"
 
 
 def _read_compared(noun: Any) -> Any:
-    """Return the values of *noun* that are compared."""
-    return _reader_of(noun.__class__)(noun)
+    """Return the values of the fields of *noun* that are compared."""
+    return _make_reader(noun.__class__)(noun)
 
 
 @cache
-def _reader_of(cls: Any) -> Callable[[Any], Any]:
-    """What reads the fields of *cls* that are compared, all at once."""
-    return attrgetter(*(it.name for it in fields(cls) if it.compare))
+def _make_reader(cls: Any) -> Callable[[Any], Any]:
+    """Return a function that reads all compared fields of *cls* at once."""
+    return attrgetter(
+        *(compared_field.name for compared_field in fields(cls) if compared_field.compare)
+    )
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Stage(Noun):
-    """One stage of the flow: when it began and how long it took, in milliseconds, and how it ended.
+    """One stage of a retrieval.
 
-    *status* is ``ok``, ``skipped``, ``degraded`` or ``failed``; *detail* says why, in words without
-    any query text.
+    Attributes:
+        name: the stage's name.
+        started_ms: when it began, in milliseconds since the retrieval began.
+        ms: how long it took, in milliseconds.
+        status: ``ok``, ``skipped``, ``degraded`` or ``failed``.
+        detail: why it ended so, without any query text.
     """
 
     name: str
@@ -122,7 +138,13 @@ class Stage(Noun):
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Decision(Noun):
-    """Whether the model was asked, the one-word *reason*, and the numbers it was decided on."""
+    """Whether the model was asked, and why.
+
+    Attributes:
+        call: whether the model was asked.
+        reason: the reason in one word.
+        signals: the numbers that the decision is based on.
+    """
 
     call: bool
     reason: str
@@ -131,14 +153,24 @@ class Decision(Noun):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Trace:
-    """The account of one retrieval, written while it runs.
+    """The record of one retrieval, written while it runs.
 
-    It holds no query or passage text, but for the dates and versions that a question names.
+    It holds no query or passage text except the dates and versions that a question names.
 
-    *query_id* is a random name. *added_ms* is the time beyond the original's own search;
-    *replayed_ms* what model replies that were replayed took when they were first had. *cost_usd* is
-    what the model cost, *read_cost_usd* what the searches did; either is ``None`` where a price is
-    not known.
+    Attributes:
+        query_id: a random name, 16 hex digits.
+        llm_calls: requests that were sent to language models.
+        input_tokens: tokens that the models read.
+        output_tokens: tokens that the models wrote.
+        cost_usd: the cost of the model calls in US dollars; ``None`` if a price is not known.
+        cache_hits: transformations that were remembered, or shared with an equal question.
+        searches: calls of the wrapped function.
+        read_price: US dollars per million read units (``store.readPrice``); ``None`` if not set.
+        replayed_ms: for replayed model replies, the milliseconds they took originally.
+        original_ms: milliseconds that the original query's own search took.
+        total_ms: milliseconds that the whole retrieval took.
+        decision: whether the model was asked, and why; ``None`` if no decision was made.
+        notes: facts that are not failures, as ``(subject, detail)``.
     """
 
     query_id: str = field(default_factory=lambda: os.urandom(8).hex())
@@ -155,32 +187,32 @@ class Trace:
     decision: Decision | None = None
     notes: list[tuple[str, str]] = field(default_factory=list)
     _stages: list[tuple[str, float, float, str, str]] = field(default_factory=list)
-    """The fields of each stage: most accounts are never read."""
+    """The fields of each stage; they become `Stage` objects only when someone reads `stages`."""
     _more_read_units: float = 0
     _began: float = field(default_factory=perf_counter)
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """The stages in the order they were noted; each tells when it began."""
-        return tuple(Stage(*it) for it in self._stages)
+        """The stages in the order in which they were recorded."""
+        return tuple(Stage(*values) for values in self._stages)
 
     @property
     def added_ms(self) -> float:
-        """Milliseconds this retrieval took beyond the original's own search."""
+        """Milliseconds that this retrieval took beyond the original query's own search."""
         return max(0.0, self.total_ms - self.original_ms)
 
     @property
     def read_units(self) -> float:
-        """What the responses say their searches read (``usage.read_units``), and 1 for each that says nothing.
+        """The read units of all searches: ``usage.read_units`` of each response, else 1 per search.
 
-        Pinecone bills by it, by the size of the namespace; its responses round each search up to a
-        whole unit.
+        Pinecone bills by read units, which depend on the size of the namespace. Its responses round
+        each search up to a whole unit.
         """
         return self.searches + self._more_read_units
 
     @property
     def read_cost_usd(self) -> float | None:
-        """US dollars that the searches cost, by ``store.readPrice``; ``None`` where that is not set."""
+        """The cost of the searches in US dollars; ``None`` if ``store.readPrice`` is not set."""
         return None if self.read_price is None else self.read_units * self.read_price / 1e6
 
     @property
@@ -189,7 +221,7 @@ class Trace:
         return time() - (perf_counter() - self._began)
 
     def clock(self) -> float:
-        """Seconds since the retrieval began."""
+        """Return the seconds since the retrieval began."""
         return perf_counter() - self._began
 
     def stage(
@@ -201,21 +233,22 @@ class Trace:
         *,
         began: float | None = None,
     ) -> None:
-        """Write down that stage *name* took *seconds*; it ended just now, unless *began* is given.
+        """Record that stage *name* took *seconds*.
 
-        *began* is on the clock of `time.perf_counter`.
+        It ended just now, unless *began* says when it began, in seconds on the clock of
+        `time.perf_counter`.
         """
         started = self.clock() - seconds if began is None else began - self._began
         self._stages.append((name, max(0.0, started) * 1e3, seconds * 1e3, status, detail))
 
     def note(self, subject: str, what: str) -> None:
-        """Write down something worth knowing that is no failure."""
+        """Record a fact that is not a failure."""
         self.notes.append((subject, what))
 
     def spent(
         self, *, calls: int, input_tokens: int, output_tokens: int, cost_usd: float | None
     ) -> None:
-        """Add what one model reply cost."""
+        """Add the cost of one model reply."""
         self.llm_calls += calls
         self.input_tokens += input_tokens
         self.output_tokens += output_tokens
@@ -224,22 +257,25 @@ class Trace:
         )
 
     def count_search(self, calls: int, units: Sequence[float] = ()) -> None:
-        """Count a search that took *calls* of the function, the last of which read *units* if its response says so."""
+        """Count a search that took *calls* calls of the function.
+
+        *units* are the read units of the last call, if its response holds them.
+        """
         self.searches += calls
         if units:
             self._more_read_units += sum(units) - 1
 
     def add_searches(self, other: Trace) -> None:
-        """Count the searches of *other* here too."""
+        """Add the searches of *other* to this trace."""
         self.searches += other.searches
         self._more_read_units += other._more_read_units
 
     def finish(self) -> None:
-        """Write down the whole time."""
+        """Record the total time."""
         self.total_ms = self.clock() * 1e3
 
     def to_dict(self) -> dict[str, Any]:
-        """The account as plain JSON-ready values."""
+        """Return the trace as plain values for `json.dumps`."""
         return {
             "query_id": self.query_id,
             "total_ms": round(self.total_ms, 3),
@@ -256,8 +292,12 @@ class Trace:
             "cache_hits": self.cache_hits,
             "decision": None if self.decision is None else asdict(self.decision),
             "stages": [
-                {**asdict(it), "started_ms": round(it.started_ms, 3), "ms": round(it.ms, 3)}
-                for it in self.stages
+                {
+                    **asdict(stage),
+                    "started_ms": round(stage.started_ms, 3),
+                    "ms": round(stage.ms, 3),
+                }
+                for stage in self.stages
             ],
             "notes": [list(note) for note in self.notes],
         }
@@ -270,15 +310,15 @@ class Trace:
 
 
 VariantKind = str
-"""What a searched text is to the question: ``original``, or what a row of the catalogue says."""
+"""The kind of a searched text: ``original``, or the *variant* of a row of the catalogue."""
 
 DEFAULT_NAMESPACE = "__default__"
-"""The name Pinecone gives the namespace that callers write as ``""`` or ``None``."""
+"""Pinecone's name for the namespace that callers write as ``""`` or ``None``."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Message(Noun):
-    """One turn of a conversation; *role* is ``user``, ``assistant`` or ``system``."""
+    """One message of a conversation; *role* is ``user``, ``assistant`` or ``system``."""
 
     role: str
     content: str = field(repr=False)
@@ -286,10 +326,13 @@ class Message(Noun):
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Query(Noun):
-    """A question in its two faces: *text* for the embedding, *keywords* for lexical evidence.
+    """A question in the two forms that are searched with.
 
-    *original* is what the user wrote, byte for byte. *language* is the code of the word list that
-    was used, or ``""`` where none was.
+    Attributes:
+        original: the user's text, byte for byte.
+        text: the text to embed.
+        keywords: the words for keyword evidence.
+        language: the code of the word list that was used; ``""`` if none was.
     """
 
     original: str = field(repr=False)
@@ -308,20 +351,30 @@ class Variant(Noun):
 
 
 Key = tuple[str, str]
-"""What makes two matches the same passage: namespace and id; the text stands in only where there is no id."""
+"""Identifies a passage: its namespace and id.
+
+If the passage has no id, its text takes the id's place.
+"""
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Match(Noun):
     """One passage that was found.
 
-    *score* is the backend's own number for the user's question (or for its standalone form, if
-    searched), ``None`` where only variants found the passage, which have numbers of their own; with
-    the ``concat`` fusion it is that of the list the passage stands in. *fused_score* is ours:
-    higher is better, and it falls with the order. *found_by* names the kinds of variant that found
-    it, in the order they were searched. *rerank_score* is the reranker's, where it judged this one.
-    *raw* is the very object the wrapped function returned for it. *key* is what it is called in the
-    lists of its `Retrieval`.
+    Attributes:
+        id: the passage's id; ``None`` if it has none.
+        namespace: the passage's namespace.
+        score: the backend's score for the user's question, or for its standalone form if that was
+            searched. ``None`` if only variants found the passage, because their scores belong to
+            other texts. With the ``concat`` fusion, it is the score in the passage's own list.
+        fused_score: qtmiddleware's own score; higher is better, and it falls along the order of the
+            result.
+        text: the passage's text; ``None`` if the response holds none.
+        metadata: the passage's metadata.
+        found_by: the kinds of variant that found the passage, in the order they were searched.
+        rerank_score: the reranker's score; ``None`` if the reranker did not score this passage.
+        raw: the object that the wrapped function returned for the passage.
+        key: identifies the passage in the lists of its `Retrieval`.
     """
 
     id: str | None
@@ -338,12 +391,18 @@ class Match(Noun):
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Ranking(Noun):
-    """What one variant found, best first, as three lists of one length.
+    """The result of one variant's search, best passage first, as three lists of equal length.
 
-    *keys* say which passage, *scores* hold the backend's own numbers (``None`` where it gave none)
-    and *items* the very objects it returned, or a mapping for each plain tuple and for each row of
-    columns. Columns, because most of what is found is weighed and never shown. *initial* holds, by
-    their names ``vector`` and ``bm25``, the lists it was merged from where a `Hybrid` made it.
+    It has lists instead of objects because most results are scored and never shown.
+
+    Attributes:
+        variant: the variant that was searched.
+        keys: identify the passages.
+        scores: the backend's own scores; ``None`` for a passage without one.
+        items: the objects that the function returned, or a mapping for each plain tuple and for
+            each row of columns.
+        initial: the two lists that a `Hybrid` search merged, by the names ``vector`` and ``bm25``;
+            empty otherwise.
     """
 
     variant: Variant
@@ -355,7 +414,13 @@ class Ranking(Noun):
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Degradation(Noun):
-    """Something that did not go as asked: the *stage*, a one-word *reason* and a *detail* without any query text."""
+    """One thing that did not go as requested.
+
+    Attributes:
+        stage: the stage in which it happened.
+        reason: the reason in one word.
+        detail: more about it, without any query text.
+    """
 
     stage: str
     reason: str
@@ -364,15 +429,19 @@ class Degradation(Noun):
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Evidence(Noun):
-    """What keywords said of the leading passages after the fusion.
+    """How keywords changed the order of the leading passages after the fusion.
 
-    *keywords* are the words that were looked for, each group with its weight: the question's first,
-    then those of its variants. *keys* are those passages in their order after it and *scores* their
-    sums, higher is better, of which
-    *shares* is owed to keywords. *weight*, from 0 to 1, is how much keywords counted. *language* is
-    the code of the language whose forms of words were taken for one, empty if none were. *coverage*
-    is the share of the question's content words that the first three passages held before, ``None``
-    if it was not measured.
+    Attributes:
+        keywords: the words that were looked for, each group with its weight: the question's own
+            words first, then those of its variants.
+        weight: how much keywords counted, from 0 to 1.
+        keys: the leading passages, in their new order.
+        scores: their new scores; higher is better.
+        shares: the part of each score that is due to keywords.
+        language: the code of the language by which forms of a word were matched; ``""`` if they
+            were not.
+        coverage: the share of the question's content words that the first three passages held
+            before; ``None`` if it was not measured.
     """
 
     keywords: tuple[tuple[str, float], ...] = field(repr=False)
@@ -384,7 +453,7 @@ class Evidence(Noun):
     coverage: float | None = None
 
 
-_STANDING_SAYS: Final = {
+_STANDING_SENTENCES: Final = {
     "best_score": "the best score is better than in {percentile} of the last {seen} questions",
     "lead": "its lead over the tenth is larger than in {percentile}",
     "coverage": (
@@ -396,16 +465,17 @@ _STANDING_SAYS: Final = {
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Standing(Noun):
-    """Where a question's signals stand among those of earlier questions of the same function.
+    """How a question's signals compare with those of earlier questions of the same function.
 
-    - *confidence*: the weighted mean of the *percentiles*, from 0 to 1; ``None`` if there is none,
-      and *problem* says
-      why. It is a percentile, not a probability.
-    - *signals*: what was measured (``best_score``, ``lead``, ``coverage``); higher is better in
-      each.
-    - *percentiles*: the share of earlier questions whose signal was lower, by the same names.
-    - *seen*: how many earlier questions that were, at most 512.
-    - *is_unsure*: whether the signals are low for this function in absolute terms.
+    Attributes:
+        confidence: the weighted mean of the *percentiles*, from 0 to 1. It is a percentile, not a
+            probability. ``None`` if there is none; *problem* then says why.
+        signals: the measured signals by name: ``best_score``, ``lead`` and ``coverage``. Higher is
+            better.
+        percentiles: for each signal, the share of earlier questions whose signal was lower.
+        seen: the number of earlier questions, at most 512.
+        is_unsure: whether the signals are low for this function in absolute terms.
+        problem: why there is no confidence; ``""`` if there is one.
     """
 
     confidence: float | None
@@ -417,18 +487,18 @@ class Standing(Noun):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """What each signal says, or why there is no confidence, as sentences without any text of the query."""
+        """What each signal says, or why there is no confidence, as sentences without query text."""
         if self.problem:
             return (self.problem,)
         return tuple(
-            _STANDING_SAYS[name].format(
+            _STANDING_SENTENCES[name].format(
                 percentile=f"{share:.0%}", signal=f"{self.signals[name]:.0%}", seen=self.seen
             )
             for name, share in self.percentiles.items()
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the confidence, its reasons and its signals as plain JSON-ready values."""
+        """Return the confidence, its reasons and its signals as plain values for `json.dumps`."""
         return {
             "confidence": None if self.confidence is None else round(self.confidence, 4),
             "is_unsure": self.is_unsure,
@@ -442,22 +512,31 @@ NOT_JUDGED: Final = Standing(None, problem="the call was passed through, so noth
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Retrieval(Noun):
-    """The outcome of one retrieval.
+    """The result of one retrieval.
 
-    *original_query* is the query as it was passed, byte for byte; where that was no text, the very
-    object, and ``""`` where there was none. *keywords* is what the rules made of it, as
-    `qtmiddleware.preprocess` gives it, and ``""`` where they did not run: with ``preprocess`` off,
-    and for a query that cannot be worked with. *response* has the wrapped function's own shape;
-    *matches* is the same result, read.
-
-    *rankings* and *fused* are what it was made of: each variant's own list, and their keys after
-    fusion, before any evidence, with *fused_scores*, higher is better. *gains* holds, for methods
-    that add up, what each place of each ranking added to that score; a passage that stands in a
-    list twice has the first. *evidence* is what the keywords then changed, ``None`` where they were
-    not weighed. *standing* tells how sure the result looks beside earlier ones.
-    *reranked* holds the candidates a reranker judged, in its order, and *rerank_scores* what it
-    gave each, ``None`` where that has no text. *offsets* holds, with the ``concat`` fusion, where
-    each list begins in *matches*, in the order of *rankings*.
+    Attributes:
+        original_query: the query as it was passed, byte for byte. If it was not a text, the object
+            itself; ``""`` if there was none.
+        matches: the passages of *response*, best first.
+        response: the result in the wrapped function's own type and shape.
+        variants: the texts that were searched, the original query first.
+        status: ``full``, or ``degraded`` if something did not go as requested.
+        degradations: what did not go as requested.
+        trace: how the retrieval ran: times, calls, costs and notes.
+        transformation: the texts that the model wrote; empty if it was not asked.
+        offsets: with the ``concat`` fusion, where each list begins in *matches*, in the order of
+            *rankings*.
+        rankings: the result of each variant's search.
+        fused: the keys of the passages after the fusion, before keyword evidence.
+        reranked: the keys of the candidates that a reranker scored, in the reranker's order.
+        keywords: the question's keywords, as `qtmiddleware.preprocess` returns them. ``""`` if the
+            rules did not run: with ``preprocess`` off, or for a query that cannot be improved.
+        fused_scores: the scores of *fused*; higher is better.
+        rerank_scores: the reranker's scores of *reranked*; ``None`` for a passage without a text.
+        gains: for fusion methods that add scores, how much each place of each ranking added. A
+            passage that is in one list twice counts with its first place.
+        evidence: how keywords changed the order; ``None`` if they did not count.
+        standing: how the result's signals compare with those of earlier questions.
     """
 
     original_query: str = field(repr=False)
@@ -481,29 +560,29 @@ class Retrieval(Noun):
 
     @property
     def confidence(self) -> float | None:
-        """How this question's result stands among the function's earlier ones, from 0 to 1.
+        """How this result compares with the function's earlier ones, from 0 to 1.
 
-        A percentile, not a probability; ``None`` until 20 questions were seen, and
+        It is a percentile, not a probability. It is ``None`` until 20 questions were seen, and
         `confidence_reasons` says so.
         """
         return self.standing.confidence
 
     @property
     def confidence_reasons(self) -> tuple[str, ...]:
-        """What the confidence rests on, or why there is none, as sentences."""
+        """What the confidence is based on, or why there is none, as sentences."""
         return self.standing.reasons
 
     @property
     def is_unsure(self) -> bool:
-        """Whether the function probably holds nothing for this question.
+        """Whether the function probably has no answer to this question.
 
-        True if its best score is far below the usual ones of this function and its first passages
-        hold at most a third of the question's keywords, or if there are no passages at all.
+        True if its best score is far below this function's usual ones and its first passages hold
+        at most a third of the question's keywords, or if there are no passages at all.
         """
         return self.standing.is_unsure
 
     def __repr__(self) -> str:
-        # Only who prints a result, or has a notebook show it, waits for this module.
+        # Imported here so that only printing a result, or showing it in a notebook, pays for it.
         from qtmiddleware.notebook import describe
 
         return f"Retrieval({describe(self)})"
@@ -515,7 +594,7 @@ class Retrieval(Noun):
 
 
 def add_degradation(retrieval: Retrieval, degradation: Degradation) -> Retrieval:
-    """*retrieval*, degraded by one thing more."""
+    """Return *retrieval* with one more degradation."""
     return replace(
         retrieval, status="degraded", degradations=(*retrieval.degradations, degradation)
     )
@@ -523,11 +602,13 @@ def add_degradation(retrieval: Retrieval, degradation: Degradation) -> Retrieval
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Citation(Noun):
-    """One place of an answer that rests on a passage.
+    """One mark in an answer's text that cites a passage.
 
-    *number* is what stands in the answer's text in brackets, counted from 1; ``text[start:end]`` is
-    that mark, and
-    *match* the passage it means.
+    Attributes:
+        number: the number in the mark, counted from 1.
+        start: where the mark begins: ``text[start:end]`` is the mark with its brackets.
+        end: where the mark ends.
+        match: the passage that the mark cites.
     """
 
     number: int
@@ -538,9 +619,16 @@ class Citation(Noun):
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class SubAnswer(Noun):
-    """The answer to one sub-query from its own passages; its citations count within *matches*, what it was shown.
+    """The answer to one sub-query from its own passages.
 
-    *found* is false where the passages do not hold the answer or none came; *reason* then says why.
+    Attributes:
+        question: the sub-query.
+        text: the answer's text.
+        citations: the citations in *text*, which count in *matches*.
+        matches: the passages that the model was shown.
+        found: whether the passages hold the answer. False also if there were no passages or the
+            model failed.
+        reason: why *found* is false; ``""`` otherwise.
     """
 
     question: str = field(repr=False)
@@ -553,14 +641,20 @@ class SubAnswer(Noun):
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Answer(Noun):
-    """An answer to a question, with the passages it rests on.
+    """The answer to a question, with the passages that it cites.
 
-    *found* is false where the passages do not hold the answer; *text* then says so. *matches* are
-    the passages the model was shown; the number n in *text* and *citations* means ``matches[n -
-    1]``. *retrieval* tells how they were found, and its trace counts every model call of the answer
-    too. *sub_answers* are those of the ``synthesis`` mode.
-    *context* is what the model was shown of the passages, each under ``PASSAGE n``, and
-    *transformation_type* how the question was transformed.
+    Attributes:
+        text: the answer. If the passages do not hold one, *text* says so.
+        citations: the citations in *text*.
+        matches: the passages that the model was shown. Number n in *text* and *citations* means
+            ``matches[n - 1]``.
+        retrieval: how the passages were found. Its trace also counts the answer's model calls.
+        found: whether the passages hold the answer.
+        sub_answers: the answers to the sub-queries, in the ``synthesis`` mode.
+        status: ``full``, or ``degraded`` if something did not go as requested.
+        degradations: what did not go as requested, in the retrieval and in the answer.
+        context: the text of the passages as the model was shown it, each under ``PASSAGE n``.
+        transformation_type: how the question was transformed.
     """
 
     text: str = field(repr=False)
@@ -577,27 +671,34 @@ class Answer(Noun):
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Operation(Noun):
-    """Something the middleware does, as an `Observer` hears of it: when it starts and, with the same *id*, at its end.
+    """One thing that the middleware does, as it is reported to an `Observer`.
 
-    *kind* is ``retrieval``, ``answer`` or ``transform``, or what is done within these: ``search``,
-    ``embedding``, ``model`` or ``rerank``. *parent* is the operation it is part of. *name* is a
-    search's kind of variant, whose
-    *weight* is that in the fusion, or the mode of a model's prompt. *model* is the name of the
-    model that is asked, embeds or reranks, and *provider* who serves it, as OpenTelemetry's
-    conventions call them (``openai``, ``azure.ai.openai``, ...); both are empty where they are not
-    known. *server* is the host and port that are asked, ``None`` where they are not known. *top_k*
-    is how many passages a retrieval or search asks for, ``None`` where that is not known. *began*
-    is in seconds since the epoch, *seconds* how long it took.
+    An observer is told twice, when the operation starts and when it ends, with the same *id*.
 
-    *outcome* is ``running``, then ``ok``, ``failed``, ``late`` (nobody waits for it any more) or
-    ``cancelled``.
-    *reason* is why it failed, in one word: that of a `ModelError`, else the type of what was
-    raised. *counts* holds, where they apply, ``passages``, ``searches``, ``degradations``,
-    ``texts``, ``llm_calls``, ``input_tokens``, ``output_tokens`` and ``citations``.
-
-    *content* is what the operation works on (a query's text, texts, a `Prompt`) and *result* what
-    came of it (a `Retrieval`, an `Answer`, the function's response, a `Reply`, ...). They hold what
-    users and passages say: nothing prints them, and an observer looks at them on purpose alone.
+    Attributes:
+        id: the same number at start and end.
+        kind: ``retrieval``, ``answer`` or ``transform``, or a part of one of these: ``search``,
+            ``embedding``, ``model`` or ``rerank``.
+        name: a search's kind of variant, or the mode of a model's prompt.
+        parent: the operation that this one is a part of.
+        model: the name of the model that is asked, embeds or reranks; ``""`` if not known.
+        provider: who serves the model, named as in OpenTelemetry's conventions (``openai``,
+            ``azure.ai.openai``, ...); ``""`` if not known.
+        server: the host and port of the service; ``None`` if not known.
+        weight: a searched variant's weight in the fusion.
+        top_k: how many passages a retrieval or search asks for; ``None`` if not known.
+        began: when it started, in seconds since the epoch.
+        seconds: how long it took.
+        outcome: ``running``, then ``ok``, ``failed``, ``late`` (nobody waits for it any more) or
+            ``cancelled``.
+        reason: why it failed, in one word: the reason of a `ModelError`, else the type of the
+            exception.
+        counts: the numbers that apply, of ``passages``, ``searches``, ``degradations``, ``texts``,
+            ``llm_calls``, ``input_tokens``, ``output_tokens`` and ``citations``.
+        content: the input: a query's text, texts, a `Prompt`. It holds users' texts, so nothing
+            prints it.
+        result: the output: a `Retrieval`, an `Answer`, the function's response, a `Reply`, ... It
+            holds passages' texts, so nothing prints it.
     """
 
     id: int

@@ -1,4 +1,8 @@
-"""Answers from what was found, with citations: whole or piece by piece, plain or put together from sub-answers."""
+"""Answers from the passages found, with citations.
+
+An answer comes as a whole or in pieces. It is written in one call of the model, or put together
+from the answers to sub-queries.
+"""
 
 from qtmiddleware.answering.flow import AnswerFlow
 from qtmiddleware.answering.streams import AnswerStream, AsyncAnswerStream

@@ -1,15 +1,14 @@
-"""Finding the marks of an answer that point to passages, while it is still being written.
+"""Find the marks in an answer that cite passages, while the answer is still being written.
 
-A mark is what models write for a source: ``[1]``, ``[1, 2]``, ``[1-3]``, ``[passage 2]``, ``【1】``.
-It is given out as one ``[n]`` a passage; one that means no passage there is goes, with the space
-before it. Everything else stays as it
-is:
+A mark is a model's way to write a source: ``[1]``, ``[1, 2]``, ``[1-3]``, ``[passage 2]``, or
+``【1】``. Each mark is rewritten as one ``[n]`` per passage. A mark that cites no existing passage
+is removed together with the space before it. Everything else stays as it is:
 
-- what stands in code, between backticks,
-- what belongs to a link, a footnote or an index: ``[1](https://...)``, ``[text][1]``, ``[1]: ...``,
+- text in code, between backticks,
+- parts of a link, a footnote or an index: ``[1](https://...)``, ``[text][1]``, ``[1]: ...``,
   ``[^1]``, ``a[1]``,
-- numbers no list of passages has: years, ``[0, 1]``, ``[3-1]``, ``[1,000]``,
-- a bracket that was copied out of a passage together with the words before it.
+- numbers that no list of passages has: years, ``[0, 1]``, ``[3-1]``, ``[1,000]``,
+- a bracket that the model copied from a passage together with the words before it.
 """
 
 from __future__ import annotations
@@ -19,10 +18,13 @@ from collections.abc import Sequence
 from typing import Final
 
 MOST_CHARS: Final = 60
-"""Longer marks are none; no more of a text than this is ever held back for one."""
+"""The most characters of a mark.
+
+No more of a text than this is held back while a mark may begin.
+"""
 
 COPIED_CHARS: Final = 12
-"""How many characters before a bracket must stand before it in a passage too to make it a copy."""
+"""How many characters before a bracket must match a passage for the bracket to be a copy."""
 
 _LABEL: Final = r"(?:(?:passages?|sources?|documents?|docs?|references?|refs?)\.?[ \u00a0]?)?#?"
 _NUMBER: Final = r"(?:0|[1-9][0-9]{0,2})"
@@ -33,33 +35,42 @@ _MARK: Final = re.compile(
     r"(?:†[^\]】］\n]{0,40})?[ \u00a0]?[\]】］]",
     re.IGNORECASE | re.ASCII,
 )
-_BEGUN: Final = re.compile(
+_PARTIAL_MARK: Final = re.compile(
     rf"[\[【［][0-9A-Za-z#.,;，、&–—\u00a0 -]{{0,{MOST_CHARS}}}(?:†[^\]】］\n]{{0,40}})?\Z"
 )
 _RANGE: Final = re.compile(rf"({_NUMBER})(?:[ \u00a0]?[-–—][ \u00a0]?({_NUMBER}))?")
 _TOKEN: Final = re.compile(r"(?P<space>\s+)|(?P<ticks>`+)|(?P<bracket>[\[【［])|[^\s`\[【［]+")
-# An index: after a one-letter variable or a name with an underscore, as in a[1] and my_list[1].
-_INDEXED: Final = re.compile(r"(?:^|[^\w])(?:[a-z]|[^\W_]\w*_\w*[^\W_])\Z")
-_LIST_SIGNS: Final = " \t>*-+.0123456789"
+# A bracket is an index after a one-letter variable or a name with an underscore, as in a[1] and
+# my_list[1].
+_INDEX_BEFORE: Final = re.compile(r"(?:^|[^\w])(?:[a-z]|[^\W_]\w*_\w*[^\W_])\Z")
+_LINE_PREFIX_CHARS: Final = " \t>*-+.0123456789"
 
 
 def parse_numbers(items: str) -> list[range] | None:
-    """The numbers that the inside of a mark names; ``None`` where it can name no passages."""
+    """Return the numbers inside a mark, or ``None`` if they cannot be those of passages."""
     ranges = []
-    for first, last in _RANGE.findall(items):
-        low, high = int(first), int(last or first)
-        if (last and low >= high) or (low == 0 and (last or len(_RANGE.findall(items)) > 1)):
+    for low_text, high_text in _RANGE.findall(items):
+        low, high = int(low_text), int(high_text or low_text)
+        if (high_text and low >= high) or (
+            low == 0 and (high_text or len(_RANGE.findall(items)) > 1)
+        ):
             return None
         ranges.append(range(low, high + 1))
     return ranges
 
 
 class CitationReader:
-    """Reads an answer piece by piece and gives it out again with its marks in order.
+    """Reads an answer in pieces and returns its text with the marks rewritten.
 
-    *count* is how many passages there are, *texts* are theirs. *marks* collects ``(number, start,
-    end)``, places in what was given out, and *invented* counts the numbers that were removed.
-    However the text is cut into pieces, what comes out is the same.
+    The result is the same however the text is cut into pieces.
+
+    Args:
+        count: the number of passages.
+        texts: the texts of the passages.
+
+    Attributes:
+        marks: ``(number, start, end)`` of each mark in the returned text.
+        invented: how many numbers of passages that do not exist were removed.
     """
 
     def __init__(self, count: int, texts: Sequence[str] = ()) -> None:
@@ -71,25 +82,25 @@ class CitationReader:
             for text in texts
             for mark in _MARK.finditer(text)
         }
-        self._tail = ""  # not understood yet
-        self._line = ""  # what stands before it on its line, as it came
+        self._tail = ""  # text that may still become a mark
+        self._line = ""  # the text before it on the same line, as the model wrote it
         self._out: list[str] = []
         self._length = 0
-        self._gap = ""  # white space that may yet have to go
-        self._dropped = ""  # and such that went with a mark
+        self._gap = ""  # white space that is removed if a mark that cites nothing follows
+        self._dropped = ""  # white space that was removed with such a mark
         self._follows_mark = False
         self._fence = 0
         self._code = 0
 
     def feed(self, text: str) -> str:
-        """What can be given out once *text* has come too."""
-        return self._read(text, is_last=False)
+        """Read *text* and return the text that can be shown now."""
+        return self._read_tokens(text, is_last=False)
 
     def end(self) -> str:
-        """The rest; white space at the end goes."""
-        return self._read("", is_last=True)
+        """Return the rest of the text, without white space at its end."""
+        return self._read_tokens("", is_last=True)
 
-    def _read(self, text: str, *, is_last: bool) -> str:
+    def _read_tokens(self, text: str, *, is_last: bool) -> str:
         tail = self._tail + text
         place = 0
         while place < len(tail):
@@ -99,7 +110,9 @@ class CitationReader:
             end = token.end()
             if token["bracket"]:
                 mark = _MARK.match(tail, place)
-                if not is_last and (mark.end() == len(tail) if mark else _BEGUN.match(tail, place)):
+                if not is_last and (
+                    mark.end() == len(tail) if mark else _PARTIAL_MARK.match(tail, place)
+                ):
                     break
                 end = self._take_bracket(tail, place, mark)
             elif token["space"]:
@@ -122,44 +135,50 @@ class CitationReader:
             self._code = 0
 
     def _take_ticks(self, count: int) -> None:
-        if count >= 3 and not self._line.strip(_LIST_SIGNS) and not self._code:
+        """Track whether the text is inside code: a fenced block, or between backticks."""
+        if count >= 3 and not self._line.strip(_LINE_PREFIX_CHARS) and not self._code:
             self._fence = 0 if count >= self._fence > 0 else self._fence or count
         elif not self._fence:
             self._code = 0 if self._code == count else self._code or count
 
     def _take_text(self, text: str) -> None:
-        lead = self._gap or (self._dropped if text[0].isalnum() else "")
+        space = self._gap or (self._dropped if text[0].isalnum() else "")
         self._follows_mark = False
-        self._give(lead, text)
+        self._append_output(space, text)
 
-    def _give(self, lead: str, text: str) -> None:
+    def _append_output(self, space: str, text: str) -> None:
         self._gap = self._dropped = ""
-        self._out.append((lead if self._length else "") + text)
+        self._out.append((space if self._length else "") + text)
         self._length += len(self._out[-1])
 
     def _take_bracket(self, tail: str, place: int, mark: re.Match[str] | None) -> int:
-        """Read what the bracket at *place* opens; returns where it ends."""
+        """Read the bracket at *place*, and return where reading continues."""
         ranges = None
         if mark is not None and self._is_mark(mark, tail[mark.end() : mark.end() + 1]):
             ranges = parse_numbers(mark["items"])
         if mark is None or ranges is None:
-            # The bracket alone: what follows it is read as any text is.
+            # It is not a mark. Take the bracket alone; the text after it is read like any other.
             self._take_text(tail[place])
             return place + 1
-        named = dict.fromkeys(
-            n for it in ranges for n in range(max(it.start, 1), min(it.stop, self._count + 1))
+        cited = dict.fromkeys(
+            number
+            for number_range in ranges
+            for number in range(max(number_range.start, 1), min(number_range.stop, self._count + 1))
         )
-        self.invented += sum(not 1 <= n <= self._count for it in ranges for n in it)
-        if named:
-            self._cite(list(named))
+        self.invented += sum(
+            not 1 <= number <= self._count for number_range in ranges for number in number_range
+        )
+        if cited:
+            self._append_marks(list(cited))
         else:
-            kept = self._gap.rfind("\n") + 1
-            self._dropped = self._dropped or self._gap[kept:]
-            self._gap = self._gap[:kept]
+            line_start = self._gap.rfind("\n") + 1
+            self._dropped = self._dropped or self._gap[line_start:]
+            self._gap = self._gap[:line_start]
         self._follows_mark = True
         return mark.end()
 
     def _is_mark(self, mark: re.Match[str], after: str) -> bool:
+        """Return whether *mark*, which the text *after* follows, cites passages."""
         before = self._line
         if self._fence or self._code or len(mark[0]) > MOST_CHARS or after == "(":
             return False
@@ -167,13 +186,14 @@ class CitationReader:
             return False
         if before.endswith("]") and not self._follows_mark:
             return False
-        if mark["items"].isdigit() and _INDEXED.search(before):
+        if mark["items"].isdigit() and _INDEX_BEFORE.search(before):
             return False
         return len(before) < COPIED_CHARS or before[-COPIED_CHARS:] + mark[0] not in self._copies
 
-    def _cite(self, numbers: Sequence[int]) -> None:
-        self._give(self._gap or self._dropped, "")
+    def _append_marks(self, numbers: Sequence[int]) -> None:
+        """Append one mark per number to the output."""
+        self._append_output(self._gap or self._dropped, "")
         for number in numbers:
             start = self._length
-            self._give("", f"[{number}]")
+            self._append_output("", f"[{number}]")
             self.marks.append((number, start, self._length))

@@ -3,12 +3,12 @@
     retrieve ─┬─ plain: passages ──────────────────────────────────┬─ ask ─ read ─ Answer
               └─ synthesis: (passages ─ ask ─ read) × n sub-queries ┘
 
-A synthesis answers each sub-query from what its own search brought when the question was retrieved
-for.
+A synthesis answers each sub-query from the passages that the sub-query's own search found when the
+question was retrieved.
 
-The last call of the model is apart from what comes before it, so that it can be streamed:
+The last model call is separate from the steps before it, so that it can be streamed:
 `AnswerFlow.retrieve` and `AnswerFlow.draft` are flows, and `AnswerFlow.conclude` makes the answer
-of what the model says, however it came.
+from the model's reply, however the reply came.
 """
 
 from __future__ import annotations
@@ -67,9 +67,14 @@ logger: Final = get_logger("qtmiddleware")
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """An answer of which the model's last word is missing: the *prompt* for it and the *passages* it may cite.
+    """An answer before the last model call.
 
-    *parts* are the sub-answers it is made of in a synthesis, counting in *passages*.
+    Attributes:
+        stage: the name of the call's stage.
+        prompt: the prompt of the call.
+        passages: the passages that the answer may cite.
+        parts: in a synthesis, the sub-answers that the answer is made from, with citations that
+            count in *passages*.
     """
 
     stage: str
@@ -84,10 +89,16 @@ class Draft:
 
 
 class AnswerFlow:
-    """The flow of one answer. *finished* is called with the retrieval once everything is in its trace."""
+    """The flow of one answer.
+
+    *finish_retrieval* is called with the retrieval once its trace is complete.
+    """
 
     def __init__(
-        self, request: Request, chat: StreamingModel, finished: Callable[[Retrieval], Retrieval]
+        self,
+        request: Request,
+        chat: StreamingModel,
+        finish_retrieval: Callable[[Retrieval], Retrieval],
     ) -> None:
         self.chat = chat
         self.retrieval: Retrieval | None = None
@@ -97,16 +108,19 @@ class AnswerFlow:
         self._request = replace(request, observation=self.observation)
         self._settings = request.settings
         self._responses: dict[str, Any] | None = None
-        self._finished = finished
+        self._finish_retrieval = finish_retrieval
         self._degradations: list[Degradation] = []
         self._errors: list[ModelError] = []
         self._sub_answers: tuple[SubAnswer, ...] = ()
 
-    def flow(self) -> Flow[Answer]:
-        """The whole flow; raises what the wrapped function raises, and `ModelError` where there is no answer."""
-        return observe_flow(self._flow(), self.observation)
+    def build_flow(self) -> Flow[Answer]:
+        """Return the whole flow.
 
-    def _flow(self) -> Flow[Answer]:
+        It raises exceptions of the wrapped function, and `ModelError` if there is no answer.
+        """
+        return observe_flow(self._run_steps(), self.observation)
+
+    def _run_steps(self) -> Flow[Answer]:
         yield from self.retrieve()
         draft = yield from self.draft()
         if isinstance(draft, Answer):
@@ -121,7 +135,7 @@ class AnswerFlow:
         return self.conclude(draft, outcome, reader)
 
     def retrieve(self) -> Flow[Retrieval]:
-        """Retrieve for the question, with its sub-queries for a synthesis."""
+        """Retrieve for the question, and for a synthesis also for its sub-queries."""
         request = self._request
         if self._is_synthesis:
             self._responses = {}
@@ -129,12 +143,12 @@ class AnswerFlow:
         with ExitStack() as stack:
             stack.enter_context(self.observation)
             self.retrieval = yield from retrieval_flow(request, sub_responses=self._responses)
-            # The answer has only begun.
+            # The retrieval succeeded, so the answer goes on: do not end its observation here.
             stack.pop_all()
         return self.retrieval
 
     def draft(self) -> Flow[Draft | Answer]:
-        """What to ask the model last, or the answer where there is nothing to ask it."""
+        """Return the last prompt for the model, or the answer if there is nothing to ask it."""
         return observe_steps(self._draft(), self.observation)
 
     def _draft(self) -> Flow[Draft | Answer]:
@@ -145,13 +159,13 @@ class AnswerFlow:
             )
             return self._build_answer(_say_no_answer(self._request.original), found=False)
         questions = retrieval.transformation.sub_queries if self._is_synthesis else ()
-        # One sub-query alone is the question in other words.
+        # A single sub-query is only the question in other words.
         if len(questions) > 1:
             draft = yield from self._synthesize(questions)
             if draft is not None:
                 return draft
-        found = _select_own(retrieval) if self._is_synthesis else retrieval.matches
-        passages = select_passages(found, self._settings.answer.context_chars)
+        matches = _select_own(retrieval) if self._is_synthesis else retrieval.matches
+        passages = select_passages(matches, self._settings.answer.context_chars)
         if not passages.matches:
             if retrieval.matches:
                 count = len(retrieval.matches)
@@ -164,28 +178,32 @@ class AnswerFlow:
         return Draft("answer", self._build_prompt(ANSWER, {"passages": passages.entries}), passages)
 
     def start_call(self, draft: Draft) -> Deadline:
-        """Note that the call for *draft* is made now. Returns how long it is waited for."""
+        """Record that the call for *draft* begins now, and return its deadline."""
         self._asked_stage = draft.stage
         return Deadline.after(self._settings.answer.timeout_ms / 1e3)
 
     def conclude(self, draft: Draft, outcome: Outcome, reader: AnswerReader) -> Answer:
-        """The answer, once the model has said its last word, which *reader* has read; raises `ModelError`.
+        """Return the answer from the model's reply, which *reader* has read; raises `ModelError`.
 
-        A synthesis that failed leaves the best of its parts.
+        If the last call of a synthesis failed, the best of its sub-answers is returned.
         """
         error = _record_call(draft.stage, outcome, self._retrieved.trace) or reader.error
         if error is not None:
             if not draft.parts:
-                # The first thing that went wrong with the model, with what was retrieved all the
-                # same.
-                first = next(iter(self._errors), error)
-                first.retrieval = self._finish()
-                raise first
+                # Raise the first error of a model call, which explains the later ones, and attach
+                # the passages found.
+                first_error = next(iter(self._errors), error)
+                first_error.retrieval = self._end_retrieval()
+                raise first_error
             self._degradations.append(Degradation(draft.stage, error.reason, str(error)))
-            # The one that rests on most passages, of those the longest, of those the first.
+            # Choose the sub-answer that cites the most passages; of several, the longest; of
+            # several, the first.
             best = max(
                 draft.parts,
-                key=lambda it: (len({citation.number for citation in it.citations}), len(it.text)),
+                key=lambda part: (
+                    len({citation.number for citation in part.citations}),
+                    len(part.text),
+                ),
             )
             return self._build_answer(best.text, best.citations, draft.passages)
         if reader.invented:
@@ -198,19 +216,21 @@ class AnswerFlow:
         return self._build_answer(text, reader.citations, draft.passages, found=reader.found)
 
     def observe_call(self, draft: Draft) -> Observation:
-        """The operation of a call for *draft* that is streamed."""
-        known = describe_model(self.chat) if self.observation.is_observed else {}
-        return self.observation.child("model", draft.prompt.mode, content=draft.prompt, **known)
+        """Return the observation of a streamed call for *draft*."""
+        description = describe_model(self.chat) if self.observation.is_observed else {}
+        return self.observation.child(
+            "model", draft.prompt.mode, content=draft.prompt, **description
+        )
 
     def abandon(self) -> None:
-        """Finish the retrieval, as nobody wants the rest of the answer."""
+        """Finish the retrieval because the rest of the answer is not wanted."""
         self.observation.end("cancelled")
         if self.retrieval is not None and not self._is_finished:
             if self._asked_stage:
-                # What it cost is not known, but it was asked.
+                # The model was asked, but nobody knows what the call cost.
                 self.retrieval.trace.spent(calls=1, input_tokens=0, output_tokens=0, cost_usd=None)
             self.retrieval.trace.stage(self._asked_stage or "answer", 0.0, "skipped", "closed")
-            self._finish()
+            self._end_retrieval()
 
     @property
     def _is_synthesis(self) -> bool:
@@ -224,11 +244,15 @@ class AnswerFlow:
         return self.retrieval
 
     def _synthesize(self, questions: tuple[str, ...]) -> Flow[Draft | None]:
-        parts = yield from self._answer_parts(questions)
-        self._sub_answers = tuple(answer for answer, _ in parts)
-        # That the passages do not hold an answer is no failure, but nothing to make an answer of
-        # either.
-        useful = [(answer, passages) for answer, passages in parts if answer.found]
+        """Answer the sub-queries, and return the draft of their synthesis.
+
+        Return ``None`` if too few of them got an answer: the question is then answered as a whole.
+        """
+        sub_answers = yield from self._answer_parts(questions)
+        self._sub_answers = tuple(answer for answer, _ in sub_answers)
+        # A sub-query without an answer in its passages is not a failure, but it adds nothing to the
+        # synthesis.
+        useful = [(answer, passages) for answer, passages in sub_answers if answer.found]
         if len(useful) < min(self._settings.fusion.min_successes, len(questions)):
             detail = f"{len(useful)} of {len(questions)} sub-queries got an answer"
             self._degradations.append(Degradation("sub_answers", "too_few_successes", detail))
@@ -240,7 +264,10 @@ class AnswerFlow:
     def _answer_parts(
         self, questions: Sequence[str]
     ) -> Flow[list[tuple[SubAnswer, PromptPassages]]]:
-        """Answers each of *questions*, in their order, by a call of its own from its own passages, which come too."""
+        """Answer each of *questions* from its own passages, by one model call each.
+
+        Return the sub-answers in order, each with its passages.
+        """
         settings, trace = self._settings, self._retrieved.trace
         began = perf_counter()
         limit = settings.limits.max_concurrency
@@ -248,37 +275,45 @@ class AnswerFlow:
         deadline = Deadline.after(settings.limits.deadline_ms / 1e3)
         matches = yield from gather_flows(searches, limit=limit, deadline=deadline)
         passages = [
-            it if it is None else select_passages(it, settings.answer.context_chars)
-            for it in matches
+            part_matches
+            if part_matches is None
+            else select_passages(part_matches, settings.answer.context_chars)
+            for part_matches in matches
         ]
         deadline = Deadline.after(settings.answer.timeout_ms / 1e3)
         asks = {
             place: Ask(
-                SUB_ANSWER.build_prompt(settings, questions[place], (), {"passages": it.entries}),
+                SUB_ANSWER.build_prompt(
+                    settings, questions[place], (), {"passages": part_passages.entries}
+                ),
                 Deadline(deadline.at),
                 self.chat,
             )
-            for place, it in enumerate(passages)
-            if it is not None and it.matches
+            for place, part_passages in enumerate(passages)
+            if part_passages is not None and part_passages.matches
         }
         outcomes = (yield Together(tuple(asks.values()), deadline, limit)) if asks else ()
-        outcome_of = dict(zip(asks, outcomes, strict=True))
+        outcome_by_place = dict(zip(asks, outcomes, strict=True))
         answers = [
-            (self._build_sub_answer(question, it, outcome_of.get(place)), it or _NO_PASSAGES)
-            for place, (question, it) in enumerate(zip(questions, passages, strict=True))
+            (
+                self._build_sub_answer(question, part_passages, outcome_by_place.get(place)),
+                part_passages or _NO_PASSAGES,
+            )
+            for place, (question, part_passages) in enumerate(zip(questions, passages, strict=True))
         ]
         trace.stage("sub_answers", perf_counter() - began, began=began)
         return answers
 
     def _search_part(self, question: str) -> Flow[tuple[Match, ...] | None]:
-        """Returns the passages for *question* by itself; ``None`` where its search failed.
+        """Return the passages for *question* alone, or ``None`` if its search failed.
 
-        What was found for it beside the question is weighed and cut as for any query. A sub-query
-        that says the same as the question was not searched yet.
+        The response that the question's retrieval got for this sub-query is scored and cut like
+        that of any query. A sub-query that says the same as the question was not searched then, so
+        it is searched now.
         """
         responses = self._responses or {}
-        found = Outcome(responses[question]) if question in responses else None
-        if found is None and any(
+        outcome = Outcome(responses[question]) if question in responses else None
+        if outcome is None and any(
             variant.text == question for variant in self._retrieved.variants[1:]
         ):
             return None
@@ -293,7 +328,7 @@ class AnswerFlow:
         )
         trace = Trace(read_price=self._settings.store.read_price)
         try:
-            retrieval = yield from retrieval_flow(request, original_outcome=found, trace=trace)
+            retrieval = yield from retrieval_flow(request, original_outcome=outcome, trace=trace)
         except Exception as error:
             self._degradations.append(
                 Degradation("sub_answers", "search_failed", type(error).__name__)
@@ -302,13 +337,16 @@ class AnswerFlow:
         finally:
             self._retrieved.trace.add_searches(trace)
         self._degradations.extend(
-            it for it in retrieval.degradations if it not in self._degradations
+            degradation
+            for degradation in retrieval.degradations
+            if degradation not in self._degradations
         )
         return retrieval.matches
 
     def _build_sub_answer(
         self, question: str, passages: PromptPassages | None, outcome: Outcome | None
     ) -> SubAnswer:
+        """Return the sub-answer from the model's *outcome*, and note what went wrong."""
         if passages is None or outcome is None:
             return SubAnswer(
                 question,
@@ -347,10 +385,11 @@ class AnswerFlow:
             self._settings, self._request.original, self._request.history, material
         )
 
-    def _finish(self) -> Retrieval:
+    def _end_retrieval(self) -> Retrieval:
+        """Complete the trace and pass the retrieval to *finish_retrieval*; return the result."""
         self._is_finished = True
         self._retrieved.trace.finish()
-        self.retrieval = self._finished(self._retrieved)
+        self.retrieval = self._finish_retrieval(self._retrieved)
         return self.retrieval
 
     def _build_answer(
@@ -362,10 +401,11 @@ class AnswerFlow:
         found: bool = True,
     ) -> Answer:
         cited = (
-            f"{len({it.number for it in citations})} of {len(passages.matches)} passages are cited"
+            f"{len({citation.number for citation in citations})} of {len(passages.matches)}"
+            " passages are cited"
         )
         self._retrieved.trace.note("answer", cited if found else "not in the passages")
-        retrieval = self._finish()
+        retrieval = self._end_retrieval()
         self._request.log_degradations(logger, "answer", retrieval.trace, self._degradations)
         degradations = (*retrieval.degradations, *self._degradations)
         settings = _with_sub_queries(self._settings) if self._is_synthesis else self._settings
@@ -384,7 +424,7 @@ class AnswerFlow:
 
 
 def _with_sub_queries(settings: Settings) -> Settings:
-    """*settings* under which a question comes with its sub-queries."""
+    """Return *settings* with a transformation that includes sub-queries."""
     kind = settings.transformation_type
     if kind in _DECOMPOSING or "sub_queries" in settings.transform.fields:
         return settings
@@ -392,7 +432,7 @@ def _with_sub_queries(settings: Settings) -> Settings:
 
 
 def _record_call(stage: str, outcome: Outcome, trace: Trace) -> ModelError | None:
-    """Record in *trace* what the call cost and how it ended. Returns the error it ended with."""
+    """Record the cost and the end of a model call in *trace*; return the call's error, if any."""
     if outcome.ok:
         reply = outcome.value
         record_cost(trace, reply)
@@ -400,7 +440,7 @@ def _record_call(stage: str, outcome: Outcome, trace: Trace) -> ModelError | Non
         trace.stage(stage, outcome.seconds, *status, began=outcome.began or None)
         return None
     error = as_model_error(outcome.error)
-    # A model that was at work has cost something, and nobody says how much.
+    # A model that had begun to work has cost something, but nobody knows how much.
     cost = 0.0 if error.is_free else None
     trace.spent(calls=int(error.was_asked), input_tokens=0, output_tokens=0, cost_usd=cost)
     trace.stage(stage, outcome.seconds, "failed", error.reason, began=outcome.began or None)
@@ -408,7 +448,11 @@ def _record_call(stage: str, outcome: Outcome, trace: Trace) -> ModelError | Non
 
 
 def _select_own(retrieval: Retrieval) -> tuple[Match, ...]:
-    """What was found for the question itself where every list was kept as it is, one after the other; else all."""
+    """Return the passages found for the question itself.
+
+    With the ``concat`` fusion, these are the passages of the question's own list; otherwise all
+    passages.
+    """
     if not retrieval.offsets:
         return retrieval.matches
     kinds = [ranking.variant.kind for ranking in retrieval.rankings]
@@ -420,17 +464,20 @@ def _select_own(retrieval: Retrieval) -> tuple[Match, ...]:
 def _join_sub_answers(
     answers: Sequence[tuple[SubAnswer, PromptPassages]],
 ) -> tuple[PromptPassages, tuple[SubAnswer, ...]]:
-    """The passages of all of *answers*, none left out, and the answers with their numbers raised to count in them."""
+    """Join the passages of all *answers*, and shift the answers' citations to count in them."""
     matches = tuple(match for _, passages in answers for match in passages.matches)
     entries = tuple(entry for _, passages in answers for entry in passages.entries)
-    joined, before = [], 0
+    joined, offset = [], 0
     for answer, passages in answers:
-        text, citations = shift_citations(answer.text, answer.citations, before, matches)
+        text, citations = shift_citations(answer.text, answer.citations, offset, matches)
         joined.append(replace(answer, text=text, citations=citations, matches=matches))
-        before += len(passages.matches)
+        offset += len(passages.matches)
     return PromptPassages(matches, entries), tuple(joined)
 
 
 def _say_no_answer(question: str) -> str:
-    """One sentence that says the passages do not hold the answer, in the language of *question* where it is known."""
+    """Return a sentence that says the passages do not hold the answer.
+
+    It is in the language of *question*, or in English if that language is not known.
+    """
     return load(detect_language(question) or "en").no_answer

@@ -1,4 +1,4 @@
-"""What the model is told and shown when it is to answer."""
+"""The prompts for answers: instructions, and passages as data."""
 
 from __future__ import annotations
 
@@ -26,63 +26,70 @@ _CONTEXT_CHARS: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class PromptPassages:
-    """The *matches* the model is shown, numbered from 1 in this order, and what of each, as data for a prompt."""
+    """The passages that the model is shown, numbered from 1.
+
+    Attributes:
+        matches: the passages, in the order of their numbers.
+        entries: the data of each passage for the prompt.
+    """
 
     matches: tuple[Match, ...] = ()
     entries: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
 
     @property
     def context(self) -> str:
-        """The texts the model is shown, each under its number."""
+        """The texts that the model is shown, each under its number."""
         return "\n\n".join(
-            f"PASSAGE {number}:\n{it['text']}" for number, it in enumerate(self.entries, start=1)
+            f"PASSAGE {number}:\n{entry['text']}"
+            for number, entry in enumerate(self.entries, start=1)
         )
 
 
 def select_passages(matches: Sequence[Match], most_chars: int) -> PromptPassages:
-    """The first of *matches* that have a text, as many as fit whole into *most_chars*.
+    """Return the first of *matches* that have a text, as many as fit whole into *most_chars*.
 
-    Where the first alone is too long it is cut. Title, source, url and place of the metadata come
-    with the text, and so does the ``context`` that ingestion may have written for a chunk.
+    If the first passage alone is too long, it is cut. Title, source, URL and place from the
+    metadata are sent with the text, and so is the ``context`` that ingestion may have written for a
+    chunk.
     """
-    kept: list[Match] = []
+    kept_matches: list[Match] = []
     entries: list[dict[str, Any]] = []
-    left = most_chars
+    remaining_chars = most_chars
     for match in matches:
         text = (match.text or "").strip()
         if not text:
             continue
-        about = _list_labels(match.metadata)
-        size = sum(len(str(value)) for value in about.values())
-        if size + len(text) > left:
-            if kept:
+        labels = _list_labels(match.metadata)
+        size = sum(len(str(value)) for value in labels.values())
+        if size + len(text) > remaining_chars:
+            if kept_matches:
                 break
             if size > most_chars // 2:
-                about, size = {}, 0
-            text = text[: max(1, left - size - 1)].rstrip() + "…"
-        kept.append(match)
-        entries.append({"passage": len(kept), **about, "text": text})
-        left -= size + len(text)
-    return PromptPassages(tuple(kept), tuple(entries))
+                labels, size = {}, 0
+            text = text[: max(1, remaining_chars - size - 1)].rstrip() + "…"
+        kept_matches.append(match)
+        entries.append({"passage": len(kept_matches), **labels, "text": text})
+        remaining_chars -= size + len(text)
+    return PromptPassages(tuple(kept_matches), tuple(entries))
 
 
 def _list_labels(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    about: dict[str, Any] = {}
+    labels: dict[str, Any] = {}
     for label in _LABELS:
         value = metadata.get(label)
         if isinstance(value, str) and value.strip():
-            about[label] = value.strip()[:_LABEL_CHARS]
+            labels[label] = value.strip()[:_LABEL_CHARS]
         elif isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value):
-            # Pinecone keeps every number as a float.
-            about[label] = int(value) if value == int(value) else value
+            # Pinecone stores every number as a float, so 3 comes back as 3.0.
+            labels[label] = int(value) if value == int(value) else value
     context = metadata.get("context")
     if isinstance(context, str) and context.strip():
-        about["context"] = context.strip()[:_CONTEXT_CHARS]
-    return about
+        labels["context"] = context.strip()[:_CONTEXT_CHARS]
+    return labels
 
 
 MAX_TOKENS: Final = 1_000
-"""What a prompt names where the settings send no limit."""
+"""The token limit of a prompt if the settings name none."""
 
 _DATA: Final = (
     'The user message is a JSON object: {material}, "question" is what to answer{history}. The'
@@ -135,7 +142,15 @@ _FROM_PASSAGES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One kind of answer: the *instruction*, which settings may replace, the *rules* beside it and its *material*."""
+    """One kind of answer that the model is asked for.
+
+    Attributes:
+        mode: names the prompt.
+        version: the prompt's version.
+        instruction: the instruction, which settings may replace.
+        rules: the rules that always apply.
+        material: describes the data in the user message.
+    """
 
     mode: str
     version: str
@@ -150,10 +165,13 @@ class Task:
         history: Sequence[Message],
         material: Mapping[str, Any],
     ) -> Prompt:
-        """The prompt for *question*; *material* and all else that is not ours stands in the user message alone."""
-        own = find_own_instruction(settings, self.mode)
+        """Return the prompt for *question*.
+
+        *material* and all other text that is not ours is in the user message only.
+        """
+        own_instruction = find_own_instruction(settings, self.mode)
         turns = select_recent(history, question, settings.llm.history_messages)
-        said = (
+        conversation = (
             {"history": [{"role": turn.role, "content": turn.content} for turn in turns]}
             if turns
             else {}
@@ -162,9 +180,9 @@ class Task:
         rules = "\n".join(f"- {rule}" for rule in self.rules)
         return Prompt(
             mode=self.mode,
-            version=mark_version(self.version, own),
-            system="\n\n".join((own or self.instruction, data, rules)),
-            user=as_data({**material, **said, "question": question}),
+            version=mark_version(self.version, own_instruction),
+            system="\n\n".join((own_instruction or self.instruction, data, rules)),
+            user=as_data({**material, **conversation, "question": question}),
             fields=(),
             query=question,
             history=turns,
@@ -217,5 +235,5 @@ SYNTHESIS: Final = Task(
 
 
 def list_sub_answers(answers: Sequence[SubAnswer]) -> list[dict[str, str]]:
-    """*answers* as data for a prompt."""
+    """Return *answers* as data for a prompt."""
     return [{"question": answer.question, "answer": answer.text} for answer in answers]

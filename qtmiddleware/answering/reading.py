@@ -1,4 +1,4 @@
-"""A model's answer, read while it comes."""
+"""Read a model's answer while it comes in."""
 
 from __future__ import annotations
 
@@ -11,29 +11,32 @@ from qtmiddleware.errors import ModelError
 from qtmiddleware.types import Citation, Match
 
 MARKER: Final = "NO_ANSWER"
-"""What the model is told to begin with where the passages do not hold the answer."""
+"""The word with which the model begins if the passages do not hold the answer."""
 
 _TAGS: Final = ("think", "thinking", "thought", "thoughts", "reasoning", "scratchpad")
 _THOUGHTS: Final = (*(f"<{tag}>" for tag in _TAGS), "[think]", "◁think▷")
 _THOUGHT_ENDS: Final = re.compile(rf"</(?:{'|'.join(_TAGS)})>|\[/think\]|◁/think▷", re.IGNORECASE)
 _ENDING_CHARS: Final = 16
-_ADORNED: Final = re.compile(r"[\s*_`\"'>#~(\[“«-]{0,8}")
+_DECORATION: Final = re.compile(r"[\s*_`\"'>#~(\[“«-]{0,8}")
 _CLOSING: Final = r"[*_~`\"'”»\])]{0,16}"
-# Other spellings may be words of an answer; they count where the sentence ends with them. Blanks
-# and marks are bounded, so that a model that says them without end is not read over and over.
-_MARKED: Final = re.compile(
-    _ADORNED.pattern + r"(?:NO\\?_ANSWER(?![A-Za-z0-9]|_[A-Za-z0-9])|(?i:NO\\?_ANSWER|(?-i:NO["
+# Other spellings may be words of an answer, so they count only if the sentence ends with them. The
+# number of blanks and punctuation marks is limited, so that a model that repeats them endlessly
+# does not make the pattern slow.
+_MARKER_AT_START: Final = re.compile(
+    _DECORATION.pattern + r"(?:NO\\?_ANSWER(?![A-Za-z0-9]|_[A-Za-z0-9])|(?i:NO\\?_ANSWER|(?-i:NO["
     rf" -]ANSWER))(?!{_CLOSING} {{0,64}}[^\W_]))"
     + rf"{_CLOSING}(?:\s?[:.,;!?–—-]{{1,16}}{_CLOSING})?\s{{0,64}}"
 )
-_SPELLINGS: Final = tuple(MARKER.replace("_", sign).lower() for sign in ("_", "\\_", " ", "-"))
+_MARKER_SPELLINGS: Final = tuple(
+    MARKER.replace("_", sign).lower() for sign in ("_", "\\_", " ", "-")
+)
 
 
 class OpeningReader:
-    """Takes thoughts, the marker and white space off the beginning of an answer that comes piece by piece.
+    """Removes thoughts, the marker and white space from the beginning of an answer in pieces.
 
-    *found* is false as soon as the marker was read. Nothing is given out while it could still
-    become one of them.
+    No text is returned while it could still become one of them. *found* becomes false when the
+    marker is read.
     """
 
     def __init__(self) -> None:
@@ -41,25 +44,31 @@ class OpeningReader:
         self._held: str | None = ""
 
     def feed(self, text: str) -> str:
-        """What can be given out once *text* has come too."""
+        """Read *text* and return the text that can be shown now."""
         if self._held is None:
             return text
         self._held += text
         return self._decide(is_last=False)
 
     def end(self) -> str:
-        """The rest; a thought without end is dropped."""
+        """Return the rest of the text; a thought without an end is dropped."""
         return "" if self._held is None else self._decide(is_last=True)
 
     def _decide(self, *, is_last: bool) -> str:
         text = (self._held or "").lstrip()
         place = 0
         while thought := next(
-            (it for it in _THOUGHTS if text[place : place + len(it)].lower() == it), None
+            (
+                opening
+                for opening in _THOUGHTS
+                if text[place : place + len(opening)].lower() == opening
+            ),
+            None,
         ):
             end = _THOUGHT_ENDS.search(text, place + len(thought))
             if end is None:
-                # Of what is thought only as much is kept as the end of it may be cut into.
+                # The thought goes on. Keep only as much of it as may be the first part of its end
+                # tag.
                 self._held = (
                     "" if is_last else thought + text[place + len(thought) :][-_ENDING_CHARS:]
                 )
@@ -68,32 +77,32 @@ class OpeningReader:
             while text[place : place + 1].isspace():
                 place += 1
         self._held = text = text[place:]
-        marked = _MARKED.match(text)
-        if not is_last and self._may_continue(text, marked):
+        marker = _MARKER_AT_START.match(text)
+        if not is_last and self._may_continue(text, marker):
             return ""
         self._held = None
-        if marked is None:
+        if marker is None:
             return text
         self.found = False
-        return text[marked.end() :]
+        return text[marker.end() :]
 
     @staticmethod
-    def _may_continue(text: str, marked: re.Match[str] | None) -> bool:
-        """Whether *text* may become, or is, a thought or the marker, and its end is not known yet."""
-        if marked is not None:
-            return marked.end() == len(text)
-        if any(it.startswith(text.lower()) for it in _THOUGHTS):
+    def _may_continue(text: str, marker: re.Match[str] | None) -> bool:
+        """Return whether *text* may become a thought or the marker, whose end is not known yet."""
+        if marker is not None:
+            return marker.end() == len(text)
+        if any(thought.startswith(text.lower()) for thought in _THOUGHTS):
             return True
-        adorned = _ADORNED.match(text)
+        adorned = _DECORATION.match(text)
         rest = text[adorned.end() :] if adorned else text
-        return any(it.startswith(rest.lower()) for it in _SPELLINGS)
+        return any(spelling.startswith(rest.lower()) for spelling in _MARKER_SPELLINGS)
 
 
 class AnswerReader:
-    """One answer from *matches*, given out piece by piece as it may be shown.
+    """Reads one answer from *matches* and returns the text that can be shown, piece by piece.
 
-    What was given out, put together, is the answer's *text*, however it was cut: the marker of an
-    unanswered question, thoughts and marks of passages that do not exist are never shown.
+    All returned pieces together are the answer's *text*, however the answer is cut. The marker of
+    an unanswered question, thoughts and marks of passages that do not exist are never returned.
     """
 
     def __init__(self, matches: Sequence[Match]) -> None:
@@ -103,11 +112,11 @@ class AnswerReader:
         self._shown: list[str] = []
 
     def feed(self, piece: str) -> str:
-        """What can be shown once *piece* has come too."""
+        """Read *piece* and return the text that can be shown now."""
         return self._keep(self._citing.feed(self._opening.feed(piece)))
 
     def end(self) -> str:
-        """What is left to show."""
+        """Return the rest of the text."""
         return self._keep(self._citing.feed(self._opening.end()) + self._citing.end())
 
     def read(self, text: str) -> None:
@@ -122,17 +131,17 @@ class AnswerReader:
 
     @property
     def text(self) -> str:
-        """What was given out."""
+        """The text that was returned so far."""
         return "".join(self._shown)
 
     @property
     def found(self) -> bool:
-        """Whether the model says it has an answer."""
+        """Whether the model found an answer in the passages, as far as it has written."""
         return self._opening.found
 
     @property
     def error(self) -> ModelError | None:
-        """What is wrong with an answer that says nothing."""
+        """The error of an answer that is empty, else ``None``."""
         return (
             ModelError("empty", "the language model's answer is empty")
             if self.found and not self._shown
@@ -146,7 +155,7 @@ class AnswerReader:
 
     @property
     def citations(self) -> tuple[Citation, ...]:
-        """The marks in *text*, in their order."""
+        """The marks in *text*, in order."""
         return tuple(
             Citation(number, start, end, self._matches[number - 1])
             for number, start, end in self._citing.marks
@@ -154,17 +163,24 @@ class AnswerReader:
 
 
 def shift_citations(
-    text: str, citations: Sequence[Citation], by: int, matches: Sequence[Match]
+    text: str, citations: Sequence[Citation], offset: int, matches: Sequence[Match]
 ) -> tuple[str, tuple[Citation, ...]]:
-    """*text* with every mark's number raised *by* so many, and its citations, which count within *matches* then."""
-    parts: list[str] = []
+    """Add *offset* to the number of every mark in *text*; return the text and its citations.
+
+    The new numbers count in *matches*.
+    """
+    pieces: list[str] = []
     shifted: list[Citation] = []
     read = length = 0
-    for it in citations:
-        between, mark, number = text[read : it.start], f"[{it.number + by}]", it.number + by
-        parts += between, mark
+    for citation in citations:
+        between, mark, number = (
+            text[read : citation.start],
+            f"[{citation.number + offset}]",
+            citation.number + offset,
+        )
+        pieces += between, mark
         start = length + len(between)
         length = start + len(mark)
         shifted.append(Citation(number, start, length, matches[number - 1]))
-        read = it.end
-    return "".join((*parts, text[read:])), tuple(shifted)
+        read = citation.end
+    return "".join((*pieces, text[read:])), tuple(shifted)

@@ -1,4 +1,4 @@
-"""An answer as it comes."""
+"""Streams of an answer: its pieces as the model writes them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from qtmiddleware.runtime.steps import Outcome
 from qtmiddleware.types import Answer, Retrieval
 
 
-class _Reply:
-    """What came of the last call so far, and what may be shown of it."""
+class _StreamedReply:
+    """The reply of the last call so far, and the part of it that can be shown."""
 
     def __init__(self, draft: Draft) -> None:
         self.reader = AnswerReader(draft.matches)
@@ -27,16 +27,17 @@ class _Reply:
         self._whole: Reply | None = None
 
     def feed(self, piece: Piece) -> str:
-        """What can be shown once *piece* has come too."""
+        """Read *piece* and return the text that can be shown now."""
         if isinstance(piece, str):
             self._raw.append(piece)
             return self.reader.feed(piece)
         self._whole = piece
-        # What was shown counts; a model that cannot stream has said it all in its reply.
+        # If pieces came before, they are the text. A model that cannot stream sends all of its text
+        # in the reply.
         return "" if self._raw else self.reader.feed(piece.text)
 
-    def outcome(self) -> Outcome:
-        """How the call ended."""
+    def build_outcome(self) -> Outcome:
+        """Return how the call ended."""
         seconds = perf_counter() - self._began
         if self.error is not None:
             return Outcome(error=self.error, seconds=seconds)
@@ -44,6 +45,8 @@ class _Reply:
 
 
 class _Stream:
+    """The part that both kinds of streams share."""
+
     def __init__(self, answering: AnswerFlow, performer: Performer) -> None:
         self._answering = answering
         self._performer = performer
@@ -52,7 +55,10 @@ class _Stream:
 
     @property
     def answer(self) -> Answer:
-        """The whole answer, once the stream has come to its end; raises `RuntimeError` before."""
+        """The whole answer, after the stream has been read to its end.
+
+        Raises `RuntimeError` before that.
+        """
         if self._answer is None:
             raise RuntimeError("the answer is ready only after the stream has been read to its end")
         return self._answer
@@ -61,8 +67,8 @@ class _Stream:
     def shown(self) -> str:
         """The pieces so far as one text.
 
-        It is the answer's text, save where a synthesis broke off after its first words: then the
-        answer is another one.
+        At the end it equals the answer's text, except if a synthesis broke off after its first
+        words: the answer is then a different one.
         """
         return "".join(self._shown)
 
@@ -71,27 +77,27 @@ class _Stream:
         return text
 
     def _show_rest(self, answer: Answer) -> str:
-        """What is left to show of the finished *answer*."""
+        """Return the text of the finished *answer* that has not been shown yet."""
         self._answer = answer
         return "" if self._shown else self._show(answer.text)
 
 
 class AnswerStream(_Stream):
-    """The pieces of an answer, to be iterated over; then the whole is its `answer`.
+    """The pieces of an answer: iterate over them, then read the whole answer from `answer`.
 
-    The passages are there from the beginning, as `retrieval`. Use it in ``with`` or `close` it
-    where you may stop early, so that the model stops too. Iterating raises `ModelError`, whose
-    ``retrieval`` is what was found.
+    The passages are available from the beginning, as `retrieval`. If you may stop early, use the
+    stream in a ``with`` block or `close` it, so that the model stops too. Iterating raises
+    `ModelError`, whose ``retrieval`` holds the passages found.
     """
 
     def __init__(self, answering: AnswerFlow, performer: Performer) -> None:
         super().__init__(answering, performer)
         self._retrieval = run(answering.retrieve(), performer)
-        self._pieces = self._stream()
+        self._pieces = self._iterate_pieces()
 
     @property
     def retrieval(self) -> Retrieval:
-        """What was found for the question."""
+        """The retrieval for the question."""
         return self._answering.retrieval or self._retrieval
 
     def __iter__(self) -> Self:
@@ -100,7 +106,8 @@ class AnswerStream(_Stream):
     def __next__(self) -> str:
         return next(self._pieces)
 
-    def _stream(self) -> Generator[str, None, None]:
+    def _iterate_pieces(self) -> Generator[str, None, None]:
+        """Yield the pieces that can be shown, then set the whole answer."""
         answering = self._answering
         with answering.observation as observation:
             draft = run(answering.draft(), self._performer)
@@ -108,7 +115,7 @@ class AnswerStream(_Stream):
                 answer = observation.keep(draft)
             else:
                 reply, deadline, call = (
-                    _Reply(draft),
+                    _StreamedReply(draft),
                     answering.start_call(draft),
                     answering.observe_call(draft),
                 )
@@ -124,12 +131,14 @@ class AnswerStream(_Stream):
                         yield self._show(text)
                 except ModelError as error:
                     reply.error = error
-                answer = observation.keep(answering.conclude(draft, reply.outcome(), reply.reader))
+                answer = observation.keep(
+                    answering.conclude(draft, reply.build_outcome(), reply.reader)
+                )
         if text := self._show_rest(answer):
             yield text
 
     def close(self) -> None:
-        """Let go of the model; what was not read yet is lost. Closing twice does no harm."""
+        """Stop the model; unread pieces are lost. Closing twice does no harm."""
         self._pieces.close()
         self._answering.abandon()
 
@@ -141,15 +150,18 @@ class AnswerStream(_Stream):
 
 
 class AsyncAnswerStream(_Stream):
-    """`AnswerStream` for a running loop: ``async for`` and ``async with``. It begins with the first of them."""
+    """`AnswerStream` for asynchronous code: use ``async for`` and ``async with``.
+
+    Nothing is called before the first of them.
+    """
 
     def __init__(self, answering: AnswerFlow, performer: Performer) -> None:
         super().__init__(answering, performer)
-        self._pieces = self._stream()
+        self._pieces = self._iterate_pieces()
 
     @property
     def retrieval(self) -> Retrieval | None:
-        """What was found for the question; ``None`` before it was searched for, which ``async with`` does."""
+        """The retrieval for the question; ``None`` before ``async with`` or the first piece."""
         return self._answering.retrieval
 
     def __aiter__(self) -> Self:
@@ -162,7 +174,8 @@ class AsyncAnswerStream(_Stream):
         if self._answering.retrieval is None:
             await arun(self._answering.retrieve(), self._performer)
 
-    async def _stream(self) -> AsyncGenerator[str, None]:
+    async def _iterate_pieces(self) -> AsyncGenerator[str, None]:
+        """Yield the pieces that can be shown, then set the whole answer."""
         answering = self._answering
         with answering.observation as observation:
             await self._retrieve()
@@ -171,7 +184,7 @@ class AsyncAnswerStream(_Stream):
                 answer = observation.keep(draft)
             else:
                 reply, deadline, call = (
-                    _Reply(draft),
+                    _StreamedReply(draft),
                     answering.start_call(draft),
                     answering.observe_call(draft),
                 )
@@ -187,12 +200,14 @@ class AsyncAnswerStream(_Stream):
                         yield self._show(text)
                 except ModelError as error:
                     reply.error = error
-                answer = observation.keep(answering.conclude(draft, reply.outcome(), reply.reader))
+                answer = observation.keep(
+                    answering.conclude(draft, reply.build_outcome(), reply.reader)
+                )
         if text := self._show_rest(answer):
             yield text
 
     async def aclose(self) -> None:
-        """Let go of the model; what was not read yet is lost. Closing twice does no harm."""
+        """Stop the model; unread pieces are lost. Closing twice does no harm."""
         await self._pieces.aclose()
         self._answering.abandon()
 

@@ -1,1 +1,1 @@
-"""What users put around their function: the decorator, the middleware, the wrapped function, signatures, query log."""
+"""The decorator, the middleware, the wrapped function, signatures and the query log."""

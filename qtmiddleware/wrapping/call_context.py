@@ -1,4 +1,4 @@
-"""What a call of a wrapped function works with besides its arguments: settings, components, and what was learned."""
+"""The settings, components and learned facts that a call of a wrapped function works with."""
 
 from __future__ import annotations
 
@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, repr=False, slots=True)
 class Warned:
-    """What the user of one wrapped function was told already: *of_pages* and *of_problem*, each once."""
+    """The warnings that the user of one wrapped function has already been given.
+
+    Attributes:
+        of_pages: that the function returns pages.
+        of_problem: that something keeps its results from being improved.
+    """
 
     of_pages: bool = False
     of_problem: bool = False
@@ -34,7 +39,7 @@ class Warned:
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class CallContext:
-    """What one call of a wrapped function works with, all of it under the same settings.
+    """Everything that one call of a wrapped function works with, all under the same settings.
 
     *learned* and *warned* belong to the function. *cache* and *sampler* belong to the middleware.
     """
@@ -54,37 +59,37 @@ class CallContext:
 
     @property
     def bulkhead(self) -> Bulkhead:
-        """The threads for everything beside the original's own search."""
+        """The threads for everything but the original query's own search."""
         return self.components.bulkhead
 
     @property
     def redact(self) -> Redact | None:
-        """What may be written of a text, where the user said so."""
+        """The user's function that returns the form of a text that may be written."""
         return self.components.redact
 
     @property
     def observation(self) -> Observation:
-        """What the call's operations are part of."""
+        """The observation that the call's operations are reported to."""
         return self.components.observation
 
     @property
     def hooks(self) -> tuple[RetrievalHook, ...]:
-        """Who is told of the call's retrieval: the function's own hook and then the middleware's."""
+        """The hooks to call with the retrieval: the function's own, then the middleware's."""
         return tuple(hook for hook in (self.hook, self.components.hook) if hook is not None)
 
     @property
     def model(self) -> GovernedModel:
-        """The model of the transformations, made when it is first needed."""
-        return self.components.model(self.settings)
+        """The model for the transformations, made when it is first needed."""
+        return self.components.get_model(self.settings)
 
     @property
     def chat(self) -> GovernedModel:
-        """The model that answers, made when it is first needed."""
-        return self.components.chat(self.settings)
+        """The model that writes answers, made when it is first needed."""
+        return self.components.get_chat_model(self.settings)
 
     @property
     def is_off(self) -> bool:
-        """Whether nothing these settings ask for could change a result, and nobody hears of it."""
+        """Whether these settings cannot change any result, and nobody observes the call."""
         settings = self.settings
         return (
             settings.transformation_type == "none"
@@ -100,14 +105,19 @@ class CallContext:
 
 
 class ContextSource:
-    """The `CallContext` of each call of one wrapped function, under what *middleware* is set to when the call begins.
+    """Makes the `CallContext` of each call of one wrapped function.
 
-    *components* returns the middleware's current `Components`. It is asked once a call, so that a
-    call sees a reload as a whole or not at all. *shape*, *embedder*, *hook* and what is learned
-    belong to the function. *cache* and
-    *sampler* belong to the middleware. *layers* are settings that override the middleware's in
-    every call. *options* are those the function was wrapped with, ``None`` if the user did not wrap
-    it.
+    A context uses the middleware's settings at the moment the call begins. *shape*, *embedder*,
+    *hook* and the learned facts belong to the function; *cache* and *sampler* belong to the
+    middleware.
+
+    Args:
+        middleware: the `QueryMiddleware`.
+        components: returns the middleware's current `Components`. It is called once per call, so
+            that a call sees a reload as a whole or not at all.
+        layers: settings that override the middleware's in every call.
+        options: the options that the user wrapped the function with; ``None`` if the user did not
+            wrap it.
     """
 
     def __init__(
@@ -134,11 +144,14 @@ class ContextSource:
         self._shape = shape
         self._embedder = embedder
         self._hook = hook
-        # Made once for each configuration, together with the components that made it.
+        # The context is made once per configuration, and kept with the components it was made from.
         self._latest = (current := components()), self._make(current, ())
 
     def current(self, overrides: Layers = ()) -> CallContext:
-        """Returns the context with *overrides* on top of all; raises `ConfigError` where they are impossible."""
+        """Return the context of a call that begins now, with *overrides* on top.
+
+        Raises `ConfigError` if the overrides are invalid.
+        """
         components = self._components()
         if overrides:
             return self._make(components, overrides)
@@ -148,8 +161,11 @@ class ContextSource:
             self._latest = components, context
         return context
 
-    def configured(self, config: Mapping[str, Any]) -> ContextSource:
-        """Returns a source with the settings of *config* laid over these for good, which learns for itself."""
+    def with_config(self, config: Mapping[str, Any]) -> ContextSource:
+        """Return a source with *config* overriding these settings in every call.
+
+        The new source learns for itself and has a cache of its own.
+        """
         cache = TransformationCache(self.current((config,)).settings)
         return ContextSource(
             self.middleware,
@@ -164,9 +180,9 @@ class ContextSource:
         )
 
     def _make(self, components: Components, overrides: Layers) -> CallContext:
-        settings = components.settings((*self.layers, *overrides))
+        settings = components.resolve_settings((*self.layers, *overrides))
         if self.layers:
-            # Its cache is its own: a reload of the middleware does not reach it.
+            # This source has a cache of its own, which a reload of the middleware does not change.
             self._cache.change(settings)
         return CallContext(
             components=components,
@@ -178,7 +194,7 @@ class ContextSource:
             shape=self._shape,
             embedder=self._embedder,
             hook=self._hook,
-            log=components.log(settings),
-            reranker=components.reranker(settings),
-            glossary=components.glossary(settings),
+            log=components.get_log(settings),
+            reranker=components.get_reranker(settings),
+            glossary=components.get_glossary(settings),
         )

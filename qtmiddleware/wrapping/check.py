@@ -1,7 +1,7 @@
-"""What is understood of a wrapped function and what the middleware changes, found out with one question or a few.
+"""Check a wrapped function: how it is read, and what the middleware changes, with a few questions.
 
-The function is called as its caller calls it and as the middleware would call it, a few times each.
-What it remembers, its query log and its observers are left alone.
+The function is called both as its caller calls it and as the middleware would call it, a few times
+each. The check does not change what the function has learned, its query log or its observers.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from qtmiddleware.runtime.observing import NOT_OBSERVED
 from qtmiddleware.runtime.steps import Embed, Flow, Leaf, Outcome, Search
 from qtmiddleware.types import Degradation, Key, Ranking, Retrieval, Variant
 from qtmiddleware.wrapping.call_context import Warned
-from qtmiddleware.wrapping.clauses import VECTORS, may_add_text, read_type
+from qtmiddleware.wrapping.clauses import VECTORS, can_add_text_clause, read_type
 from qtmiddleware.wrapping.clauses import list_fields as list_clause_fields
 from qtmiddleware.wrapping.invocation import Invocation
 from qtmiddleware.wrapping.order_sample import (
@@ -66,9 +66,9 @@ from qtmiddleware.wrapping.order_sample import (
 ROUNDS: Final = 3
 """How often each kind of call is measured, after one call that only warms up."""
 LONGEST: Final = 5.0
-"""Seconds after which a slow function is measured no more."""
-# What a check waits for a model and a reranker at least, so that a slow one is measured rather than
-# given up.
+"""After this many seconds of calls, a slow function is not measured again."""
+# A check waits at least this long for a model and a reranker, so that a slow one is measured and
+# not abandoned.
 _PATIENCE_MS: Final = 20_000
 _MOST_QUOTED: Final = 300
 _LABEL: Final = 18
@@ -82,14 +82,14 @@ _MEASURE: Final = (
 _ASK_MORE: Final = (
     f"check {FEWEST_ASKED} to {MOST_ASKED} questions: check([...]), or qtm check --ask-file FILE"
 )
-_SAYS_BY_ADVICE: Final = {
+_SENTENCE_BY_ADVICE: Final = {
     Advice.KEEP: "helps",
     Advice.MEASURE: "may help or harm, so measure it",
     Advice.LEAVE_OFF: "leave it off",
     Advice.UNSEEN: "had no effect here",
 }
-# What says that the model replied, though nothing of it could be used.
-_REPLIED: Final = frozenset(
+# The reasons that mean: the model replied, but no part of the reply could be used.
+_REPLIED_REASONS: Final = frozenset(
     {"dropped", "language_mismatch", "empty", "refused", "unparsable", "truncated"}
 )
 _CLAUSE_MENDS: Final = {
@@ -113,7 +113,10 @@ _MENDS: Final = {
 
 
 class CheckState(StrEnum):
-    """How one thing stands: it works, it does not work or should be left off, or it takes no part."""
+    """The state of one thing: it works, has a problem, or takes no part.
+
+    A thing that works but should be left off is a problem too.
+    """
 
     OK = "ok"
     PROBLEM = "problem"
@@ -122,11 +125,15 @@ class CheckState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was found out: about what, how it stands, in a sentence, and how to *mend* it.
+    """One finding of a check.
 
-    *values* are the same for programs: names, numbers, lists of texts. A sentence may quote what
-    the function raised. A verdict on a part that was tried has its ``advice`` there: ``keep``,
-    ``measure``, ``leave_off`` or ``unseen``.
+    Attributes:
+        subject: the thing that was checked, such as ``query`` or ``model``.
+        state: whether it works, is a problem, or takes no part.
+        text: the finding in a sentence. It may quote an exception that the function raised.
+        mend: how to fix the problem; ``""`` if there is nothing to do.
+        values: the same for programs: names, numbers and lists of texts. For a part that was tried,
+            ``advice`` is ``keep``, ``measure``, ``leave_off`` or ``unseen``.
     """
 
     subject: str
@@ -138,13 +145,17 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What is understood of one wrapped function, and what the middleware changes; printed, it is a report.
+    """How one wrapped function is read, and what the middleware changes; print it as a report.
 
-    *keywords* are those of the *question* it was tried with, the first of several. *findings* say
-    what was seen, in the order it was looked at; *verdicts* say of each part of the middleware
-    whether to keep it, to measure it or to leave it off, and how to mend what does nothing.
-    *sample* is how the rules change the order for several questions, ``None`` if one was asked or
-    the rules take no part.
+    Attributes:
+        function: the function's name.
+        question: the question that was tried; of several, the first.
+        keywords: the question's keywords.
+        findings: what was found, in the order of the check.
+        verdicts: for each part of the middleware, whether to keep it, measure it or leave it off,
+            and how to fix a part that has no effect.
+        sample: how the rules change the order for several questions; ``None`` if there was one
+            question, or if the rules take no part.
     """
 
     function: str
@@ -156,11 +167,14 @@ class Check:
 
     @property
     def helps(self) -> bool:
-        """Whether any part of the middleware works with this function and need not be left off."""
+        """Whether at least one part of the middleware works and is not to be left off."""
         return any(verdict.state is CheckState.OK for verdict in self.verdicts)
 
     def to_dict(self) -> dict[str, Any]:
-        """The same in nested dicts that `json.dumps` takes, with whether it ``helps``; a state is its text."""
+        """Return the check as nested dicts for `json.dumps`, with ``helps``.
+
+        A state becomes its text.
+        """
         return {"helps": self.helps, **asdict(self)}
 
     def __str__(self) -> str:
@@ -179,15 +193,15 @@ class Check:
         for example in () if self.sample is None else self.sample.examples:
             rows += ["", _write_row("example", example.question)]
             rows += [
-                _write_row("  first", _name(example.before)),
-                _write_row("  would be first", _name(example.after)),
+                _write_row("  first", _write_passage(example.before)),
+                _write_row("  would be first", _write_passage(example.after)),
             ]
         rows.append("")
         shown = set[str]()
         for verdict in self.verdicts:
-            says = "has no effect" if verdict.state is CheckState.PROBLEM else "is off"
-            says = _SAYS_BY_ADVICE.get(verdict.values.get("advice", ""), says)
-            rows.append(_write_row(verdict.subject, f"{says}: {verdict.text}"))
+            effect = "has no effect" if verdict.state is CheckState.PROBLEM else "is off"
+            effect = _SENTENCE_BY_ADVICE.get(verdict.values.get("advice", ""), effect)
+            rows.append(_write_row(verdict.subject, f"{effect}: {verdict.text}"))
             if verdict.mend and verdict.mend not in shown:
                 rows.append(_write_row("", f"-> {verdict.mend}"))
                 shown.add(verdict.mend)
@@ -197,16 +211,16 @@ class Check:
 def check(
     request: Request, call: Invocation, questions: Sequence[SampleQuestion] = ()
 ) -> Flow[Check]:
-    """Find out how *call*, which *request* was made of, can be improved; raises nothing of the function's own.
+    """Check how *call*, which made *request*, can be improved; raise no exception of the function.
 
-    *questions* are all that the caller asked if there were several; the one of *request* is the
-    first of them.
+    *questions* are all the questions of the caller, if there are several. The question of *request*
+    is the first of them.
     """
     return _Checkup(request, call, questions).run()
 
 
 class _Obstacle(Exception):
-    """What keeps every part of the middleware from helping, as a finding."""
+    """A finding that keeps every part of the middleware from helping."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__()
@@ -214,7 +228,7 @@ class _Obstacle(Exception):
 
 
 class _Checkup:
-    """One check under way; its methods stand in the order they run."""
+    """One check under way; its methods are in the order in which they run."""
 
     def __init__(
         self, request: Request, call: Invocation, questions: Sequence[SampleQuestion]
@@ -222,13 +236,14 @@ class _Checkup:
         settings = replace(
             request.settings, cache=replace(request.settings.cache, enabled=False, redis_url=None)
         )
-        # Nothing that the check sees is remembered, logged or warned of.
-        apart: dict[str, Any] = {
+        # Use parts of the check's own, so that nothing it sees is remembered, logged or warned
+        # about.
+        fresh_parts: dict[str, Any] = {
             "learned": Learned(),
             "cache": TransformationCache(settings),
             "sampler": LogSampler(),
         }
-        call.context = replace(call.context, **apart, warned=Warned())
+        call.context = replace(call.context, **fresh_parts, warned=Warned())
         self.call = call
         self.name, self.argument = call.signature.function_name, call.signature.argument
         self.clauses = call.signature.read_clauses(call.args, call.kwargs)
@@ -236,7 +251,7 @@ class _Checkup:
         self.request = replace(
             request,
             settings=settings,
-            **apart,
+            **fresh_parts,
             response_only=False,
             shares=False,
             observation=NOT_OBSERVED,
@@ -248,7 +263,7 @@ class _Checkup:
         self.vector: Sequence[float] | None = None
 
     def run(self) -> Flow[Check]:
-        """The whole check."""
+        """Run the whole check."""
         request, question = self.request, self.request.original
         if isinstance(question, str) and request.problem is None:
             self.keywords = prepare_query(question, self.settings).keywords
@@ -260,30 +275,40 @@ class _Checkup:
                 if has_model
                 else "not configured (no client, key or address)"
             )
-            self._note(_off("model", text, configured=has_model))
-        asked = question if isinstance(question, str) else type(question).__name__
+            self._add_finding(_build_off("model", text, configured=has_model))
+        question_text = question if isinstance(question, str) else type(question).__name__
         return Check(
-            self.name, asked, self.keywords, tuple(self.findings), tuple(verdicts), self.sample
+            self.name,
+            question_text,
+            self.keywords,
+            tuple(self.findings),
+            tuple(verdicts),
+            self.sample,
         )
 
     def _judge(self) -> Flow[list[Finding]]:
-        """The verdict on each part of the middleware."""
-        parts = [_KEYWORDS, _VARIANTS, *([_RERANK] if self.settings.rerank.enabled else [])]
+        """Return the verdict on each part of the middleware."""
+        part_names = [_KEYWORDS, _VARIANTS, *([_RERANK] if self.settings.rerank.enabled else [])]
         try:
             plain, candidates = yield from self._search_both_ways()
             self._note_passages(candidates)
             yield from self._try_text_clause(plain)
             self._note_searches(plain.response)
         except Exception as error:
-            # A response may raise at whatever is read of it.
+            # Reading any part of a user's response may raise an exception.
             text = f"reading the passages raised {_describe_error(error)}"
-            why = (
-                error if isinstance(error, _Obstacle) else self._stop("passages", text, ADVICE)
+            obstacle = (
+                error
+                if isinstance(error, _Obstacle)
+                else self._build_obstacle("passages", text, ADVICE)
             ).finding
-            return [self._find_switch(part) or _problem(part, why.text, why.mend) for part in parts]
+            return [
+                self._find_switch(part) or _build_problem(part, obstacle.text, obstacle.mend)
+                for part in part_names
+            ]
         verdicts: list[Finding] = []
         before = plain.ranking.keys
-        for part in parts:
+        for part in part_names:
             verdict = self._find_switch(part)
             if verdict is None and part == _KEYWORDS:
                 verdict, before = yield from self._try_keywords(plain, candidates)
@@ -294,32 +319,35 @@ class _Checkup:
             verdicts.append(verdict)
         return verdicts
 
-    def _note(self, finding: Finding) -> Finding:
+    def _add_finding(self, finding: Finding) -> Finding:
+        """Add *finding* to the findings, and return it."""
         self.findings.append(finding)
         return finding
 
     def _find_switch(self, part: str) -> Finding | None:
-        """The verdict on a *part* that the settings leave out, ``None`` where it takes part."""
+        """Return the verdict on a *part* that the settings turn off, ``None`` if it is on."""
         settings = self.settings
         if part == _VARIANTS:
             if settings.transformation_type == "none":
                 mend = 'set transformationType: "combined" and give it a model'
-                return _off(part, "transformationType is none", mend)
+                return _build_off(part, "transformationType is none", mend)
             if (
                 settings.escalation.mode == "never"
                 or not settings.escalation.max_llm_calls_per_query
             ):
-                return _off(
+                return _build_off(
                     part, "escalation allows no model calls", 'set escalation: "auto" or "always"'
                 )
         elif part == _KEYWORDS and not settings.keyword_evidence.enabled:
-            return _off(part, "keywordEvidence is false", "set keywordEvidence: true")
+            return _build_off(part, "keywordEvidence is false", "set keywordEvidence: true")
         elif part == _KEYWORDS and settings.preprocess.apply_to == "text":
-            return _off(part, "preprocess.applyTo is text", 'set preprocess.applyTo: "keywords"')
+            return _build_off(
+                part, "preprocess.applyTo is text", 'set preprocess.applyTo: "keywords"'
+            )
         elif not (
             self.request.uses_keyword_evidence if part == _KEYWORDS else self.request.uses_reranker
         ):
-            return _off(
+            return _build_off(
                 part,
                 f"fusion.method {settings.fusion.method} does not merge lists",
                 'set it to "anchored"',
@@ -330,7 +358,10 @@ class _Checkup:
     # ------------------------------------------------------------------------------------
 
     def _search_both_ways(self) -> Flow[tuple[SearchResult, SearchResult]]:
-        """What the caller's own call finds and what the widened one does, the same where none is made; raises."""
+        """Return the result of the caller's own call and that of the widened call.
+
+        They are the same if no widened call is made. Raises `_Obstacle`.
+        """
         self._check_query()
         if self.request.embeds:
             yield from self._embed()
@@ -343,23 +374,29 @@ class _Checkup:
                     "; if it takes a vector, wrap it with embed= (a function from a text to its"
                     " vector)"
                 )
-            raise self._stop("call", f"{self.name}() raised {_describe_error(outcome.error)}", mend)
+            raise self._build_obstacle(
+                "call", f"{self.name}() raised {_describe_error(outcome.error)}", mend
+            )
         try:
-            plain = self._read(outcome.value)
-            return plain, (yield from self._measure(plain, outcome))
+            plain = self._read_result(outcome.value)
+            return plain, (yield from self._measure_calls(plain, outcome))
         except ResponseShapeError as error:
-            what, _, mend = str(error).partition("; ")
-            raise self._stop("response", what, mend, shape=error.shape) from error
+            text, _, mend = str(error).partition("; ")
+            raise self._build_obstacle("response", text, mend, shape=error.shape) from error
 
-    def _stop(self, subject: str, text: str, mend: str, **values: Any) -> _Obstacle:
-        return _Obstacle(self._note(_problem(subject, text, mend, **values)))
+    def _build_obstacle(self, subject: str, text: str, mend: str, **values: Any) -> _Obstacle:
+        """Add a problem to the findings, and return it as the exception that ends the check."""
+        return _Obstacle(self._add_finding(_build_problem(subject, text, mend, **values)))
 
     def _check_query(self) -> None:
+        """Note how the question is passed; raises `_Obstacle` if it cannot be read."""
         problem, argument = self.request.problem, self.argument
         if problem is None:
             if not self.request.embeds:
-                self._note(
-                    _ok("query", f"passed as text in {self._where}", **self._place, travels="text")
+                self._add_finding(
+                    _build_ok(
+                        "query", f"passed as text in {self._where}", **self._place, travels="text"
+                    )
                 )
             return
         text, mend = problem.detail, "name the parameter that holds the question with query_arg="
@@ -378,11 +415,11 @@ class _Checkup:
                 f"the question is {problem.reason.replace('_', ' ')}",
                 "ask another question",
             )
-        raise self._stop("query", text, mend, argument=argument, reason=problem.reason)
+        raise self._build_obstacle("query", text, mend, argument=argument, reason=problem.reason)
 
     @property
     def _where(self) -> str:
-        """Where the question is passed, for people: the argument and, in a document search, the clause."""
+        """The place of the question in words: the argument and the clause, if there is one."""
         kinds = " and ".join(f"`{kind}`" for kind in self._place.get("clauses", ()))
         searched = ", ".join(f"`{name}`" for name in list_clause_fields(self.clauses))
         within = (
@@ -392,7 +429,7 @@ class _Checkup:
 
     @property
     def _place(self) -> dict[str, Any]:
-        """The same for programs."""
+        """The place of the question for programs."""
         if not self.clauses:
             return {"argument": self.argument}
         kinds = list(dict.fromkeys(map(read_type, self.clauses)))
@@ -406,30 +443,39 @@ class _Checkup:
         argument = self.argument
         outcome = yield from self._perform(Embed([self.request.original]))
         if outcome.ok:
-            # The first time a model is loaded, or how the function wants its texts is found out.
+            # Measure the second call: the first one may load a model, or try out in what form the
+            # function takes its texts.
             outcome = yield from self._perform(Embed([self.request.original]))
         if outcome.error is not None:
             mend = (
                 "embed= must be a function from a text to its vector, or from a list of texts to a"
                 " list of vectors"
             )
-            raise self._stop(
+            raise self._build_obstacle(
                 "query", f"embed= raised {_describe_error(outcome.error)}", mend, argument=argument
             )
         vector: Sequence[float] = outcome.value[0]
         self.vector, size, ms = vector, len(vector), outcome.seconds * 1e3
         text = f"embedded as {size} numbers in {_write_ms(ms)}, passed in {self._where}"
-        self._note(
-            _ok("query", text, **self._place, travels="vector", dimension=size, embed_ms=_round(ms))
+        self._add_finding(
+            _build_ok(
+                "query",
+                text,
+                **self._place,
+                travels="vector",
+                dimension=size,
+                embed_ms=_round_ms(ms),
+            )
         )
 
     def _note_top_k(self) -> None:
+        """Note which parameter sets the number of passages, and if the call asks for a page."""
         name, value = self.call.signature.top_k_argument, self.request.top_k
         if page := self.request.page:
             self._note_page(page)
         if value is not None:
-            self._note(
-                _ok(
+            self._add_finding(
+                _build_ok(
                     "top_k",
                     f"`{name or 'top_k'}`, {value} in this call",
                     argument=name,
@@ -439,8 +485,8 @@ class _Checkup:
             return
         text = f"`{name}` is not a number" if name else "no parameter sets the number of passages"
         mend = "" if name else "if there is such a parameter, name it with top_k_arg="
-        self._note(
-            _off(
+        self._add_finding(
+            _build_off(
                 "top_k",
                 f"{text}, so qtmiddleware does not ask for more",
                 mend,
@@ -463,10 +509,12 @@ class _Checkup:
             f"`{page}` selects a page: qtmiddleware reorders the passages of your call and adds"
             " none"
         )
-        self._note(replace(_ok("pages", text, argument=page, named=is_named), mend=mend))
+        self._add_finding(
+            replace(_build_ok("pages", text, argument=page, named=is_named), mend=mend)
+        )
 
     def _perform(self, step: Leaf) -> Flow[Outcome]:
-        """What came of *step*, which is waited for however long it takes."""
+        """Return the outcome of *step*, however long it takes."""
         began = perf_counter()
         try:
             value = yield step
@@ -477,56 +525,65 @@ class _Checkup:
     def _search(self, top_k: int | None) -> Flow[Outcome]:
         return (yield from self._perform(Search(self.request.original, top_k, self.vector)))
 
-    def _read(self, response: Any) -> SearchResult:
+    def _read_result(self, response: Any) -> SearchResult:
         variant, options = (
             Variant("original", self.request.original),
             self.settings.keyword_evidence,
         )
         return read_response(variant, response, self.request.shape, options=options)
 
-    def _measure(self, plain: SearchResult, first: Outcome) -> Flow[SearchResult]:
-        """What the widened call finds, *plain* where none is made or it fails; notes what over-fetching costs."""
+    def _measure_calls(self, plain: SearchResult, first_outcome: Outcome) -> Flow[SearchResult]:
+        """Return the result of the widened call, and note the cost of asking for more passages.
+
+        It is *plain* if no widened call is made or if that call fails.
+        """
         count = len(plain.ranking.keys)
         self.request.learned.record_passages(plain.ranking.items)
-        asked, full = self.request.width, self.request.full_width
-        calls = yield from self._time_calls(asked, first)
-        chars, long, mend = round(self.request.learned.passage_chars), "", ""
-        if asked != full:
-            long, mend = (
+        requested, full_width = self.request.width, self.request.full_width
+        calls = yield from self._time_calls(requested, first_outcome)
+        chars, because, mend = round(self.request.learned.passage_chars), "", ""
+        if requested != full_width:
+            because, mend = (
                 f", because passages have about {chars:,} characters",
                 "raise keywordEvidence.maxChars",
             )
-        if asked is None:
-            text = f"{count} in your call; qtmiddleware does not ask for more{long}"
-            self._note(
+        if requested is None:
+            text = f"{count} in your call; qtmiddleware does not ask for more{because}"
+            self._add_finding(
                 replace(
-                    _ok("candidates", text, plain=count, asked=None, passage_chars=chars), mend=mend
+                    _build_ok("candidates", text, plain=count, asked=None, passage_chars=chars),
+                    mend=mend,
                 )
             )
         candidates, texts, values = plain, list[str](), dict[str, Any]()
         for width, outcomes in calls.items():
-            response, ms = outcomes[-1].value, median(it.seconds * 1e3 for it in outcomes)
-            name, said = (
+            response, ms = outcomes[-1].value, median(outcome.seconds * 1e3 for outcome in outcomes)
+            name, description = (
                 ("plain", "your call") if width is None else ("widened", f"with {width} candidates")
             )
             size = _measure_bytes(response)
             values |= {
                 f"{name}_calls": len(outcomes),
-                f"{name}_ms": _round(ms),
+                f"{name}_ms": _round_ms(ms),
                 f"{name}_bytes": size,
             }
-            texts.append(f"{said} {_write_ms(ms)} and {_write_bytes(size)}")
+            texts.append(f"{description} {_write_ms(ms)} and {_write_bytes(size)}")
             if width is not None:
-                candidates = self._read(response)
-                got = len(candidates.ranking.keys)
-                text = f"{count} in your call, {got} if qtmiddleware asks for {asked}"
-                text += long if got > count else "; the function has no more"
-                about = {"plain": count, "asked": asked, "widened": got, "passage_chars": chars}
-                self._note(replace(_ok("candidates", text, **about), mend=mend))
-                if asked is not None and 1 < got < asked:
-                    self._note_small_collection(got)
-        self._note(
-            _ok(
+                candidates = self._read_result(response)
+                widened_count = len(candidates.ranking.keys)
+                text = f"{count} in your call, {widened_count} if qtmiddleware asks for {requested}"
+                text += because if widened_count > count else "; the function has no more"
+                about = {
+                    "plain": count,
+                    "asked": requested,
+                    "widened": widened_count,
+                    "passage_chars": chars,
+                }
+                self._add_finding(replace(_build_ok("candidates", text, **about), mend=mend))
+                if requested is not None and 1 < widened_count < requested:
+                    self._note_small_collection(widened_count)
+        self._add_finding(
+            _build_ok(
                 "cost",
                 f"{', '.join(texts)} as JSON (median of {values['plain_calls']} calls)",
                 **values,
@@ -535,7 +592,7 @@ class _Checkup:
         return candidates
 
     def _note_small_collection(self, count: int) -> None:
-        """Note what helps a function that has no more than *count* passages, unless a model is asked already."""
+        """Note that a model would help this small collection, unless a model is asked now."""
         has_model = self.call.context.components.has_model
         if has_model and self.settings.transformation_type != "none":
             return
@@ -545,14 +602,17 @@ class _Checkup:
         )
         mend = 'try the preset "words", or "balanced", which makes one more search'
         mend += "" if has_model else ", with client= or OPENAI_API_KEY"
-        self._note(replace(_ok("collection", text, passages=count), mend=mend))
+        self._add_finding(replace(_build_ok("collection", text, passages=count), mend=mend))
 
     def _time_calls(
-        self, asked: int | None, first: Outcome
+        self, widened_top_k: int | None, first_outcome: Outcome
     ) -> Flow[dict[int | None, list[Outcome]]]:
-        """Calls as the caller makes them, under ``None``, and by turns with them some that ask for *asked*."""
-        calls: dict[int | None, list[Outcome]] = {None: [], asked: []}
-        spent = first.seconds
+        """Return the outcomes of the caller's own calls (under ``None``) and of the widened calls.
+
+        The two kinds of calls take turns, so that a change in the load affects both.
+        """
+        calls: dict[int | None, list[Outcome]] = {None: [], widened_top_k: []}
+        spent = first_outcome.seconds
         for turn in range(ROUNDS):
             if turn and spent > LONGEST:
                 break
@@ -564,17 +624,23 @@ class _Checkup:
                 elif width is not None and not calls[width]:
                     del calls[width]
                     self.request.learned.refuses_widening = True
-                    why = _describe_error(outcome.error)
+                    reason = _describe_error(outcome.error)
                     text = (
-                        f"asked for {asked}, the function raised {why}; qtmiddleware asks for your"
-                        " own number"
+                        f"asked for {widened_top_k}, the function raised {reason}; qtmiddleware"
+                        " asks for your own number"
                     )
                     mend = "set keywordEvidence.candidates to a number that the function accepts"
-                    self._note(_off("candidates", text, mend, asked=asked, refused=True))
-        return calls | {None: calls[None] or [first]}
+                    self._add_finding(
+                        _build_off("candidates", text, mend, asked=widened_top_k, refused=True)
+                    )
+        return calls | {None: calls[None] or [first_outcome]}
 
-    def _note_passages(self, found: SearchResult) -> None:
-        items, text_field = found.ranking.items, self.settings.keyword_evidence.text_field
+    def _note_passages(self, result: SearchResult) -> None:
+        """Note the passages' shape, texts, ids, metadata and scores.
+
+        Raises `_Obstacle` if there are no passages.
+        """
+        items, text_field = result.ranking.items, self.settings.keyword_evidence.text_field
         count = len(items)
         if not count:
             mend = (
@@ -583,13 +649,13 @@ class _Checkup:
             )
             text = (
                 "the function returned None"
-                if found.response is None
+                if result.response is None
                 else "the response holds no passages"
             )
-            raise self._stop("response", text, mend, passages=0)
-        kind, shape = type(get_raw(items[0])).__name__, found.shape.name
-        self._note(
-            _ok(
+            raise self._build_obstacle("response", text, mend, passages=0)
+        kind, shape = type(get_raw(items[0])).__name__, result.shape.name
+        self._add_finding(
+            _build_ok(
                 "response",
                 f"{shape}, {count} of type {kind}",
                 shape=shape,
@@ -597,36 +663,36 @@ class _Checkup:
                 passages=count,
             )
         )
-        if holding := [item for item in items if holds_text(item, text_field)]:
-            name = find_text_field(holding[0], text_field)
-            text = f"{len(holding)} of {count} have a text, " + (
+        if items_with_text := [item for item in items if holds_text(item, text_field)]:
+            name = find_text_field(items_with_text[0], text_field)
+            text = f"{len(items_with_text)} of {count} have a text, " + (
                 f"in `{name}`" if name else "which is the passage itself"
             )
-            self._note(_ok("text", text, field=name, passages=len(holding)))
+            self._add_finding(_build_ok("text", text, field=name, passages=len(items_with_text)))
         else:
-            self._note(
-                _problem("text", *self._describe_missing_text(items), field=None, passages=0)
+            self._add_finding(
+                _build_problem("text", *self._describe_missing_text(items), field=None, passages=0)
             )
-            # As a first query would find out.
+            # A first query would find out the same.
             self.request.learned.holds_text = False
-        having = sum(
+        id_count = sum(
             read_id(item, self.settings.keyword_evidence.id_field) is not None for item in items
         )
         text = (
-            f"{having} of {count} have an id"
-            if having
+            f"{id_count} of {count} have an id"
+            if id_count
             else "none; qtmiddleware tells passages apart by their texts"
         )
-        mend = "" if having else _name_field("idField", suggest_id_field(items))
-        self._note(replace(_ok("ids", text, passages=having), mend=mend))
+        mend = "" if id_count else _name_field("idField", suggest_id_field(items))
+        self._add_finding(replace(_build_ok("ids", text, passages=id_count), mend=mend))
         if fields := find_telling_fields(read_all_metadata(items)):
             text = f"fields that tell passages apart: {', '.join(f'`{name}`' for name in fields)}"
-            self._note(_ok("metadata", text, fields=list(fields)))
-        self._note_scores(found.ranking)
+            self._add_finding(_build_ok("metadata", text, fields=list(fields)))
+        self._note_scores(result.ranking)
 
     def _describe_missing_text(self, items: Sequence[Any]) -> tuple[str, str]:
-        """What stands in place of the text, and for a document search exactly what to write."""
-        what, mend = describe_missing_text(items, self.settings.keyword_evidence.text_field)
+        """Return what is missing instead of the text, and how to fix it for this function."""
+        text, mend = describe_missing_text(items, self.settings.keyword_evidence.text_field)
         signature, call = self.call.signature, self.call
         fields = [
             name
@@ -644,20 +710,20 @@ class _Checkup:
                 "add the field that holds the text to include_fields, or name that field in"
                 " keywordEvidence.textField"
             )
-        return what, mend
+        return text, mend
 
     def _try_text_clause(self, plain: SearchResult) -> Flow[None]:
-        """Note whether a search by words may go beside the clause of this call, and what it costs."""
-        if not may_add_text(self.clauses):
+        """Note whether a keyword search can be added beside this call's clause, and its cost."""
+        if not can_add_text_clause(self.clauses):
             return
         chosen = self.settings.hybrid.text_fields
         fields = list(chosen) or self._guess_text_fields(plain)
-        named = ", ".join(f"`{name}`" for name in fields)
+        field_list = ", ".join(f"`{name}`" for name in fields)
         subject, values = "text clause", {"fields": fields, "chosen": bool(chosen)}
         if not fields or not self.keywords:
             text = "the text fields are not known" if not fields else "the question has no keywords"
-            self._note(
-                _off(
+            self._add_finding(
+                _build_off(
                     subject,
                     text,
                     'name the text fields in hybrid.textFields, for example ["title", "body"]',
@@ -668,21 +734,21 @@ class _Checkup:
         step = Search(self.keywords, self.request.width or self.request.top_k, fields=fields)
         outcome = yield from self._perform(step)
         if outcome.error is not None:
-            make, mend = (
-                (_problem, "name fields that the index declares with full_text_search")
+            make_finding, mend = (
+                (_build_problem, "name fields that the index declares with full_text_search")
                 if chosen
-                else (_off, "")
+                else (_build_off, "")
             )
-            why = f"a keyword search of {named} raised {_describe_error(outcome.error)}"
-            self._note(make(subject, why, mend, **values))
+            text = f"a keyword search of {field_list} raised {_describe_error(outcome.error)}"
+            self._add_finding(make_finding(subject, text, mend, **values))
             self.request.learned.refuses_words = True
             return
-        found, units = self._read(outcome.value), read_usage(outcome.value)
-        new = len(set(found.ranking.keys) - set(plain.ranking.keys))
+        result, units = self._read_result(outcome.value), read_usage(outcome.value)
+        new = len(set(result.ranking.keys) - set(plain.ranking.keys))
         values |= {
-            "ms": _round(outcome.seconds * 1e3),
+            "ms": _round_ms(outcome.seconds * 1e3),
             "read_units": units,
-            "passages": len(found.ranking.keys),
+            "passages": len(result.ranking.keys),
         }
         cost = (
             f"1 more search per question, {_write_ms(outcome.seconds * 1e3)} in parallel with the"
@@ -690,18 +756,21 @@ class _Checkup:
         )
         cost += "" if units is None else f", reads {units:g} units"
         text = (
-            f"searches {named} by keywords: {len(found.ranking.keys)} passages, {new} of them new;"
-            f" {cost}"
+            f"searches {field_list} by keywords: {len(result.ranking.keys)} passages, {new} of them"
+            f" new; {cost}"
         )
         if chosen:
-            self._note(_ok(subject, text, **values))
+            self._add_finding(_build_ok(subject, text, **values))
         else:
             listed = json.dumps(fields)
             mend = f'set config={{"hybrid": {{"textFields": {listed}}}}} and measure'
-            self._note(_off(subject, f"could be added; it {text}", mend, **values))
+            self._add_finding(_build_off(subject, f"could be added; it {text}", mend, **values))
 
     def _guess_text_fields(self, plain: SearchResult) -> list[str]:
-        """The fields that a search by words may know: that of a clause that embeds texts, else that of the passages."""
+        """Return the fields that a keyword search may know.
+
+        They are the fields of a clause that embeds texts, else the text field of the passages.
+        """
         if read_type(self.clauses[0]) not in VECTORS:
             return list_clause_fields(self.clauses)
         field = self.settings.keyword_evidence.text_field
@@ -710,44 +779,50 @@ class _Checkup:
 
     def _note_scores(self, ranking: Ranking) -> None:
         direction, missing, mend = find_direction([ranking]), ranking.scores.count(None), ""
-        first, last = ranking.scores[0], ranking.scores[-1]
+        first_score, last_score = ranking.scores[0], ranking.scores[-1]
         if not has_scores([ranking]):
-            what = (
+            problem = (
                 "scores do not match the order"
                 if not missing
                 else f"{missing} of {len(ranking.scores)} have no score"
             )
-            text = f"{what}; qtmiddleware uses the places in the list instead"
+            text = f"{problem}; qtmiddleware uses the places in the list instead"
             mend = _name_field("scoreField", suggest_score_field(ranking.items))
         elif not direction:
-            text = f"all scores are {first:.4g}, so they do not rank the passages"
+            text = f"all scores are {first_score:.4g}, so they do not rank the passages"
         else:
             text = (
-                f"{'lower' if direction > 0 else 'higher'} is better, from {first:.4g} to"
-                f" {last:.4g}"
+                f"{'lower' if direction > 0 else 'higher'} is better, from {first_score:.4g} to"
+                f" {last_score:.4g}"
             )
-        named = {1: "lower_is_better", -1: "higher_is_better", 0: "unknown"}[direction]
-        self._note(replace(_ok("scores", text, direction=named, missing=missing), mend=mend))
+        direction_name = {1: "lower_is_better", -1: "higher_is_better", 0: "unknown"}[direction]
+        self._add_finding(
+            replace(_build_ok("scores", text, direction=direction_name, missing=missing), mend=mend)
+        )
 
     def _note_searches(self, response: Any) -> None:
-        """Note how many searches a question makes under these settings, and what they read and cost."""
+        """Note how many searches a question makes under these settings, and their cost."""
         by_words = int(self.request.why_not_by_words is None)
-        most = (
+        most_searches = (
             count_most_searches(self.request)
             if self.call.context.components.has_model
             else 1 + by_words
         )
         units, price = read_usage(response), self.settings.store.read_price
-        values: dict[str, Any] = {"most": most, "mean": float(most), "read_units": units}
-        at_most = "at most " if most > 1 + by_words else ""
+        values: dict[str, Any] = {
+            "most": most_searches,
+            "mean": float(most_searches),
+            "read_units": units,
+        }
+        at_most = "at most " if most_searches > 1 + by_words else ""
         text = (
             "1 per question, as without qtmiddleware"
-            if most == 1
-            else f"{at_most}{most} per question"
+            if most_searches == 1
+            else f"{at_most}{most_searches} per question"
         )
-        if most > 1 and self.settings.escalation.mode == "auto":
-            rate, sure = self.settings.escalation.target_call_rate, 1 + by_words
-            values["mean"] = sure + rate * (most - sure)
+        if most_searches > 1 and self.settings.escalation.mode == "auto":
+            rate, certain = self.settings.escalation.target_call_rate, 1 + by_words
+            values["mean"] = certain + rate * (most_searches - certain)
             text += (
                 f", {values['mean']:.1f} on average, because {rate:.0%} of the questions call the"
                 " model"
@@ -758,35 +833,37 @@ class _Checkup:
             usd = values["mean"] * (1 if units is None else units) * price / 1e3
             values["read_usd_per_thousand"] = usd
             text += f"; {at_most}${usd:.2g} per 1,000 questions"
-        self._note(_ok("searches", text, **values))
+        self._add_finding(_build_ok("searches", text, **values))
 
     # --- the parts of the middleware
     # ----------------------------------------------------------------------------------
 
     def _retrieve(self, before: Sequence[Key], **changes: Any) -> Flow[tuple[Retrieval, _Change]]:
-        """A retrieval under changed settings, and what it changed; raises what the function raises this time."""
+        """Retrieve under changed settings, and return the retrieval and what it changed.
+
+        Exceptions from the function pass through.
+        """
         request = replace(self.request, settings=replace(self.settings, **changes))
         if request.settings.transformation_type == "none":
-            # What words change in the order of the call is told apart from what a text clause
-            # brings.
+            # Leave the text clause out, so that the change shows the effect of the keywords alone.
             request = replace(request, text_fields=())
         retrieval = yield from retrieval_flow(request)
-        return retrieval, _Change(before, self._read(retrieval.response).ranking.keys)
+        return retrieval, _Change(before, self._read_result(retrieval.response).ranking.keys)
 
     def _try_keywords(
         self, plain: SearchResult, candidates: SearchResult
     ) -> Flow[tuple[Finding, Sequence[Key]]]:
-        """The verdict, and the order that the words of the question alone give."""
+        """Return the verdict on the keywords, and the order that they alone give."""
         before, count = plain.ranking.keys, len(candidates.ranking.keys)
         for finding in self.findings:
             if finding.subject == "text" and finding.state is CheckState.PROBLEM:
-                return _problem(_KEYWORDS, finding.text, finding.mend), before
+                return _build_problem(_KEYWORDS, finding.text, finding.mend), before
         if count < 2:
             mend = (
                 "let the function return more, or name the parameter that sets the number with"
                 " top_k_arg="
             )
-            return _problem(_KEYWORDS, "a single passage cannot be reordered", mend), before
+            return _build_problem(_KEYWORDS, "a single passage cannot be reordered", mend), before
         rerank = replace(self.settings.rerank, enabled=False)
         try:
             retrieval, change = yield from self._retrieve(
@@ -794,32 +871,32 @@ class _Checkup:
             )
         except Exception as error:
             return self._note_later_failure(_KEYWORDS, error), before
-        noted = next(
-            (what for stage, what in retrieval.trace.notes if stage == "keyword_evidence"), ""
+        note = next(
+            (detail for stage, detail in retrieval.trace.notes if stage == "keyword_evidence"), ""
         )
-        why = str(change) if change.is_any else self._explain_order(noted)
-        said = f"{'changed' if change.is_any else 'not changed'} for this question: {why}"
-        self._note(_ok("order", said, changed=change.is_any))
+        reason = str(change) if change.is_any else self._explain_order(note)
+        sentence = f"{'changed' if change.is_any else 'not changed'} for this question: {reason}"
+        self._add_finding(_build_ok("order", sentence, changed=change.is_any))
         text = f"the question's keywords rerank {count} candidates"
         if count <= len(before):
             text += ", which is all that the function returns, so no passage is new"
-        text += _in_brackets(noted)
+        text += _bracket(note)
         if len(self.questions) > 1 or any(question.relevant for question in self.questions):
             yield from self._sample_orders()
         return self._advise_on_keywords(text, is_changed=change.is_any), change.after
 
     def _sample_orders(self) -> Flow[None]:
-        """Compare the plain order with that of the rules for all questions, and note what they show."""
-        asked = choose_evenly(self.questions)
-        left_out = len(self.questions) - len(asked)
+        """Compare the plain order with the rules' order for all questions, and note the result."""
+        sampled = choose_evenly(self.questions)
+        left_out = len(self.questions) - len(sampled)
         sample = yield from sample_orders(
-            asked, self._compare_orders, _describe_error, left_out=left_out
+            sampled, self._compare_orders, _describe_error, left_out=left_out
         )
         self.sample, judged = sample, sample.judged
-        make = _ok if sample.compared else _problem
+        make_finding = _build_ok if sample.compared else _build_problem
         counts = {"asked": sample.asked, "left_out": left_out, "failed": sample.failed}
-        self._note(
-            make(
+        self._add_finding(
+            make_finding(
                 "sample",
                 str(sample),
                 **counts,
@@ -830,11 +907,11 @@ class _Checkup:
         if judged is None:
             return
         if judged.found:
-            self._note(_ok("judged", str(judged), **asdict(judged)))
+            self._add_finding(_build_ok("judged", str(judged), **asdict(judged)))
         else:
             text = f"no relevant passage was found for any of {judged.questions} questions"
-            self._note(
-                _problem(
+            self._add_finding(
+                _build_problem(
                     "judged",
                     text,
                     "compare your ids with the ids of the passages",
@@ -843,7 +920,10 @@ class _Checkup:
             )
 
     def _compare_orders(self, question: str) -> Flow[tuple[Matches, Matches]]:
-        """The passages of one more *question* in the plain order and under the rules; raises what the function does."""
+        """Return one question's passages in the plain order and under the rules.
+
+        Exceptions from the function pass through.
+        """
         if (problem := find_query_problem(question, self.settings)) is not None:
             raise InvalidQuery(f"the question is {problem.reason.replace('_', ' ')}")
         rules = replace(
@@ -858,10 +938,10 @@ class _Checkup:
         return plain, read_matches(variant, retrieval.response, request)
 
     def _advise_on_keywords(self, text: str, *, is_changed: bool) -> Finding:
-        """The verdict on the words of the question, whose work *text* describes."""
+        """Return the verdict on the question's keywords, whose effect *text* describes."""
         if self.sample is None:
             return _describe_effect(_KEYWORDS, text, _ASK_MORE, is_changed=is_changed)
-        advice, why = self.sample.advise()
+        advice, reason = self.sample.advise()
         values = {"advice": advice, "changed": bool(self.sample.changed)}
         if advice is Advice.LEAVE_OFF:
             asks_model = (
@@ -873,34 +953,37 @@ class _Checkup:
                 mend = (
                     'keywords help more together with the model\'s words: set escalation: "always"'
                 )
-            return _problem(_KEYWORDS, why, mend, **values)
+            return _build_problem(_KEYWORDS, reason, mend, **values)
         mend = {Advice.MEASURE: _MEASURE, Advice.UNSEEN: _ASK_MORE}.get(advice, "")
-        return replace(_ok(_KEYWORDS, why or text, **values), mend=mend)
+        return replace(_build_ok(_KEYWORDS, reason or text, **values), mend=mend)
 
     def _note_later_failure(self, part: str, error: Exception) -> Finding:
-        finding = self._note(
-            _problem("call", f"{self.name}() raised {_describe_error(error)} in a later call")
+        finding = self._add_finding(
+            _build_problem("call", f"{self.name}() raised {_describe_error(error)} in a later call")
         )
-        return _problem(part, finding.text)
+        return _build_problem(part, finding.text)
 
-    def _explain_order(self, noted: str) -> str:
-        """Why the words of the question leave the order as it is; *noted* is what the trace says of them."""
+    def _explain_order(self, note: str) -> str:
+        """Return why the question's keywords do not change the order; *note* is from the trace."""
         if not self.keywords:
             return "the question has no keywords"
-        if noted.startswith("no keyword"):
+        if note.startswith("no keyword"):
             return "no candidate holds any keyword of the question"
-        return noted.removeprefix("order kept: ") or "the scores count for more than the keywords"
+        return note.removeprefix("order kept: ") or "the scores count for more than the keywords"
 
     def _try_variants(self, before: Sequence[Key]) -> Flow[Finding]:
+        """Return the verdict on the model's variants, after one retrieval that asks the model."""
         if not self.call.context.components.has_model:
             mend = "pass client=, or set OPENAI_API_KEY or QTM_LLM_BASE_URL"
-            return self._note_model(_problem("model", "not configured", mend, configured=False))
+            return self._note_model(
+                _build_problem("model", "not configured", mend, configured=False)
+            )
         settings, limits = self.settings, self.settings.limits
         try:
             retrieval, change = yield from self._retrieve(
                 before,
                 escalation=replace(settings.escalation, mode="always"),
-                limits=_extend(limits),
+                limits=_extend_limits(limits),
                 rerank=replace(settings.rerank, enabled=False),
             )
         except Exception as error:
@@ -908,20 +991,26 @@ class _Checkup:
         trace, name = retrieval.trace, self.request.model
         values: dict[str, Any] = {"name": name, "configured": True, "calls": trace.llm_calls}
         failed = _find_failure(retrieval, "transform")
-        if failed is not None and failed.reason not in _REPLIED:
-            text = f"{name} gave no reply: {failed.reason}{_in_brackets(failed.detail)}"
+        if failed is not None and failed.reason not in _REPLIED_REASONS:
+            text = f"{name} gave no reply: {failed.reason}{_bracket(failed.detail)}"
             mend = _MENDS.get(failed.reason, "")
-            return self._note_model(_problem("model", text, mend, **values, reason=failed.reason))
+            return self._note_model(
+                _build_problem("model", text, mend, **values, reason=failed.reason)
+            )
         if not trace.llm_calls:
             reason = "" if trace.decision is None else trace.decision.reason.replace("_", " ")
-            text = f"{name} is not called for this kind of question{_in_brackets(reason)}"
-            return self._note_model(_off("model", text, "check with another question", **values))
-        ms = max((it.ms for it in trace.stages if it.name.startswith("transform")), default=0.0)
+            text = f"{name} is not called for this kind of question{_bracket(reason)}"
+            return self._note_model(
+                _build_off("model", text, "check with another question", **values)
+            )
+        ms = max(
+            (stage.ms for stage in trace.stages if stage.name.startswith("transform")), default=0.0
+        )
         tokens, granted = (
             trace.input_tokens + trace.output_tokens,
             round(1e3 * limits.model_seconds),
         )
-        values |= {"ms": _round(ms), "tokens": tokens, "cost_usd": trace.cost_usd}
+        values |= {"ms": _round_ms(ms), "tokens": tokens, "cost_usd": trace.cost_usd}
         text = f"{name} replied in {_write_ms(ms)}" + (f", {tokens} tokens" if tokens else "")
         if ms > granted:
             mend = (
@@ -929,91 +1018,95 @@ class _Checkup:
                 " faster model"
             )
             return self._note_model(
-                _problem("model", f"{text}; the limit is {granted} ms", mend, **values)
+                _build_problem("model", f"{text}; the limit is {granted} ms", mend, **values)
             )
-        self._note(_ok("model", text, **values))
+        self._add_finding(_build_ok("model", text, **values))
         if (failed := failed or _find_failure(retrieval, "search", "embed")) is not None:
-            return _problem(
-                _VARIANTS, f"{failed.stage} {failed.reason}{_in_brackets(failed.detail)}"
+            return _build_problem(
+                _VARIANTS, f"{failed.stage} {failed.reason}{_bracket(failed.detail)}"
             )
         kinds = [variant.kind for variant in retrieval.variants[1:]]
-        weighed = [name for name in TEXT_FIELDS for _ in retrieval.transformation.texts(name)]
+        text_names = [name for name in TEXT_FIELDS for _ in retrieval.transformation.texts(name)]
         if kinds:
             text = f"searches {len(kinds)} more texts ({', '.join(dict.fromkeys(kinds))}); {change}"
-        elif weighed and self.request.uses_keyword_evidence:
-            labels = ", ".join(TEXT_FIELDS[name].label for name in dict.fromkeys(weighed))
+        elif text_names and self.request.uses_keyword_evidence:
+            labels = ", ".join(TEXT_FIELDS[name].label for name in dict.fromkeys(text_names))
             text = (
-                f"makes no more searches, reranks by the words of {len(weighed)} texts ({labels});"
-                f" {change}"
+                f"makes no more searches, reranks by the words of {len(text_names)} texts"
+                f" ({labels}); {change}"
             )
         else:
-            return _off(
+            return _build_off(
                 _VARIANTS, "the model's reply left nothing more to search for this question"
             )
         return _describe_effect(_VARIANTS, text, is_changed=change.is_any, kinds=kinds)
 
     def _note_model(self, finding: Finding) -> Finding:
-        """Note *finding* on the model, which is the verdict on its variants too."""
-        self._note(finding)
+        """Note *finding* about the model, and return it as the verdict on the model's variants."""
+        self._add_finding(finding)
         return Finding(_VARIANTS, finding.state, finding.text, finding.mend)
 
     def _try_reranker(self, before: Sequence[Key]) -> Flow[Finding]:
+        """Return the verdict on the reranker, after one retrieval that reranks."""
         try:
             retrieval, change = yield from self._retrieve(
-                before, transformation_type="none", limits=_extend(self.settings.limits)
+                before, transformation_type="none", limits=_extend_limits(self.settings.limits)
             )
         except Exception as error:
             return self._note_later_failure(_RERANK, error)
-        noted = next((what for stage, what in retrieval.trace.notes if stage == "rerank"), "")
+        note = next((detail for stage, detail in retrieval.trace.notes if stage == "rerank"), "")
         if (failed := _find_failure(retrieval, "rerank")) is not None:
             mend = "raise rerank.timeoutMs" if failed.reason == "timeout" else ""
-            return _problem(_RERANK, f"{failed.reason}{_in_brackets(noted or failed.detail)}", mend)
+            return _build_problem(
+                _RERANK, f"{failed.reason}{_bracket(note or failed.detail)}", mend
+            )
         if not retrieval.reranked:
-            return _problem(_RERANK, noted or "there are no passages to rerank")
+            return _build_problem(_RERANK, note or "there are no passages to rerank")
         judged, ms = (
             len(retrieval.reranked),
-            sum(it.ms for it in retrieval.trace.stages if it.name == "rerank"),
+            sum(stage.ms for stage in retrieval.trace.stages if stage.name == "rerank"),
         )
         text = f"reranks {judged} candidates in {_write_ms(ms)}; {change}"
         return _describe_effect(
-            _RERANK, text, is_changed=change.is_any, ms=_round(ms), judged=judged
+            _RERANK, text, is_changed=change.is_any, ms=_round_ms(ms), judged=judged
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What became of the order *before*, in words."""
+    """How the order changed from *before* to *after*."""
 
     before: Sequence[Key]
     after: Sequence[Key]
 
     @property
     def is_any(self) -> bool:
+        """Whether the order changed."""
         return list(self.before[: len(self.after)]) != list(self.after)
 
     def __str__(self) -> str:
         if not self.is_any:
             return "the order does not change for this question"
         new = len(set(self.after) - set(self.before))
-        first = (
+        leader = (
             "the same passage is first"
             if self.before[:1] == self.after[:1]
             else "another passage is first"
         )
         return (
             f"{new or 'none'} of {len(self.after)} passages {'is' if new < 2 else 'are'} new,"
-            f" {first}"
+            f" {leader}"
         )
 
 
-def _ok(subject: str, text: str, /, **values: Any) -> Finding:
+def _build_ok(subject: str, text: str, /, **values: Any) -> Finding:
     return Finding(subject, CheckState.OK, text, values=values)
 
 
 def _describe_effect(
     part: str, text: str, unseen_mend: str = "", /, *, is_changed: bool, **values: Any
 ) -> Finding:
-    """The verdict on a *part* that was tried without judgements."""
+    """Return the verdict on a *part* that was tried without judgements."""
     advice = Advice.MEASURE if is_changed else Advice.UNSEEN
     mend = _MEASURE if is_changed else unseen_mend
     return Finding(
@@ -1021,16 +1114,19 @@ def _describe_effect(
     )
 
 
-def _off(subject: str, text: str, mend: str = "", /, **values: Any) -> Finding:
+def _build_off(subject: str, text: str, mend: str = "", /, **values: Any) -> Finding:
     return Finding(subject, CheckState.OFF, text, mend, values)
 
 
-def _problem(subject: str, text: str, mend: str = "", /, **values: Any) -> Finding:
+def _build_problem(subject: str, text: str, mend: str = "", /, **values: Any) -> Finding:
     return Finding(subject, CheckState.PROBLEM, text, mend, values)
 
 
 def _name_field(option: str, field: str | None) -> str:
-    """How to name the *field* in *option* of ``keywordEvidence``; ``""`` if passages have no fields."""
+    """Return how to set the *field* in *option* of ``keywordEvidence``.
+
+    It is ``""`` if the passages have no fields.
+    """
     if not field:
         return (
             ""
@@ -1040,8 +1136,8 @@ def _name_field(option: str, field: str | None) -> str:
     return f'set config={{"keywordEvidence": {{"{option}": "{field}"}}}}'
 
 
-def _extend(limits: LimitSettings) -> LimitSettings:
-    """The *limits* of a check, in which a slow model is measured rather than given up."""
+def _extend_limits(limits: LimitSettings) -> LimitSettings:
+    """Return *limits* that are long enough to measure a slow model."""
     patience = max(limits.llm_timeout_ms, _PATIENCE_MS)
     return replace(
         limits, llm_timeout_ms=patience, deadline_ms=max(limits.deadline_ms, 2 * patience)
@@ -1049,26 +1145,39 @@ def _extend(limits: LimitSettings) -> LimitSettings:
 
 
 def _find_failure(retrieval: Retrieval, *stages: str) -> Degradation | None:
-    return next((it for it in retrieval.degradations if it.stage.partition(".")[0] in stages), None)
+    return next(
+        (
+            degradation
+            for degradation in retrieval.degradations
+            if degradation.stage.partition(".")[0] in stages
+        ),
+        None,
+    )
 
 
 def _describe_error(error: BaseException | None) -> str:
-    """The type of *error* and the beginning of what it says, on one line and without passwords of addresses."""
+    """Return the type of *error* and the beginning of its message, on one line.
+
+    Passwords in addresses are removed.
+    """
     words = " ".join(without_credentials(str(error)).split())[:_MOST_QUOTED]
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
 def _measure_bytes(response: Any) -> int | None:
-    """About how many bytes *response* takes as JSON; ``None`` where it cannot be written so."""
+    """Return roughly how many bytes *response* takes as JSON.
+
+    It is ``None`` if the response cannot be written as JSON.
+    """
     try:
         if hasattr(response, "iloc"):
             return len(str(response.to_json()).encode())
-        return len(json.dumps(response, default=_as_plain, skipkeys=True).encode())
+        return len(json.dumps(response, default=_make_plain, skipkeys=True).encode())
     except Exception:
         return None
 
 
-def _as_plain(value: Any) -> Any:
+def _make_plain(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return value.tolist()
     return dict(value if isinstance(value, Mapping) else list_fields(value)) or str(value)
@@ -1084,15 +1193,15 @@ def _write_bytes(count: int | None) -> str:
     return f"{count} B" if count < 1_000 else f"{count / 1e3:,.1f} kB"
 
 
-def _round(ms: float) -> float:
+def _round_ms(ms: float) -> float:
     return round(ms, 3)
 
 
-def _in_brackets(detail: str) -> str:
+def _bracket(detail: str) -> str:
     return f" ({detail})" if detail else ""
 
 
-def _name(passage: SamplePassage) -> str:
+def _write_passage(passage: SamplePassage) -> str:
     return f"{passage.id}: {passage.text}" if passage.id else passage.text
 
 

@@ -1,8 +1,8 @@
-"""The clauses of a document search: which of them holds the question, and how another text goes there.
+"""The clauses of a document search: find the question in them, and put another text in its place.
 
 Pinecone's ``index.documents.search`` takes the question inside ``score_by``, a list of clauses. A
 clause is an object of the SDK or a mapping with the same fields. Nothing here imports the SDK or
-changes a clause of the caller.
+changes a caller's clause.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from qtmiddleware.errors import WrapError
 from qtmiddleware.runtime.fields import read_field
-from qtmiddleware.wrapping.nested import put
+from qtmiddleware.wrapping.nested import put_inside
 
 SCORE_BY: Final = "score_by"
 """The parameter that takes the clauses."""
@@ -33,17 +33,22 @@ PLACES: Final[Mapping[str, str]] = {
     DENSE: "values",
     SPARSE: "sparse_values",
 }
-"""Where a clause of each type holds what is searched for."""
+"""The field of a clause, by the clause's type, that holds the text or vector to search for."""
 VECTORS: Final = frozenset({DENSE, SPARSE})
 COMBINED: Final = frozenset({TEXT, QUERY_STRING})
-"""The types of which several may stand in one search."""
+"""The types of which one search may combine several clauses."""
 
-# A hyphen or a plus inside a word is none.
+# A hyphen or a plus inside a word is not syntax.
 _SYNTAX: Final = re.compile(r'&&|\|\||[!"\\^~*?:(){}\[\]/]|(?<!\S)[+-]|\b(?:AND|OR|NOT)\b')
 
 
 class ClauseProblem(WrapError):
-    """What keeps the question of some clauses from being worked with; *reason* is one word, *found* what is there."""
+    """Why the question in some clauses cannot be improved.
+
+    Attributes:
+        reason: the reason in one word.
+        found: the value in the question's place.
+    """
 
     def __init__(self, message: str, reason: str, found: Any = "") -> None:
         super().__init__(message)
@@ -51,28 +56,30 @@ class ClauseProblem(WrapError):
         self.found = found
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exceptions are pickled by their arguments, which are not those of __init__ here.
+        # An exception is pickled by its `args`, which hold only the message here.
         return type(self), (str(self), self.reason, self.found)
 
 
 def are_clauses(value: Any) -> bool:
-    """Whether *value* is a list of clauses of known types that may stand together in one search.
+    """Return whether *value* is a list of clauses of known types that one search may combine.
 
-    Anything else is for the function itself to refuse. An iterator is none: reading it would use it
-    up.
+    Anything else is left for the function itself to reject. An iterator is not a list of clauses:
+    reading it would use it up.
     """
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or not value:
         return False
     types = [read_type(clause) for clause in value]
-    return all(it in PLACES for it in types) and (len(types) == 1 or COMBINED.issuperset(types))
+    return all(clause_type in PLACES for clause_type in types) and (
+        len(types) == 1 or COMBINED.issuperset(types)
+    )
 
 
 def read_type(clause: Any) -> str:
-    """Return the type of *clause*, ``""`` if it is none."""
+    """Return the type of *clause*, or ``""`` if it is not a clause."""
     if isinstance(clause, Mapping):
         kind = clause.get("type")
     else:
-        # The SDK's classes are msgspec's, whose tag is no attribute of theirs.
+        # The SDK's classes are msgspec structs, which do not have their tag as an attribute.
         kind = getattr(getattr(type(clause), "__struct_config__", None), "tag", None) or getattr(
             clause, "type", None
         )
@@ -80,30 +87,37 @@ def read_type(clause: Any) -> str:
 
 
 def list_fields(clauses: Sequence[Any]) -> list[str]:
-    """Return the document fields that *clauses* search, each once, in their order."""
+    """Return the document fields that *clauses* search, each once, in order."""
     names: list[Any] = []
     for clause in clauses:
-        several = read_field(clause, "fields")
-        names += several if isinstance(several, list | tuple) else []
+        clause_fields = read_field(clause, "fields")
+        names += clause_fields if isinstance(clause_fields, list | tuple) else []
         names.append(read_field(clause, "field"))
     return list(dict.fromkeys(name for name in names if isinstance(name, str) and name))
 
 
-def take_vectors(clauses: Any) -> bool:
-    """Whether the question of *clauses* is searched as a vector that the caller makes."""
+def are_vector_clauses(clauses: Any) -> bool:
+    """Return whether *clauses* search by a vector that the caller makes."""
     return are_clauses(clauses) and read_type(clauses[0]) in VECTORS
 
 
-def may_add_text(clauses: Any) -> bool:
-    """Whether a search by words may go beside *clauses*: one that searches by a vector, whoever makes that."""
+def can_add_text_clause(clauses: Any) -> bool:
+    """Return whether a keyword search may be added beside *clauses*.
+
+    That is so if they search by a vector, whoever makes it.
+    """
     return are_clauses(clauses) and read_type(clauses[0]) not in COMBINED
 
 
 def read_question(clauses: Any) -> Any:
-    """Return the question that *clauses* hold: a text, or a list where several questions are passed.
+    """Return the question in *clauses*: a text, or a list if several questions are passed.
 
-    Raises `ClauseProblem` with the reason ``missing``, ``not_text`` (a vector), ``lucene`` (a query
-    string that uses its syntax) or ``several_questions``.
+    Raises `ClauseProblem` with one of these reasons:
+
+    - ``missing``: there is no question.
+    - ``not_text``: the clause holds a vector.
+    - ``lucene``: a query string uses Lucene's syntax.
+    - ``several_questions``: the clauses hold different texts.
     """
     if not are_clauses(clauses):
         raise ClauseProblem(f"{SCORE_BY} must hold a clause with the question's text", "missing")
@@ -124,15 +138,15 @@ def read_question(clauses: Any) -> Any:
             "several_questions",
         )
     if QUERY_STRING in kinds and isinstance(question, str) and (syntax := find_syntax(question)):
-        why = f"the query string uses Lucene syntax ({syntax}), so it is searched unchanged"
-        raise ClauseProblem(f"{why}; use a text clause for plain questions", "lucene", question)
+        problem = f"the query string uses Lucene syntax ({syntax}), so it is searched unchanged"
+        raise ClauseProblem(f"{problem}; use a text clause for plain questions", "lucene", question)
     return question
 
 
 def put_question(clauses: Any, question: Any) -> Any:
-    """Return a copy of *clauses* that holds *question*, a text or a vector, where theirs is.
+    """Return a copy of *clauses* with *question*, a text or a vector, in place of their question.
 
-    What are no known clauses is returned as it is.
+    Anything but known clauses is returned unchanged.
     """
     if not are_clauses(clauses):
         return clauses
@@ -146,21 +160,23 @@ def build_text_clause(fields: Sequence[str], keywords: str) -> list[dict[str, An
 
 
 def find_syntax(text: str) -> str:
-    """Return the first piece of Lucene's syntax in *text*, ``""`` if it is plain.
+    """Return the first piece of Lucene syntax in *text*, or ``""`` if there is none.
 
-    A question mark at the end is plain, since Lucene's own stands for one more letter of a word.
+    A question mark at the end does not count: in Lucene it stands for one more letter of a word.
     """
-    found = _SYNTAX.search(text.rstrip().rstrip("?"))
-    return "" if found is None else found[0]
+    match = _SYNTAX.search(text.rstrip().rstrip("?"))
+    return "" if match is None else match[0]
 
 
-def write_plain(text: str) -> str:
-    """Return *text* so that a query string takes all of it as words."""
+def strip_syntax(text: str) -> str:
+    """Return *text* without Lucene syntax, so that a query string reads all of it as words."""
     plain, before = text, ""
-    while plain != before:  # a piece that goes may leave another at the start of a word, as in "{-"
+    # Repeat until nothing changes: removing one piece may leave another at the start of a word, as
+    # in "{-".
+    while plain != before:
         before, plain = (
             plain,
-            _SYNTAX.sub(lambda found: found[0].lower() if found[0].isalpha() else " ", plain),
+            _SYNTAX.sub(lambda match: match[0].lower() if match[0].isalpha() else " ", plain),
         )
     return " ".join(plain.split()) or text
 
@@ -168,19 +184,22 @@ def write_plain(text: str) -> str:
 def _put_question(clause: Any, kind: str, question: Any) -> Any:
     if isinstance(question, str):
         if read_field(clause, PLACES[kind]) == question:
-            return clause  # the caller's own words stay as they are, a question mark included
-        question = write_plain(question) if kind == QUERY_STRING else question
+            return clause  # keep the caller's own text unchanged, a question mark included
+        question = strip_syntax(question) if kind == QUERY_STRING else question
     elif kind == SPARSE:
         question = _to_sparse(question)
-    return put(clause, (PLACES[kind],), question)
+    return put_inside(clause, (PLACES[kind],), question)
 
 
 def _to_sparse(vector: Any) -> Any:
-    """The *vector* of a sparse model, a number per term of its vocabulary, as Pinecone takes it."""
+    """Return a sparse model's *vector* in the form that Pinecone takes.
+
+    The vector may be a sequence of numbers, one per term of the model's vocabulary.
+    """
     if isinstance(vector, Mapping) or hasattr(vector, "indices"):
         return vector
-    held = [(index, float(value)) for index, value in enumerate(vector) if value]
-    return {"indices": [index for index, _ in held], "values": [value for _, value in held]}
+    entries = [(index, float(value)) for index, value in enumerate(vector) if value]
+    return {"indices": [index for index, _ in entries], "values": [value for _, value in entries]}
 
 
 def _is_list_of_questions(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What settings ask for: language models, a reranker and a log, made once for each way they are set."""
+"""The models, rerankers, logs and glossaries that settings ask for, each made once per setting."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 logger: Final = get_logger("qtmiddleware")
 
 MOST_KEPT: Final = 32
-"""How many models, clients, rerankers and logs of overridden settings are kept, each."""
+"""The number of components of each kind that are kept for overridden settings."""
 
 T = TypeVar("T")
 
 
 class ComponentCache(Generic[T]):
-    """Components by what they are made with. Thread-safe.
+    """Components by the values they are made from. Thread-safe.
 
-    Those of the middleware's own settings stay. Of those that calls override settings for, the
-    least recently used is dropped where there are more than `MOST_KEPT`, and closed once no call is
-    inside it.
+    Components of the middleware's own settings are kept. Of the components made for calls that
+    override settings, `MOST_KEPT` are kept: the least recently used one is dropped, and closed as
+    soon as no call is using it.
     """
 
     def __init__(self, former: ComponentCache[T] | None = None) -> None:
@@ -50,7 +50,10 @@ class ComponentCache(Generic[T]):
         self._recent: dict[Hashable, T] = {}
 
     def get(self, key: Hashable, make: Callable[[], T], *, is_own: bool = False) -> T:
-        """Returns the component for *key*, made where there is none; an own one may be the *former*'s."""
+        """Return the component for *key*, made by *make* if there is none yet.
+
+        A component of the middleware's own settings (*is_own*) may come from the former cache.
+        """
         with self._lock.free:
             if key in self._own:
                 return self._own[key]
@@ -69,33 +72,37 @@ class ComponentCache(Generic[T]):
         return component
 
     def values(self) -> list[T]:
-        """Returns each component once, though it may serve several keys."""
+        """Return each component once, even if it serves several keys."""
         with self._lock.free:
             return list(
-                {id(it): it for it in (*self._own.values(), *self._recent.values())}.values()
+                {
+                    id(component): component
+                    for component in (*self._own.values(), *self._recent.values())
+                }.values()
             )
 
     def drain_former(self) -> None:
-        """Close what only the former cache has, each once no call is inside it."""
+        """Close the components that only the former cache holds, each once no call is using it."""
         former, self._former = self._former, None
-        kept = {id(it) for it in self.values()}
-        for it in former.values() if former is not None else ():
-            if id(it) not in kept:
-                drain(it)
+        kept_ids = {id(component) for component in self.values()}
+        for component in former.values() if former is not None else ():
+            if id(component) not in kept_ids:
+                drain(component)
 
 
 def drain(component: object) -> None:
-    """Close *component* once no call is inside it, if it holds anything open."""
+    """Close *component* once no call is using it, if it holds anything open."""
     if isinstance(in_use := getattr(component, "in_use", None), Draining):
         in_use.retire()
 
 
 class Components:
-    """Makes and keeps the models, rerankers, logs and threads of one middleware, for its own settings and overrides.
+    """Makes and keeps the models, rerankers, logs and threads of one middleware.
 
-    One that is made with a *former* one of the same middleware takes over its threads and breakers,
-    and of its clients, models and rerankers those it would make in the same way. The former does
-    not change before `succeed`.
+    It serves the middleware's own settings and any overrides. If it is made with a *former* one of
+    the same middleware, it takes over the former's threads and circuit breakers, and the clients,
+    models and rerankers that it would make in the same way. The former does not change before
+    `replace_former`.
     """
 
     def __init__(
@@ -133,124 +140,149 @@ class Components:
         )
         self._logs: ComponentCache[QueryLog] = ComponentCache()
         self._glossaries: ComponentCache[Glossary | None] = ComponentCache()
-        # That of the own models, as soon as there are any.
+        # The account of the own models, set as soon as one is made.
         self._account: int | None = None
-        # What is impossible is refused here, not at the first question. Without a model to ask none
-        # is made.
+        # Make the components now, so that invalid settings fail here and not at the first question.
+        # A model is made only if the settings ask for one.
         settings = config.settings
         if (
             client is not None
             or settings.transformation_type != "none"
             or settings.budget.max_usd is not None
         ):
-            # What a question imports is there before the first one: greenlets that import the same
-            # wait for each other.
+            # Import the module of the first question now: greenlets that import the same module
+            # would wait for each other.
             import_module("qtmiddleware.retrieval.question")
-            self.model(settings)
-            self.chat(settings)
-        self.reranker(settings)
-        self.log(settings)
-        self.glossary(settings)
+            self.get_model(settings)
+            self.get_chat_model(settings)
+        self.get_reranker(settings)
+        self.get_log(settings)
+        self.get_glossary(settings)
 
     def with_config(self, config: Config) -> Components:
-        """Returns the components that `succeed` can put in the place of this one; raises `ConfigError`.
+        """Return components for *config*, which `replace_former` can put in the place of these.
 
-        That is this one where it would be the same: equal settings, the same key and address in the
-        environment.
+        These components themselves are returned if nothing would change: equal settings, and the
+        same key and address in the environment. Raises `ConfigError`.
         """
         is_same = config.settings == self.config.settings
-        # A glossary's file may have changed under the same name.
+        # A glossary's file may have changed while its name stayed the same.
         if (
             is_same
             and config.settings.glossary.path is None
-            and self._account in (None, self._account_for(config.settings))
+            and self._account in (None, self._read_account(config.settings))
         ):
             return self
-        given = (self._client, self._reranker, self.redact, self.observation, self.hook, self.clock)
-        return Components(config, *given, former=self)
+        constructor_arguments = (
+            self._client,
+            self._reranker,
+            self.redact,
+            self.observation,
+            self.hook,
+            self.clock,
+        )
+        return Components(config, *constructor_arguments, former=self)
 
-    def succeed(self) -> None:
-        """Take the place of the former: what only that had is closed, once no call is inside it."""
+    def replace_former(self) -> None:
+        """Take the place of the former components.
+
+        Parts that only the former components hold are closed once no call is using them.
+        """
         settings = self.config.settings
         self.bulkhead.limit = settings.limits.max_threads
         for breaker in self._breakers.values():
-            breaker.change(*_breaker_limits(settings))
+            breaker.change(*_read_breaker_limits(settings))
         for cache in (self._clients, self._inner_models, self._rerankers):
             cache.drain_former()
 
     @property
     def has_model(self) -> bool:
-        """Whether there is a language model to ask: one that was given, or a key or an address."""
+        """Whether there is a language model to ask: a given client, or a key or an address."""
         return self._client is not None or has_language_model(self.config.settings)
 
-    def settings(self, layers: Layers) -> Settings:
-        """Returns the settings with *layers* laid over them, the last on top; raises `ConfigError`."""
+    def resolve_settings(self, layers: Layers) -> Settings:
+        """Return the settings with *layers* overriding them, the last layer strongest.
+
+        Raises `ConfigError` for invalid layers, and for a setting that one call cannot change.
+        """
         config = self.config
         for layer in layers:
             config = config.overridden(layer)
-        own, asked = self.config.settings, config.settings
-        if asked is own:
-            return own
+        own_settings, resolved = self.config.settings, config.settings
+        if resolved is own_settings:
+            return own_settings
         for key in keys_with("middleware"):
-            if key.read(asked) != key.read(own):
+            if key.read(resolved) != key.read(own_settings):
                 message = (
                     f"{key.name} cannot be set for one call; set it in the config of"
                     " QueryMiddleware"
                 )
                 raise ConfigError(message, path=key.name, source="call")
-        return asked
+        return resolved
 
-    def model(self, settings: Settings) -> GovernedModel:
-        """Returns the model of the transformations; a model that was given is asked whatever *settings* name."""
-        return self._model(settings, is_own=settings is self.config.settings)
+    def get_model(self, settings: Settings) -> GovernedModel:
+        """Return the model for the transformations.
 
-    def chat(self, settings: Settings) -> GovernedModel:
-        """Returns the model that answers: ``chatModel`` with the answers' own limit of tokens."""
+        A client that was given is used whatever model *settings* name.
+        """
+        return self._get_model(settings, is_own=settings is self.config.settings)
+
+    def get_chat_model(self, settings: Settings) -> GovernedModel:
+        """Return the model that writes answers: ``chatModel`` with the token limit for answers."""
         llm = replace(settings.llm, max_tokens=settings.answer.max_tokens)
-        # The other name stays in sight: who names a vendor's model once means both.
-        first, other = settings.chat_model, settings.transformation_model
-        chat_settings = replace(settings, transformation_model=first, chat_model=other, llm=llm)
-        return self._model(chat_settings, is_own=settings is self.config.settings)
+        # Swap the two names and keep both: a user who names a vendor's model in one setting means
+        # that vendor for both.
+        chat_name, transformation_name = settings.chat_model, settings.transformation_model
+        chat_settings = replace(
+            settings, transformation_model=chat_name, chat_model=transformation_name, llm=llm
+        )
+        return self._get_model(chat_settings, is_own=settings is self.config.settings)
 
-    def _model(self, settings: Settings, *, is_own: bool) -> GovernedModel:
+    def _get_model(self, settings: Settings, *, is_own: bool) -> GovernedModel:
         key = key_of(settings, "model")
         if is_own and self._account is None:
-            self._account = self._account_for(settings)
-        account = self._account if is_own else self._account_for(settings)
-        # Asked for with every model, so that clients are not dropped before the models that use
-        # them.
+            self._account = self._read_account(settings)
+        account = self._account if is_own else self._read_account(settings)
+        # Look up the clients with every model: this marks them as recently used, so that they are
+        # not dropped before the models that use them.
         clients = self._clients.get(
             account, lambda: clients_of(self._client, settings), is_own=is_own
         )
 
         def make() -> GovernedModel:
-            # The free tier does not wait for its modules.
+            # Imported here so that the free tier does not pay for these modules.
             from qtmiddleware.providers.llms.governed import GovernedModel
 
             client = self._client if clients is None else clients
             inner = self._inner_models.get(
                 (key, account), lambda: as_language_model(client, settings), is_own=is_own
             )
-            # One breaker for all that ask the same service, with the same key, for the same model.
+            # One circuit breaker per service, key and model.
             breaker = self._breakers.get(
                 (inner.name, account),
-                lambda: Breaker(*_breaker_limits(settings), name=inner.name),
+                lambda: Breaker(*_read_breaker_limits(settings), name=inner.name),
                 is_own=is_own,
             )
             return GovernedModel(inner, settings, breaker)
 
         return self._models.get(key, make, is_own=is_own)
 
-    def _account_for(self, settings: Settings) -> int | None:
-        """Returns what stands for the address and key of clients made here; ``None`` where a client was given."""
+    def _read_account(self, settings: Settings) -> int | None:
+        """Return a number for the address and key of the clients made here.
+
+        It is ``None`` if a client was given.
+        """
         if self._client is not None:
             return None
         from qtmiddleware.providers.llms.openai.clients import identify_account
 
         return identify_account(settings.llm.base_url)
 
-    def reranker(self, settings: Settings) -> Reranker | None:
-        """Returns the reranker that *settings* ask for; one that was given is asked whatever they name."""
+    def get_reranker(self, settings: Settings) -> Reranker | None:
+        """Return the reranker that *settings* ask for, or ``None`` if reranking is off.
+
+        A reranker that was given is used whatever model *settings* name.
+        """
         options = settings.rerank
         if not options.enabled:
             return None
@@ -261,8 +293,8 @@ class Components:
             is_own=settings is self.config.settings,
         )
 
-    def log(self, settings: Settings) -> QueryLog | None:
-        """Returns the log that *settings* ask for."""
+    def get_log(self, settings: Settings) -> QueryLog | None:
+        """Return the query log that *settings* ask for, or ``None`` if there is none."""
         options = settings.log
         if (path := options.path) is None:
             return None
@@ -277,8 +309,8 @@ class Components:
             is_own=settings is self.config.settings,
         )
 
-    def glossary(self, settings: Settings) -> Glossary | None:
-        """Returns the glossary that *settings* name, read once; raises `ConfigError`."""
+    def get_glossary(self, settings: Settings) -> Glossary | None:
+        """Return the glossary that *settings* name, read once; raises `ConfigError`."""
         options = settings.glossary
         if options.path is None and not options.terms:
             return None
@@ -290,25 +322,28 @@ class Components:
         )
 
     def load_reranker(self) -> None:
-        """Read the own reranker's model, so that no question waits for it; a failure is logged."""
-        reranker: Any = self.reranker(self.config.settings)
+        """Load the own reranker's model, so that no question waits for it; log a failure."""
+        reranker: Any = self.get_reranker(self.config.settings)
         if reranker is not self._reranker and hasattr(reranker, "load"):
             try:
                 reranker.load()
             except (MissingExtra, ModelError) as error:
                 logger.warning("results will not be reranked: %s", error, event="reranker_missing")
 
-    def asks_slow_model(self) -> bool:
-        """Whether the own settings may ask a model that takes something to load, which it has a ``warm_up`` for."""
+    def can_ask_slow_model(self) -> bool:
+        """Return whether the own settings may ask a model that takes time to load.
+
+        Such a model has a ``warm_up`` method.
+        """
         settings = self.config.settings
         return (
             settings.transformation_type != "none"
             and settings.escalation.mode != "never"
-            and hasattr(self.model(settings).inner, "warm_up")
+            and hasattr(self.get_model(settings).inner, "warm_up")
         )
 
     def close(self) -> None:
-        """Close the clients that were made here; those that were given stay open."""
+        """Close the clients that were made here; clients that were given stay open."""
         model: Any
         for model in self._inner_models.values():
             if hasattr(model, "close"):
@@ -316,7 +351,7 @@ class Components:
         self._close_rerankers()
 
     async def aclose(self) -> None:
-        """`close` for the clients of the running loop too."""
+        """Do what `close` does, and also close the clients of the running event loop."""
         model: Any
         for model in self._inner_models.values():
             if hasattr(model, "aclose"):
@@ -327,10 +362,10 @@ class Components:
         reranker: Any
         for reranker in self._rerankers.values():
             if isinstance(getattr(reranker, "in_use", None), Draining):
-                # A client that was given to it stays open.
+                # A client that was given to the reranker stays open.
                 reranker.close()
 
 
-def _breaker_limits(settings: Settings) -> tuple[int, float]:
+def _read_breaker_limits(settings: Settings) -> tuple[int, float]:
     options = settings.breaker
     return options.failures if options.enabled else 0, options.seconds

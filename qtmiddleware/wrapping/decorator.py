@@ -1,4 +1,4 @@
-"""The decorator: a middleware made and a function wrapped with it, in one word."""
+"""The decorator: makes a middleware and wraps a function with it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ R = TypeVar("R")
 
 
 class Decorator(Protocol):
-    """What `middleware(...)` with options returns: it wraps a function and keeps its signature."""
+    """The type of `middleware(...)` with options: it wraps a function and keeps its signature."""
 
     @overload
     def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncWrapped[P, R]: ...
@@ -38,7 +38,11 @@ class Decorator(Protocol):
 
 
 class EmbeddingDecorator(Protocol):
-    """`Decorator` for a function that takes a vector: a text stands there then, so its own types do not hold."""
+    """The type of `middleware(embed=...)`: it wraps a function that takes a vector.
+
+    The caller passes a text instead of the vector, so the function's own parameter types do not
+    apply.
+    """
 
     @overload
     def __call__(self, fn: Callable[..., Coroutine[Any, Any, R]], /) -> AsyncWrapped[..., R]: ...
@@ -93,14 +97,14 @@ def middleware(
 ) -> Any:
     """Decorate a retrieval function, with or without parentheses.
 
-    *config* is a file's path, the name of a preset, a mapping, a `Config` or nothing; *client*,
-    *reranker*, *redact*,
-    *observers* and *clock* are as in `QueryMiddleware`. The further options say how the function is
-    to be read, as for `QueryMiddleware.wrap`: *query_arg*, *top_k_arg*, *page_arg*, *embed*,
-    *read*, *write*, *kind* and
+    *config* is a file's path, a preset's name, a mapping or a `Config`; by default only the
+    environment and the defaults count. *client*, *reranker*, *redact*, *observers* and *clock* are
+    those of `QueryMiddleware`. The other options are those of `QueryMiddleware.wrap` and say how to
+    read the function: *query_arg*, *top_k_arg*, *page_arg*, *embed*, *read*, *write*, *kind* and
     *on_retrieval*.
 
-    Raises `WrapError` for an option that there is not.
+    Raises:
+        WrapError: for an unknown option, or for anything but a function.
     """
     check_options(middleware, options, WrapOptions.__optional_keys__)
     if isinstance(fn, str | os.PathLike | Mapping | Config | Settings):
@@ -109,7 +113,7 @@ def middleware(
             f"middleware() must be given a function, not {type(fn).__name__}; write"
             f" config={written}"
         )
-    given: Any = {
+    constructor_options: Any = {
         "client": client,
         "reranker": reranker,
         "redact": redact,
@@ -117,5 +121,7 @@ def middleware(
         "clock": clock,
     }
     if fn is None:
-        return functools.partial(middleware, config=config, **given, **options)
-    return QueryMiddleware(Config.load(config, origin="decorator"), **given).wrap(fn, **options)
+        return functools.partial(middleware, config=config, **constructor_options, **options)
+    return QueryMiddleware(Config.load(config, origin="decorator"), **constructor_options).wrap(
+        fn, **options
+    )

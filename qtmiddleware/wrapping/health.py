@@ -1,4 +1,4 @@
-"""How a middleware is: what an operator asks of it, and whether it takes questions."""
+"""The health and readiness of a middleware, for operators and probes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qtmiddleware.wrapping.components import Components
 
 
 class RedisState(StrEnum):
-    """What is known of the shared cache without asking it."""
+    """What is known about the shared cache without asking it."""
 
     NOT_USED = "not_used"
     NOT_ASKED_YET = "not_asked_yet"
@@ -21,7 +21,7 @@ class RedisState(StrEnum):
 
 
 class NotReady(StrEnum):
-    """Why a middleware should get no questions."""
+    """Why a middleware should not get questions."""
 
     CLOSED = "closed"
     LOADING = "loading"
@@ -31,10 +31,14 @@ class NotReady(StrEnum):
 class ModelHealth:
     """A language model and its circuit breaker.
 
-    *is_configured* says that there is a client, a key or an address, not that the service answers.
-    *failures* is how many calls failed or were late in a row, of *allowed_failures*, with which the
-    breaker opens (0: never). In
-    *retry_in* seconds the model may be asked again; 0 where the next call may.
+    Attributes:
+        name: the model's name.
+        is_configured: whether there is a client, a key or an address; it does not say that the
+            service answers.
+        breaker: the state of the circuit breaker.
+        failures: how many calls in a row failed or were late.
+        allowed_failures: the number of failures in a row that opens the breaker; 0 means never.
+        retry_in: seconds until the model may be asked again; 0 if the next call may ask it.
     """
 
     name: str
@@ -46,21 +50,24 @@ class ModelHealth:
 
     def __str__(self) -> str:
         limit = f" of {self.allowed_failures}" if self.allowed_failures else ""
-        again = f", next try in {self.retry_in:.1f} s" if self.retry_in else ""
+        retry = f", next try in {self.retry_in:.1f} s" if self.retry_in else ""
         state = "" if self.is_configured else ", no key or address"
         breaker = self.breaker.replace("_", "-")
         return (
             f"{self.name}{state}, breaker {breaker} ({self.failures}{limit} failures in a"
-            f" row{again})"
+            f" row{retry})"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadsHealth:
-    """The threads for what is done beside the originals' own searches.
+    """The threads for everything but the original queries' own searches.
 
-    *in_use* of *limit* are taken now, for *refused* calls none was free, and *given_up* calls were
-    left to themselves because they were late; both are counted since the middleware was made.
+    Attributes:
+        in_use: threads in use now.
+        limit: the most threads that may be in use.
+        refused: calls for which no thread was free, since the middleware was made.
+        given_up: calls that were abandoned because they were late, since the middleware was made.
     """
 
     in_use: int
@@ -77,7 +84,14 @@ class ThreadsHealth:
 
 @dataclass(frozen=True, slots=True)
 class ShadowHealth:
-    """Retrievals in the shadow: *running* now, and since the middleware was made *finished*, *failed* and *dropped*."""
+    """The retrievals in shadow mode.
+
+    Attributes:
+        running: retrievals under way now.
+        finished: retrievals that finished since the middleware was made.
+        failed: retrievals that failed since the middleware was made.
+        dropped: retrievals that were dropped since the middleware was made.
+    """
 
     running: int
     finished: int
@@ -93,10 +107,15 @@ class ShadowHealth:
 
 @dataclass(frozen=True, slots=True)
 class CacheHealth:
-    """The transformations this process remembers: *entries* of at most *limit*.
+    """The transformations that this process remembers.
 
-    *hits* and *misses* count the questions whose transformation was looked for; *hit_rate* is 0 to
-    1, ``None`` before the first of them.
+    Attributes:
+        is_enabled: whether the cache is on.
+        entries: transformations in the cache.
+        limit: the most transformations that the cache holds.
+        hits: questions whose transformation was in the cache.
+        misses: questions whose transformation was not in the cache.
+        hit_rate: the share of hits, 0 to 1; ``None`` before the first question.
     """
 
     is_enabled: bool
@@ -108,16 +127,22 @@ class CacheHealth:
 
     def __str__(self) -> str:
         rate = "" if self.hit_rate is None else f" ({self.hit_rate:.0%})"
-        held = (
+        counts = (
             f"{self.entries:,} of {self.limit:,} entries, {self.hits:,} hits, {self.misses:,}"
             f" misses{rate}"
         )
-        return held if self.is_enabled else f"off; {held}"
+        return counts if self.is_enabled else f"off; {counts}"
 
 
 @dataclass(frozen=True, slots=True)
 class RedisHealth:
-    """The shared cache as it was when it was last asked; it is left alone for *rest* seconds."""
+    """The shared cache as it was when it was last asked.
+
+    Attributes:
+        state: whether it was reached.
+        where: the address of the cache, ``""`` if none is used.
+        rest: seconds until it is asked again; 0 if the next question asks it.
+    """
 
     state: RedisState
     where: str = ""
@@ -130,7 +155,13 @@ class RedisHealth:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """What was *spent* of a *limit*, with what calls under way may come to; *left* is ``None`` without a limit."""
+    """How much of a limit has been spent.
+
+    Attributes:
+        spent: the amount spent, including the most that calls under way may spend.
+        limit: the limit; ``None`` if there is none.
+        left: the amount that is left; ``None`` if there is no limit.
+    """
 
     spent: float
     limit: float | None
@@ -142,7 +173,14 @@ class Spending:
 
 @dataclass(frozen=True, slots=True)
 class BudgetHealth:
-    """What this process spent, with all its middlewares: *calls* in a minute, *tokens* and *usd* in *hours*."""
+    """The spending of this process, with all its middlewares.
+
+    Attributes:
+        calls: model calls in the last minute.
+        tokens: tokens in the last *hours*.
+        usd: US dollars in the last *hours*.
+        hours: the length of the budget's window, in hours.
+    """
 
     calls: Spending
     tokens: Spending
@@ -158,10 +196,19 @@ class BudgetHealth:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How a middleware is at one moment, as far as it knows without asking anybody; printed, it is a line a part.
+    """The health of a middleware at one moment, as far as it is known from past calls.
 
-    *model* makes the transformations and *chat_model* the answers; the same service and model share
-    one breaker.
+    Printed, it has one line per part.
+
+    Attributes:
+        model: the model for the transformations. The same service and model share one circuit
+            breaker.
+        chat_model: the model that writes answers.
+        threads: the threads for everything but the original queries' own searches.
+        shadow: the retrievals in shadow mode.
+        cache: the transformations that this process remembers.
+        redis: the shared cache.
+        budget: the spending of this process.
     """
 
     model: ModelHealth
@@ -173,7 +220,7 @@ class Health:
     budget: BudgetHealth
 
     def to_dict(self) -> dict[str, Any]:
-        """The same in nested dicts that `json.dumps` takes; an enum is its text."""
+        """Return the health as nested dicts for `json.dumps`; an enum becomes its text."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -182,7 +229,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Whether a middleware takes questions: true where there are no *reasons* against it."""
+    """Whether a middleware takes questions: true if there are no *reasons* against it."""
 
     reasons: tuple[NotReady, ...] = ()
 
@@ -190,12 +237,12 @@ class Readiness:
         return not self.reasons
 
     def to_dict(self) -> dict[str, Any]:
-        """``{"ready": ..., "reasons": [...]}``, which `json.dumps` takes."""
+        """Return ``{"ready": ..., "reasons": [...]}`` for `json.dumps`."""
         return {"ready": bool(self), "reasons": list(self.reasons)}
 
 
 def read_health(components: Components, cache: TransformationCache) -> Health:
-    """The health of a middleware with this *components* and *cache*; nothing is asked, waited for or changed."""
+    """Return the health of a middleware; nothing is asked, waited for or changed."""
     settings, bulkhead, local, shared = (
         components.config.settings,
         components.bulkhead,
@@ -203,7 +250,11 @@ def read_health(components: Components, cache: TransformationCache) -> Health:
         cache.shared,
     )
     runs = components.shadow_runs
-    model, chat, budget = components.model(settings), components.chat(settings), settings.budget
+    model, chat, budget = (
+        components.get_model(settings),
+        components.get_chat_model(settings),
+        settings.budget,
+    )
     hits, misses = local.hits, local.misses
     rate = hits / (hits + misses) if hits + misses else None
     redis = RedisHealth(RedisState.NOT_USED)
@@ -225,15 +276,16 @@ def read_health(components: Components, cache: TransformationCache) -> Health:
         ),
         redis=redis,
         budget=BudgetHealth(
-            _compare(calls, budget.max_llm_calls_per_minute),
-            _compare(tokens, budget.max_tokens),
-            _compare(usd, budget.max_usd),
+            _build_spending(calls, budget.max_llm_calls_per_minute),
+            _build_spending(tokens, budget.max_tokens),
+            _build_spending(usd, budget.max_usd),
             budget.hours,
         ),
     )
 
 
-def _compare(spent: float, limit: float | None) -> Spending:
-    # Sums of money end in noise.
+def _build_spending(spent: float, limit: float | None) -> Spending:
+    # Sums of floating-point amounts end in noise such as 0.30000000000000004.
+    """Return the amount *spent* beside its *limit*, rounded."""
     spent = round(spent, 9)
     return Spending(spent, limit, None if limit is None else max(0, round(limit - spent, 9)))

@@ -1,4 +1,4 @@
-"""One call of a wrapped function, made as often as the flow asks, each time with another text."""
+"""One call of a wrapped function, repeated with other texts as often as the flow asks."""
 
 from __future__ import annotations
 
@@ -36,20 +36,25 @@ Vectors = Sequence[Sequence[float]]
 logger: Final = get_logger("qtmiddleware")
 
 
-def as_awaitable(value: Any) -> Awaitable[Any]:
-    """Returns *value* itself where it can be awaited, else an awaitable that returns it.
+def make_awaitable(value: Any) -> Awaitable[Any]:
+    """Return *value* itself if it can be awaited, else an awaitable that returns it.
 
-    A wrapper may make an asynchronous function synchronous and still look like it.
+    A wrapper may make an asynchronous function synchronous and still look asynchronous.
     """
-    return value if hasattr(value, "__await__") else _return(value)
+    return value if hasattr(value, "__await__") else _return_value(value)
 
 
-async def _return(value: Any) -> Any:
+async def _return_value(value: Any) -> Any:
     return value
 
 
 class _Attempt(NamedTuple):
-    """How many passages a call asks for, ``None`` as the caller does, and with which *field* beside the caller's."""
+    """How a call asks the function.
+
+    Attributes:
+        top_k: the number of passages to ask for; ``None`` to ask for the caller's number.
+        field: a document field to ask for in addition to the caller's fields; ``""`` for none.
+    """
 
     top_k: int | None
     field: str
@@ -57,7 +62,7 @@ class _Attempt(NamedTuple):
 
 @dataclass(eq=False, repr=False, slots=True)
 class Invocation:
-    """One call of the wrapped function, ready to be made again with other texts: what its flow searches with."""
+    """One call of the wrapped function, which its flow repeats with other texts."""
 
     fn: Callable[..., Any]
     signature: CallSignature
@@ -67,100 +72,107 @@ class Invocation:
     context: CallContext
     is_async: bool
     shadow: Callable[[Any, float], None] | None = None
-    """In shadow mode, told the response that the caller gets and within how many milliseconds."""
+    """In shadow mode, is called with the caller's response and the milliseconds it took."""
     known_model: GovernedModel | None = None
-    """The model of the transformations, if it was looked up already."""
+    """The model for the transformations, if it was looked up already."""
     adds_field: bool = True
-    """Whether a document search may be asked for the field of the texts too, which the caller does not get."""
+    """Whether a document search may also be asked for the text field.
+
+    The field is removed from the response before the caller gets it.
+    """
 
     @property
     def native_async(self) -> bool:
-        """Whether searching and embedding are awaited.
+        """Whether searching or embedding is awaited in the caller's own event loop.
 
-        Embedding is, in the caller's own loop, where the connections of its client are, whatever
-        follows.
+        An embedding is always awaited there, because its client's connections belong to that loop.
         """
         return self.is_async or self.context.embedder is not None
 
     @property
     def bulkhead(self) -> Bulkhead:
-        """The threads for everything beside the original's own search."""
+        """The threads for everything but the original query's own search."""
         return self.context.bulkhead
 
     @property
     def model(self) -> GovernedModel:
-        """The model of the transformations."""
+        """The model for the transformations."""
         return self.known_model or self.context.model
 
     @property
     def chat(self) -> GovernedModel:
-        """The model that answers."""
+        """The model that writes answers."""
         return self.context.chat
 
     def search(self, step: Search) -> Any:
-        """Returns the function's response to one text.
+        """Return the function's response to the step's text.
 
-        A function that refuses as many passages as the step asks for is called as the caller called
-        it, if the step allows it, and will be from then on. What it raises then passes through.
+        If the function rejects the number of passages or the extra field that the step asks for,
+        and the step allows it, the function is called with the caller's own arguments, and so are
+        all later calls. Exceptions from that last call pass through.
         """
         query: Any = step.text
-        if self._embeds(step):
+        if self._should_embed(step):
             query = step.vector
             if query is None:
                 with self._time_embedding(step) as observation:
                     query = observation.keep(self.embed((step.text or "",)))[0]
-        first, *others = self._list_tries(step)
-        attempt = first
-        for other in others:
+        first_attempt, *further_attempts = self._list_attempts(step)
+        attempt = first_attempt
+        for next_attempt in further_attempts:
             try:
                 response = self._call(step, query, attempt)
                 break
             except Exception as error:
                 if is_outage(error):
                     raise
-            attempt = other
+            attempt = next_attempt
         else:
             response = self._call(step, query, attempt)
-        self._note_refusals(step, attempt, first)
+        self._note_refusals(step, attempt, first_attempt)
         return response
 
     async def asearch(self, step: Search) -> Any:
-        """`search`, to be awaited."""
+        """Do what `search` does, awaiting the function."""
         query: Any = step.text
-        if self._embeds(step):
+        if self._should_embed(step):
             query = step.vector
             if query is None:
                 with self._time_embedding(step) as observation:
                     query = observation.keep(await self.aembed((step.text or "",)))[0]
-        first, *others = self._list_tries(step)
-        attempt = first
-        for other in others:
+        first_attempt, *further_attempts = self._list_attempts(step)
+        attempt = first_attempt
+        for next_attempt in further_attempts:
             try:
                 response = await self._acall(step, query, attempt)
                 break
             except Exception as error:
                 if is_outage(error):
                     raise
-            attempt = other
+            attempt = next_attempt
         else:
             response = await self._acall(step, query, attempt)
-        self._note_refusals(step, attempt, first)
+        self._note_refusals(step, attempt, first_attempt)
         return response
 
-    def _embeds(self, step: Search) -> bool:
+    def _should_embed(self, step: Search) -> bool:
+        """Return whether the function needs the step's text as a vector."""
         return self.context.embedder is not None and step.text is not None and not step.fields
 
-    def _list_tries(self, step: Search) -> list[_Attempt]:
-        """What the function is asked for: more than the caller asks first, and last as the caller does."""
+    def _list_attempts(self, step: Search) -> list[_Attempt]:
+        """Return the attempts in order: the widest request first, the caller's own last."""
         field, top_k = self._find_missing_field(), step.top_k
-        tries = [_Attempt(top_k, field)]
+        attempts = [_Attempt(top_k, field)]
         if step.may_narrow and not step.fields:
-            tries += [_Attempt(top_k, "")] if field else []
-            tries += [_Attempt(None, "")] if top_k is not None else []
-        return tries
+            attempts += [_Attempt(top_k, "")] if field else []
+            attempts += [_Attempt(None, "")] if top_k is not None else []
+        return attempts
 
     def _find_missing_field(self) -> str:
-        """The field of the texts, if the caller does not ask for it and the function would return it."""
+        """Return the text field if the function could return it and the caller does not ask for it.
+
+        It is ``""`` otherwise, and in shadow mode.
+        """
         learned, settings = self.context.learned, self.context.settings
         if not self.adds_field or settings.shadow is not None or learned.refuses_field:
             return ""
@@ -168,41 +180,43 @@ class Invocation:
             self.args, self.kwargs, settings.keyword_evidence.text_field
         )
 
-    def _note_refusals(self, step: Search, attempt: _Attempt, first: _Attempt) -> None:
-        """Remember what the function refused before the *attempt* that it answered."""
-        learned, step.was_refused = self.context.learned, attempt is not first
-        if attempt.field != first.field and attempt.top_k == first.top_k:
+    def _note_refusals(self, step: Search, attempt: _Attempt, first_attempt: _Attempt) -> None:
+        """Remember what the function rejected before it answered *attempt*."""
+        learned, step.was_refused = self.context.learned, attempt is not first_attempt
+        if attempt.field != first_attempt.field and attempt.top_k == first_attempt.top_k:
             learned.refuses_field = True
-            what = f"the index does not return keywordEvidence.textField {first.field!r}"
-            learned.record_problem(f"{what}; name a text field that the index stores")
-        learned.refuses_widening = learned.refuses_widening or attempt.top_k != first.top_k
+            problem = f"the index does not return keywordEvidence.textField {first_attempt.field!r}"
+            learned.record_problem(f"{problem}; name a text field that the index stores")
+        learned.refuses_widening = learned.refuses_widening or attempt.top_k != first_attempt.top_k
 
     def _call(self, step: Search, query: Any, attempt: _Attempt) -> Any:
         with Searching(step) as call:
             call.fn = self.fn
-            response = wait_for_response(self._call_plainly(step, query, attempt))
+            response = wait_for_response(self._call_function(step, query, attempt))
             note_reads(response)
             return response
 
     async def _acall(self, step: Search, query: Any, attempt: _Attempt) -> Any:
         if not self.is_async:
-            # A lambda would keep a cell for each of these, also where the function is awaited.
+            # `partial`, because a lambda would create a closure cell for each of these variables
+            # even if the function is awaited.
             return await in_thread(partial(self._call, step, query, attempt))
         with Searching(step) as call:
             call.fn = self.fn
-            response = await as_awaitable(self._call_plainly(step, query, attempt))
+            response = await make_awaitable(self._call_function(step, query, attempt))
             note_reads(response)
             return response
 
-    def _call_plainly(self, step: Search, query: Any, attempt: _Attempt) -> Any:
+    def _call_function(self, step: Search, query: Any, attempt: _Attempt) -> Any:
+        """Call the function with *query* and the number of passages that *attempt* asks for."""
         signature, args, kwargs = self.signature, self.args, self.kwargs
         if step.fields and isinstance(signature, ClauseSignature):
             args, kwargs = signature.replace_clauses(
                 args, kwargs, step.fields, query, attempt.top_k
             )
         elif query is None or (attempt.top_k is None and query is self.original):
-            args, settled = signature.settle(args, kwargs)
-            kwargs = dict(settled)
+            args, moved_kwargs = signature.move_text(args, kwargs)
+            kwargs = dict(moved_kwargs)
         else:
             args, kwargs = signature.replace(args, kwargs, query=query, top_k=attempt.top_k)
         if attempt.field and isinstance(signature, ClauseSignature):
@@ -210,11 +224,11 @@ class Invocation:
         return self.fn(*args, **kwargs)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Returns a vector a text; an asynchronous embed runs in the background loop."""
+        """Return one vector per text; an asynchronous embedder runs in the background loop."""
         return self._embedder.embed(texts, self.context.settings.limits.max_concurrency)
 
     async def aembed(self, texts: Sequence[str]) -> Vectors:
-        """Returns a vector a text; a synchronous embed runs in a thread."""
+        """Return one vector per text; a synchronous embedder runs in a thread."""
         return await self._embedder.aembed(texts, self.context.settings.limits.max_concurrency)
 
     @property
@@ -233,15 +247,15 @@ class Invocation:
         step.embed_seconds = perf_counter() - began
 
     def rerank(self, step: Rerank) -> Sequence[float]:
-        """Returns a score a text."""
+        """Return one score per text; higher is better."""
         if self.context.reranker is None:
             raise WrapError("there is no reranker; pass reranker= or set rerank.enabled")
         return self.context.reranker.rerank(step.query, step.texts)
 
     def finish(self, retrieval: Retrieval) -> Retrieval:
-        """Returns *retrieval*, written to the log; that the log cannot be written is part of it then.
+        """Write *retrieval* to the log and return it, with a degradation if the log failed.
 
-        What keeps this function's results from being improved is warned of, once.
+        If something keeps this function's results from being improved, the user is warned once.
         """
         if field := self._find_missing_field():
             retrieval = hide_field(
@@ -260,13 +274,15 @@ class Invocation:
         return retrieval
 
     def _warn_once(self, retrieval: Retrieval) -> None:
+        """Warn the user once if the function returns pages, and once if it cannot be improved."""
         learned, warned = self.context.learned, self.context.warned
         if learned.page and not warned.of_pages:
             warned.of_pages = True
             if not self.signature.paging.is_named:
                 logger.warning(
                     "%s(): %s, with page_arg=%r if it does", self.signature.function_name,
-                    describe_page(learned.page), learned.page, event="paged", query_id=retrieval.trace.query_id,
+                    describe_page(learned.page), learned.page,
+                    event="paged", query_id=retrieval.trace.query_id,
                 )  # fmt: skip
         if learned.problem and not warned.of_problem:
             warned.of_problem = True
@@ -276,10 +292,10 @@ class Invocation:
             _warn_of_setup(message, retrieval.trace.query_id)
 
     def start_shadow(self, request: Request, response: Any, ms: float) -> None:
-        """Retrieve *request* as it would be without shadow mode, beside the caller, who got *response* after *ms*.
+        """Retrieve *request* in the background, as without shadow mode; raise nothing.
 
-        An asynchronous function is called in the running loop, any other in a thread. Raises
-        nothing.
+        The caller already got *response* after *ms* milliseconds. An asynchronous function is
+        called in the running event loop, any other in a thread.
         """
         settings = replace(request.settings, shadow=None)
         call = replace(self, context=replace(self.context, settings=settings), shadow=None)
@@ -294,7 +310,7 @@ class Invocation:
     def _finish_shadow(
         self, request: Request, response: Any, ms: float, retrieval: Retrieval
     ) -> None:
-        """Log how *retrieval* differs from the *response* that the caller got."""
+        """Log how *retrieval* differs from *response*, which the caller got."""
         from qtmiddleware.wrapping.query_log import Plain
 
         self._warn_once(retrieval)
@@ -304,43 +320,50 @@ class Invocation:
         )
         trace, passages, kept = retrieval.trace, len(retrieval.matches), plain.count_kept(retrieval)
         logger.info(
-            "shadow of %s: %d of %d passages as in the plain result; %d searches, %d model calls, %.0f ms for %.0f ms",
+            "shadow of %s: %d of %d passages as in the plain result; %d searches, %d model calls,"
+            " %.0f ms for %.0f ms",
             trace.query_id, kept, passages, trace.searches, trace.llm_calls, trace.total_ms, ms,
-            event="shadow", query_id=trace.query_id, status=retrieval.status, passages=passages, kept=kept,
-            searches=trace.searches, llm_calls=trace.llm_calls, cost_usd=trace.cost_usd,
+            event="shadow", query_id=trace.query_id, status=retrieval.status,
+            passages=passages, kept=kept, searches=trace.searches,
+            llm_calls=trace.llm_calls, cost_usd=trace.cost_usd,
             seconds=round(trace.total_ms / 1e3, 6), plain_seconds=round(ms / 1e3, 6),
         )  # fmt: skip
         if self.context.log is not None:
             self.context.log.append(retrieval, plain)
 
     def _log_texts(self, retrieval: Retrieval) -> None:
-        """Write what the rules made of the query, and what was searched for it, as far as that may be written."""
+        """Log the query's keywords and the searched texts at DEBUG, redacted as the user asked."""
         from qtmiddleware.wrapping.query_log import TextWriter
 
         writer, trace = TextWriter(self.context.redact), retrieval.trace
         query: Any = retrieval.original_query
         if retrieval.keywords:
-            made = (
+            texts = (
                 quote(writer.write(query)),
                 quote(writer.write_keywords(retrieval.keywords, query)),
             )
             logger.debug(
                 "Query preprocessing: %s -> %s",
-                *made,
+                *texts,
                 event="preprocessing",
                 query_id=trace.query_id,
             )
-        texts = [(it.kind, writer.write(it.text)) for it in retrieval.variants]
-        asked = writer.write(query) if isinstance(query, str) else type(query).__name__
+        searched_texts = [
+            (variant.kind, writer.write(variant.text)) for variant in retrieval.variants
+        ]
+        query_text = writer.write(query) if isinstance(query, str) else type(query).__name__
         logger.debug(
             "query %s %r searched %s",
             trace.query_id,
-            asked,
-            texts,
+            query_text,
+            searched_texts,
             event="query",
             query_id=trace.query_id,
             status=retrieval.status,
-            degradations=[f"{it.stage} {it.reason}" for it in retrieval.degradations],
+            degradations=[
+                f"{degradation.stage} {degradation.reason}"
+                for degradation in retrieval.degradations
+            ],
             passages=len(retrieval.matches),
             seconds=round(trace.total_ms / 1e3, 6),
             searches=trace.searches,
@@ -353,19 +376,19 @@ class Invocation:
 
 
 def _warn_of_setup(message: str, query_id: str) -> None:
-    """Log *message*, which came up with *query_id*, and warn of it at the line that called the wrapped function.
+    """Log *message* and issue it as a warning at the line that called the wrapped function.
 
-    Raises nothing.
+    It raises nothing.
     """
     logger.warning("%s", message, event="setup_problem", query_id=query_id)
     frame: FrameType | None = sys._getframe()
     level = 0
-    # A task is run by asyncio, which somebody called.
+    # Skip our own frames, and asyncio's: an asynchronous function is called by the event loop.
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in (
         "qtmiddleware",
         "asyncio",
     ):
         frame, level = frame.f_back, level + 1
-    # A filter may make an error of it, which would cost the user the result.
+    # A warning filter may turn the warning into an error, which would cost the user the result.
     with suppress(Exception):
         warnings.warn(message, SetupWarning, stacklevel=level + 1)

@@ -1,4 +1,4 @@
-"""What lies inside an argument: read, or put anew into a copy of it."""
+"""Values inside an argument: read a value, or replace it in a copy of the argument."""
 
 from __future__ import annotations
 
@@ -10,25 +10,28 @@ from typing import Any, Final
 
 from qtmiddleware.runtime.fields import read_field
 
-# LlamaIndex's QueryBundle, which may hold the vectors of its text too.
+# LlamaIndex's QueryBundle, which may also hold the vectors of its text.
 BUNDLE: Final = ("query_str",)
 _BUNDLED_VECTORS: Final = ("embedding", "custom_embedding_strs")
 
 
 def get_inside(holder: Any, path: Sequence[str]) -> Any:
-    """Return what lies at the end of *path*, ``None`` if there is nothing or it cannot be read."""
+    """Return the value at the end of *path*, or ``None`` if there is none or it cannot be read."""
     with suppress(Exception):
         return functools.reduce(read_field, path, holder)
     return None
 
 
-def put(holder: Any, path: Sequence[str], value: Any) -> Any:
-    """Returns a copy of *holder* with *value* at the end of *path*; what lies on the way is copied too."""
+def put_inside(holder: Any, path: Sequence[str], value: Any) -> Any:
+    """Return a copy of *holder* with *value* at the end of *path*.
+
+    The objects along the path are copied too.
+    """
     if not path:
         return value
-    new = {path[0]: put(read_field(holder, path[0]), path[1:], value)}
+    new = {path[0]: put_inside(read_field(holder, path[0]), path[1:], value)}
     if path == BUNDLE and new != {path[0]: read_field(holder, path[0])}:
-        # They are those of the text that was there.
+        # The bundle's vectors belong to its former text.
         new |= dict.fromkeys(
             name for name in _BUNDLED_VECTORS if read_field(holder, name) is not None
         )
@@ -39,13 +42,13 @@ def put(holder: Any, path: Sequence[str], value: Any) -> Any:
     if (change := getattr(holder, "model_copy", None)) is not None and hasattr(
         holder, "model_fields_set"
     ):
-        # Pydantic then knows that the field was set, and writes it where it writes such fields
-        # alone.
+        # `model_copy` records that the field was set, so that pydantic also writes it with
+        # `exclude_unset`.
         return change(update=new)
-    twin = copy.copy(holder)
+    duplicate = copy.copy(holder)
     for name, field in new.items():
         try:
-            setattr(twin, name, field)
+            setattr(duplicate, name, field)
         except (AttributeError, TypeError, ValueError):  # frozen
-            object.__setattr__(twin, name, field)
-    return twin
+            object.__setattr__(duplicate, name, field)
+    return duplicate

@@ -1,4 +1,4 @@
-"""Options by name: an unknown one is refused, and the message names the one that was meant."""
+"""Options by name: an unknown one is rejected with the name of the one that was meant."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from qtmiddleware.config.errors import find_nearest, fold, is_secret_name
 from qtmiddleware.config.keys import all_keys, camel
 from qtmiddleware.errors import WrapError
 
-_OF_MIDDLEWARE: Final = frozenset(
+_MIDDLEWARE_OPTIONS: Final = frozenset(
     {"config", "client", "reranker", "store", "embedder", "redact", "observers"}
 )
-# A setting's name that more groups share, such as `enabled`, says nothing.
-_MOST_HOMES: Final = 2
+# A name that more groups than this share, such as `enabled`, does not show which setting is meant.
+_MOST_GROUPS: Final = 2
 
 
 def check_options(
@@ -22,7 +22,7 @@ def check_options(
 ) -> None:
     """Raise `WrapError`, a `TypeError`, if *caller* does not know one of *options*.
 
-    *known* are the names that its ``**options`` may hold.
+    *known* are the names that the caller's ``**options`` may hold.
     """
     for name in options:
         if name not in known:
@@ -38,8 +38,17 @@ def _advise(name: str, caller: Callable[..., Any], known: Collection[str]) -> st
             " client="
         )
     parameters = inspect.signature(caller).parameters.values()
-    names = sorted({*known, *(it.name for it in parameters if it.kind is it.KEYWORD_ONLY)})
-    if name in _OF_MIDDLEWARE:
+    names = sorted(
+        {
+            *known,
+            *(
+                parameter.name
+                for parameter in parameters
+                if parameter.kind is parameter.KEYWORD_ONLY
+            ),
+        }
+    )
+    if name in _MIDDLEWARE_OPTIONS:
         return "it is an option of QueryMiddleware"
     settings = _list_settings()
     nearest = find_nearest(name, [*names, *settings]) or ""
@@ -48,24 +57,24 @@ def _advise(name: str, caller: Callable[..., Any], known: Collection[str]) -> st
     if not (paths := settings.get(nearest)):
         return "its options are " + ", ".join(names)
     place = next(
-        (f"{it}=" for it in ("config", "qtm_config") if it in names),
+        (f"{option}=" for option in ("config", "qtm_config") if option in names),
         "the config of QueryMiddleware: ",
     )
-    return f"it is a setting: put it into {place}" + " or ".join(map(_write, paths))
+    return f"it is a setting: put it into {place}" + " or ".join(map(_write_example, paths))
 
 
 def _list_settings() -> dict[str, list[Sequence[str]]]:
-    """Return where each setting and group stands, by its own name."""
-    homes: dict[str, list[Sequence[str]]] = {}
+    """Return the paths of all settings and groups by their own name."""
+    paths_by_name: dict[str, list[Sequence[str]]] = {}
     for key in all_keys():
-        homes[fold(key.path[0])] = [key.path[:1]]
+        paths_by_name[fold(key.path[0])] = [key.path[:1]]
     for key in all_keys():
         if len(key.path) == 2:
-            homes.setdefault(fold(key.path[1]), []).append(key.path)
-    return {name: paths for name, paths in homes.items() if len(paths) <= _MOST_HOMES}
+            paths_by_name.setdefault(fold(key.path[1]), []).append(key.path)
+    return {name: paths for name, paths in paths_by_name.items() if len(paths) <= _MOST_GROUPS}
 
 
-def _write(path: Sequence[str]) -> str:
-    """Return the object that sets *path*, as in ``{"fusion": {"rrfK": ...}}``."""
-    first, *rest = path
-    return f'{{"{camel(first)}": {_write(rest) if rest else "..."}}}'
+def _write_example(path: Sequence[str]) -> str:
+    """Return the JSON object that sets *path*, such as ``{"fusion": {"rrfK": ...}}``."""
+    key, *rest = path
+    return f'{{"{camel(key)}": {_write_example(rest) if rest else "..."}}}'

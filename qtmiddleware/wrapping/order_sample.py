@@ -1,8 +1,8 @@
-"""How the order of passages changes for several questions, and whether that is a reason to keep the rules.
+"""How the rules change the order of passages for several questions, and whether to keep the rules.
 
-Without judgements nobody knows whether another order is a better one. Tried on ten small
-collections, no share of changed questions told those that gain from those that lose, so a sample
-alone never says that the rules help.
+Without judgements nobody knows whether a changed order is better. In a trial on ten small
+collections, the share of changed questions did not tell the collections that gain from those that
+lose, so a sample alone never says that the rules help.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from qtmiddleware.runtime.steps import Flow
 from qtmiddleware.types import Match
 
 MOST_ASKED: Final = 10
-"""Questions of a list that are asked; of a longer list they are taken at even distances."""
+"""The most questions of a list that are asked, taken at even intervals from a longer list."""
 FEWEST_ASKED: Final = 3
-"""With fewer questions an order that never changes says nothing."""
+"""The fewest questions for advice: with fewer, an order that never changes means nothing."""
 MOST_EXAMPLES: Final = 2
 MOST_CHARS: Final = 80
-"""Characters that an example shows of a passage."""
+"""The most characters of a passage that an example shows."""
 MORE_WORSE: Final = 3
-"""How many more answers must move down than up before the advice is to leave the rules off."""
+"""How many more answers must move down than up for the advice to turn the rules off."""
 SIGNIFICANT: Final = 0.05
 
 
 class Advice(StrEnum):
-    """What to do with one part of the middleware, by what is known of its effect."""
+    """What to do with one part of the middleware, judged by its known effect."""
 
     KEEP = "keep"
     MEASURE = "measure"
@@ -41,7 +41,7 @@ class Advice(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SampleQuestion:
-    """One question of a sample, with the ids of the passages that answer it if the user named them."""
+    """One question of a sample, with the ids of its relevant passages if the user named them."""
 
     text: str = field(repr=False)
     relevant: frozenset[str] = frozenset()
@@ -49,7 +49,7 @@ class SampleQuestion:
 
 @dataclass(frozen=True, slots=True)
 class SamplePassage:
-    """The *id* of a passage, ``None`` if it has none, and the beginning of its *text*."""
+    """The *id* of a passage (``None`` if it has none) and the beginning of its *text*."""
 
     id: str | None
     text: str = field(repr=False)
@@ -57,7 +57,13 @@ class SamplePassage:
 
 @dataclass(frozen=True, slots=True)
 class OrderExample:
-    """A *question* for which another passage comes first: the one *before* and the one *after* the rules."""
+    """A question for which the rules put another passage first.
+
+    Attributes:
+        question: the question's text.
+        before: the first passage in the plain order.
+        after: the first passage under the rules.
+    """
 
     question: str = field(repr=False)
     before: SamplePassage
@@ -66,17 +72,17 @@ class OrderExample:
 
 @dataclass(frozen=True, slots=True)
 class JudgedSample:
-    """Where the answers of the judged questions stand in the plain order and under the rules.
+    """The places of the answers to the judged questions, in the plain order and under the rules.
 
     An answer is the first passage of a list that the user named as relevant.
 
     Attributes:
-        questions: Judged questions that were asked.
-        found: Questions with an answer in either list.
-        first_before: Questions whose answer comes first in the plain order.
-        first_after: Questions whose answer comes first under the rules.
-        better: Questions whose answer moves up.
-        worse: Questions whose answer moves down.
+        questions: judged questions that were asked.
+        found: questions with an answer in either list.
+        first_before: questions whose answer comes first in the plain order.
+        first_after: questions whose answer comes first under the rules.
+        better: questions whose answer moves up.
+        worse: questions whose answer moves down.
     """
 
     questions: int
@@ -96,19 +102,18 @@ class JudgedSample:
 
 @dataclass(frozen=True, slots=True)
 class OrderSample:
-    """How the rules change the order of the passages for several questions; no model takes part.
+    """How the rules change the order of the passages for several questions, without a model.
 
     Attributes:
-        asked: Questions for which the function was called with and without the rules.
-        left_out: Questions of the list that were not asked, because it was longer than
-        `MOST_ASKED`.
-        failed: Questions that could not be asked, or for which the function raised.
-        other_first: Questions for which another passage comes first.
-        changed: Questions for which any passage is new or moves.
-        examples: At most two of the questions for which another passage comes first, those whose
-        leader was clearest.
-        judged: Where the answers stand, ``None`` if no question names its answers.
-        errors: Why questions failed, each reason once.
+        asked: questions for which the function was called with and without the rules.
+        left_out: questions that were not asked, because the list was longer than `MOST_ASKED`.
+        failed: questions that could not be asked, or for which the function raised an exception.
+        other_first: questions for which another passage comes first.
+        changed: questions for which any passage is new or moves.
+        examples: at most two questions for which another passage comes first, those with the
+            clearest leader in the plain order.
+        judged: the places of the answers; ``None`` if no question names its answers.
+        errors: why questions failed, each reason once.
     """
 
     asked: int
@@ -122,16 +127,18 @@ class OrderSample:
 
     @property
     def compared(self) -> int:
-        """Questions whose two orders are known."""
+        """The number of questions for which both orders are known."""
         return self.asked - self.failed
 
     def advise(self) -> tuple[Advice, str]:
-        """Return what to do with the rules, and why.
+        """Return the advice about the rules, and its reason.
 
-        Keep them only if so many more answers move up than down that chance is an unlikely reason:
-        5 of 5 that move, 7 of 8 or 9 of 10 (sign test, one-sided, at 5 %). Leave them off if no
-        order changes, or if at least three more answers move down than up. That bar is lower:
-        leaving the rules off costs nothing.
+        - Keep the rules only if so many more answers move up than down that chance is an unlikely
+          reason: 5 of 5 that move, 7 of 8 or 9 of 10 (one-sided sign test at 5 %).
+        - Leave the rules off if no order changes, or if at least three more answers move down than
+          up. This bar is lower because leaving the rules off costs nothing.
+        - Otherwise measure the effect. If too few questions were asked and no order changed, the
+          effect is unseen.
         """
         if self.compared >= FEWEST_ASKED and not self.changed:
             return (
@@ -149,11 +156,11 @@ class OrderSample:
         if not self.compared:
             text = f"none of {self.asked} questions could be compared"
         elif not self.changed:
-            text = f"the order does not change in any of {_count(self.compared)}"
+            text = f"the order does not change in any of {_format_count(self.compared)}"
         else:
             text = (
                 f"another passage is first in {self.other_first or 'none'} of"
-                f" {_count(self.compared)}, and the order changes in {self.changed}"
+                f" {_format_count(self.compared)}, and the order changes in {self.changed}"
             )
         if self.failed:
             text += f"; {self.failed} failed ({'; '.join(self.errors)})"
@@ -165,18 +172,21 @@ class OrderSample:
 
 
 def is_unlikely(better: int, worse: int) -> bool:
-    """Whether at least *better* of all that moved would seldom be better by chance (sign test, one-sided)."""
+    """Return whether chance alone seldom moves so many answers up (one-sided sign test, 5 %).
+
+    *better* of the ``better + worse`` answers that move have moved up.
+    """
     moved = better + worse
-    as_good = sum(comb(moved, count) for count in range(better, moved + 1))
-    return as_good < SIGNIFICANT * (1 << moved)
+    ways = sum(comb(moved, count) for count in range(better, moved + 1))
+    return ways < SIGNIFICANT * (1 << moved)
 
 
 def read_questions(value: Any) -> list[SampleQuestion] | None:
-    """Return the questions of a list, ``None`` for what is no list of questions.
+    """Return the questions of a list, or ``None`` if *value* is not a list of questions.
 
-    A question is a text or ``{"question": text, "relevant": [id, ...]}``. A list of one text is the
-    question of a function that takes it so. Raises `InvalidQuery` if ``relevant`` is no list of
-    ids.
+    A question is a text or ``{"question": text, "relevant": [id, ...]}``. A list of a single text
+    is not a list of questions: some functions take their one question in that form. Raises
+    `InvalidQuery` if ``relevant`` is not a list of ids.
     """
     if (
         not isinstance(value, list | tuple)
@@ -196,7 +206,10 @@ def read_questions(value: Any) -> list[SampleQuestion] | None:
 
 
 def read_relevant(value: Any) -> frozenset[str]:
-    """Return the ids of a question's relevant passages; raises `InvalidQuery` if *value* is no list of ids."""
+    """Return the ids of a question's relevant passages.
+
+    Raises `InvalidQuery` if *value* is not a list of ids.
+    """
     if value is None:
         return frozenset()
     if not isinstance(value, list | tuple | set | frozenset) or not all(
@@ -207,7 +220,10 @@ def read_relevant(value: Any) -> frozenset[str]:
 
 
 def choose_evenly(questions: Sequence[SampleQuestion]) -> list[SampleQuestion]:
-    """Return at most `MOST_ASKED` of the *questions*, at even distances: neighbours in a file are often alike."""
+    """Return at most `MOST_ASKED` of *questions*, taken at even intervals.
+
+    Neighbours in a file are often alike.
+    """
     count = min(len(questions), MOST_ASKED)
     return [questions[place * len(questions) // count] for place in range(count)]
 
@@ -223,9 +239,10 @@ def sample_orders(
     *,
     left_out: int = 0,
 ) -> Flow[OrderSample]:
-    """Compare both orders of each of the *questions*; raises nothing that *compare* raises.
+    """Compare both orders of each of *questions*, and count the exceptions that *compare* raises.
 
-    *compare* returns the passages of a question in the plain order and under the rules.
+    *compare* returns a question's passages in the plain order and under the rules. *left_out* is
+    the number of questions that are not asked.
     """
     changed, errors = 0, list[str]()
     examples: list[tuple[float, OrderExample]] = []
@@ -237,7 +254,9 @@ def sample_orders(
             changed += keys[0] != keys[1][: len(keys[0])]
             if before and after and keys[0][0] != keys[1][0]:
                 example = OrderExample(
-                    shorten(question.text, MOST_CHARS), _show(before[0]), _show(after[0])
+                    shorten(question.text, MOST_CHARS),
+                    _shorten_passage(before[0]),
+                    _shorten_passage(after[0]),
                 )
                 examples.append((_measure_lead(before), example))
             if question.relevant:
@@ -263,11 +282,11 @@ def sample_orders(
 
 
 def _count_answers(places: Sequence[tuple[int | None, int | None]]) -> JudgedSample:
-    """Count where the answers stand in the two lists of each judged question, from the *places* of the first one."""
+    """Count how the answers' *places* differ between the two lists of each judged question."""
     absent = float("inf")
     ranks = [
-        (absent if one is None else one, absent if other is None else other)
-        for one, other in places
+        (absent if before is None else before, absent if after is None else after)
+        for before, after in places
     ]
     return JudgedSample(
         questions=len(ranks),
@@ -284,17 +303,25 @@ def _find_answer(matches: Matches, relevant: frozenset[str]) -> int | None:
 
 
 def _measure_lead(matches: Matches) -> float:
-    """The lead of the first passage over the second, in shares of the range of the scores; 0 if that is not known."""
+    """Return the lead of the first passage over the second, as a share of the range of scores.
+
+    It is 0 if a score is not known.
+    """
     scores = [match.score for match in matches]
-    first, second, last = scores[0], scores[min(1, len(scores) - 1)], scores[-1]
-    if first is None or second is None or last is None or first == last:
+    first_score, second_score, last_score = scores[0], scores[min(1, len(scores) - 1)], scores[-1]
+    if (
+        first_score is None
+        or second_score is None
+        or last_score is None
+        or first_score == last_score
+    ):
         return 0.0
-    return abs(first - second) / abs(first - last)
+    return abs(first_score - second_score) / abs(first_score - last_score)
 
 
-def _show(match: Match) -> SamplePassage:
+def _shorten_passage(match: Match) -> SamplePassage:
     return SamplePassage(match.id, shorten((match.text or "")[: 4 * MOST_CHARS], MOST_CHARS))
 
 
-def _count(questions: int) -> str:
+def _format_count(questions: int) -> str:
     return f"{questions} question{'' if questions == 1 else 's'}"

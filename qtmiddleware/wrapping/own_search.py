@@ -1,4 +1,4 @@
-"""The search of the own store, opened when it is first needed."""
+"""The search over the configured store, opened when it is first needed."""
 
 from __future__ import annotations
 
@@ -14,25 +14,28 @@ Search = Wrapped[..., list[Record]]
 
 
 class StoreSearch(Protocol):
-    """An open store with the search over it. The kit's `StoreRetriever` is one."""
+    """An open store with a search over it; the kit's `StoreRetriever` is one."""
 
     @property
     def search(self) -> Callable[..., list[Record]]:
-        """The search: ``(query, top_k, filter)``. Its query is a vector if there is a `query_embedder`, else a text."""
+        """The search function: ``(query, top_k, filter)``.
+
+        Its query is a vector if there is a `query_embedder`, else a text.
+        """
 
     @property
     def query_embedder(self) -> Embedder | None:
-        """What embeds the search's queries; ``None`` if the search takes texts."""
+        """The embedder for the search's queries, or ``None`` if the search takes texts."""
 
     def with_settings(self, settings: Settings) -> StoreSearch:
         """Return the search that *settings* ask for, over the same open store."""
 
     def close(self) -> None:
-        """Close what was opened for this search."""
+        """Close everything that was opened for this search."""
 
 
 class OwnSearch:
-    """The own store's search with a middleware around it, made once for all who ask. Thread-safe."""
+    """The configured store's wrapped search, made once for all callers. Thread-safe."""
 
     __slots__ = ("_embedder", "_lock", "_opened", "_search", "_settings", "_store")
 
@@ -45,8 +48,9 @@ class OwnSearch:
         self._search: Search | None = None
 
     def get(self, wrap: Callable[[StoreSearch], Search]) -> Search:
-        """Returns the search; the first call opens the store, and *wrap* puts the middleware around it."""
-        # Those who wrap their own functions need no store; they do not wait for its modules.
+        """Return the wrapped search; the first call opens the store and *wrap* wraps its search."""
+        # Imported here so that users who only wrap their own functions do not pay for the store's
+        # modules.
         from qtmiddleware.kit.index.retriever import open_retriever
 
         with self._lock.free:
@@ -59,30 +63,30 @@ class OwnSearch:
             return self._search
 
     def with_settings(self, settings: Settings) -> OwnSearch:
-        """Returns the search under other *settings*, over the same open store where they name the same.
+        """Return the search under other *settings*.
 
-        Another store is let go of: it is freed with the last search over it, which somebody may
-        still hold.
+        If they name the same store, the open store is kept. Otherwise this one is released: it is
+        freed with the last search over it, which a caller may still hold.
         """
-        if _search_key(settings) == _search_key(self._settings):
+        if _build_search_key(settings) == _build_search_key(self._settings):
             return self
-        other = OwnSearch(settings, store=self._store, embedder=self._embedder)
+        search = OwnSearch(settings, store=self._store, embedder=self._embedder)
         with self._lock.free:
             opened = self._opened
-        if opened is not None and _store_key(settings) == _store_key(self._settings):
-            other._opened = opened.with_settings(settings)
-        return other
+        if opened is not None and _build_store_key(settings) == _build_store_key(self._settings):
+            search._opened = opened.with_settings(settings)
+        return search
 
     def close(self) -> None:
-        """Close the store where it was opened here; the next search opens it again."""
+        """Close the store if it was opened here; the next search opens it again."""
         with self._lock.free:
             opened, self._opened, self._search = self._opened, None, None
         if opened is not None:
             opened.close()
 
 
-def _store_key(settings: Settings) -> tuple[object, ...]:
-    """Returns what a store is opened with."""
+def _build_store_key(settings: Settings) -> tuple[object, ...]:
+    """Return the settings that a store is opened with."""
     return (
         settings.index_path,
         settings.embedding_model,
@@ -91,7 +95,7 @@ def _store_key(settings: Settings) -> tuple[object, ...]:
     )
 
 
-def _search_key(settings: Settings) -> tuple[object, ...]:
-    """Returns what the search over a store is made with."""
+def _build_search_key(settings: Settings) -> tuple[object, ...]:
+    """Return the settings that the search over a store is made with."""
     rules = settings.preprocess if settings.hybrid.enabled else None
-    return *_store_key(settings), settings.hybrid, rules, settings.top_k
+    return *_build_store_key(settings), settings.hybrid, rules, settings.top_k

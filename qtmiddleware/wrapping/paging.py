@@ -1,7 +1,8 @@
-"""Which argument of a call asks for one page of the passages: decided by its name, its type and its value.
+"""Find the argument of a call that asks for one page of the passages, by name, type and value.
 
-A page must hold the passages that the plain call gives, or a reader who turns the pages meets some
-twice and others never. A database cursor, a date or a filter by the same name is no page.
+A page must hold the passages of the plain call. Otherwise a reader who turns the pages sees some
+passages twice and misses others. A database cursor, a date or a filter may have the same name and
+is not a page.
 """
 
 from __future__ import annotations
@@ -19,10 +20,9 @@ from qtmiddleware.retrieval.responses import list_fields
 from qtmiddleware.runtime.fields import read_annotations
 
 PageArgument = str | Literal[False] | None
-"""The argument that asks for a page, ``False`` if none does, ``None`` to look for one."""
+"""The argument that asks for a page; ``False`` if none does; ``None`` to look for one."""
 
-# Names as `_fold` writes them: those of a count of passages or pages, and those of a token to go on
-# from.
+# Folded names (see `_fold`) of a count of passages or pages, and of a token to continue from.
 _COUNTS: Final = frozenset(
     (
         *(
@@ -92,14 +92,19 @@ _TOKENS: Final = frozenset(
     )
 )
 _NAMES: Final = _COUNTS | _TOKENS
-# What may hold such names inside: page, pagination, pageable, ...
+# The beginning of the names of arguments that may hold such names inside: page, pagination,
+# pageable, ...
 _HOLDER: Final = "pag"
 _DEEPEST: Final = 2
-# A text by these names is a date as likely as not.
+# A text under one of these names is as likely a date as a page.
 _OFTEN_DATES: Final = frozenset({"start", "startat", "startfrom", "from"})
-# Compiled when it is first used: most functions have no such parameter.
-_DATE: Final = r"""(?ix) \s*(?: \d{4}[-/]\d | \d{1,2}[-./]\d{1,2}[-./]\d | now\b | today | yesterday | last\s | -?p\d
-    | -?\d+\s?(?:s|sec|second|min|minute|h|hour|d|day|w|week|m|month|y|year)s?\b )"""
+# Not compiled here but when it is first used: most functions have no such parameter.
+_DATE: Final = (
+    r"(?ix) \s*(?: \d{4}[-/]\d | \d{1,2}[-./]\d{1,2}[-./]\d | now\b | today | yesterday"
+    r" | last\s | -?p\d"
+    "\n   "
+    r" | -?\d+\s?(?:s|sec|second|min|minute|h|hour|d|day|w|week|m|month|y|year)s?\b )"
+)
 _LONGEST_DATE: Final = 40
 _NUMBERS: Final = frozenset(
     (
@@ -134,25 +139,28 @@ _GROUPS: Final = frozenset(
 
 
 class Parameters(Protocol):
-    """What `signatures.Parameters` tells of a function."""
+    """The part of `signatures.Parameters` that this module reads."""
 
     named: dict[str, Parameter]
     any_keyword: bool
 
-    def value(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], /) -> Any:
-        """Return what a call gives parameter *name*, its default included."""
+    def read_value(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], /) -> Any:
+        """Return the value that a call gives parameter *name*, its default included."""
 
-    def given(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], /) -> Any:
-        """Return what a call passes as parameter *name*, ``None`` if nothing."""
+    def read_given(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], /) -> Any:
+        """Return the value that a call passes as parameter *name*, ``None`` if it passes none."""
 
 
 class Paging:
-    """Where calls of one function ask for a page.
+    """Finds the argument with which calls of one function ask for a page.
 
-    *named* is what its user says of it. *taken* are the parameters of the query and of the number
-    of passages, and
-    *homes* those that hold one of the two inside, as a request object does; a page may lie beside
-    it there.
+    Args:
+        parameters: the function's parameters.
+        named: the user's own statement about the page argument.
+        other_parameters: the parameters of the query and of the number of passages, which are no
+            page.
+        holders: those of them that hold their value inside, as a request object does. A page may be
+            inside it too.
     """
 
     __slots__ = ("_declared", "_homes", "_named", "_parameters", "is_open")
@@ -161,27 +169,38 @@ class Paging:
         self,
         parameters: Parameters,
         named: PageArgument,
-        taken: Collection[str],
-        homes: Collection[str],
+        other_parameters: Collection[str],
+        holders: Collection[str],
     ) -> None:
         self._parameters = parameters
         self._named = named
-        self._homes = tuple(homes) if named is None else ()
+        self._homes = tuple(holders) if named is None else ()
         self._declared: tuple[tuple[str, str, bool], ...] = ()
         if named is None:
-            folded = {name: _fold(name) for name in parameters.named if name not in taken}
-            own = [
-                (name, short, parameters.named[name])
-                for name, short in folded.items()
-                if _may_hold_page(short)
+            folded = {
+                name: _fold(name) for name in parameters.named if name not in other_parameters
+            }
+            candidates = [
+                (name, folded_name, parameters.named[name])
+                for name, folded_name in folded.items()
+                if _may_hold_page(folded_name)
             ]
             self._declared = tuple(
-                (name, short, _is_declared_page(short, it.annotation, it.default, folded.values()))
-                for name, short, it in own
+                (
+                    name,
+                    folded_name,
+                    _is_declared_page(
+                        folded_name, parameter.annotation, parameter.default, folded.values()
+                    ),
+                )
+                for name, folded_name, parameter in candidates
             )
-        has_own = self.is_named or any(short in _NAMES for _, short, _ in self._declared)
-        # Whether only some calls show that the function has pages: its signature does not.
-        self.is_open = not has_own and bool(self._homes or parameters.any_keyword)
+        shows_page = self.is_named or any(
+            folded_name in _NAMES for _, folded_name, _ in self._declared
+        )
+        # Whether only some calls can show that the function has pages, because its signature does
+        # not show it.
+        self.is_open = not shows_page and bool(self._homes or parameters.any_keyword)
 
     @property
     def is_named(self) -> bool:
@@ -189,35 +208,38 @@ class Paging:
         return self._named is not None
 
     def find(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """Return the argument that asks for a page in this call, ``""`` if none does."""
+        """Return the argument that asks for a page in this call, or ``""`` if none does."""
         if self._named is not None:
             return self._named or ""
         if not (self._declared or self._homes or self._parameters.any_keyword):
             return ""
-        with suppress(Exception):  # whatever a foreign object raises when it is looked at
+        with suppress(Exception):  # a user's object may raise anything when it is read
             return next(self._list_pages(args, kwargs), "")
         return ""
 
     def _list_pages(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[str]:
         parameters = self._parameters
-        for name, short, is_page in self._declared:
-            value = parameters.given(name, args, kwargs)
-            if _is_page(short, value) if value is not None else is_page:
+        for name, folded_name, is_page in self._declared:
+            value = parameters.read_given(name, args, kwargs)
+            if _is_page(folded_name, value) if value is not None else is_page:
                 yield name
         if parameters.any_keyword:
-            own = parameters.named
+            named_parameters = parameters.named
             yield from (
-                name for name, it in kwargs.items() if name not in own and _is_page(_fold(name), it)
+                name
+                for name, value in kwargs.items()
+                if name not in named_parameters and _is_page(_fold(name), value)
             )
-        for home in self._homes:
+        for holder in self._homes:
             yield from (
-                f"{home}.{name}"
-                for name in _list_pages_inside(parameters.value(home, args, kwargs))
+                f"{holder}.{name}"
+                for name in _list_pages_inside(parameters.read_value(holder, args, kwargs))
             )
 
 
 @lru_cache(maxsize=1_024)
 def _fold(name: str) -> str:
+    """Return *name* in lower case and without underscores and hyphens."""
     return name.replace("_", "").replace("-", "").casefold()
 
 
@@ -238,63 +260,79 @@ def _is_page(name: str, value: Any, depth: int = _DEEPEST) -> bool:
     if isinstance(value, bytes) or (isinstance(value, Mapping) and name in _TOKENS):
         return name in _TOKENS
     if isinstance(value, list) or (isinstance(value, tuple) and not hasattr(value, "_fields")):
-        # The values of the last passage that a search goes on from.
-        return name in _TOKENS and all(isinstance(it, str | int | float | None) for it in value)
+        # A token may be a list: the values of the last passage, from which the search continues.
+        return name in _TOKENS and all(isinstance(item, str | int | float | None) for item in value)
     return name.startswith(_HOLDER) and next(_list_pages_inside(value, depth - 1), None) is not None
 
 
 def _list_pages_inside(holder: Any, depth: int = _DEEPEST) -> Iterator[str]:
-    """Yield the fields of *holder*, a mapping or an object, that ask for a page; a class declares what it has."""
+    """Yield the fields of *holder*, a mapping or an object, that ask for a page.
+
+    A field of an object may be ``None``: its class declares whether it is a page.
+    """
     if holder is None or isinstance(holder, str) or not depth:
         return
     is_class = not isinstance(holder, Mapping)
     fields = list_fields(holder) if is_class else holder
     folded = {name: _fold(name) for name in fields if isinstance(name, str)}
-    for name, short in folded.items():
+    for name, folded_name in folded.items():
         value = fields[name]
-        if not _may_hold_page(short):
+        if not _may_hold_page(folded_name):
             is_page = False
         elif value is not None:
-            is_page = _is_page(short, value, depth)
+            is_page = _is_page(folded_name, value, depth)
         else:
             is_page = is_class and _is_declared_page(
-                short, _read_annotation(type(holder), name), None, folded.values()
+                folded_name, _read_annotation(type(holder), name), None, folded.values()
             )
         if is_page:
             yield name
 
 
 def _read_annotation(kind: type, name: str) -> Any:
-    """Return how a class or one of its parents annotates its field *name*."""
+    """Return the annotation of field *name* in a class or one of its parents."""
     annotations = map(read_annotations, kind.__mro__)
-    return next((own[name] for own in annotations if name in own), Parameter.empty)
+    return next(
+        (
+            annotations_of_class[name]
+            for annotations_of_class in annotations
+            if name in annotations_of_class
+        ),
+        Parameter.empty,
+    )
 
 
 def _is_declared_page(name: str, annotation: Any, default: Any, siblings: Collection[str]) -> bool:
-    """Return whether a parameter of a folded *name* that a call does not set asks for the first page."""
+    """Return whether a parameter that a call does not set asks for the first page.
+
+    *name* is folded, and so are the names of its *siblings*.
+    """
     if name not in _NAMES:
         return default is not None and default is not Parameter.empty and _is_page(name, default)
     if name == "after" and "before" in siblings and "first" not in siblings:
-        return False  # of two dates
+        return False  # `before` and `after` are the ends of a range of dates
     if annotation is Parameter.empty:
         return default is None or default is Parameter.empty or _is_page(name, default)
-    words = _read_words(annotation)
+    words = _read_type_names(annotation)
     if words & _GROUPS:
         return name in _TOKENS
     return bool(words & _NUMBERS) or (bool(words & _TEXTS) and name not in _OFTEN_DATES)
 
 
-def _read_words(annotation: Any) -> frozenset[str]:
-    """Return the names of the types that *annotation* allows, without what they hold or what is noted on them."""
+def _read_type_names(annotation: Any) -> frozenset[str]:
+    """Return the names of the types that *annotation* allows.
+
+    The types inside a container and the notes of ``Annotated`` are left out.
+    """
     if isinstance(annotation, str):
         with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
             return frozenset(_list_names(ast.parse(annotation, mode="eval").body))
         return frozenset()
     origin = get_origin(annotation)
     if origin is Annotated:
-        return _read_words(get_args(annotation)[0])
+        return _read_type_names(get_args(annotation)[0])
     if origin in (Union, UnionType):
-        return frozenset().union(*map(_read_words, get_args(annotation)))
+        return frozenset().union(*map(_read_type_names, get_args(annotation)))
     kind = origin or getattr(annotation, "__supertype__", annotation)  # of a NewType
     return frozenset({getattr(kind, "__name__", str(kind))})
 
@@ -305,14 +343,14 @@ def _list_names(node: ast.AST) -> Iterator[str]:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             yield name
         case ast.Constant(value=str() as text):
-            yield from _read_words(text)
+            yield from _read_type_names(text)
         case ast.BinOp(left=left, right=right):
             yield from (*_list_names(left), *_list_names(right))
         case ast.Subscript(value=value, slice=inner):
             (kind,) = (*_list_names(value), "")[:1]
-            parts = inner.elts if isinstance(inner, ast.Tuple) else [inner]
+            allowed = inner.elts if isinstance(inner, ast.Tuple) else [inner]
             if kind in ("Optional", "Union", "Annotated"):
-                for part in parts[:1] if kind == "Annotated" else parts:
-                    yield from _list_names(part)
+                for allowed_type in allowed[:1] if kind == "Annotated" else allowed:
+                    yield from _list_names(allowed_type)
             else:
                 yield kind

@@ -1,4 +1,4 @@
-"""The query log: a JSON-lines record of every query with all steps of its retrieval."""
+"""The query log: a JSON-lines file with one record per query, with all steps of its retrieval."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ from qtmiddleware.types import Degradation, Key, Match, Ranking, Retrieval
 logger: Final = get_logger("qtmiddleware")
 
 Redact = Callable[[str], str]
-"""Returns what may be written down of a query's text."""
+"""A function that returns the form of a query's text that may be written down."""
 
 PASSAGE_CHARS: Final = 4_000
-"""Most characters that are written of a passage."""
+"""The most characters of a passage that are written."""
 
-# What tells a reader which passage it was without showing its text.
+# The metadata that tells a reader which passage it was without showing its text.
 _LABELS: Final = ("title", "url", "source")
 
 
-def _row(
+def _build_row(
     key: Key,
     score: float | None = None,
     metadata: Mapping[str, Any] | None = None,
     text: str | None = None,
 ) -> dict[str, Any]:
-    # What follows a NUL in a key is the passage's text.
+    # In a key, the passage's text follows a NUL.
+    """Return the row of one passage in a record."""
     row: dict[str, Any] = {"id": key[1].partition("\0")[0] or None, "namespace": key[0]}
     row.update(
         {
@@ -50,45 +51,53 @@ def _row(
     return row
 
 
-def _rows(ranking: Ranking) -> list[dict[str, Any]]:
-    found = zip(ranking.keys, ranking.scores, ranking.items, strict=True)
-    return [_row(key, score, read_metadata(item)) for key, score, item in found]
+def _build_rows(ranking: Ranking) -> list[dict[str, Any]]:
+    """Return the rows of one search's result."""
+    entries = zip(ranking.keys, ranking.scores, ranking.items, strict=True)
+    return [_build_row(key, score, read_metadata(item)) for key, score, item in entries]
 
 
-def _initial_rows(ranking: Ranking) -> dict[str, list[dict[str, Any]]]:
-    return {f"initial_{name}": _rows(it) for name, it in ranking.initial.items()}
+def _build_initial_rows(ranking: Ranking) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of the two lists that a `Hybrid` search merged, if it did."""
+    return {f"initial_{name}": _build_rows(initial) for name, initial in ranking.initial.items()}
 
 
-def _merged_rows(
+def _build_merged_rows(
     retrieval: Retrieval, keys: Iterable[Key], scores: Iterable[float | None]
 ) -> list[dict[str, Any]]:
+    """Return the rows of a merged list, with the passages' metadata from the searches."""
     items = {
         key: item
-        for it in reversed(retrieval.rankings)
-        for key, item in zip(it.keys, it.items, strict=True)
+        for ranking in reversed(retrieval.rankings)
+        for key, item in zip(ranking.keys, ranking.items, strict=True)
     }
     rows = zip_longest(keys, scores)
     return [
-        _row(key, score, read_metadata(items[key]) if key in items else None) for key, score in rows
+        _build_row(key, score, read_metadata(items[key]) if key in items else None)
+        for key, score in rows
     ]
 
 
-def _match_rows(
+def _build_match_rows(
     matches: Iterable[Match], writer: TextWriter, *, by_backend: bool = False
 ) -> list[dict[str, Any]]:
+    """Return the rows of *matches*, with their own or their fused scores."""
     return [
-        _row(
-            (it.namespace, it.id or "\0"),
-            it.score if by_backend else it.fused_score,
-            it.metadata,
-            writer.write_passage(it.text),
+        _build_row(
+            (match.namespace, match.id or "\0"),
+            match.score if by_backend else match.fused_score,
+            match.metadata,
+            writer.write_passage(match.text),
         )
-        for it in matches
+        for match in matches
     ]
 
 
-def _timestamp(seconds: float) -> str | None:
-    """*seconds* since the epoch in UTC; ``None`` where the clock is set beyond all years that can be written."""
+def _format_timestamp(seconds: float) -> str | None:
+    """Return *seconds* since the epoch as a UTC time in ISO format.
+
+    It is ``None`` if the clock is set to a year that cannot be written.
+    """
     from datetime import UTC, datetime
 
     try:
@@ -98,19 +107,18 @@ def _timestamp(seconds: float) -> str | None:
 
 
 def hash_text(text: str) -> str:
-    """Returns what is written in place of *text*: the first 16 hex digits of its SHA-256."""
+    """Return the hash that replaces *text*: the first 16 hex digits of its SHA-256."""
     import hashlib
 
     return "sha256:" + hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
 
 
 class TextWriter:
-    """Writes the texts of one record: as *redact* returns them, or hashed where *query_text* is false.
+    """Writes the texts of one record: as *redact* returns them, or hashed.
 
-    Those of passages are left out unless *passage_text* is true.
-
-    A text for which *redact* raises or returns no text is hashed; *failure* says then what it did,
-    without any text.
+    Query texts are hashed if *query_text* is false. Passage texts are left out unless
+    *passage_text* is true. If *redact* raises an exception or returns no text, the text is hashed,
+    and *failure* says what happened, without any text.
     """
 
     def __init__(
@@ -122,7 +130,7 @@ class TextWriter:
         self.failure = ""
 
     def write(self, text: str) -> str:
-        """Returns what may be written of *text*; raises nothing."""
+        """Return the form of *text* that may be written; raises nothing."""
         if not self._query_text:
             return hash_text(text)
         if self._redact is None:
@@ -130,7 +138,7 @@ class TextWriter:
         try:
             redacted = self._redact(text)
         except Exception as error:
-            # Its message may quote what was to be kept out.
+            # The error's message may quote the text that must not be written.
             self.failure = f"raised {type(error).__name__}"
             return hash_text(text)
         if not isinstance(redacted, str):
@@ -139,18 +147,23 @@ class TextWriter:
         return redacted
 
     def write_passage(self, text: str | None) -> str | None:
-        """Returns what may be written of a passage's *text*, ``None`` where nothing may; raises nothing."""
+        """Return the form of a passage's *text* that may be written, or ``None``.
+
+        It is cut to `PASSAGE_CHARS` characters. Raises nothing.
+        """
         return self.write(text[:PASSAGE_CHARS]) if text is not None and self._passage_text else None
 
     def write_keywords(self, keywords: str, query: str) -> str:
-        """Returns what may be written of the *keywords* of *query*, ``""`` where there are none; raises nothing.
+        """Return the form of a query's *keywords* that may be written; raises nothing.
 
-        They are in small letters, which not every *redact* knows: where it hides something of the
-        query, those keywords alone are written whose words are still in what it left.
+        Keywords are in lower case, which *redact* may not recognize. So if *redact* hides part of
+        the query, only those keywords are written whose words are still in the redacted query.
         """
-        if keywords and self._query_text and (left := self.write(query)) != query:
-            words = set(_find_words(left))
-            keywords = " ".join(it for it in keywords.split() if words.issuperset(_find_words(it)))
+        if keywords and self._query_text and (redacted := self.write(query)) != query:
+            words = set(_find_words(redacted))
+            keywords = " ".join(
+                keyword for keyword in keywords.split() if words.issuperset(_find_words(keyword))
+            )
         return self.write(keywords) if keywords else ""
 
 
@@ -160,9 +173,12 @@ def _find_words(text: str) -> list[str]:
 
 @dataclass(eq=False, repr=False, slots=True)
 class Plain:
-    """What the caller got in shadow mode: the plain function's *matches*, none where they cannot be read, after *ms*.
+    """The plain function's result, which the caller got in shadow mode.
 
-    *dropped* retrievals in the shadow were left out since the last one that was logged.
+    Attributes:
+        matches: its passages; none if they cannot be read.
+        ms: how long it took, in milliseconds.
+        dropped: shadow retrievals that were dropped since the last one that was logged.
     """
 
     matches: tuple[Match, ...]
@@ -170,16 +186,16 @@ class Plain:
     dropped: int = 0
 
     def count_kept(self, retrieval: Retrieval) -> int:
-        """How many passages are in *retrieval*, too."""
+        """Return how many of these passages are in *retrieval* too."""
         return len(set(_find_keys(self.matches)) & set(_find_keys(retrieval.matches)))
 
     def to_record(self, retrieval: Retrieval, writer: TextWriter) -> dict[str, Any]:
-        """Returns how it differs from *retrieval*; texts are as *writer* writes them."""
+        """Return how this result differs from *retrieval*, with texts as *writer* writes them."""
         before, after = _find_keys(self.matches), _find_keys(retrieval.matches)
         return {
-            "plain": _match_rows(self.matches, writer, by_backend=True),
+            "plain": _build_match_rows(self.matches, writer, by_backend=True),
             "kept": self.count_kept(retrieval),
-            # Told here, as passages without an id have no name in the rows.
+            # Compared here, because a reader of the rows cannot tell passages without an id apart.
             "same_first": before[:1] == after[:1],
             "same_order": before == after,
             "plain_ms": round(self.ms, 3),
@@ -188,31 +204,40 @@ class Plain:
 
 
 def _find_keys(matches: Iterable[Match]) -> list[Key]:
-    return [(it.namespace, it.id or f"\0{it.text}") for it in matches]
+    return [(match.namespace, match.id or f"\0{match.text}") for match in matches]
 
 
 def build_record(
     retrieval: Retrieval, writer: TextWriter | None = None, plain: Plain | None = None
 ) -> dict[str, Any]:
-    """Returns one retrieval as a plain JSON-ready record.
+    """Return one retrieval as a plain record that `json.dumps` takes.
 
-    ``retrieval_steps`` holds the list of every search, the fused list, the reranked and the final
-    one, each passage with its score and title there. The two lists that a `Hybrid` search merged
-    are ``initial_vector`` and
-    ``initial_bm25``: of the question here, of a variant beside what it found. Texts are as
-    *writer* writes them: by default those of queries as they are, and none of passages. *plain* is
-    what the caller got where this was a retrieval in the shadow.
+    ``retrieval_steps`` holds the list of every search, the fused list, the reranked list and the
+    final list; each passage has its score and title in that list. A `Hybrid` search merges two
+    lists, which are ``initial_vector`` and ``initial_bm25``: those of the question here, those of a
+    variant beside its search.
+
+    Args:
+        retrieval: the retrieval.
+        writer: writes the texts. By default, query texts are written unchanged and passages have no
+            text.
+        plain: the caller's result if this is a shadow retrieval.
     """
     writer = writer or TextWriter()
     write, trace = writer.write, retrieval.trace
     initial = next(
-        (_initial_rows(it) for it in retrieval.rankings if it.variant.kind == "original"), {}
+        (
+            _build_initial_rows(ranking)
+            for ranking in retrieval.rankings
+            if ranking.variant.kind == "original"
+        ),
+        {},
     )
     query: Any = retrieval.original_query
     return {
         "query_id": trace.query_id,
-        "timestamp": _timestamp(trace.started_at),
-        # What is no text may be anything: only its kind is written.
+        "timestamp": _format_timestamp(trace.started_at),
+        # A query that is not a text may be any object, so only its type is written.
         "queries": [write(query) if isinstance(query, str) else type(query).__name__],
         "keywords": writer.write_keywords(retrieval.keywords, query),
         "variants": [
@@ -222,33 +247,43 @@ def build_record(
         "retrieval_steps": {
             **initial,
             "searches": [
-                {"kind": it.variant.kind, "found": _rows(it)}
-                | (_initial_rows(it) if it.variant.kind != "original" else {})
-                for it in retrieval.rankings
+                {"kind": ranking.variant.kind, "found": _build_rows(ranking)}
+                | (_build_initial_rows(ranking) if ranking.variant.kind != "original" else {})
+                for ranking in retrieval.rankings
             ],
-            "fusion": _merged_rows(retrieval, retrieval.fused, retrieval.fused_scores),
-            "rerank": _merged_rows(retrieval, retrieval.reranked, retrieval.rerank_scores),
-            "final": _match_rows(retrieval.matches, writer),
+            "fusion": _build_merged_rows(retrieval, retrieval.fused, retrieval.fused_scores),
+            "rerank": _build_merged_rows(retrieval, retrieval.reranked, retrieval.rerank_scores),
+            "final": _build_match_rows(retrieval.matches, writer),
         },
         **({} if plain is None else {"shadow": plain.to_record(retrieval, writer)}),
         "status": retrieval.status,
         **retrieval.standing.to_dict(),
-        "degradations": [[it.stage, it.reason, it.detail] for it in retrieval.degradations],
+        "degradations": [
+            [degradation.stage, degradation.reason, degradation.detail]
+            for degradation in retrieval.degradations
+        ],
         "trace": trace.to_dict(),
     }
 
 
 class QueryLog:
-    """Appends records to a file only its owner may read; whole lines, also with many threads and processes.
+    """Appends records to a file that only its owner may read.
 
-    *redact* is called with every query and every text that was searched for it, and what it returns
-    is written in their place. It runs in the caller's thread, or loop, for each text anew, and
-    should be quick. Where it raises or returns no text, the text's hash is written, never the text.
-    With *query_text* false only hashes are written, and *redact* is not called.
+    Lines stay whole even if many threads and processes write at once. The folder must exist, as for
+    `logging.FileHandler`; an existing file keeps its permissions. There may be blank lines between
+    records: a writer that finds the last line unfinished cannot know whether that line's writer
+    died.
 
-    The folder must exist, as for `logging.FileHandler`; an existing file keeps its permissions.
-    There may be blank lines between records: a writer that finds the last line unfinished cannot
-    know whether its author died.
+    Args:
+        path: the file.
+        query_text: whether to write query texts. If false, hashes are written and *redact* is not
+            called.
+        passage_text: whether to write passage texts.
+        redact: is called with every query and every searched text; its result is written instead.
+            It runs in the caller's thread or event loop each time, so it should be quick. If it
+            raises an exception or returns no text, the text's hash is written.
+        outage: counts failed writes, so that a warning is logged only when writing begins to fail
+            and when it works again.
     """
 
     def __init__(
@@ -272,38 +307,46 @@ class QueryLog:
         return f"QueryLog({str(self._path)!r}, query_text={self._query_text})"
 
     def append(self, retrieval: Retrieval, plain: Plain | None = None) -> Degradation | None:
-        """`write`, which raises nothing: returns the degradation where the record could not be written.
+        """Write the record and return a degradation if that failed; raises nothing.
 
-        A warning is logged when writing begins to fail, and when it works again, with how many
-        records failed.
+        A warning is logged when writing begins to fail, and another when writing works again, with
+        the number of records that failed.
         """
         try:
             self.write(retrieval, plain)
         except Exception as error:
-            why = str(error) if isinstance(error, QtMiddlewareError) else type(error).__name__
+            reason = str(error) if isinstance(error, QtMiddlewareError) else type(error).__name__
             count = self._outage.record_failure()
             if count is not None:
                 more = f" (writing failed {format_times(count - 1)} before)" if count > 1 else ""
-                about: dict[str, Any] = {"event": "query_log_failed", "reason": why, "count": count}
-                logger.warning("the query log could not be written: %s%s", why, more, **about)
-            return Degradation("log", "failed", why)
+                fields: dict[str, Any] = {
+                    "event": "query_log_failed",
+                    "reason": reason,
+                    "count": count,
+                }
+                logger.warning("the query log could not be written: %s%s", reason, more, **fields)
+            return Degradation("log", "failed", reason)
         if (count := self._outage.record_success()) is not None:
-            said = format_times(count)
+            failures = format_times(count)
             logger.warning(
                 "the query log can be written again; writing failed %s",
-                said,
+                failures,
                 event="query_log_restored",
                 count=count,
             )
         return None
 
     def write(self, retrieval: Retrieval, plain: Plain | None = None) -> None:
-        """Append the record of *retrieval*, with what the caller got instead where that is *plain*.
+        """Append the record of *retrieval*.
 
-        Raises `OSError` where the file cannot be written, `ConfigError` where its folder is missing
-        and, when the record was written, where *redact* failed: it says how, without any text.
+        In shadow mode, *plain* is the result that the caller got.
+
+        Raises:
+            OSError: if the file cannot be written.
+            ConfigError: if the file's folder is missing, or if *redact* failed. In the second case
+                the record was written, and the message says how *redact* failed, without any text.
         """
-        # Those without a log do not wait for its modules.
+        # Imported here so that users without a log do not pay for this module.
         from qtmiddleware.runtime.files import append_line
 
         writer = TextWriter(

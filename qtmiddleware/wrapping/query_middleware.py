@@ -1,4 +1,4 @@
-"""The middleware itself: a configuration, a language model, and the functions wrapped with them."""
+"""The middleware: a configuration, a language model, and the functions wrapped with them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ from qtmiddleware.wrapping.components import Components
 from qtmiddleware.wrapping.options import check_options
 from qtmiddleware.wrapping.own_search import OwnSearch, StoreSearch
 from qtmiddleware.wrapping.paging import PageArgument
-from qtmiddleware.wrapping.pickling import check_picklable, modules_by_value
+from qtmiddleware.wrapping.pickling import check_picklable, find_modules_by_value
 from qtmiddleware.wrapping.signatures import read_signature, returns_awaitable
 from qtmiddleware.wrapping.wrapped import AsyncWrapped, Wrapped, WrappedClassMethod
 
@@ -82,14 +82,18 @@ logger: Final = get_logger("qtmiddleware")
 
 
 class AskOptions(TypedDict, total=False):
-    """The conversation so far, oldest first, and settings overridden for this call."""
+    """The options of one call to the language model.
+
+    - *history*: the conversation so far, oldest message first.
+    - *config*: settings that override the config for this call.
+    """
 
     history: Iterable[Any] | None
     config: Mapping[str, Any] | None
 
 
 class ReadOptions(TypedDict, total=False):
-    """How a function is to be read, whatever it takes: `WrapOptions` without *embed*."""
+    """The options of `WrapOptions` without *embed*."""
 
     query_arg: str | None
     top_k_arg: str | None
@@ -101,62 +105,73 @@ class ReadOptions(TypedDict, total=False):
 
 
 class WrapOptions(ReadOptions, total=False):
-    """How a function is to be read; `QueryMiddleware.wrap` says what each means."""
+    """How to read a function's calls and responses; `QueryMiddleware.wrap` explains each option."""
 
     embed: Any
 
 
-_REHEARSED: Final = "What does Nike sell in Europe since 2020?"
-_NO_HURRY_MS: Final = 600_000
+_REHEARSAL_QUERY: Final = "What does Nike sell in Europe since 2020?"
+_UNHURRIED_MS: Final = 600_000
 
 
 class _Rehearsal:
-    """A model that replies at once, in whatever fields it is asked for."""
+    """A model that replies at once with every field that a prompt asks for."""
 
     name = "rehearsal"
 
     def complete(self, prompt: Prompt, _: Deadline) -> Reply:
-        """The same for every prompt."""
+        """Return the same text in every field of *prompt*."""
         return Reply(
             json.dumps(
                 {
-                    it.name: [_REHEARSED] if it.shape == "list" else _REHEARSED
-                    for it in prompt.fields
+                    reply_field.name: [_REHEARSAL_QUERY]
+                    if reply_field.shape == "list"
+                    else _REHEARSAL_QUERY
+                    for reply_field in prompt.fields
                 }
             )
         )
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """`complete`."""
+        """Return what `complete` returns."""
         return self.complete(prompt, deadline)
 
 
 @dataclass(eq=False, repr=False, slots=True)
 class _Question:
-    """One of many, all within the same *history*."""
+    """One question of many that share the same *history*."""
 
     text: str
     history: History
 
 
 class QueryMiddleware:
-    """Makes the results of retrieval functions better, as its configuration says.
+    """Improves the results of the retrieval functions it wraps, as its configuration says.
 
-    *config* is a file's path, the name of a preset (``"auto"``), a mapping, a `Config` or nothing.
-    *client* is the language model: an ``openai.OpenAI`` or ``AsyncOpenAI`` client or a pair of
-    both, a chat model of LangChain or LlamaIndex, any function of messages, plain or async, or an
-    object with ``name``, ``complete`` and ``acomplete``; each serves blocking and awaiting calls.
-    Without one a client is made when it is first needed, with the key and address from the
-    environment. *reranker* judges candidates where the configuration asks for that: an object with
-    ``rerank`` and ``name``, a cross-encoder of sentence-transformers or a function of a question
-    and texts; without one ``rerank.model`` is loaded. *store* and *embedder* stand in for those the
-    configuration names, for questions to the own store; *embedder* is whatever `CallableEmbedder`
-    takes. *redact* makes of every text of a query what may be written of it, to the query log and
-    to the records of `logging` at DEBUG; where it fails, a hash is written. *on_retrieval* is
-    called with every `Retrieval` of every function wrapped with this, as `RetrievalHook` says, and
-    *observers* hear of every retrieval, answer, search and model call, as `Observer` says. *clock*
-    returns the time that words such as "last year" lean on, an aware `datetime`; by default that of
-    this machine. Safe with many threads and event loops.
+    A `QueryMiddleware` may be used by many threads and event loops at once.
+
+    Args:
+        config: a file's path, a preset's name (such as ``"auto"``), a mapping or a `Config`; by
+            default only the environment and the defaults count.
+        client: the language model: an ``openai.OpenAI`` or ``AsyncOpenAI`` client or a pair of
+            both; a chat model of LangChain or LlamaIndex; a function of messages, synchronous or
+            not; or an object with ``name``, ``complete`` and ``acomplete``. Each of these serves
+            blocking and awaiting calls. By default, a client is made when one is first needed, with
+            the key and address from the environment.
+        reranker: scores candidates if the configuration enables reranking: an object with
+            ``rerank`` and ``name``, a cross-encoder of sentence-transformers, or a function of a
+            question and texts. By default, the model named in ``rerank.model`` is loaded.
+        store: replaces the store that the configuration names.
+        embedder: replaces the embedding model that the configuration names for the store: anything
+            that `CallableEmbedder` takes.
+        redact: returns the form of a query's text that may be written to the query log and to
+            `logging` records at DEBUG. If it fails, a hash is written instead.
+        observers: are told of every retrieval, answer, search and model call, as `Observer`
+            describes.
+        on_retrieval: is called with every `Retrieval` of every function wrapped by this middleware,
+            as `RetrievalHook` describes.
+        clock: returns the time that phrases such as "last year" refer to, as an aware `datetime`;
+            by default the time of this machine.
     """
 
     def __init__(
@@ -173,15 +188,15 @@ class QueryMiddleware:
         clock: Clock | None = None,
     ) -> None:
         self._given = {
-            "client": client, "reranker": reranker, "store": store, "embedder": embedder, "redact": redact,
-            "observers": tuple(observers), "on_retrieval": validate_hook(on_retrieval),
-            "clock": validate_clock(clock),
+            "client": client, "reranker": reranker, "store": store, "embedder": embedder,
+            "redact": redact, "observers": tuple(observers),
+            "on_retrieval": validate_hook(on_retrieval), "clock": validate_clock(clock),
         }  # fmt: skip
         loaded = Config.load(config, origin="QueryMiddleware")
-        # All that a call is to see of one configuration hangs on this, which is replaced as a
-        # whole.
-        given = (client, reranker, redact, observe(observers), on_retrieval, clock)
-        self._components = Components(loaded, *given)
+        # Everything that a call reads from one configuration is reached through `_components`. A
+        # reload replaces it as a whole, so that no call sees half of each configuration.
+        arguments = (client, reranker, redact, observe(observers), on_retrieval, clock)
+        self._components = Components(loaded, *arguments)
         self._cache = TransformationCache(self.settings)
         self._sampler = LogSampler()
         self._own_search = OwnSearch(self.settings, store=store, embedder=embedder)
@@ -189,12 +204,12 @@ class QueryMiddleware:
         self._is_closed = False
         # The threads that are inside `warm_up`.
         self._warming: list[Thread] = []
-        if self._components.asks_slow_model() and self._components.has_model:
+        if self._components.can_ask_slow_model() and self._components.has_model:
             load_in_background(self._load, self._rehearse)
 
     @property
     def config(self) -> Config:
-        """What is set, and where each value came from."""
+        """The settings, and where each value came from."""
         return self._components.config
 
     @property
@@ -205,17 +220,19 @@ class QueryMiddleware:
     @property
     def model(self) -> LanguageModel:
         """The language model of this middleware's own settings."""
-        return self._components.model(self.settings)
+        return self._components.get_model(self.settings)
 
     @classmethod
-    def from_file(cls, path: str | os.PathLike[str], **given: Any) -> QueryMiddleware:
-        """A middleware configured by the file at *path*; raises `ConfigError` that names what is wrong in it.
+    def from_file(cls, path: str | os.PathLike[str], **options: Any) -> QueryMiddleware:
+        """Return a middleware configured by the file at *path*.
 
-        *given* is what else `QueryMiddleware` takes.
+        *options* are the other arguments of `QueryMiddleware`. Raises `ConfigError`, which names
+        the mistakes in the file.
         """
-        return cls(Config.from_file(path), **given)
+        return cls(Config.from_file(path), **options)
 
-    # With *embed* a text stands where the function takes a vector, so its own types do not hold.
+    # With *embed*, the caller passes a text where the function takes a vector, so the function's
+    # own parameter types do not apply.
     @overload
     def wrap(
         self,
@@ -237,23 +254,26 @@ class QueryMiddleware:
     def wrap(self, fn: Callable[P, R], /, **options: Unpack[WrapOptions]) -> Wrapped[P, R]: ...
 
     def wrap(self, fn: Any, /, **options: Unpack[WrapOptions]) -> Any:
-        """*fn* with the middleware around it: the same signature, the same return type and shape.
+        """Return *fn* wrapped with the middleware: the same signature, return type and shape.
 
-        *fn* may be a function, method, partial or callable object, synchronous or not. Options, all
-        by name:
+        *fn* may be a function, method, partial or callable object, synchronous or not. All options
+        are keyword arguments:
 
-        *query_arg*, *top_k_arg*: its parameters, if they do not have the usual names;
-        ``request.text`` reaches into an object or a mapping.
-        *page_arg*: the parameter that asks for a page, if it does not have a usual name; ``False``
-        if none does.
-        *embed*: turns texts into vectors for a function that takes a vector: a function of a text
-        or of a list of texts, or an object of LangChain, LlamaIndex or sentence-transformers.
-        *read*, *write*: take the matches out of a response of an own shape, and put others back in.
-        *kind*: ``sync`` or ``async``, where that cannot be seen.
-        *on_retrieval*: called with every `Retrieval` of the function, as `RetrievalHook` says.
+        - *query_arg*, *top_k_arg*: the names of the parameters for the query and for the number of
+          passages, if they are unusual. ``request.text`` reaches into an object or a mapping.
+        - *page_arg*: the name of the parameter that asks for a page, if it is unusual; ``False`` if
+          no parameter does.
+        - *embed*: turns texts into vectors, for a function that takes a vector: a function of one
+          text or of a list of texts, or an object of LangChain, LlamaIndex or
+          sentence-transformers.
+        - *read*, *write*: read the matches from a response of your own shape, and write other
+          matches back into it.
+        - *kind*: ``sync`` or ``async``, if the function does not show which it is.
+        - *on_retrieval*: is called with every `Retrieval` of the function, as `RetrievalHook`
+          describes.
 
-        Raises `WrapError` if the query cannot be found in *fn*'s signature, and for an option that
-        there is not.
+        Raises:
+            WrapError: if the signature of *fn* does not show the query, and for an unknown option.
         """
         check_options(self.wrap, options, WrapOptions.__optional_keys__)
         if isinstance(fn, classmethod | staticmethod):
@@ -278,18 +298,24 @@ class QueryMiddleware:
         return kind(fn, signature, source)
 
     def reload(self, config: ConfigSource) -> None:
-        """Go on under another *config*, given as to `QueryMiddleware`; raises `ConfigError` and changes nothing then.
+        """Replace the configuration with *config*, given in any form that `QueryMiddleware` takes.
 
-        Calls that began before end under the settings they began with, all later ones, also of
-        functions that are wrapped already, have the new ones. What the new settings need is loaded
-        first, so this may take a while, and where that is a store's search, `StoreError` and
-        `MissingExtra` may be raised. What is remembered and spent stays, and so do a circuit
-        breaker where model and service are the same, and clients where address and key are; others
-        are closed after the last call in them. The key is read from the environment anew. A
-        function taken from `retriever` keeps the store it was opened with; take it again where the
-        config names another.
+        Calls that began before the reload end under their old settings. All later calls use the new
+        ones, also those of functions that are already wrapped. A function taken from `retriever`
+        keeps its store: take it again if *config* names another store.
 
-        Thread-safe, but not for signal handlers: let those wake a thread that reloads.
+        The parts that the new settings need are loaded first, which may take a while. The key is
+        read from the environment again. Three things are kept: remembered replies and spent budget;
+        the circuit breaker, if model and service are the same; clients, if address and key are the
+        same. Other clients are closed after the last call that uses them.
+
+        `reload` is thread-safe but must not be called from a signal handler: let the handler wake a
+        thread that reloads.
+
+        Raises:
+            ConfigError: for an invalid *config*. Nothing has changed then.
+            StoreError: if the new settings' store cannot be opened.
+            MissingExtra: if the new settings need a package that is not installed.
         """
         loaded = Config.load(config, origin="reload")
         with self._reloading.free:
@@ -298,38 +324,48 @@ class QueryMiddleware:
             if components is former:
                 self._cache.change(loaded.settings)
                 return
-            # What is wrong with the shared cache, or needs time, is known before anything has
-            # changed.
+            # Try the shared cache and load the slow parts first: if one of them fails, nothing has
+            # changed yet.
             TransformationCache(loaded.settings).close()
             own_search = self._own_search.with_settings(loaded.settings)
             self._load(components)
             components.load_reranker()
             self._cache.change(loaded.settings)
             self._own_search, self._components = own_search, components
-            components.succeed()
+            components.replace_former()
         if self._is_closed:
             components.close()
         before = {name: value for name, value, _ in former.config.rows()}
         changed = [name for name, value, _ in loaded.rows() if value != before[name]]
-        what = ", ".join(changed) or "no setting"
+        changed_names = ", ".join(changed) or "no setting"
         logger.info(
-            "the config was reloaded; changed: %s", what, event="config_reloaded", changed=changed
+            "the config was reloaded; changed: %s",
+            changed_names,
+            event="config_reloaded",
+            changed=changed,
         )
 
     def health(self) -> Health:
-        """How this middleware is, as far as it knows without asking anybody; instant, and raises nothing."""
-        # Those who never ask do not wait for its modules.
+        """Return the state of this middleware's parts, as far as it is known from past calls.
+
+        It is instant, asks no service and raises nothing.
+        """
+        # Imported here so that a user who never asks does not pay for these modules.
         from qtmiddleware.wrapping.health import read_health
 
         return read_health(self._components, self._cache)
 
     def ready(self) -> Readiness:
-        """Whether questions should come here, as a readiness probe asks it; instant, and raises nothing.
+        """Return whether questions should be sent here, for a readiness probe.
 
-        Ready is who answers within the deadline: not while something is being loaded, at most ten
-        seconds where that began by itself, and not after `close`, until `warm_up` or a ``with``
-        block. A model, Redis or reranker that is down never counts: the results are then those of
-        the rules.
+        It is instant and raises nothing. The middleware is ready if it can answer within the
+        deadline. It is not ready in two cases:
+
+        - While something is being loaded: at most ten seconds if the loading began by itself.
+        - After `close`, until `warm_up` or a ``with`` block.
+
+        A model, Redis or reranker that is down does not count, because the rules then provide the
+        results.
         """
         from qtmiddleware.wrapping.health import NotReady, Readiness
 
@@ -338,15 +374,17 @@ class QueryMiddleware:
         return Readiness(tuple(reason for reason, holds in reasons.items() if holds))
 
     def warm_up(self) -> None:
-        """Load now what the first question needs, and return when that is done.
+        """Load everything that the first question needs, and return when that is done.
 
-        Packages are imported, word lists and prompts read, the model's client made, and the
-        reranker's model read where one is configured. Nothing is sent and nothing costs money.
-        Where the configuration asks a model, most of this happens in the background as soon as the
-        middleware is made, and is waited for here. Raises nothing: what cannot be loaded, as for
-        want of a key, is told by the first question.
+        Packages are imported, word lists and prompts are read, and the model's client is made. If a
+        reranker is configured, its model is read. Nothing is sent and nothing costs money.
+
+        If the configuration asks a model, most of this already happens in the background as soon as
+        the middleware is made; this method then waits for it. It raises nothing: if a part cannot
+        be loaded, for example because a key is missing, the first question reports it.
         """
-        # A thread that is gone, as in a forked process, warms nothing up any more.
+        # `ready` counts only threads that are alive: in a forked process the thread that was
+        # warming up is gone.
         self._warming.append(thread := current_thread())
         self._is_closed = False
         try:
@@ -358,24 +396,27 @@ class QueryMiddleware:
             self._warming.remove(thread)
 
     def _load(self, components: Components | None = None) -> None:
-        """Load the model's packages and make its client; a question that is asked meanwhile waits for that."""
+        """Load the model's packages and make its client.
+
+        A question that is asked meanwhile waits for the client.
+        """
         components = components or self._components
-        if components.asks_slow_model():
-            model: Any = components.model(components.config.settings).inner
+        if components.can_ask_slow_model():
+            model: Any = components.get_model(components.config.settings).inner
             with suppress(Exception):
                 model.warm_up()
 
     def _rehearse(self) -> None:
-        """Ask one question of nobody, so that rules, prompts and checks are read."""
+        """Transform one question without asking any service, so that prompts and rules are read."""
         settings = replace(
             self.settings,
             escalation=replace(self.settings.escalation, mode="always"),
             limits=replace(
-                self.settings.limits, llm_timeout_ms=_NO_HURRY_MS, deadline_ms=_NO_HURRY_MS
+                self.settings.limits, llm_timeout_ms=_UNHURRIED_MS, deadline_ms=_UNHURRIED_MS
             ),
             cache=replace(self.settings.cache, enabled=False, redis_url=None),
         )
-        request = Request(_REHEARSED, (), settings, Learned(), TransformationCache(settings))
+        request = Request(_REHEARSAL_QUERY, (), settings, Learned(), TransformationCache(settings))
         run(transform_flow(request), ModelOnly(_Rehearsal()))
 
     def _context_source(
@@ -394,7 +435,8 @@ class QueryMiddleware:
             )
         embedder = None
         if embed is not None:
-            # Those who wrap functions of texts do not wait for its modules.
+            # Imported here so that wrapping a function that takes a text does not pay for these
+            # modules.
             from qtmiddleware.providers.embedders import query_embedder
 
             embedder = query_embedder(embed)
@@ -411,9 +453,12 @@ class QueryMiddleware:
 
     @property
     def retriever(self) -> Wrapped[..., list[Record]]:
-        """The search of the own store, ``(query, top_k, filter)``, with the middleware around it; opened on first use.
+        """The search of the configured store, wrapped with the middleware; opened on first use.
 
-        Raises `StoreError` where there is no index yet or it was made with another embedding model.
+        It takes ``(query, top_k, filter)``.
+
+        Raises:
+            StoreError: if there is no index yet, or if it was made with another embedding model.
         """
         return self._own_search.get(self._wrap_store)
 
@@ -426,28 +471,31 @@ class QueryMiddleware:
         return Wrapped(opened.search, signature, self._context_source(embed=embedder))
 
     def answer(self, question: str, **options: Any) -> Answer:
-        """The answer to *question* from the own store; *options* are those of `retriever`'s `answer`.
+        """Return the answer to *question* from the configured store.
 
-        They are *top_k*, *filter*, *history* and *config*. Raises `ModelError` where the model
-        gives no answer; what was retrieved for it is the error's ``retrieval`` then.
+        *options* are those of `retriever`'s `answer`: *top_k*, *filter*, *history* and *config*.
+
+        Raises:
+            ModelError: if the model gives no answer. The error's ``retrieval`` then holds the
+                passages found.
         """
         return self.retriever.answer(question, **options)
 
     async def aanswer(self, question: str, **options: Any) -> Answer:
-        """`answer` without blocking the running loop."""
+        """Do what `answer` does without blocking the running event loop."""
         return await self.retriever.aanswer(question, **options)
 
     def stream_answer(self, question: str, **options: Any) -> AnswerStream:
-        """`answer` piece by piece: iterate over the pieces, then take the whole from ``.answer``."""
+        """Return the answer as a stream: iterate over its pieces, then read ``.answer``."""
         return self.retriever.stream_answer(question, **options)
 
     def astream_answer(self, question: str, **options: Any) -> AsyncAnswerStream:
-        """`stream_answer` without blocking the running loop."""
+        """Do what `stream_answer` does without blocking the running event loop."""
         return self.retriever.astream_answer(question, **options)
 
     def preprocess(self, query: str) -> str:
-        """The keywords of *query* under this configuration."""
-        options = self._components.settings(current_overrides()).preprocess
+        """Return the keywords of *query* under this configuration."""
+        options = self._components.resolve_settings(current_overrides()).preprocess
         return preprocess(
             query,
             language=options.language,
@@ -455,7 +503,8 @@ class QueryMiddleware:
             extra_words=options.extra_words,
         )
 
-    # A str is itself a Sequence[str], so the overloads overlap; the first one wins, as it should.
+    # A str is itself a Sequence[str], so the overloads overlap. The first overload that matches
+    # wins, which is right here.
     @overload
     def transform(self, query: str, **options: Unpack[AskOptions]) -> Transformation: ...  # type: ignore[overload-overlap]
     @overload
@@ -470,16 +519,20 @@ class QueryMiddleware:
     def transform(
         self, query: Iterable[str], **options: Unpack[AskOptions]
     ) -> Transformation | list[Transformation] | Iterator[Transformation]:
-        """What the model makes of *query*, or of each of a list of queries, in their number and order.
+        """Return the model's transformation of *query*, or of each query of a list, in order.
 
-        What could not be had is empty, and ``notes`` says why; nothing is raised for it.
+        If the model does not provide a transformation, the result is empty and its ``notes`` say
+        why; nothing is raised for that.
 
-        Of an iterator, or whatever else has no length, queries are taken as the results are,
-        ``limits.maxConcurrency`` and a few more at a time. Nobody waits for a single one then: a
-        call may take a minute, unless ``limits`` says otherwise, and what a busy service refuses is
-        asked again at one pace that all share. Raises `InvalidQuery` where it meets a bad one, and
-        `ModelError` where the key is refused, a budget is spent or the model answers nothing for
-        ten minutes.
+        An iterator, or any other iterable without a length, is transformed as you iterate over the
+        results: ``limits.maxConcurrency`` queries and a few more are read at a time. Nobody waits
+        for any single query then, so unless ``limits`` says otherwise, a call may take a minute,
+        and queries that a busy service rejects are sent again at one shared pace.
+
+        Raises:
+            InvalidQuery: for an invalid query; with an iterator, when it reaches that query.
+            ModelError: only with an iterator: if the key is rejected, a budget is spent, or the
+                model does not answer at all for ten minutes.
         """
         check_options(self.transform, options, AskOptions.__optional_keys__)
         if not isinstance(query, Collection):
@@ -488,7 +541,7 @@ class QueryMiddleware:
             transformed = self.transform_stream(
                 questions, config=options.get("config"), in_order=True
             )
-            return (it.transformation for it in transformed)
+            return (transformed_question.transformation for transformed_question in transformed)
         result: Transformation | list[Transformation] = run(*self._transform_flow(query, options))
         return result
 
@@ -501,24 +554,36 @@ class QueryMiddleware:
         pace: Pace | None = None,
         in_order: bool = False,
     ) -> Generator[Transformed[Q]]:
-        """What comes of each of *questions*, which have a ``text`` and a ``history``: `transform` of an iterator.
+        """Yield each of *questions* with its transformation and its cost.
 
-        Results come with their questions and what they cost, as they are done, or *in_order*. At
-        most *concurrency* calls of the model are under way, by default ``limits.maxConcurrency``,
-        at a *pace* of their own where none is given that others keep too. Raises as `transform` of
-        an iterator does.
+        Does for a stream of questions what `transform` does for an iterator of texts.
+
+        Args:
+            questions: objects with a ``text`` and a ``history``.
+            config: settings that override the config for this call.
+            concurrency: the number of model calls under way at once; by default
+                ``limits.maxConcurrency``.
+            pace: the rate limiter for the model calls, which other streams may share; by default
+                one of its own.
+            in_order: yield the results in the order of *questions*, not as they are done.
+
+        Raises:
+            InvalidQuery: when it reaches an invalid question.
+            ModelError: if the key is rejected, a budget is spent, or the model does not answer at
+                all for ten minutes.
         """
-        # Who has one question does not wait for its modules.
+        # Imported here so that a caller with a single question does not pay for these modules.
         from qtmiddleware.runtime.pace import Pace
-        from qtmiddleware.wrapping.transform_stream import TransformStream, be_patient
+        from qtmiddleware.wrapping.transform_stream import TransformStream, lift_deadlines
 
         components, settings, model = self._for_call(config)
-        patient, seconds = be_patient(components.config, settings)
-        most = concurrency or settings.limits.max_concurrency
+        patient, seconds = lift_deadlines(components.config, settings)
+        limit = concurrency or settings.limits.max_concurrency
 
         def build_request(question: Q) -> Request:
             text = validate_query(question.text, "query", settings)
-            # How long the model is left alone the pace decides.
+            # `waits=False`: the shared pace, not each request, decides how long to leave a busy
+            # model alone.
             return self._build_request(
                 components, patient, model, text, question.history, waits=False
             )
@@ -528,8 +593,8 @@ class QueryMiddleware:
             build_request,
             seconds=seconds,
             settings=settings,
-            pace=pace or Pace(most),
-            concurrency=most,
+            pace=pace or Pace(limit),
+            concurrency=limit,
         )
         return stream.run(questions, in_order=in_order)
 
@@ -545,19 +610,19 @@ class QueryMiddleware:
     async def atransform(
         self, query: str | Collection[str], **options: Unpack[AskOptions]
     ) -> Transformation | list[Transformation]:
-        """`transform` of a query or a list without blocking the running loop."""
+        """Do what `transform` does for a query or a list, without blocking the event loop."""
         check_options(self.atransform, options, AskOptions.__optional_keys__)
         return await arun(*self._transform_flow(query, options))
 
     def _for_call(
         self, config: Mapping[str, Any] | None
     ) -> tuple[Components, Settings, GovernedModel]:
-        """Returns what one call works with, with *config* over the settings in force."""
+        """Return the components, settings and model of one call that overrides *config*."""
         components = self._components
-        settings = components.settings(
+        settings = components.resolve_settings(
             (*current_overrides(), config) if config else current_overrides()
         )
-        return components, settings, components.model(settings)
+        return components, settings, components.get_model(settings)
 
     def _build_request(
         self,
@@ -583,7 +648,7 @@ class QueryMiddleware:
             shares=shares,
             reason_to_wait=model.reason_to_wait if waits else lambda: None,
             bulkhead=components.bulkhead,
-            glossary=components.glossary(settings),
+            glossary=components.get_glossary(settings),
             observation=components.observation,
             clock=components.clock,
         )
@@ -591,7 +656,10 @@ class QueryMiddleware:
     def _transform_flow(
         self, query: str | Collection[str], options: AskOptions
     ) -> tuple[Flow[Any], ModelOnly]:
-        """Returns the flow for one query or many, and what it is run with; raises `InvalidQuery` for a bad one."""
+        """Return the flow that transforms one query or a list, and its performer.
+
+        Raises `InvalidQuery` for an invalid query.
+        """
         components, settings, model = self._for_call(options.get("config"))
         history = read_history(options.get("history"))
         build_request = partial(self._build_request, components, settings, model)
@@ -601,19 +669,22 @@ class QueryMiddleware:
                 transform_flow(build_request(validate_query(query, "query", settings), history)),
                 performer,
             )
-        # All of them before the first is asked: a bad one costs nothing.
-        texts = [validate_query(it, "query", settings) for it in query]
-        # Each distinct one once: those that run side by side must not wait for each other.
+        # Check all queries before the first model call, so that an invalid one costs nothing.
+        texts = [validate_query(text, "query", settings) for text in query]
+        # Ask for each distinct text once: equal requests in one batch would wait for each other.
         requests = {text: build_request(text, history, shares=False) for text in texts}
         return _transform_many(texts, requests, settings.limits.max_concurrency), performer
 
     def close(self) -> None:
-        """Close the clients and the store this middleware opened; those it was given stay open."""
+        """Close the clients and the store that this middleware opened.
+
+        Clients that were given to it stay open.
+        """
         self._close_all_but_clients()
         self._components.close()
 
     async def aclose(self) -> None:
-        """`close` for the clients of the running loop too."""
+        """Do what `close` does, and also close the clients of the running event loop."""
         self._close_all_but_clients()
         await self._components.aclose()
 
@@ -631,18 +702,19 @@ class QueryMiddleware:
         return self
 
     def __getstate__(self) -> tuple[Config, dict[str, Any]]:
-        """What it is made of, which is all that is pickled: no client, key, cache or lock.
+        """Return the config and the given arguments, which are all that is pickled.
 
-        Raises `PicklingError` where it was given an object, which may hold one of these.
+        No client, key, cache or lock is pickled. Raises `PicklingError` if the middleware was given
+        an object, which may hold one of these.
         """
-        for name, given in self._given.items():
-            for it in given if isinstance(given, tuple) else (given,):
-                check_picklable(f"{name}=", it, by_value=modules_by_value() is not None)
+        for name, option in self._given.items():
+            for part in option if isinstance(option, tuple) else (option,):
+                check_picklable(f"{name}=", part, by_value=find_modules_by_value() is not None)
         return self.config, self._given
 
-    def __setstate__(self, made_of: tuple[Config, dict[str, Any]]) -> None:
-        config, given = made_of
-        QueryMiddleware.__init__(self, config, **given)
+    def __setstate__(self, state: tuple[Config, dict[str, Any]]) -> None:
+        config, options = state
+        QueryMiddleware.__init__(self, config, **options)
 
     def __enter__(self) -> QueryMiddleware:
         self._is_closed = False
@@ -662,7 +734,7 @@ class QueryMiddleware:
 def _transform_many(
     texts: Sequence[str], requests: Mapping[str, Request], limit: int
 ) -> Flow[list[Transformation]]:
-    """The flow that transforms each of *texts*, at most *limit* at once."""
+    """Transform each of *texts*, at most *limit* at once, and return the results in order."""
     distinct = list(requests)
     transformations: dict[str, Transformation] = {}
     for start in range(0, len(distinct), limit):

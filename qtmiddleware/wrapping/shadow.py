@@ -1,7 +1,7 @@
-"""Shadow mode: callers get what the plain function returns, and a share of the calls is retrieved by us afterwards.
+"""Shadow mode: callers get the plain function's result, and a share of calls is retrieved again.
 
-What would have changed is logged, and written to the query log for ``qtm shadow report``. Nobody
-waits for it.
+The second retrieval runs in the background, and nobody waits for it. The differences are logged,
+and written to the query log for ``qtm shadow report``.
 """
 
 from __future__ import annotations
@@ -21,48 +21,54 @@ from qtmiddleware.runtime.steps import Flow
 from qtmiddleware.types import Retrieval
 
 MOST_AT_ONCE: Final = 4
-"""How many retrievals in the shadow one middleware makes at a time; what comes while these run is dropped."""
+"""The number of shadow retrievals that one middleware runs at once; further ones are dropped."""
 
 Finish = Callable[[Retrieval], object]
 
 logger: Final = get_logger("qtmiddleware")
 
-# Not the module's own generator: a fork would draw what its parent draws, and a user's seed is
-# theirs.
+# Not the generator of the `random` module: a forked process would draw the same numbers as its
+# parent, and a user who seeds that generator expects their own sequence.
 _random: Final = SystemRandom()
 
 
 def is_drawn(share: float) -> bool:
-    """Whether a call is one of the *share*, 0 to 1, that is retrieved in the shadow."""
+    """Return whether this call is one of the *share* (0 to 1) to retrieve in shadow mode."""
     return _random.random() < share
 
 
 class ShadowRuns:
-    """The retrievals of one middleware that nobody waits for, at most `MOST_AT_ONCE` at a time; thread-safe.
+    """The shadow retrievals of one middleware, at most `MOST_AT_ONCE` at a time; thread-safe.
 
-    *finished*, *failed* (the function raised something) and *dropped* are counted since the
-    middleware was made,
-    *running* are under way.
+    Attributes:
+        running: retrievals under way.
+        finished: retrievals that finished since the middleware was made.
+        failed: retrievals in which the function raised an exception.
+        dropped: retrievals that were dropped because `MOST_AT_ONCE` were under way, or because no
+            thread was free.
     """
 
     def __init__(self) -> None:
         self._lock = ForkLock()
         self.finished = self.failed = self.dropped = 0
-        self._told = 0
-        # Tasks that nobody holds may be collected while they run.
+        self._reported_dropped = 0
+        # Keep a reference to each task: asyncio may collect a task that nobody references.
         self._tasks: set[asyncio.Task[None]] = set()
         self.renew()
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget the runs under way: they are the parent's."""
+        """Forget the runs under way: in a forked process they belong to the parent."""
         self.running = 0
         self._tasks.clear()
 
     def start(
         self, flow: Flow[Retrieval], performer: Performer, finish: Finish, bulkhead: Bulkhead
     ) -> None:
-        """Perform *flow* in a thread of *bulkhead*, and *finish* with what comes of it; raises nothing."""
+        """Perform *flow* in a thread of *bulkhead* and pass its result to *finish*.
+
+        It raises nothing: the run is dropped if too many are under way or no thread is free.
+        """
         if self._enter():
             try:
                 bulkhead.start(partial(copy_context().run, self._perform, flow, performer, finish))
@@ -70,16 +76,19 @@ class ShadowRuns:
                 self._leave("dropped")
 
     def start_task(self, flow: Flow[Retrieval], performer: Performer, finish: Finish) -> None:
-        """`start` in a task of the running loop, where an asynchronous function's clients are."""
+        """Do what `start` does in a task of the running event loop.
+
+        An asynchronous function's clients belong to that loop.
+        """
         if self._enter():
             task = asyncio.get_running_loop().create_task(self._aperform(flow, performer, finish))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     def count_newly_dropped(self) -> int:
-        """How many were dropped since this was last asked."""
+        """Return how many retrievals were dropped since the last call of this method."""
         with self._lock.free:
-            newly, self._told = self.dropped - self._told, self.dropped
+            newly, self._reported_dropped = self.dropped - self._reported_dropped, self.dropped
         return newly
 
     def _enter(self) -> bool:
@@ -89,30 +98,30 @@ class ShadowRuns:
             self.dropped += not has_room
         return has_room
 
-    def _leave(self, how: str) -> None:
+    def _leave(self, outcome: str) -> None:
         with self._lock.free:
             self.running -= 1
-            setattr(self, how, getattr(self, how) + 1)
+            setattr(self, outcome, getattr(self, outcome) + 1)
 
     def _perform(self, flow: Flow[Retrieval], performer: Performer, finish: Finish) -> None:
-        how = "failed"
+        outcome = "failed"
         try:
             finish(run(flow, performer))
-            how = "finished"
+            outcome = "finished"
         except Exception as error:
             _log_failure(error)
         finally:
-            self._leave(how)
+            self._leave(outcome)
 
     async def _aperform(self, flow: Flow[Retrieval], performer: Performer, finish: Finish) -> None:
-        how = "failed"
+        outcome = "failed"
         try:
             finish(await arun(flow, performer))
-            how = "finished"
+            outcome = "finished"
         except Exception as error:
             _log_failure(error)
         finally:
-            self._leave(how)
+            self._leave(outcome)
 
 
 def _log_failure(error: Exception) -> None:

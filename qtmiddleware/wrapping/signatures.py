@@ -1,7 +1,7 @@
-"""Where the query text and top_k are in a call of a wrapped function.
+"""Find where a call of a wrapped function holds the query and the number of passages.
 
-The signature is read once. A call is then read and rewritten in its own arguments, which are never
-bound to the signature again; nothing the caller passed is changed.
+The signature is read once. After that, each call is read and rewritten through its own arguments,
+without binding them to the signature again. The caller's arguments are never changed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from qtmiddleware.errors import WrapError
 from qtmiddleware.runtime.background_loop import is_async
 from qtmiddleware.runtime.fields import read_field, read_parameters
 from qtmiddleware.wrapping import clauses
-from qtmiddleware.wrapping.nested import BUNDLE, get_inside, put
+from qtmiddleware.wrapping.nested import BUNDLE, get_inside, put_inside
 from qtmiddleware.wrapping.paging import PageArgument, Paging
 
 QUERIES: Final = (
@@ -41,16 +41,16 @@ TOP_KS: Final = (
 )  # fmt: skip
 
 Place = str | int
-"""Where a call holds a value: the keyword or the position it is passed at."""
+"""The keyword or the position at which a call passes a value."""
 Location = tuple[str, int | None]
-"""A parameter's name and the position it may be passed at."""
+"""A parameter's name and the position it may be passed at; ``None`` if only by keyword."""
 
 _BY_POSITION: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-_MANY: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _ANYTHING: Final = inspect.signature(lambda *args, **kwargs: None).parameters  # noqa: ARG005
 _TEXT_TYPES: Final = (str, str | None, "str", "str | None", "Optional[str]")
-# What is the query itself, and nothing that holds it.
-_WHOLE: Final = (str, list, tuple)
+# Types of a query itself, not of an object that holds the query.
+_QUERY_TYPES: Final = (str, list, tuple)
 # Pinecone's search takes query={"inputs": {"text": ...}} or inputs={"text": ...}.
 _NESTED: Final = ("inputs", "text")
 _VECTOR_TYPE: Final = re.compile(r"\[\s*float|[Nn][Dd][Aa]rray|Tensor")
@@ -74,14 +74,21 @@ def read_signature(
     page_arg: PageArgument = None,
     takes_vector: bool = False,
 ) -> CallSignature:
-    """Returns where calls of *fn* hold the query and top_k.
+    """Return where calls of *fn* hold the query and the number of passages.
 
-    *takes_vector* says that *fn* wants the embedded query in the text's place. *query_arg* names
-    the query's parameter and *top_k_arg* that of the number of passages, with dots for what lies
-    inside it (``query.inputs.text``). Without them the usual names are looked for; failing these,
-    the first positional parameter is the query. *page_arg* names the parameter that asks for a
-    page, ``False`` says that none does; without it `Paging` looks for one. Raises `WrapError` with
-    advice where no parameter can be the query.
+    Args:
+        fn: the function to read.
+        query_arg: the name of the query's parameter, with dots for a value inside it
+            (``query.inputs.text``). By default, the usual names are looked for; if there is none of
+            them, the first positional parameter is the query.
+        top_k_arg: the name of the parameter for the number of passages, with dots likewise. By
+            default, the usual names are looked for.
+        page_arg: the name of the parameter that asks for a page, or ``False`` if none does. By
+            default, `Paging` looks for one.
+        takes_vector: whether *fn* takes the query's vector in place of the text.
+
+    Raises:
+        WrapError: with advice, if no parameter can be the query.
     """
     parameters = Parameters(fn)
     argument = parameters.find_query(query_arg, takes_vector)
@@ -97,15 +104,19 @@ def read_signature(
     return kind(parameters, argument, top_k, is_named=query_arg is not None, page_arg=page_arg)
 
 
-_NO_TEXT: Final = "takes a vector, not a text; pass embed=, a function from a text to its vector"
+_NO_TEXT_REASON: Final = (
+    "takes a vector, not a text; pass embed=, a function from a text to its vector"
+)
 
 
 class CallSignature:
-    """Where a function of a text is passed the query and top_k.
+    """Where calls of a function that takes a text pass the query and the number of passages.
 
-    *argument* names the query's parameter, with dots for what lies inside it, and *top_k_argument*
-    that of the number of passages, ``None`` if the signature shows none. *paging* finds the page
-    that a call asks for.
+    Attributes:
+        argument: the name of the query's parameter, with dots for a value inside it.
+        top_k_argument: the name of the parameter for the number of passages; ``None`` if the
+            signature shows none.
+        paging: finds the page that a call asks for.
     """
 
     __slots__ = (
@@ -137,8 +148,11 @@ class CallSignature:
         self._locations = self._list_locations()
         self._home = self._find_home()
 
-    def of_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallSignature:
-        """Returns where this call holds the query: a function that shows no parameters may take clauses or a text."""
+    def choose_for_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallSignature:
+        """Return the signature that fits this call.
+
+        A function that shows no parameters may take either clauses or a text.
+        """
         parameters = self._parameters
         if (
             not (parameters.is_loose and clauses.are_clauses(kwargs.get(clauses.SCORE_BY)))
@@ -151,7 +165,7 @@ class CallSignature:
 
     @property
     def function_name(self) -> str:
-        """The function's name, with that of its class."""
+        """The function's name, with its class's name."""
         return self._parameters.function_name.rpartition("<locals>.")[2]
 
     @property
@@ -159,31 +173,38 @@ class CallSignature:
         """Whether the function takes keywords that its signature does not name."""
         return self._parameters.any_keyword
 
-    def query(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Returns the query as it was passed, unchecked; raises `WrapError` where the call holds none.
+    def read_query(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return the query as it was passed, unchecked.
 
-        Of a list of one text, as Chroma takes it, that text.
+        Of a list of one text, which Chroma takes, return that text. Raises `WrapError` if the call
+        holds no query.
         """
-        value = self.passed(args, kwargs)
+        value = self.read_passed(args, kwargs)
         return value[0] if _is_lone_text(value) and value is self._find(args, kwargs)[1] else value
 
-    def passed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """`query`, of a list of one text that list."""
+    def read_passed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return the query as it was passed; a list of one text stays a list.
+
+        Raises `WrapError` if the call holds no query.
+        """
         place, value = self._find(args, kwargs)
-        for name in self._path_inside(place, value):
+        for name in self._find_path(place, value):
             if (value := read_field(value, name)) is None:
-                raise self._missing()
+                raise self._build_missing_error()
         return value
 
-    def top_k(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
-        """Returns the top_k in effect, the caller's or the signature's default; ``None`` where it is no integer."""
-        top_k = self._nested_top_k(*self._find(args, kwargs))
+    def read_top_k(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
+        """Return the number of passages in effect: the caller's, or the signature's default.
+
+        It is ``None`` if that value is not an integer.
+        """
+        top_k = self._read_nested_top_k(*self._find(args, kwargs))
         if self._top_k_path:
             top_k = get_inside(
-                self._parameters.value(self._top_k_home, args, kwargs), self._top_k_path
+                self._parameters.read_value(self._top_k_home, args, kwargs), self._top_k_path
             )
-        elif top_k is None and (name := self._top_k_name(kwargs)) is not None:
-            top_k = self._parameters.value(name, args, kwargs)
+        elif top_k is None and (name := self._find_top_k_name(kwargs)) is not None:
+            top_k = self._parameters.read_value(name, args, kwargs)
         return (
             int(top_k)
             if hasattr(type(top_k), "__index__") and not isinstance(top_k, bool)
@@ -199,32 +220,36 @@ class CallSignature:
         top_k: int | None = None,
         is_one_of_list: bool = False,
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Returns the arguments with another *query* and, unless it is ``None``, another *top_k*.
+        """Return new arguments with another *query* and, unless it is ``None``, another *top_k*.
 
-        A *query* that is no string is a vector and goes where the function wants that. With
-        *is_one_of_list* it goes where a list of queries was passed, as if it had been passed there
-        itself.
+        A *query* that is not a string is a vector and goes where the function takes vectors.
+        *is_one_of_list* says that a list of queries was passed, which *query* replaces as if it had
+        been passed there itself.
         """
         place, value = self._find(args, kwargs)
         if is_one_of_list and isinstance(query, str) and isinstance(value, list | tuple):
             value = query
         new_args, new_kwargs = list(args), dict(kwargs)
-        is_nested = not self._top_k_path and self._nested_top_k(place, value) is not None
+        is_nested = not self._top_k_path and self._read_nested_top_k(place, value) is not None
         if top_k is not None and is_nested:
-            value = put(value, ("top_k",), top_k)
+            value = put_inside(value, ("top_k",), top_k)
         self._replace_query(place, value, query, new_args, new_kwargs)
         if top_k is not None and self._top_k_path:
             self._replace_inside(top_k, new_args, new_kwargs)
-        elif top_k is not None and not is_nested and (name := self._top_k_name(kwargs)) is not None:
+        elif (
+            top_k is not None
+            and not is_nested
+            and (name := self._find_top_k_name(kwargs)) is not None
+        ):
             self._parameters.assign(name, top_k, new_args, new_kwargs)
         return tuple(new_args), new_kwargs
 
     def takes_vector(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:  # noqa: ARG002
-        """Returns whether this call of a function that is wrapped with ``embed=`` takes the query as a vector."""
+        """Return whether this call of a function wrapped with ``embed=`` takes a vector."""
         return True
 
     def read_clauses(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any]:  # noqa: ARG002
-        """Returns the clauses that a call of a document search is made with, none for any other function."""
+        """Return the clauses of a document search's call; none for any other function."""
         return ()
 
     def find_missing_field(
@@ -233,13 +258,16 @@ class CallSignature:
         kwargs: Mapping[str, Any],  # noqa: ARG002
         field: str | None,  # noqa: ARG002
     ) -> str:
-        """Returns *field* if a document search could return it and is not asked to, else ``""``."""
+        """Return *field* if a document search could return it and was not asked to, else ``""``."""
         return ""
 
-    def settle(
+    def move_text(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        """Returns the arguments as they are, except that a text goes where the function has a place for it."""
+        """Return the arguments with a text moved to the function's own parameter.
+
+        They stay as they are if the function takes the text where the caller passed it.
+        """
         if self._home and args:
             with suppress(WrapError):
                 place, value = self._find(args, kwargs)
@@ -248,22 +276,29 @@ class CallSignature:
         return args, kwargs
 
     def _list_locations(self) -> tuple[Location, ...]:
-        """Returns where a call may hold the query, in the order they are looked at."""
-        parameters, own = self._parameters, self._own_location
+        """Return where a call may hold the query, in the order to look."""
+        parameters, own_location = self._parameters, self._own_location
         if parameters.is_loose:
-            return (own, *((name, None) for name in QUERIES), _NESTED_LOCATIONS[1])
+            return (own_location, *((name, None) for name in QUERIES), _NESTED_LOCATIONS[1])
         if parameters.any_keyword and not self._is_named and self._name not in QUERIES:
-            # It was only guessed, and **kwargs may hold a better one.
-            return (*((name, None) for name in QUERIES), own)
-        return (own,) if parameters.takes_positions else (own, parameters.first_location)
+            # The query's parameter was only guessed, and **kwargs may hold a better match.
+            return (*((name, None) for name in QUERIES), own_location)
+        return (
+            (own_location,)
+            if parameters.takes_positions
+            else (own_location, parameters.first_location)
+        )
 
     def _find_home(self) -> str:
-        """Returns the keyword a text moves to that was passed where the function itself has no place for it, or ""."""
+        """Return the keyword to which a text moves if the function cannot take it where it is.
+
+        It is ``""`` if no text has to move.
+        """
         parameters = self._parameters
         if (
             parameters.is_loose
             or parameters.has_positional
-            or parameters.position(self._name) is not None
+            or parameters.find_position(self._name) is not None
         ):
             return ""
         return self._name
@@ -271,26 +306,29 @@ class CallSignature:
     def _replace_query(
         self, place: Place, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]
     ) -> None:
+        """Put *query* into *args* or *kwargs*, in place of *value* at *place*."""
         if self._home and place != self._home and isinstance(value, str):
-            _remove(place, args, kwargs)
+            _remove_argument(place, args, kwargs)
             kwargs[self._home] = query
         else:
             if _is_lone_text(value) and isinstance(query, str):
                 query = [query]
-            self._assign(place, put(value, self._path_inside(place, value), query), args, kwargs)
+            self._assign(
+                place, put_inside(value, self._find_path(place, value), query), args, kwargs
+            )
 
     @property
     def _own_location(self) -> Location:
-        return self._name, self._parameters.position(self._name)
+        return self._name, self._parameters.find_position(self._name)
 
     def _find(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Place, Any]:
-        """Returns where the query was passed, and what lies there."""
-        null: Place | None = None
+        """Return where the query was passed, and the value passed there."""
+        null_name: Place | None = None
         for name, index in self._locations:
             if name in kwargs:
                 if (value := kwargs[name]) is not None:
                     return name, value
-                null = name
+                null_name = name
             elif index is not None and len(args) > index:
                 return index, args[index]
         if self._parameters.is_loose and args:
@@ -298,17 +336,17 @@ class CallSignature:
                 (i for i, value in enumerate(args) if isinstance(value, str)), len(args) - 1
             )
             return position, args[position]
-        if null is not None:
-            return null, None
-        if (value := self._parameters.default(self._name)) is not None:
+        if null_name is not None:
+            return null_name, None
+        if (value := self._parameters.read_default(self._name)) is not None:
             return self._name, value
-        raise self._missing()
+        raise self._build_missing_error()
 
-    def _path_inside(self, place: Place, value: Any) -> tuple[str, ...]:
-        """Returns the path from what was passed down to the text."""
-        if value is None or isinstance(value, _WHOLE):
+    def _find_path(self, place: Place, value: Any) -> tuple[str, ...]:
+        """Return the path from the passed value to the text; empty if the value is the text."""
+        if value is None or isinstance(value, _QUERY_TYPES):
             return ()
-        if self._path and place in (self._name, self._parameters.position(self._name)):
+        if self._path and place in (self._name, self._parameters.find_position(self._name)):
             return self._path
         if place == "inputs":
             return _NESTED[1:]
@@ -317,17 +355,18 @@ class CallSignature:
         return _NESTED if read_field(value, "inputs") is not None else ()
 
     def _replace_inside(self, top_k: int, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """Put *top_k* into a copy of the argument that holds it; one that cannot be changed stays as it is."""
+        """Put *top_k* into a copy of the argument that holds it, if a copy can be changed."""
         with suppress(Exception):
-            holder = self._parameters.value(self._top_k_home, args, kwargs)
+            holder = self._parameters.read_value(self._top_k_home, args, kwargs)
             self._parameters.assign(
-                self._top_k_home, put(holder, self._top_k_path, top_k), args, kwargs
+                self._top_k_home, put_inside(holder, self._top_k_path, top_k), args, kwargs
             )
 
-    def _nested_top_k(self, place: Place, value: Any) -> Any:
-        return read_field(value, "top_k") if self._path_inside(place, value) == _NESTED else None
+    def _read_nested_top_k(self, place: Place, value: Any) -> Any:
+        return read_field(value, "top_k") if self._find_path(place, value) == _NESTED else None
 
-    def _top_k_name(self, kwargs: Mapping[str, Any]) -> str | None:
+    def _find_top_k_name(self, kwargs: Mapping[str, Any]) -> str | None:
+        """Return the name under which a call passes the number of passages, or ``None``."""
         if self._top_k_path:
             return None
         if self.top_k_argument is not None or not self._parameters.any_keyword:
@@ -335,12 +374,13 @@ class CallSignature:
         return next((name for name in TOP_KS if name in kwargs), None)
 
     def _assign(self, place: Place, value: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        """Put *value* into *args* or *kwargs* at *place*."""
         if isinstance(place, int):
             args[place] = value
         else:
             self._parameters.assign(place, value, args, kwargs)
 
-    def _missing(self) -> WrapError:
+    def _build_missing_error(self) -> WrapError:
         advice = (
             "if it takes a vector, wrap it with embed=; otherwise "
             if self._parameters.is_loose
@@ -366,32 +406,32 @@ class PineconeSearchSignature(CallSignature):
     def _replace_query(
         self, place: Place, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]
     ) -> None:
-        wanted = {"text": query} if isinstance(value, str) and place != "inputs" else query
-        super()._replace_query(place, value, wanted, args, kwargs)
+        value_to_pass = {"text": query} if isinstance(value, str) and place != "inputs" else query
+        super()._replace_query(place, value, value_to_pass, args, kwargs)
 
-    def _path_inside(self, place: Place, value: Any) -> tuple[str, ...]:
-        path = super()._path_inside(place, value)
-        return path or (() if value is None or isinstance(value, _WHOLE) else _NESTED)
+    def _find_path(self, place: Place, value: Any) -> tuple[str, ...]:
+        path = super()._find_path(place, value)
+        return path or (() if value is None or isinstance(value, _QUERY_TYPES) else _NESTED)
 
 
 class ClauseSignature(CallSignature):
     """A document search, which takes the query inside the clauses of ``score_by``.
 
-    A text that is passed beside them, where the function itself has no place for one, goes into
-    them.
+    If a caller passes a text beside the clauses, and the function itself has no parameter for it,
+    the text goes into the clauses.
     """
 
     __slots__ = ()
 
-    def query(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Returns the text that the clauses hold; raises `ClauseProblem` with the reason if it is none to work with."""
-        return self.passed(args, kwargs)
+    def read_query(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return the text in the clauses; raises `ClauseProblem` if it cannot be improved."""
+        return self.read_passed(args, kwargs)
 
-    def passed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """`query`, and a list of several queries as it is."""
-        found, place = self.read_clauses(args, kwargs), self._find_text(args, kwargs)
-        if place is None or not found:
-            return clauses.read_question(found)
+    def read_passed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return the text in the clauses, or a list of several queries unchanged."""
+        call_clauses, place = self.read_clauses(args, kwargs), self._find_text(args, kwargs)
+        if place is None or not call_clauses:
+            return clauses.read_question(call_clauses)
         return args[place] if isinstance(place, int) else kwargs[place]
 
     def replace(
@@ -403,7 +443,10 @@ class ClauseSignature(CallSignature):
         top_k: int | None = None,
         is_one_of_list: bool = False,  # noqa: ARG002
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Returns the arguments with *query*, a text or a vector, in copies of the clauses, and another *top_k*."""
+        """Return new arguments with *query*, a text or a vector, in copies of the clauses.
+
+        *top_k* replaces the number of passages unless it is ``None``.
+        """
         return super().replace(args, kwargs, query=query, top_k=top_k)
 
     def replace_clauses(
@@ -414,17 +457,17 @@ class ClauseSignature(CallSignature):
         keywords: str,
         top_k: int | None,
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Returns the arguments with a clause that searches *fields* for *keywords* in place of those of the call."""
+        """Return new arguments whose only clause searches *fields* for *keywords*."""
         replaced, new_kwargs = self.replace(args, kwargs, query=keywords, top_k=top_k)
         new_args = list(replaced)
         clause = clauses.build_text_clause(fields, keywords)
         self._parameters.assign(clauses.SCORE_BY, clause, new_args, new_kwargs)
         return tuple(new_args), new_kwargs
 
-    def settle(
+    def move_text(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        """Returns the arguments as they are, except that a text beside the clauses goes into them."""
+        """Return the arguments with a text that was passed beside the clauses moved into them."""
         place = self._find_text(args, kwargs)
         if place is None or not self.read_clauses(args, kwargs):
             return args, kwargs
@@ -433,32 +476,35 @@ class ClauseSignature(CallSignature):
         )
 
     def takes_vector(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        """Returns whether the clause of this call holds a vector."""
-        return clauses.take_vectors(self.read_clauses(args, kwargs))
+        """Return whether this call's clause holds a vector."""
+        return clauses.are_vector_clauses(self.read_clauses(args, kwargs))
 
     def read_clauses(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any]:
-        """Returns the clauses of this call, those that a partial fixes included; none if they cannot be read."""
-        found = self._parameters.value(clauses.SCORE_BY, args, kwargs)
-        return found if clauses.are_clauses(found) else ()
+        """Return this call's clauses, or none if they cannot be read.
+
+        A partial may set the clauses.
+        """
+        value = self._parameters.read_value(clauses.SCORE_BY, args, kwargs)
+        return value if clauses.are_clauses(value) else ()
 
     def find_missing_field(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], field: str | None
     ) -> str:
-        """Returns *field* if it is not among those that this call asks for, else ``""``."""
+        """Return *field* if this call could ask for it and does not, else ``""``."""
         name = clauses.INCLUDE_FIELDS
         if not field or not (name in self._parameters.named or name in kwargs):
             return ""
-        asked = self._parameters.value(name, args, kwargs)
-        is_known = asked is None or isinstance(asked, list | tuple)
-        return field if is_known and not {field, clauses.EVERY_FIELD} & set(asked or ()) else ""
+        fields = self._parameters.read_value(name, args, kwargs)
+        is_known = fields is None or isinstance(fields, list | tuple)
+        return field if is_known and not {field, clauses.EVERY_FIELD} & set(fields or ()) else ""
 
     def add_field(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], field: str
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Returns the arguments with *field* among those that the documents are returned with."""
+        """Return new arguments that also ask for *field* of each document."""
         new_args, new_kwargs = list(args), dict(kwargs)
-        asked = self._parameters.value(clauses.INCLUDE_FIELDS, args, kwargs) or ()
-        self._parameters.assign(clauses.INCLUDE_FIELDS, [*asked, field], new_args, new_kwargs)
+        fields = self._parameters.read_value(clauses.INCLUDE_FIELDS, args, kwargs) or ()
+        self._parameters.assign(clauses.INCLUDE_FIELDS, [*fields, field], new_args, new_kwargs)
         return tuple(new_args), new_kwargs
 
     def _list_locations(self) -> tuple[Location, ...]:
@@ -471,43 +517,49 @@ class ClauseSignature(CallSignature):
         self, place: Place, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]
     ) -> None:
         if (text := self._find_text(args, kwargs)) is not None:
-            _remove(text, args, kwargs)
+            _remove_argument(text, args, kwargs)
         self._assign(place, clauses.put_question(value, query), args, kwargs)
 
     def _find_text(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Place | None:
-        """The place of a text that is passed beside the clauses."""
-        parameters, first = self._parameters, self._parameters.first_location[1] or 0
+        """Return the place of a text that is passed beside the clauses, or ``None``."""
+        parameters, first_position = self._parameters, self._parameters.first_location[1] or 0
         if not parameters.any_keyword:
             for name in QUERIES:
                 if name in kwargs and name not in parameters.named:
                     return name
-        return first if not parameters.takes_positions and len(args) > first else None
+        return (
+            first_position
+            if not parameters.takes_positions and len(args) > first_position
+            else None
+        )
 
 
 class VectorSignature(CallSignature):
-    """A function that takes the vector of the query; its callers pass the text, wherever they like."""
+    """A function that takes the query's vector; callers pass the text in any usual place."""
 
     __slots__ = ()
 
     def _list_locations(self) -> tuple[Location, ...]:
-        parameters, own = self._parameters, self._own_location
-        texts = [name for name in QUERIES if name in parameters.named and name != self._name]
+        parameters, own_location = self._parameters, self._own_location
+        text_names = [name for name in QUERIES if name in parameters.named and name != self._name]
         by_position = (
-            (parameters.first_location,) if own[1] is None and not parameters.is_loose else ()
+            (parameters.first_location,)
+            if own_location[1] is None and not parameters.is_loose
+            else ()
         )
         return (
-            *((name, parameters.position(name)) for name in texts),
-            own,
+            *((name, parameters.find_position(name)) for name in text_names),
+            own_location,
             *_NESTED_LOCATIONS,
             *by_position,
         )
 
     def _find_home(self) -> str:
         parameters = self._parameters
-        if parameters.position(self._name) is not None:
+        if parameters.find_position(self._name) is not None:
             return ""
-        # A method called `query` that shows no parameters is taken for Pinecone's, which is
-        # keyword-only.
+        # A method called `query` that shows no parameters is assumed to be Pinecone's, which takes
+        # keywords only.
         is_query_method = parameters.function_name.rpartition(".")[2] == "query"
         return self._name if not parameters.is_loose or self._is_named or is_query_method else ""
 
@@ -515,28 +567,30 @@ class VectorSignature(CallSignature):
         self, place: Place, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]
     ) -> None:
         if isinstance(query, str) or self._is_vector_place(place):
-            self._assign(place, put(value, self._path_inside(place, value), query), args, kwargs)
+            self._assign(
+                place, put_inside(value, self._find_path(place, value), query), args, kwargs
+            )
             return
-        # A text that has a parameter of its own stays where it is.
-        if self._parameters.is_pinecone_search or self._parameters.name_at(place) is None:
-            _remove(place, args, kwargs)
+        # If the text has a parameter of its own, it stays there.
+        if self._parameters.is_pinecone_search or self._parameters.find_name(place) is None:
+            _remove_argument(place, args, kwargs)
             name = None if self._top_k_path else self.top_k_argument
-            if name is not None and (top_k := self._nested_top_k(place, value)) is not None:
+            if name is not None and (top_k := self._read_nested_top_k(place, value)) is not None:
                 self._parameters.assign(name, top_k, args, kwargs)
         self._parameters.assign(self._name, query, args, kwargs)
 
-    def _path_inside(self, place: Place, value: Any) -> tuple[str, ...]:
-        path = super()._path_inside(place, value)
+    def _find_path(self, place: Place, value: Any) -> tuple[str, ...]:
+        path = super()._find_path(place, value)
         return () if path == BUNDLE else path
 
     def _is_vector_place(self, place: Place) -> bool:
         if isinstance(place, str):
             return place == self._name
-        return place == self._parameters.position(self._name) or (
+        return place == self._parameters.find_position(self._name) or (
             self._parameters.is_loose and not self._home
         )
 
-    def _missing(self) -> WrapError:
+    def _build_missing_error(self) -> WrapError:
         return WrapError(
             f"{self._parameters.function_name}() was called without a query; pass the query as"
             f" {self.argument!r}, or name the parameter that holds the query with query_arg="
@@ -544,10 +598,17 @@ class VectorSignature(CallSignature):
 
 
 class Parameters:
-    """The parameters of one function, and what they tell without a call of it.
+    """The parameters of one function, read from its signature.
 
-    *named* are its own but ``*args`` and ``**kwargs``. *is_loose* says that only these two can hold
-    the query.
+    Attributes:
+        function_name: the function's qualified name.
+        named: the parameters by name, without ``*args`` and ``**kwargs``.
+        any_keyword: whether the function takes ``**kwargs``.
+        first_location: the first position that a caller can pass, after ``self`` or ``cls``.
+        has_positional: whether a named parameter may be passed by position.
+        takes_positions: whether anything may be passed by position.
+        is_loose: whether only ``*args`` or ``**kwargs`` can hold the query.
+        is_pinecone_search: whether the signature is that of Pinecone's search.
     """
 
     def __init__(self, fn: Callable[..., Any]) -> None:
@@ -555,19 +616,29 @@ class Parameters:
         if not callable(fn):
             raise WrapError(f"{type(fn).__qualname__} is not callable; wrap its search method")
         inner = fn.func if isinstance(fn, functools.partial) else fn
-        every = _parameters_of(fn)
+        all_parameters = _read_parameters(fn)
         self.function_name: str = getattr(inner, "__qualname__", type(inner).__qualname__)
         self._module = str(getattr(inner, "__module__", ""))
-        self.named = {name: p for name, p in every.items() if p.kind not in _MANY}
-        self.any_keyword = any(p.kind is p.VAR_KEYWORD for p in every.values())
-        any_position = any(p.kind is p.VAR_POSITIONAL for p in every.values())
-        self._inner = _parameters_of(inner)
+        self.named = {
+            name: parameter
+            for name, parameter in all_parameters.items()
+            if parameter.kind not in _VARIADIC
+        }
+        self.any_keyword = any(
+            parameter.kind is parameter.VAR_KEYWORD for parameter in all_parameters.values()
+        )
+        any_position = any(
+            parameter.kind is parameter.VAR_POSITIONAL for parameter in all_parameters.values()
+        )
+        self._inner = _read_parameters(inner)
         self._fixed: Mapping[str, Any] = fn.keywords if isinstance(fn, functools.partial) else {}
-        by_position = [name for name, p in self.named.items() if p.kind in _BY_POSITION]
+        by_position = [
+            name for name, parameter in self.named.items() if parameter.kind in _BY_POSITION
+        ]
         self._positions = {name: index for index, name in enumerate(by_position)}
-        first = int(by_position[:1] in (["self"], ["cls"]))
-        self._positional = by_position[first:]
-        self.first_location: Location = ("", first)
+        first_position = int(by_position[:1] in (["self"], ["cls"]))
+        self._positional = by_position[first_position:]
+        self.first_location: Location = ("", first_position)
         self.has_positional = bool(self._positional)
         self.takes_positions = self.has_positional or any_position
         free = self.named.keys() - self._fixed.keys() - {"self", "cls"}
@@ -579,7 +650,10 @@ class Parameters:
         } <= self.named.keys() and not self._positional
 
     def find_query(self, query_arg: str | None, takes_vector: bool) -> str:
-        """Returns the parameter that holds the query, with dots for what lies inside it; raises `WrapError`."""
+        """Return the name of the query's parameter, with dots for a value inside it.
+
+        Raises `WrapError` if there is none.
+        """
         if query_arg is not None:
             self._check_known(query_arg.partition(".")[0], "query_arg")
             return self._check_free(query_arg)
@@ -591,58 +665,64 @@ class Parameters:
         for name in (*VECTORS, *QUERIES) if takes_vector else QUERIES:
             if name in self._inner:
                 if not takes_vector and self._is_vector(name):
-                    raise self._refusal(_NO_TEXT)
+                    raise self._build_error(_NO_TEXT_REASON)
                 return self._check_free(name)
-        return self._first_positional(takes_vector)
+        return self._choose_first_positional(takes_vector)
 
     def find_top_k(self, top_k_arg: str | None) -> str | None:
-        """Returns the parameter that holds top_k, ``None`` where none is seen; raises `WrapError`."""
+        """Return the name of the parameter for the number of passages, or ``None``.
+
+        Raises `WrapError` if *top_k_arg* is not a parameter.
+        """
         if top_k_arg is not None:
             self._check_known(top_k_arg.partition(".")[0], "top_k_arg")
             return top_k_arg
         return next((name for name in TOP_KS if name in self.named), None)
 
     def check_page_arg(self, page_arg: object) -> None:
-        """Raises `WrapError` where *page_arg* names no parameter."""
+        """Raise `WrapError` if *page_arg* is not the name of a parameter."""
         if page_arg is None or page_arg is False:
             return
         if not isinstance(page_arg, str):
-            raise self._refusal(
+            raise self._build_error(
                 f"cannot be wrapped: page_arg must be a parameter's name or False, not {page_arg!r}"
             )
         self._check_known(page_arg.partition(".")[0], "page_arg")
 
-    def position(self, name: str) -> int | None:
-        """Returns the position parameter *name* may be passed at."""
+    def find_position(self, name: str) -> int | None:
+        """Return the position at which parameter *name* may be passed, or ``None``."""
         return self._positions.get(name)
 
-    def name_at(self, place: Place) -> str | None:
-        """Returns the parameter that is passed at *place*."""
+    def find_name(self, place: Place) -> str | None:
+        """Return the name of the parameter that is passed at *place*, or ``None``."""
         names = self.named if isinstance(place, str) else self._positions
         return next((name for name in names if place in (name, self._positions.get(name))), None)
 
-    def default(self, name: str) -> Any:
-        """Returns the default of parameter *name*, ``None`` where it has none."""
+    def read_default(self, name: str) -> Any:
+        """Return the default of parameter *name*, or ``None`` if it has none."""
         parameter = self.named.get(name)
         return (
             None if parameter is None or parameter.default is parameter.empty else parameter.default
         )
 
-    def value(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Returns what a call gives parameter *name*, its default included."""
-        return self.given(name, args, kwargs, self.default(name))
+    def read_value(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return the value that a call gives parameter *name*, its default included."""
+        return self.read_given(name, args, kwargs, self.read_default(name))
 
-    def given(
+    def read_given(
         self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], default: Any = None
     ) -> Any:
-        """Returns what a call passes as parameter *name*, else *default*."""
+        """Return the value that a call passes as parameter *name*, else *default*."""
         if name in kwargs:
             return kwargs[name]
         index = self._positions.get(name)
         return args[index] if index is not None and index < len(args) else default
 
     def assign(self, name: str, value: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """Pass *value* as parameter *name*, in the place it is passed at already where there is one."""
+        """Pass *value* as parameter *name*, in the same place as the call passes it now.
+
+        A parameter that the call does not pass is passed by keyword if possible.
+        """
         index = self._positions.get(name)
         if name not in kwargs and index is not None:
             if index < len(args):
@@ -650,31 +730,32 @@ class Parameters:
                 return
             if self.named[name].kind is inspect.Parameter.POSITIONAL_ONLY:
                 args.extend(
-                    self.default(between) for between in list(self._positions)[len(args) : index]
+                    self.read_default(skipped_name)
+                    for skipped_name in list(self._positions)[len(args) : index]
                 )
                 args.append(value)
                 return
         kwargs[name] = value
 
-    def _first_positional(self, takes_vector: bool) -> str:
+    def _choose_first_positional(self, takes_vector: bool) -> str:
         free = [name for name in self._positional if name not in self._fixed]
-        chosen = next(iter(free if takes_vector else sorted(free, key=self._text_rank)), None)
+        chosen = next(iter(free if takes_vector else sorted(free, key=self._rank_as_text)), None)
         if not takes_vector and (
             self._takes_vector_alone if chosen is None else self._is_vector(chosen)
         ):
-            raise self._refusal(_NO_TEXT)
+            raise self._build_error(_NO_TEXT_REASON)
         if chosen is not None:
             return chosen
         if self.is_loose:
             return "vector" if takes_vector else "query"
-        raise self._refusal(
+        raise self._build_error(
             "has no parameter that looks like the query; name it with query_arg="
-            f" ({self._listed()})"
+            f" ({self._write_parameters()})"
         )
 
     @property
     def _takes_vector_alone(self) -> bool:
-        # The query of Pinecone's synchronous index shows no parameters.
+        # The `query` method of Pinecone's synchronous index shows no parameters.
         is_pinecone = (
             self.is_loose
             and self.function_name.endswith(".query")
@@ -683,15 +764,21 @@ class Parameters:
         return is_pinecone or not self.named.keys().isdisjoint(VECTORS)
 
     def _is_vector(self, name: str) -> bool:
-        """Returns whether the name or the annotation of a parameter says that it is a vector, and no text."""
+        """Return whether a parameter's name or annotation says that it is a vector, not a text."""
         parameter = self._inner.get(name)
         annotation = "" if parameter is None else str(parameter.annotation)
         return name in VECTORS or bool(
             _VECTOR_TYPE.search(annotation) and not re.search(r"\bstr\b", annotation)
         )
 
-    def _text_rank(self, name: str) -> int:
-        """Returns 0 for a required parameter annotated as text, 1 where nothing speaks against a text, else 2 or 3."""
+    def _rank_as_text(self, name: str) -> int:
+        """Return how well a parameter suits as the query's text; lower is better.
+
+        - 0: it is required and annotated as text.
+        - 1: it is annotated as text with a default, or has no annotation.
+        - 2: it has another annotation.
+        - 3: it is the number of passages.
+        """
         parameter = self.named[name]
         if name in TOP_KS:
             return 3
@@ -702,32 +789,33 @@ class Parameters:
         return 0 if parameter.default is parameter.empty else 1
 
     def _check_free(self, argument: str) -> str:
-        """Returns *argument*; raises `WrapError` where a partial holds it already."""
+        """Return *argument*; raises `WrapError` if a partial already sets it."""
         name = argument.partition(".")[0]
         if name in self._fixed or (name in self._inner and name not in self.named):
-            raise self._refusal(
+            raise self._build_error(
                 f"is a partial that already sets {name!r}; leave the query out of the partial"
             )
         return argument
 
     def _check_known(self, name: str, option: str) -> None:
+        """Raise `WrapError` if the function has no parameter *name*, which *option* names."""
         if name in self.named or name in self._inner or self.any_keyword:
             return
         from difflib import get_close_matches
 
-        near = get_close_matches(name, self.named, 1)
-        hint = f"did you mean {near[0]!r}?" if near else self._listed()
-        raise self._refusal(f"has no parameter {name!r}, but {option}= names it; {hint}")
+        suggestions = get_close_matches(name, self.named, 1)
+        hint = f"did you mean {suggestions[0]!r}?" if suggestions else self._write_parameters()
+        raise self._build_error(f"has no parameter {name!r}, but {option}= names it; {hint}")
 
-    def _listed(self) -> str:
+    def _write_parameters(self) -> str:
         return "its parameters are: " + (", ".join(self.named) or "none")
 
-    def _refusal(self, why: str) -> WrapError:
-        return WrapError(f"{self.function_name}() {why}")
+    def _build_error(self, reason: str) -> WrapError:
+        return WrapError(f"{self.function_name}() {reason}")
 
 
 def returns_awaitable(fn: Any, kind: object) -> bool:
-    """Returns whether calls of *fn* must be awaited; raises `WrapError` where it cannot be wrapped at all."""
+    """Return whether calls of *fn* must be awaited; raises `WrapError` if it cannot be wrapped."""
     if kind not in (None, "sync", "async"):
         raise WrapError(f"kind must be 'sync' or 'async', not {kind!r}")
     if not callable(fn):
@@ -752,11 +840,11 @@ def returns_awaitable(fn: Any, kind: object) -> bool:
 
 
 def has_parameter(fn: Callable[..., Any], name: str) -> bool:
-    """Returns whether the signature of *fn* shows a parameter *name*."""
-    return name in _parameters_of(fn)
+    """Return whether the signature of *fn* shows a parameter *name*."""
+    return name in _read_parameters(fn)
 
 
-def _parameters_of(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+def _read_parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     try:
         return read_parameters(fn)
     except (ValueError, TypeError):  # some builtins tell nothing
@@ -764,10 +852,11 @@ def _parameters_of(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 
 def _is_lone_text(value: Any) -> bool:
+    """Return whether *value* is a list of one text, as Chroma takes a query."""
     return isinstance(value, list) and len(value) == 1 and isinstance(value[0], str)
 
 
-def _remove(place: Place, args: list[Any], kwargs: dict[str, Any]) -> None:
+def _remove_argument(place: Place, args: list[Any], kwargs: dict[str, Any]) -> None:
     if isinstance(place, int):
         del args[place]
     else:

@@ -1,4 +1,4 @@
-"""Any number of questions transformed, a few at a time, at one pace that all of them share."""
+"""Transform any number of questions, a few at a time, at one pace that all of them share."""
 
 from __future__ import annotations
 
@@ -21,23 +21,29 @@ from qtmiddleware.runtime.pace import Pace
 from qtmiddleware.types import Deadline, Transformation
 
 CALL_MS: Final = 60_000
-"""How long one call of the model may take where nobody set that: nobody waits for a single answer."""
+"""How long one model call may take if no setting says so, in milliseconds.
+
+It is long because nobody waits for any single answer.
+"""
 SPARE: Final = 4
-"""Questions under way beyond the calls that may be: one that is asked again lets others go first."""
+"""The number of questions under way beyond the model calls under way.
+
+A question whose call is repeated waits, and these others go first.
+"""
 _NO_LIMIT_MS: Final = 30 * 24 * 3_600_000
 _THREADS: Final = 10_000
 
 
 class Question(Protocol):
-    """What is to be transformed."""
+    """A question to transform."""
 
     @property
     def text(self) -> str:
-        """The question."""
+        """The question's text."""
 
     @property
     def history(self) -> History:
-        """What was said before it."""
+        """The conversation before the question."""
 
 
 Q = TypeVar("Q", bound=Question)
@@ -45,11 +51,15 @@ Q = TypeVar("Q", bound=Question)
 
 @dataclass(frozen=True, slots=True)
 class Transformed(Generic[Q]):
-    """What came of one *question*.
+    """The result for one question.
 
-    *replies* are those of the model: none where the transformation was remembered, shared with an
-    equal question or not needed. *failure* is why there is no transformation though one was asked
-    for, in one word of a `ModelError`.
+    Attributes:
+        question: the question.
+        transformation: its transformation, which may be empty.
+        replies: the model's replies; none if the transformation was remembered, shared with an
+            equal question, or not needed.
+        failure: why there is no transformation although the model was asked: the reason of a
+            `ModelError`, else ``""``.
     """
 
     question: Q
@@ -59,39 +69,41 @@ class Transformed(Generic[Q]):
 
     @property
     def cost_usd(self) -> float | None:
-        """US dollars of the replies, ``None`` where the price is not known."""
+        """The cost of the replies in US dollars; ``None`` if a price is not known."""
         costs = [reply.cost_usd for reply in self.replies]
         return None if None in costs else sum(cost or 0.0 for cost in costs)
 
 
-def be_patient(config: Config, settings: Settings) -> tuple[Settings, float]:
-    """*settings* without a deadline for the whole of a question, and the seconds one call of the model may take.
+def lift_deadlines(config: Config, settings: Settings) -> tuple[Settings, float]:
+    """Return *settings* without a deadline per question, and the seconds per model call.
 
-    The latter are those of ``limits`` as far as anybody set them, else `CALL_MS`.
+    The seconds are the smaller of ``limits.llmTimeoutMs`` and ``limits.deadlineMs``, as far as the
+    user set them, else `CALL_MS`.
     """
-    limits, own = settings.limits, LimitSettings()
-    named = (
-        (limits.llm_timeout_ms, own.llm_timeout_ms, "limits.llmTimeoutMs"),
-        (limits.deadline_ms, own.deadline_ms, "limits.deadlineMs"),
+    limits, defaults = settings.limits, LimitSettings()
+    limits_with_names = (
+        (limits.llm_timeout_ms, defaults.llm_timeout_ms, "limits.llmTimeoutMs"),
+        (limits.deadline_ms, defaults.deadline_ms, "limits.deadlineMs"),
     )
-    given = [
-        ms for ms, default, name in named if ms != default or config.origins[name] != "default"
+    set_ms = [
+        ms
+        for ms, default, name in limits_with_names
+        if ms != default or config.origins[name] != "default"
     ]
-    patient = replace(limits, llm_timeout_ms=_NO_LIMIT_MS, deadline_ms=_NO_LIMIT_MS)
-    return replace(settings, limits=patient), min(given, default=CALL_MS) / 1e3
+    lifted = replace(limits, llm_timeout_ms=_NO_LIMIT_MS, deadline_ms=_NO_LIMIT_MS)
+    return replace(settings, limits=lifted), min(set_ms, default=CALL_MS) / 1e3
 
 
 class TransformStream:
-    """Transforms questions with *model*, each call for at most *seconds*, at the *pace* that all of them share.
+    """Transforms questions with *model*, each call for at most *seconds*, at a shared *pace*.
 
-    *build_request* makes the request of a question. The pace stands in for the model's circuit
-    breaker; the budget counts as ever. One stream may be run again and again, by several threads
-    too.
+    *build_request* makes the request for a question. The pace replaces the model's circuit breaker;
+    the budget applies as always. One stream may be run repeatedly, also by several threads.
     """
 
     def __init__(
-        self, model: GovernedModel, build_request: Callable[[Any], Request], *, seconds: float, settings: Settings,
-        pace: Pace, concurrency: int,
+        self, model: GovernedModel, build_request: Callable[[Any], Request], *,
+        seconds: float, settings: Settings, pace: Pace, concurrency: int,
     ) -> None:  # fmt: skip
         self._model = GovernedModel(model.inner, settings, Breaker(0, 1.0), meter=model.meter)
         self._build_request = build_request
@@ -101,17 +113,21 @@ class TransformStream:
         self._bulkhead = Bulkhead(_THREADS)
 
     def run(self, questions: Iterable[Q], *, in_order: bool = False) -> Generator[Transformed[Q]]:
-        """What comes of each of *questions*, as it is done, or *in_order*; few of them are in memory at a time.
+        """Yield the result for each of *questions* as it is done, or *in_order*.
 
-        Raises `ModelError` where the pace was stopped, when all that was done by then has been
-        given. Whoever closes this drops what is under way.
+        Only a few questions are in memory at a time. Raises `ModelError` if the pace was stopped,
+        after everything that was done by then has been yielded. Closing the generator drops the
+        questions under way.
         """
-        stream, most = (
+        stream, limit = (
             (map_in_order, 2 * self._concurrency) if in_order else (map_as_done, self._concurrency)
         )
         try:
             for transformed in stream(
-                self._transform, self._until_stopped(questions), self._bulkhead, most + SPARE
+                self._transform,
+                self._iterate_until_stopped(questions),
+                self._bulkhead,
+                limit + SPARE,
             ):
                 if self._pace.error is None or not transformed.failure:
                     yield transformed
@@ -123,7 +139,7 @@ class TransformStream:
             self._pace.stop()
             raise
 
-    def _until_stopped(self, questions: Iterable[Q]) -> Iterator[Q]:
+    def _iterate_until_stopped(self, questions: Iterable[Q]) -> Iterator[Q]:
         for question in questions:
             if self._pace.error is not None:
                 return
@@ -139,7 +155,7 @@ class TransformStream:
 
 
 class _PacedModel:
-    """*inner*, asked for one question at the shared *pace*; *replies* are what it said."""
+    """Asks *inner* for one question at the shared *pace*; *replies* are the model's replies."""
 
     can_async = False
 
@@ -151,10 +167,11 @@ class _PacedModel:
 
     @property
     def name(self) -> str:
+        """The inner model's name."""
         return self._inner.name
 
     def complete(self, prompt: Prompt, _: Deadline) -> Reply:
-        """The reply to *prompt*, however long it takes; raises `ModelError`."""
+        """Return the reply to *prompt*, however long it takes; raises `ModelError`."""
         reply = self._pace.perform(partial(self._complete, prompt))
         self.replies.append(reply)
         return reply
@@ -163,15 +180,18 @@ class _PacedModel:
         return self._inner.complete(prompt, Deadline.after(self._seconds))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """`complete`."""
+        """Return what `complete` returns."""
         return self.complete(prompt, deadline)
 
 
 def _find_failure(transformation: Transformation) -> str:
-    """Why a model that was asked gave nothing; empty where it did, or where what it gave was dropped."""
+    """Return why the model that was asked gave no transformation.
+
+    It is ``""`` if the model gave one, or if its text was dropped.
+    """
     reasons = [
-        what
-        for stage, what in transformation.notes
+        detail
+        for stage, detail in transformation.notes
         if stage.startswith(("transform.", "middleware"))
     ]
     return reasons[-1] if reasons and transformation.is_empty else ""

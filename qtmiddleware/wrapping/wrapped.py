@@ -1,4 +1,4 @@
-"""A wrapped retrieval function: the same signature, the same return type, better results."""
+"""The wrapped retrieval function: the same signature and return type, with better results."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from qtmiddleware.runtime.drivers import acall_all, arun, call_all, run
 from qtmiddleware.runtime.observing import is_telling
 from qtmiddleware.types import Answer, Degradation, Retrieval
 from qtmiddleware.wrapping.call_context import CallContext, ContextSource
-from qtmiddleware.wrapping.clauses import ClauseProblem, may_add_text
-from qtmiddleware.wrapping.invocation import Invocation, as_awaitable
+from qtmiddleware.wrapping.clauses import ClauseProblem, can_add_text_clause
+from qtmiddleware.wrapping.invocation import Invocation, make_awaitable
 from qtmiddleware.wrapping.pickling import (
     ADVICE,
     check_picklable,
     find_import_name,
-    is_in,
-    modules_by_value,
+    find_modules_by_value,
+    is_in_modules,
 )
 from qtmiddleware.wrapping.shadow import is_drawn
 from qtmiddleware.wrapping.signatures import CallSignature, has_parameter
@@ -61,8 +61,11 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Asks(Protocol[P, T_co]):
-    """A method that takes the arguments of the wrapped function and the reserved words beside them."""
+class AskMethod(Protocol[P, T_co]):
+    """A method that takes the wrapped function's arguments and the reserved words.
+
+    The reserved words are *history*, *config* and *qtm_config*.
+    """
 
     @overload
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T_co: ...
@@ -83,43 +86,48 @@ class Asks(Protocol[P, T_co]):
     def __call__(self, *args: Any, qtm_config: Mapping[str, Any] | None, **kwargs: Any) -> T_co: ...
 
 
-class _Asking(Protocol[T_co]):
-    """Such a method where it is defined."""
+class _AskDescriptor(Protocol[T_co]):
+    """The type of an `AskMethod` as a class attribute, before an object binds it."""
 
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> Callable[..., T_co]: ...
     @overload
     def __get__(
         self, instance: Wrapped[P, Any] | Bound[P, Any], owner: type | None = None
-    ) -> Asks[P, T_co]: ...
+    ) -> AskMethod[P, T_co]: ...
 
 
-# Special names that are the function's where they are not set here: Python 3.14 no longer copies
-# annotations.
-_OF_THE_FUNCTION: Final = frozenset({"__annotations__", "__isabstractmethod__"})
+# Special names that `__getattr__` reads from the function. From Python 3.14 on,
+# `functools.update_wrapper` no longer copies the annotations themselves.
+_FORWARDED_SPECIAL_NAMES: Final = frozenset({"__annotations__", "__isabstractmethod__"})
 
 
-def _asks(method: Callable[..., T]) -> _Asking[T]:
-    """*method* itself, of which type checkers see what it takes: a `ParamSpec` cannot stand beside further keywords."""
+def _type_as_ask_method(method: Callable[..., T]) -> _AskDescriptor[T]:
+    """Return *method* itself, typed for type checkers as an `AskMethod`.
+
+    A signature cannot combine a `ParamSpec` with further keyword parameters, so the methods take
+    any arguments and `AskMethod`'s overloads say which ones are valid.
+    """
     return method
 
 
 class Wrapped(Generic[P, R]):
-    """A synchronous retrieval function with the middleware around it.
+    """A synchronous retrieval function wrapped with the middleware.
 
-    Called, it takes and returns what the function does. `retrieve` and `aretrieve` return a
-    `Retrieval` instead, `answer`, `stream_answer` and their asynchronous twins what the language
-    model answers from it. All arguments are the function's own but these, the reserved words of
-    those methods:
+    Calling this object takes the function's arguments and returns the function's type. `retrieve`
+    and `aretrieve` return a `Retrieval` instead. `answer`, `stream_answer` and their asynchronous
+    variants return the language model's answer from the passages found. These methods take the
+    function's own arguments and three reserved words:
 
-    *history*: the conversation so far, oldest first; a function with a parameter of that name gets
-    it too.
-    *config*: settings for this call; a function with a parameter of that name gets it in our place.
-    *qtm_config*: settings for this call, whatever parameters the function has.
+    - *history*: the conversation so far, oldest message first. If the function has a parameter of
+      that name, the function gets it too.
+    - *config*: settings for this call. If the function has a parameter of that name, the value goes
+      to the function instead of to qtmiddleware.
+    - *qtm_config*: settings for this call, whatever parameters the function has.
 
-    A function that searches through itself gets, within its own search, what the plain function
-    returns: the searches stay as many as it makes itself. A context variable says so, which threads
-    and tasks of ours carry along.
+    If a function calls its own wrapped self while it searches, the inner calls return the plain
+    function's results, so that the number of searches stays the function's own. A context variable
+    marks the outer call, and qtmiddleware's threads and tasks inherit it.
     """
 
     is_async = False
@@ -131,13 +139,13 @@ class Wrapped(Generic[P, R]):
         self._source = source
         self._takes_history = has_parameter(fn, "history")
         self._takes_config = has_parameter(fn, "config")
-        # Not the function's own attributes: they are found through `__getattr__` and must not hide
-        # ours.
+        # `updated=()` does not copy the function's own attributes: `__getattr__` finds them, and a
+        # copy could hide an attribute of this class.
         functools.update_wrapper(self, fn, updated=())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """What the function returns for these arguments, with better matches in it."""
-        if self._passes_through():
+        """Return the function's response for these arguments, with better matches in it."""
+        if self._should_pass_through():
             return self._fn(*args, **kwargs)
         if (share := self._find_shadow_share()) is not None:
             began = perf_counter()
@@ -147,7 +155,7 @@ class Wrapped(Generic[P, R]):
         request, call = self._prepare(args, kwargs, brief=True)
         return call.finish(run(retrieval_flow(request), call)).response  # type: ignore[no-any-return]
 
-    @_asks
+    @_type_as_ask_method
     def retrieve(
         self,
         *args: Any,
@@ -156,18 +164,26 @@ class Wrapped(Generic[P, R]):
         qtm_config: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> Retrieval:
-        """What the function finds for these arguments, with the account of how it was found.
+        """Return the passages found for these arguments, and a record of how they were found.
 
-        *history* is the conversation so far, oldest first; *config* overrides settings for this
-        call, as *qtm_config* does where the function has a ``config`` of its own. What cannot be
-        worked with (a blank, overlong or non-text query, a vector or an id in its place) is passed
-        on as it is, and ``degradations`` says why. Raises what the function itself raises, and
-        `ConfigError` for bad settings.
+        If qtmiddleware cannot improve the query (blank, too long or not a text, such as a vector or
+        an id), it passes the call through unchanged, and ``degradations`` says why.
+
+        Args:
+            *args: the function's own positional arguments.
+            history: the conversation so far, oldest message first.
+            config: settings that override the config for this call.
+            qtm_config: the same as *config*, for a function that has a ``config`` parameter of its
+                own.
+            **kwargs: the function's own keyword arguments.
+
+        Raises:
+            ConfigError: for invalid settings. Exceptions from the function itself pass through.
         """
         request, call = self._prepare(args, kwargs, history, config, qtm_config)
         return call.finish(run(retrieval_flow(request), call))
 
-    @_asks
+    @_type_as_ask_method
     async def aretrieve(
         self,
         *args: Any,
@@ -176,148 +192,177 @@ class Wrapped(Generic[P, R]):
         qtm_config: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> Retrieval:
-        """`retrieve` without blocking the running loop; a synchronous function runs in threads of our own."""
+        """Do what `retrieve` does without blocking the running event loop.
+
+        A synchronous function runs in one of qtmiddleware's threads.
+        """
         request, call = self._prepare(args, kwargs, history, config, qtm_config)
         return call.finish(await arun(retrieval_flow(request), call))
 
     def retrieve_many(self, *args: Any, **kwargs: Any) -> list[Retrieval]:
-        """`retrieve` for each of a list of queries, which stands where the query would; in their number and order.
+        """Call `retrieve` for each query of a list, and return the results in the list's order.
 
-        At most ``limits.maxConcurrency`` are under way at once. All other arguments are those of
-        `retrieve`, the same for each. Raises `InvalidQuery` for what is no list, and what one of
-        them raises.
+        Pass the list where you would pass the query. All other arguments are those of `retrieve`
+        and the same for each query. At most ``limits.maxConcurrency`` queries run at once.
+
+        Raises:
+            InvalidQuery: if the queries are not a list or tuple. Exceptions from any of the calls
+                pass through.
         """
-        calls = [partial(self.retrieve, *one, **named) for one, named in self._each(args, kwargs)]
+        calls = [
+            partial(self.retrieve, *call_args, **call_kwargs)
+            for call_args, call_kwargs in self._iterate_call_arguments(args, kwargs)
+        ]
         return call_all(
             calls, self._context.bulkhead, self._context.settings.limits.max_concurrency
         )
 
     async def aretrieve_many(self, *args: Any, **kwargs: Any) -> list[Retrieval]:
-        """`retrieve_many` without blocking the running loop."""
-        calls = [partial(self.aretrieve, *one, **named) for one, named in self._each(args, kwargs)]
+        """Do what `retrieve_many` does without blocking the running event loop."""
+        calls = [
+            partial(self.aretrieve, *call_args, **call_kwargs)
+            for call_args, call_kwargs in self._iterate_call_arguments(args, kwargs)
+        ]
         return await acall_all(calls, self._context.settings.limits.max_concurrency)
 
-    @_asks
+    @_type_as_ask_method
     def answer(self, *args: Any, **kwargs: Any) -> Answer:
-        """The answer to the query of these arguments from what the function finds for them, with citations.
+        """Return the language model's answer to the query, with citations of the passages found.
 
-        *history* and *config* may be among them, as for `retrieve`. Raises what `retrieve` raises,
-        `InvalidQuery` for a query that cannot be answered (blank, overlong or no text), and
-        `ModelError` where the language model gives no answer; what was found is the error's
-        ``retrieval`` then.
+        The arguments are those of `retrieve`, *history* and *config* included.
+
+        Raises:
+            InvalidQuery: if the query cannot be answered (blank, too long or not a text).
+            ModelError: if the language model gives no answer. The error's ``retrieval`` then holds
+                the passages found. Exceptions that `retrieve` raises pass through.
         """
-        answering, call = self._answering(args, kwargs)
-        return run(answering.flow(), call)
+        answering, call = self._prepare_answer(args, kwargs)
+        return run(answering.build_flow(), call)
 
-    @_asks
+    @_type_as_ask_method
     async def aanswer(self, *args: Any, **kwargs: Any) -> Answer:
-        """`answer` without blocking the running loop."""
-        answering, call = self._answering(args, kwargs)
-        return await arun(answering.flow(), call)
+        """Do what `answer` does without blocking the running event loop."""
+        answering, call = self._prepare_answer(args, kwargs)
+        return await arun(answering.build_flow(), call)
 
-    @_asks
+    @_type_as_ask_method
     def stream_answer(self, *args: Any, **kwargs: Any) -> AnswerStream:
-        """`answer` piece by piece: what the function finds is there at once, the text comes as the model writes it."""
+        """Return a stream of the answer: the passages first, then the model's text as it comes."""
         from qtmiddleware.answering import AnswerStream
 
-        return AnswerStream(*self._answering(args, kwargs))
+        return AnswerStream(*self._prepare_answer(args, kwargs))
 
-    @_asks
+    @_type_as_ask_method
     def astream_answer(self, *args: Any, **kwargs: Any) -> AsyncAnswerStream:
-        """`stream_answer` without blocking the running loop; nothing is called before it is iterated or entered."""
+        """Return the stream of `stream_answer` for asynchronous iteration.
+
+        Nothing is called before you iterate over the stream or enter it with ``async with``.
+        """
         from qtmiddleware.answering import AsyncAnswerStream
 
-        return AsyncAnswerStream(*self._answering(args, kwargs))
+        return AsyncAnswerStream(*self._prepare_answer(args, kwargs))
 
     def check(self, *args: Any, **kwargs: Any) -> Check:
-        """What is understood of this function, and what the middleware changes, tried with these arguments.
+        """Report how qtmiddleware reads this function, and what it changes for these arguments.
 
-        They are those of `retrieve`: a question, or a list of them as for `retrieve_many`, and what
-        the function needs beside it. A question of a list may be ``{"question": text, "relevant":
-        [id, ...]}`` with the passages that answer it. The first is looked at in detail: the
-        function is called about ten times, as it is and as the middleware would call it; if the
-        settings ask a model or a reranker, it is asked once. Then, for at most ten of the list, the
-        order of the plain call is compared with that of the rules, which takes two calls per
-        question.
+        The arguments are those of `retrieve`: a question, or a list of questions as for
+        `retrieve_many`, and the other arguments that the function needs. A question of a list may
+        be ``{"question": text, "relevant": [id, ...]}``, which names the passages that answer it.
 
-        Print the result. Raises nothing that the function raises, `ConfigError` for bad settings
-        and `InvalidQuery` for a ``relevant`` that is no list of ids.
+        The first question is examined in detail. The function is called about ten times, both as it
+        is and as the middleware would call it. If the settings ask a model or a reranker, that is
+        asked once. Then the order of the plain call is compared with the order of the rules for at
+        most ten of the questions, which takes two calls per question.
+
+        Print the result to read it.
+
+        Raises:
+            ConfigError: for invalid settings.
+            InvalidQuery: if ``relevant`` is not a list of ids. Exceptions from the function are
+                reported, not raised.
         """
-        return run(*self._checking(args, kwargs))
+        return run(*self._prepare_check(args, kwargs))
 
     async def acheck(self, *args: Any, **kwargs: Any) -> Check:
-        """`check` without blocking the running loop."""
-        return await arun(*self._checking(args, kwargs))
+        """Do what `check` does without blocking the running event loop."""
+        return await arun(*self._prepare_check(args, kwargs))
 
     @property
     def middleware(self) -> Any:
-        """The `QueryMiddleware` around this function, with its `health`, `ready`, `reload` and `close`."""
+        """The function's `QueryMiddleware`, with its `health`, `ready`, `reload` and `close`."""
         return self._source.middleware
 
     @property
     def _context(self) -> CallContext:
-        """What a call that begins now works with."""
+        """The settings and components for a call that begins now."""
         return self._source.current()
 
     @property
     def top_k_argument(self) -> str | None:
-        """The parameter that says how many passages are wanted, if the signature shows one and it holds the number."""
+        """The name of the parameter that holds the number of passages wanted.
+
+        ``None`` if the signature does not show one, or if the number is inside another argument.
+        """
         name = self._signature.top_k_argument
         return None if name is None or "." in name else name
 
     def configured(self, config: Mapping[str, Any]) -> Self:
-        """The same function under the settings of *config*, laid over its own, which learns for itself.
+        """Return the same function with *config* overriding its settings.
 
-        Raises `ConfigError` for what is impossible or cannot change once a function is wrapped, as
-        the store.
+        The returned function learns for itself: it shares nothing that this function has learned.
+
+        Raises:
+            ConfigError: for invalid settings, and for settings that cannot change once a function
+                is wrapped, such as the store.
         """
-        return type(self)(self._fn, self._signature, self._source.configured(config))
+        return type(self)(self._fn, self._signature, self._source.with_config(config))
 
-    def _answering(
+    def _prepare_answer(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[AnswerFlow, Invocation]:
-        # Those who only retrieve do not wait for what answers.
+        # Imported here so that a caller who only retrieves does not pay for these modules.
         from qtmiddleware.answering import AnswerFlow
 
-        ours = (kwargs.pop(name, None) for name in ("history", "config", "qtm_config"))
-        request, call = self._prepare(args, kwargs, *ours)
+        reserved = (kwargs.pop(name, None) for name in ("history", "config", "qtm_config"))
+        request, call = self._prepare(args, kwargs, *reserved)
         if request.problem is not None and request.problem.reason != "nested":
             raise build_invalid_query(request.problem, self._signature.argument)
         # An answer has no pages.
         return AnswerFlow(replace(request, page=""), call.chat, call.finish), call
 
-    def _checking(
+    def _prepare_check(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Flow[Check], Invocation]:
         from qtmiddleware.wrapping.check import check
         from qtmiddleware.wrapping.order_sample import read_questions
 
-        signature = self._signature.of_call(args, kwargs)
+        signature = self._signature.choose_for_call(args, kwargs)
         try:
-            questions = read_questions(signature.passed(args, kwargs)) or []
+            questions = read_questions(signature.read_passed(args, kwargs)) or []
         except WrapError:
             questions = []
         if questions:
             args, kwargs = signature.replace(
                 args, kwargs, query=questions[0].text, is_one_of_list=True
             )
-        ours = (kwargs.pop(name, None) for name in ("history", "config", "qtm_config"))
-        request, call = self._prepare(args, kwargs, *ours)
-        # What is tried is no retrieval of anybody's.
+        reserved = (kwargs.pop(name, None) for name in ("history", "config", "qtm_config"))
+        request, call = self._prepare(args, kwargs, *reserved)
+        # A check is not a retrieval that the user asked for, so their hooks are not called.
         request = replace(request, hooks=())
         if request.problem is None and not request.embeds:
-            # A text may be passed where the function itself has no place for it.
+            # A text may be passed as a reserved word or in another place that the function itself
+            # does not take, so move it to the function's own parameter.
             call.args, call.kwargs = signature.replace(
                 call.args, call.kwargs, query=request.original, top_k=None
             )
         return check(request, call, questions), call
 
-    def _each(
+    def _iterate_call_arguments(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-        """Yields the arguments of each call where a list of queries stands in place of the query."""
-        signature = self._signature.of_call(args, kwargs)
-        queries = signature.passed(args, kwargs)
+        """Yield the arguments of each call, one call per query of the list passed as the query."""
+        signature = self._signature.choose_for_call(args, kwargs)
+        queries = signature.read_passed(args, kwargs)
         if not isinstance(queries, list | tuple):
             name = signature.argument
             raise InvalidQuery(
@@ -340,7 +385,10 @@ class Wrapped(Generic[P, R]):
         *,
         brief: bool = False,
     ) -> tuple[Request, Invocation]:
-        """Returns what the flow works on, and what it searches with."""
+        """Return the request that the flow works on, and the invocation that performs its searches.
+
+        *brief* says that the caller reads nothing but the function's response.
+        """
         if isinstance(history, Iterator):
             history = tuple(history)
         if history and self._takes_history:
@@ -348,14 +396,14 @@ class Wrapped(Generic[P, R]):
         if config is not None and self._takes_config:
             kwargs, config = {**kwargs, "config": config}, None
         overrides = (*current_overrides(), *(layer for layer in (config, qtm_config) if layer))
-        context = self._read_context(overrides, is_theirs=config is not None)
-        signature = self._signature.of_call(args, kwargs)
+        context = self._read_context(overrides, may_be_for_function=config is not None)
+        signature = self._signature.choose_for_call(args, kwargs)
         if context.embedder is not None and not signature.takes_vector(args, kwargs):
             context = replace(context, embedder=None)
         original, problem = self._find_query(signature, args, kwargs, context.settings)
-        # Without a query nothing shows where the number of passages would be either, and nothing is
-        # cut.
-        top_k = signature.top_k(args, kwargs) if problem is None else None
+        # Without a query, nothing shows where the number of passages would be either, and the
+        # response is not cut.
+        top_k = signature.read_top_k(args, kwargs) if problem is None else None
         page = self._find_page(args, kwargs, context.learned) if problem is None else ""
         conversation = read_history(history)
         model = None if context.settings.transformation_type == "none" else context.model
@@ -367,7 +415,8 @@ class Wrapped(Generic[P, R]):
             learned=context.learned,
             cache=context.cache,
             sampler=context.sampler,
-            # What is no number of passages is the function's own affair.
+            # If the value is not a valid number of passages, only the function can say what it
+            # means.
             top_k=top_k if top_k is None or top_k > 0 else None,
             problem=problem,
             history_problem=conversation.problem,
@@ -403,10 +452,11 @@ class Wrapped(Generic[P, R]):
         return request, call
 
     def _find_page(self, args: tuple[Any, ...], kwargs: dict[str, Any], learned: Learned) -> str:
-        """Returns the argument that asks for a page, ``""`` if none does.
+        """Return the argument that asks for a page, or ``""`` if none does.
 
-        If only some calls show that the function has pages, those after the first such call count
-        too: the first page is often asked for without a word.
+        If only some calls show that the function has pages, the page argument also counts for all
+        calls after the first such call: the first page is often requested without any page
+        argument.
         """
         paging = self._signature.paging
         page = paging.find(args, kwargs)
@@ -415,7 +465,11 @@ class Wrapped(Generic[P, R]):
         return learned.page if paging.is_open else page
 
     def _find_shadow_share(self) -> float | None:
-        """Returns the share of calls for the shadow; ``None`` also where the function cannot be called as we are."""
+        """Return the share of calls to retrieve in shadow mode, or ``None`` without shadow mode.
+
+        It is also ``None`` if the function takes vectors: the caller passes a text, which the plain
+        function cannot take.
+        """
         overrides = current_overrides()
         context = self._source.current(overrides) if overrides else self._context
         return None if context.embedder is not None else context.settings.shadow
@@ -428,31 +482,38 @@ class Wrapped(Generic[P, R]):
         response: Any,
         seconds: float,
     ) -> None:
-        """Retrieve what was called for beside the caller, who has *response* already; raises nothing."""
+        """Retrieve for this call beside the caller, who already has *response*. Raise nothing."""
         if is_drawn(share):
             with suppress(Exception):
                 request, call = self._prepare(args, kwargs)
                 if request.problem is None:
                     call.start_shadow(request, response, seconds * 1e3)
 
-    def _read_context(self, overrides: Layers, *, is_theirs: bool) -> CallContext:
-        """Returns the context under *overrides*; where one may be meant for the function, a bad one is refused so."""
+    def _read_context(self, overrides: Layers, *, may_be_for_function: bool) -> CallContext:
+        """Return the context under *overrides*.
+
+        If an invalid config may have been meant for the function's own ``**kwargs``, the
+        `ConfigError` says how to pass it there.
+        """
         try:
             return self._source.current(overrides)
         except ConfigError as error:
-            if not is_theirs or not self._signature.takes_any_keyword:
+            if not may_be_for_function or not self._signature.takes_any_keyword:
                 raise
             name = self._signature.function_name
-            what = (
+            message = (
                 f"{error}; config= sets options of qtmiddleware: if {name}() needs config=, add a"
             )
             raise ConfigError(
-                f"{what} parameter of that name", path=error.path, value=error.value, allowed=error.allowed,
-                source=error.source,
+                f"{message} parameter of that name",
+                path=error.path, value=error.value, allowed=error.allowed, source=error.source,
             ) from None  # fmt: skip
 
-    def _passes_through(self) -> bool:
-        """Whether a call is the function's own: nothing is to be done, or the function searches through itself."""
+    def _should_pass_through(self) -> bool:
+        """Return whether this call goes straight to the function.
+
+        That is so if the settings change nothing, or if the function is searching through itself.
+        """
         return (self._context.is_off and not current_overrides()) or is_nested_call(self._fn)
 
     def _find_query(
@@ -462,9 +523,9 @@ class Wrapped(Generic[P, R]):
         kwargs: dict[str, Any],
         settings: Settings,
     ) -> tuple[Any, Degradation | None]:
-        """Returns the query as it was passed, ``""`` where there is none, and why it cannot be worked with."""
+        """Return the query as passed (``""`` if there is none) and why it cannot be improved."""
         try:
-            query = signature.query(args, kwargs)
+            query = signature.read_query(args, kwargs)
         except ClauseProblem as error:
             return error.found, Degradation("query", error.reason, str(error))
         except WrapError as error:
@@ -482,13 +543,16 @@ class Wrapped(Generic[P, R]):
     def _choose_text_fields(
         signature: CallSignature, args: tuple[Any, ...], kwargs: dict[str, Any], settings: Settings
     ) -> tuple[str, ...]:
-        """Returns the fields that are searched by words beside the clause of this call."""
+        """Return the fields to search by words beside this call's own clause."""
         fields = settings.hybrid.text_fields
-        return fields if fields and may_add_text(signature.read_clauses(args, kwargs)) else ()
+        return (
+            fields if fields and can_add_text_clause(signature.read_clauses(args, kwargs)) else ()
+        )
 
-    # A class method, on the class or on an object; then what is looked up on the class, a method,
-    # and what is static. By `Callable`, as mypy does not look at the first parameter otherwise; not
-    # each of us is one that takes a class.
+    # The overloads, in order: a class method, looked up on the class or on an object; any function
+    # looked up on the class; a method looked up on an object; a static function. `self` is typed as
+    # a `Callable` because mypy would otherwise ignore the first parameter. The first overload is
+    # ignored because not every wrapped function takes a class.
     @overload
     def __get__(  # type: ignore[misc]
         self: Callable[Concatenate[type[S], Q], R], instance: S | None, owner: type[S]
@@ -503,27 +567,29 @@ class Wrapped(Generic[P, R]):
     def __get__(self, instance: object, owner: type | None = None) -> Self: ...
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """What a plain function would be as a class attribute: itself on the class, a method on an instance."""
-        return Bound(self, instance) if instance is not None and binds(self._fn) else self
+        """Return the wrapped function on a class, a bound method on an object, as functions do."""
+        return (
+            Bound(self, instance) if instance is not None and can_become_method(self._fn) else self
+        )
 
     def __set_name__(self, owner: type, name: str) -> None:
-        # A pydantic model, which LangChain's retrievers are, takes what is no plain function for
-        # the value of a private attribute, so that the method of the parent would be called in its
-        # place, and find nothing.
+        # LangChain's retrievers are pydantic models. A pydantic model treats anything but a plain
+        # function as the value of a private attribute, so the parent's method would be called
+        # instead of this one, and find nothing.
         parents = owner.__mro__[1:]
         if name.startswith("_") and any(
-            name in it.__dict__ and hasattr(it, "model_fields") for it in parents
+            name in parent.__dict__ and hasattr(parent, "model_fields") for parent in parents
         ):
-            whole = f"{owner.__name__}.{name}"
+            full_name = f"{owner.__name__}.{name}"
             raise WrapError(
-                f"{whole} cannot be wrapped inside the pydantic model {owner.__name__}; wrap it"
-                f" after the class body: {whole} = qtm.middleware({whole})"
+                f"{full_name} cannot be wrapped inside the pydantic model {owner.__name__}; wrap it"
+                f" after the class body: {full_name} = qtm.middleware({full_name})"
             )
 
     def __getattr__(self, name: str) -> Any:
-        # Whatever else the function has is reachable through us; special names and what is not set
-        # yet are not.
-        if (name.startswith("__") and name not in _OF_THE_FUNCTION) or name == "_fn":
+        # The function's other attributes are reachable through this object. Special names are not,
+        # and neither is `_fn` before it is set, which would recurse.
+        if (name.startswith("__") and name not in _FORWARDED_SPECIAL_NAMES) or name == "_fn":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._fn, name)
 
@@ -534,15 +600,18 @@ class Wrapped(Generic[P, R]):
         return self
 
     def __reduce_ex__(self, _: SupportsIndex) -> Any:
-        """Like a function, pickled by its name where that is ours, else as how it is made.
+        """Pickle by import name if that name refers to this object, else by its making.
 
-        Nothing made along the way is taken along: clients, caches, locks and keys are those of the
-        other process. Raises `PicklingError`, which says what to do.
+        An object without such a name is pickled as its function, its middleware and its options.
+        Clients, caches, locks and keys are not pickled: the other process makes its own. Raises
+        `PicklingError`, which says what to do, if the object cannot be pickled either way.
         """
-        modules, name = modules_by_value(), find_import_name(self._fn, self)
-        if name is not None and (modules is None or not is_in(self._fn.__module__, modules)):
+        modules, name = find_modules_by_value(), find_import_name(self._fn, self)
+        if name is not None and (
+            modules is None or not is_in_modules(self._fn.__module__, modules)
+        ):
             return name
-        middleware, options, below = (
+        middleware, options, layers = (
             self._source.middleware,
             self._source.options,
             self._source.layers,
@@ -551,25 +620,32 @@ class Wrapped(Generic[P, R]):
             from pickle import PicklingError
 
             raise PicklingError(f"{self!r} cannot be pickled; {ADVICE}")
-        given = {f"the function of {self!r}": self._fn, **{f"{it}=": options[it] for it in options}}
-        for what, it in given.items():
-            check_picklable(what, it, by_value=modules is not None)
-        # Empty at first: a function that searches through itself holds what is being made here.
-        return _empty, (type(self),), (self._fn, middleware, options, below)
+        parts_by_label = {
+            f"the function of {self!r}": self._fn,
+            **{f"{option}=": options[option] for option in options},
+        }
+        for label, part in parts_by_label.items():
+            check_picklable(label, part, by_value=modules is not None)
+        # Create the object empty, then fill it: a function that searches through itself refers to
+        # the object that is being unpickled.
+        return _empty, (type(self),), (self._fn, middleware, options, layers)
 
-    def __setstate__(self, made_of: tuple[Callable[P, R], Any, Mapping[str, Any], Layers]) -> None:
-        fn, middleware, options, below = made_of
-        made: Wrapped[P, R] = middleware.wrap(fn, **options)
-        for layer in below:
-            made = made.configured(layer)
-        vars(self).update(vars(made))
+    def __setstate__(self, state: tuple[Callable[P, R], Any, Mapping[str, Any], Layers]) -> None:
+        fn, middleware, options, layers = state
+        rebuilt: Wrapped[P, R] = middleware.wrap(fn, **options)
+        for layer in layers:
+            rebuilt = rebuilt.configured(layer)
+        vars(self).update(vars(rebuilt))
 
     def __repr__(self) -> str:
         return f"<qtmiddleware around {getattr(self._fn, '__qualname__', type(self._fn).__name__)}>"
 
 
 class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
-    """An asynchronous retrieval function with the middleware around it; `retrieve` is `aretrieve` here."""
+    """An asynchronous retrieval function wrapped with the middleware.
+
+    Use the asynchronous methods, such as `aretrieve`; the synchronous ones raise `WrapError`.
+    """
 
     is_async = True
 
@@ -583,50 +659,55 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
         mark_as_coroutine_function(self)
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """What the function returns for these arguments, with better matches in it."""
-        if self._passes_through():
-            return await as_awaitable(self._fn(*args, **kwargs))  # type: ignore[no-any-return]
+        """Return the function's response for these arguments, with better matches in it."""
+        if self._should_pass_through():
+            return await make_awaitable(self._fn(*args, **kwargs))  # type: ignore[no-any-return]
         if (share := self._find_shadow_share()) is not None:
             began = perf_counter()
-            response = await as_awaitable(self._fn(*args, **kwargs))
+            response = await make_awaitable(self._fn(*args, **kwargs))
             self._start_shadow(share, args, kwargs, response, perf_counter() - began)
             return response  # type: ignore[no-any-return]
         request, call = self._prepare(args, kwargs, brief=True)
         return call.finish(await arun(retrieval_flow(request), call)).response  # type: ignore[no-any-return]
 
-    @_asks
+    @_type_as_ask_method
     def retrieve(self, *_args: Any, **_kwargs: Any) -> Retrieval:
-        """Refused: an asynchronous function cannot be waited for here."""
+        """Raise `WrapError`: an asynchronous function needs `aretrieve`."""
         raise WrapError(f"{self!r} is asynchronous: use `await ....aretrieve(...)`")
 
     def check(self, *_args: Any, **_kwargs: Any) -> Check:
-        """Refused: an asynchronous function cannot be waited for here."""
+        """Raise `WrapError`: an asynchronous function needs `acheck`."""
         raise WrapError(f"{self!r} is asynchronous: use `await ....acheck(...)`")
 
     def retrieve_many(self, *_args: Any, **_kwargs: Any) -> list[Retrieval]:
-        """Refused: an asynchronous function cannot be waited for here."""
+        """Raise `WrapError`: an asynchronous function needs `aretrieve_many`."""
         raise WrapError(f"{self!r} is asynchronous: use `await ....aretrieve_many(...)`")
 
-    @_asks
+    @_type_as_ask_method
     def answer(self, *_args: Any, **_kwargs: Any) -> Answer:
-        """Refused: an asynchronous function cannot be waited for here."""
+        """Raise `WrapError`: an asynchronous function needs `aanswer`."""
         raise WrapError(f"{self!r} is asynchronous: use `await ....aanswer(...)`")
 
-    @_asks
+    @_type_as_ask_method
     def stream_answer(self, *_args: Any, **_kwargs: Any) -> AnswerStream:
-        """Refused: an asynchronous function cannot be waited for here."""
+        """Raise `WrapError`: an asynchronous function needs `astream_answer`."""
         raise WrapError(f"{self!r} is asynchronous: use `async with ....astream_answer(...)`")
 
 
 def _empty(kind: type[Wrapped[..., Any]]) -> Wrapped[..., Any]:
+    """Return an object of *kind* without any attributes, for unpickling."""
     return kind.__new__(kind)
 
 
 class Bound(Generic[P, R]):
-    """What ``instance.method`` is for a wrapped method; equal to another look-up of the same one, as methods are."""
+    """A wrapped method bound to an object, as ``instance.method`` returns it.
+
+    Two look-ups of the same method on the same object are equal, as with plain methods.
+    """
 
     def __init__(self, wrapped: Any, instance: Any) -> None:
-        # First of all: on Python 3.12 and newer the mark would go to `__func__` once that is set.
+        # Mark before anything else: on Python 3.12 and newer, `markcoroutinefunction` marks
+        # `__func__` instead once that attribute is set.
         if wrapped.is_async:
             mark_as_coroutine_function(self)
         self.__self__ = instance
@@ -638,50 +719,50 @@ class Bound(Generic[P, R]):
         """Call the wrapped method on this object."""
         return self.__func__(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
 
-    @_asks
+    @_type_as_ask_method
     def retrieve(self, *args: Any, **kwargs: Any) -> Retrieval:
-        """`Wrapped.retrieve` on this object."""
+        """Call `Wrapped.retrieve` on this object."""
         return self.__func__.retrieve(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
 
-    @_asks
+    @_type_as_ask_method
     async def aretrieve(self, *args: Any, **kwargs: Any) -> Retrieval:
-        """`Wrapped.aretrieve` on this object."""
+        """Call `Wrapped.aretrieve` on this object."""
         return await self.__func__.aretrieve(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
 
     def retrieve_many(self, *args: Any, **kwargs: Any) -> list[Retrieval]:
-        """`Wrapped.retrieve_many` on this object."""
+        """Call `Wrapped.retrieve_many` on this object."""
         return self.__func__.retrieve_many(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
 
     async def aretrieve_many(self, *args: Any, **kwargs: Any) -> list[Retrieval]:
-        """`Wrapped.aretrieve_many` on this object."""
+        """Call `Wrapped.aretrieve_many` on this object."""
         return await self.__func__.aretrieve_many(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
 
-    @_asks
+    @_type_as_ask_method
     def answer(self, *args: Any, **kwargs: Any) -> Answer:
-        """`Wrapped.answer` on this object."""
+        """Call `Wrapped.answer` on this object."""
         return self.__func__.answer(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
 
-    @_asks
+    @_type_as_ask_method
     async def aanswer(self, *args: Any, **kwargs: Any) -> Answer:
-        """`Wrapped.aanswer` on this object."""
+        """Call `Wrapped.aanswer` on this object."""
         return await self.__func__.aanswer(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
 
-    @_asks
+    @_type_as_ask_method
     def stream_answer(self, *args: Any, **kwargs: Any) -> AnswerStream:
-        """`Wrapped.stream_answer` on this object."""
+        """Call `Wrapped.stream_answer` on this object."""
         return self.__func__.stream_answer(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
 
-    @_asks
+    @_type_as_ask_method
     def astream_answer(self, *args: Any, **kwargs: Any) -> AsyncAnswerStream:
-        """`Wrapped.astream_answer` on this object."""
+        """Call `Wrapped.astream_answer` on this object."""
         return self.__func__.astream_answer(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
 
     def check(self, *args: Any, **kwargs: Any) -> Check:
-        """`Wrapped.check` on this object."""
+        """Call `Wrapped.check` on this object."""
         return self.__func__.check(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
 
     async def acheck(self, *args: Any, **kwargs: Any) -> Check:
-        """`Wrapped.acheck` on this object."""
+        """Call `Wrapped.acheck` on this object."""
         return await self.__func__.acheck(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
 
     def __getattr__(self, name: str) -> Any:
@@ -690,7 +771,8 @@ class Bound(Generic[P, R]):
         return getattr(self.__func__, name)
 
     def __reduce__(self) -> Any:
-        # As a plain method is: by its object and its name there, where that gives the same.
+        # Pickle as a plain method: by the object and the method's name, if that look-up returns
+        # this method.
         name = getattr(self.__func__, "__name__", "")
         if getattr(self.__self__, name, None) == self:
             return getattr, (self.__self__, name)
@@ -711,22 +793,28 @@ class Bound(Generic[P, R]):
 
 
 class WrappedClassMethod(classmethod):  # type: ignore[type-arg]
-    """A class method around a wrapped function, which keeps the methods of the wrapped function reachable.
+    """A class method around a wrapped function that keeps the function's methods reachable.
 
-    From Python 3.13 on a plain one no longer asks the function it holds how to be bound.
+    From Python 3.13 on, a plain `classmethod` no longer calls ``__get__`` of the function it holds.
     """
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self.__func__.__get__(type(instance) if owner is None else owner)
 
 
-def binds(fn: Any) -> bool:
-    """Whether *fn*, as a class attribute, would become a method: functions do, partials and objects do not."""
+def can_become_method(fn: Any) -> bool:
+    """Return whether *fn* as a class attribute becomes a method, as functions do.
+
+    Partials and callable objects do not.
+    """
     return isinstance(fn, types.FunctionType) or hasattr(type(fn), "_is_qtmiddleware")
 
 
 def mark_as_coroutine_function(target: Any) -> None:
-    """Let frameworks that ask (`inspect.iscoroutinefunction`, before 3.12 asyncio's) see that it must be awaited."""
+    """Mark *target* so that `inspect.iscoroutinefunction` and older checks see it must be awaited.
+
+    Before Python 3.12, asyncio's own mark is set instead.
+    """
     if hasattr(inspect, "markcoroutinefunction"):
         inspect.markcoroutinefunction(target)
     else:

@@ -94,7 +94,7 @@ def report(response: Any) -> dict[str, Any]:
 
 def searched(index: Any, kwargs: dict[str, Any]) -> Any:
     shape = read_signature(index.search)
-    assert shape.query((), kwargs) == "old words"
+    assert shape.read_query((), kwargs) == "old words"
     args, kwargs = shape.replace((), kwargs, query="new words", top_k=7)
     return index.search(*args, **kwargs)
 

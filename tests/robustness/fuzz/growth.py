@@ -93,7 +93,7 @@ _GIVEN: Final = {
     "evaluation.testsets.passages._ENTRY": 20,
     "transforms.reply_rules._ASIDE": 200,
     "transforms.plain_text._GENERIC": 80,
-    "rag.answering.citing._INDEXED": 200,
+    "answering.citing._INDEX_BEFORE": 200,
     "transforms.chatter._opening_pattern": 300,
     "transforms.chatter._refusal_pattern": 300,
 }

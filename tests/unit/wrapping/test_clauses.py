@@ -15,14 +15,14 @@ from pinecone.models.vectors.sparse import SparseValues
 from qtmiddleware.wrapping.clauses import (
     ClauseProblem,
     are_clauses,
+    are_vector_clauses,
+    can_add_text_clause,
     find_syntax,
     list_fields,
-    may_add_text,
     put_question,
     read_question,
     read_type,
-    take_vectors,
-    write_plain,
+    strip_syntax,
 )
 from qtmiddleware.wrapping.signatures import QUERIES, read_signature
 
@@ -87,7 +87,7 @@ def test_the_question_is_read_as_it_was_put(made: list[Any], question: str) -> N
 @given(st.text() | st.text(alphabet='{}[]()-+~*?:^/\\"&|! aA'))
 @example("{-")
 def test_what_is_written_plain_has_no_syntax_and_loses_no_word(text: str) -> None:
-    plain = write_plain(text)
+    plain = strip_syntax(text)
     assert not find_syntax(plain) or plain == text
     assert [it for it in plain.casefold() if it.isalnum()] == [
         it for it in text.casefold() if it.isalnum()
@@ -133,8 +133,8 @@ def test_plain_text_stays_as_it_is(text: str) -> None:
 def test_what_is_no_list_of_clauses_is_left_alone(value: Any) -> None:
     assert not are_clauses(value)
     assert put_question(value, "other") is value
-    assert not may_add_text(value)
-    assert not take_vectors(value)
+    assert not can_add_text_clause(value)
+    assert not are_vector_clauses(value)
     with pytest.raises(ClauseProblem) as caught:
         read_question(value)
     assert caught.value.reason == "missing"
@@ -182,16 +182,16 @@ def test_the_reason_says_why_there_is_no_question(clauses: list[Any], reason: st
 def test_a_function_that_takes_a_text_beside_score_by_is_passed_the_text() -> None:
     signature = read_signature(lambda query, score_by="bm25": None)
     assert signature.argument == "query"
-    assert signature.of_call(("q",), {}).query(("q",), {}) == "q"
+    assert signature.choose_for_call(("q",), {}).read_query(("q",), {}) == "q"
 
 
 def test_a_function_that_shows_nothing_takes_clauses_or_a_text() -> None:
     def search(*args: Any, **kwargs: Any) -> None: ...
 
     signature, clauses = read_signature(search), [{"type": "embed", "query": "a"}]
-    call = signature.of_call((), {"score_by": clauses, "top_k": 3})
-    assert call.query((), {"score_by": clauses}) == "a"
-    assert call.top_k((), {"score_by": clauses, "top_k": 3}) == 3
+    call = signature.choose_for_call((), {"score_by": clauses, "top_k": 3})
+    assert call.read_query((), {"score_by": clauses}) == "a"
+    assert call.read_top_k((), {"score_by": clauses, "top_k": 3}) == 3
     assert call.replace((), {"score_by": clauses, "top_k": 3}, query="b", top_k=9) == (
         (),
         {"score_by": [{"type": "embed", "query": "b"}], "top_k": 9},
@@ -201,7 +201,7 @@ def test_a_function_that_shows_nothing_takes_clauses_or_a_text() -> None:
         {"query": "q", "score_by": "bm25"},
         {"query": "q", "score_by": clauses},
     ):
-        assert signature.of_call((), kwargs).query((), kwargs) == "q"
+        assert signature.choose_for_call((), kwargs).read_query((), kwargs) == "q"
     assert "query" in QUERIES
 
 

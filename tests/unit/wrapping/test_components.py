@@ -14,7 +14,7 @@ from qtmiddleware.wrapping.components import MOST_KEPT, Components
 
 
 def client_of(factory: Components, settings: Settings) -> Any:
-    inner: Any = factory.model(settings).inner
+    inner: Any = factory.get_model(settings).inner
     return inner._clients.get_sync()
 
 
@@ -24,9 +24,13 @@ def test_the_clients_used_least_recently_are_dropped_and_closed_and_the_own_neve
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
     factory = Components(Config.load({"transformationType": "rewrite"}, environ={}), None)
     own = factory.config.settings
-    own_model, own_chat, own_client = factory.model(own), factory.chat(own), client_of(factory, own)
+    own_model, own_chat, own_client = (
+        factory.get_model(own),
+        factory.get_chat_model(own),
+        client_of(factory, own),
+    )
     others = [
-        factory.settings(({"llm": {"baseUrl": f"http://127.0.0.1:{n + 1}/v1"}},))
+        factory.resolve_settings(({"llm": {"baseUrl": f"http://127.0.0.1:{n + 1}/v1"}},))
         for n in range(MOST_KEPT + 2)
     ]
     clients = []
@@ -39,7 +43,7 @@ def test_the_clients_used_least_recently_are_dropped_and_closed_and_the_own_neve
         True,
         *[False] * (MOST_KEPT - 1),
     ]
-    assert (factory.model(own), factory.chat(own), client_of(factory, own)) == (
+    assert (factory.get_model(own), factory.get_chat_model(own), client_of(factory, own)) == (
         own_model,
         own_chat,
         own_client,
@@ -57,14 +61,14 @@ def test_a_dropped_client_is_closed_only_when_no_call_is_inside_it(
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
     factory = Components(Config.load(None, environ={}), None)
     others = [
-        factory.settings(({"llm": {"baseUrl": f"http://127.0.0.1:{n + 1}/v1"}},))
+        factory.resolve_settings(({"llm": {"baseUrl": f"http://127.0.0.1:{n + 1}/v1"}},))
         for n in range(MOST_KEPT + 1)
     ]
-    inner: Any = factory.model(others[0]).inner
+    inner: Any = factory.get_model(others[0]).inner
     client = inner._clients.get_sync()
     with inner._clients.in_use:
         for settings in others[1:]:
-            factory.model(settings)
+            factory.get_model(settings)
         assert not client.is_closed()
     assert client.is_closed()
 
@@ -73,8 +77,11 @@ def test_the_breaker_of_the_own_model_stays_whatever_calls_override() -> None:
     factory = Components(
         Config.load({"breaker": {"failures": 1}}, environ={}), ScriptedModel("x", name="own")
     )
-    breaker = factory.model(factory.config.settings).breaker
+    breaker = factory.get_model(factory.config.settings).breaker
     for number in range(2 * MOST_KEPT):
-        factory.model(factory.settings(({"llm": {"temperature": number / 100}},)))
-    assert factory.model(factory.settings(({"llm": {"temperature": 1.5}},))).breaker is breaker
+        factory.get_model(factory.resolve_settings(({"llm": {"temperature": number / 100}},)))
+    assert (
+        factory.get_model(factory.resolve_settings(({"llm": {"temperature": 1.5}},))).breaker
+        is breaker
+    )
     assert breaker.read_state()[0] is BreakerState.CLOSED

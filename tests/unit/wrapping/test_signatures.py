@@ -23,7 +23,7 @@ VECTOR = [0.1, 0.2]
 def called(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What *fn* receives once the query was replaced by "new" and top_k by 50."""
     shape = read_signature(fn)
-    assert shape.query(args, kwargs) == "old"
+    assert shape.read_query(args, kwargs) == "old"
     new_args, new_kwargs = shape.replace(args, kwargs, query="new", top_k=50)
     return fn(*new_args, **new_kwargs)
 
@@ -186,7 +186,7 @@ def test_a_classmethod_or_staticmethod_object_is_seen_through(name: str) -> None
     ],
 )
 def test_top_k_is_the_one_in_effect(fn: Any, args: Any, kwargs: Any, expected: int | None) -> None:
-    assert read_signature(fn).top_k(args, kwargs) == expected
+    assert read_signature(fn).read_top_k(args, kwargs) == expected
 
 
 def test_top_k_may_have_any_name_that_is_told() -> None:
@@ -194,7 +194,7 @@ def test_top_k_may_have_any_name_that_is_told() -> None:
         return query, how_many
 
     shape = read_signature(fn, top_k_arg="how_many")
-    assert shape.top_k(("x",), {}) == 3
+    assert shape.read_top_k(("x",), {}) == 3
     assert shape.replace(("x",), {}, query="x", top_k=8) == (("x",), {"how_many": 8})
 
 
@@ -215,7 +215,7 @@ def test_the_told_parameter_goes_before_the_usual_names() -> None:
 
 
 def test_a_builtin_without_a_signature_takes_its_first_text() -> None:
-    assert read_signature(dict.fromkeys).query(("ab",), {}) == "ab"
+    assert read_signature(dict.fromkeys).read_query(("ab",), {}) == "ab"
     assert read_signature(getattr).replace((me, "search"), {}, query="keyworded", top_k=3) == (
         (me, "keyworded"),
         {},
@@ -228,21 +228,21 @@ def columns(query_embeddings: Any = None, query_texts: Any = None, n_results: in
 
 def test_a_list_of_one_text_is_that_text_and_stays_a_list() -> None:
     shape, texts = read_signature(columns), ["old"]
-    assert shape.query((), {"query_texts": texts}) == "old"
+    assert shape.read_query((), {"query_texts": texts}) == "old"
     assert shape.replace((), {"query_texts": texts}, query="new", top_k=50) == (
         (),
         {"query_texts": ["new"], "n_results": 50},
     )
     assert texts == ["old"]
-    assert shape.query((), {"query_texts": ["old", "older"]}) == ["old", "older"]
+    assert shape.read_query((), {"query_texts": ["old", "older"]}) == ["old", "older"]
     inside = read_signature(columns, query_arg="query_texts.text")
-    assert inside.query((), {"query_texts": {"text": texts}}) == texts
+    assert inside.read_query((), {"query_texts": {"text": texts}}) == texts
 
 
 def test_a_query_that_is_none_or_no_text_is_handed_on_to_be_refused() -> None:
-    assert read_signature(plain).query((), {"query": None}) is None
-    assert read_signature(plain).query((7,), {}) == 7
-    assert read_signature(loose).query((7,), {}) == 7
+    assert read_signature(plain).read_query((), {"query": None}) is None
+    assert read_signature(plain).read_query((7,), {}) == 7
+    assert read_signature(loose).read_query((7,), {}) == 7
 
 
 INDEX = Pinecone(api_key="k").Index(host="http://127.0.0.1:9")
@@ -275,8 +275,8 @@ def test_pinecones_search_is_read_and_rewritten_in_every_form(
     before = copy.deepcopy(kwargs)
     shape = read_signature(INDEX.search, query_arg=query_arg)
     kwargs = {"namespace": "ns", **kwargs}
-    assert shape.query(args, kwargs) == "old"
-    assert shape.top_k(args, kwargs) == 3
+    assert shape.read_query(args, kwargs) == "old"
+    assert shape.read_top_k(args, kwargs) == 3
     assert shape.replace(args, kwargs, query="new", top_k=50) == (
         (),
         {"namespace": "ns", **expected},
@@ -288,7 +288,10 @@ def test_pinecones_search_is_read_and_rewritten_in_every_form(
 def test_a_search_query_object_is_copied_before_it_is_changed(query_arg: str | None) -> None:
     query = SearchQuery(inputs={"text": "old"}, top_k=3, filter={"a": 1})
     shape = read_signature(INDEX.search, query_arg=query_arg)
-    assert (shape.query((), {"query": query}), shape.top_k((), {"query": query})) == ("old", 3)
+    assert (shape.read_query((), {"query": query}), shape.read_top_k((), {"query": query})) == (
+        "old",
+        3,
+    )
     _, kwargs = shape.replace((), {"query": query}, query="new", top_k=50)
     assert kwargs["query"].to_dict() == {"inputs": {"text": "new"}, "top_k": 50, "filter": {"a": 1}}
     assert query.to_dict() == {"inputs": {"text": "old"}, "top_k": 3, "filter": {"a": 1}}
@@ -312,7 +315,7 @@ def test_the_nested_query_of_older_versions_is_read_by_position_and_by_name(
     new = make(inputs={"text": "new"}, top_k=50)
     for fn in (older_search, loose):
         shape = read_signature(fn)
-        assert shape.query((), {"namespace": "n", "query": query}) == "old"
+        assert shape.read_query((), {"namespace": "n", "query": query}) == "old"
         assert shape.replace((), {"namespace": "n", "query": query}, query="new", top_k=50) == (
             (),
             {"namespace": "n", "query": new},
@@ -370,7 +373,7 @@ def test_a_vector_goes_where_the_function_wants_it_however_the_text_came(
     fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], expected: Any
 ) -> None:
     shape = read_signature(fn, takes_vector=True)
-    assert shape.query(args, kwargs) == "t"
+    assert shape.read_query(args, kwargs) == "t"
     assert shape.replace(args, kwargs, query=VECTOR, top_k=None) == expected
 
 
@@ -397,7 +400,7 @@ class Bundle:
 
 def test_the_text_of_a_query_bundle_is_read_and_replaced_with_no_vector_of_the_former_one() -> None:
     shape, bundle = read_signature(lambda query_bundle: None), Bundle("old", VECTOR)
-    assert shape.query((bundle,), {}) == "old"
+    assert shape.read_query((bundle,), {}) == "old"
     assert shape.replace((bundle,), {}, query="new", top_k=None) == ((Bundle("new"),), {})
     assert shape.replace((bundle,), {}, query="old", top_k=None) == ((bundle,), {})
     assert bundle == Bundle("old", VECTOR)
@@ -410,7 +413,7 @@ def test_the_text_of_a_query_bundle_is_read_and_replaced_with_no_vector_of_the_f
         (lambda: read_signature(older_query), "embed="),
         (lambda: read_signature(INDEX.query), "embed="),
         (
-            lambda: read_signature(loose).query((), {"vector": VECTOR}),
+            lambda: read_signature(loose).read_query((), {"vector": VECTOR}),
             "wrap it with embed=; otherwise pass it as 'query'",
         ),
         (lambda: read_signature(annotated), "embed="),
@@ -429,11 +432,14 @@ def test_the_text_of_a_query_bundle_is_read_and_replaced_with_no_vector_of_the_f
             "already sets 'inputs'",
         ),
         (lambda: read_signature("not callable"), "is not callable"),  # type: ignore[arg-type]
-        (lambda: read_signature(plain).query((), {}), "without a query"),
-        (lambda: read_signature(loose).query((), {"namespace": "n"}), "query_arg="),
-        (lambda: read_signature(INDEX.search).query((), {"inputs": {"image": "x"}}), "inputs.text"),
+        (lambda: read_signature(plain).read_query((), {}), "without a query"),
+        (lambda: read_signature(loose).read_query((), {"namespace": "n"}), "query_arg="),
         (
-            lambda: read_signature(INDEX.search).query(
+            lambda: read_signature(INDEX.search).read_query((), {"inputs": {"image": "x"}}),
+            "inputs.text",
+        ),
+        (
+            lambda: read_signature(INDEX.search).read_query(
                 (), {"query": {"id": "x"}, "namespace": "n"}
             ),
             "inputs.text",
@@ -470,8 +476,8 @@ def test_only_the_query_and_top_k_change_and_nothing_is_mutated(
     shape = read_signature(INDEX.search)
     new_args, new_kwargs = shape.replace(args, kwargs, query=new, top_k=top_k)
     assert (args, kwargs) == before
-    assert shape.query(new_args, new_kwargs) == new
-    assert shape.top_k(new_args, new_kwargs) == (top_k or (3 if form == "query" else None))
+    assert shape.read_query(new_args, new_kwargs) == new
+    assert shape.read_top_k(new_args, new_kwargs) == (top_k or (3 if form == "query" else None))
     assert {name: new_kwargs[name] for name in rest} == rest
     assert new_kwargs.keys() - {"inputs", "query", "top_k"} == rest.keys()
 
