@@ -140,11 +140,9 @@ def compare_command(
     --questions) a language model answers from each system's passages and ranks
     all answers at once. The system 'yours' is that of your own config.
     """
-    all_questions = _read_questions(
-        question, reference, history, _find_file(questions, data, limit)
-    )
+    entries = _read_questions(question, reference, history, _find_file(questions, data, limit))
     arguments_by_name = _read_arguments(function, arguments, condition)
-    is_judged = any(entry.reference for entry in all_questions)
+    is_judged = any(entry.reference for entry in entries)
     if report is not None:
         if not is_judged:
             raise ConfigError(
@@ -169,7 +167,7 @@ def compare_command(
             comparison = _ask_systems(
                 function,
                 base,
-                all_questions,
+                entries,
                 names,
                 answers=answers,
                 arguments=arguments_by_name,
