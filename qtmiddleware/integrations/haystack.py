@@ -136,7 +136,7 @@ class QueryTransformRetriever:
                 allowed="1 or more",
             )
         self._is_warm = False
-        self._search, self._asearch = self._wrap()
+        self._search, self._asearch = self._wrap_retriever()
         self._default_top_k = _find_default_top_k(retriever)
 
     @_outputs
@@ -170,7 +170,7 @@ class QueryTransformRetriever:
         Exceptions of the retriever pass through.
         """
         self._warm_up_components()
-        with _trace(SPAN) as span:
+        with _open_span(SPAN) as span:
             options = AskOptions(
                 filters=filters,
                 top_k=top_k,
@@ -195,7 +195,7 @@ class QueryTransformRetriever:
         A component without a ``run_async`` runs in a thread.
         """
         await self._warm_up_components_async()
-        with _trace(SPAN) as span:
+        with _open_span(SPAN) as span:
             options = AskOptions(
                 filters=filters,
                 top_k=top_k,
@@ -274,7 +274,7 @@ class QueryTransformRetriever:
         """
         arguments = {name: getattr(self, name) for name in _FIELDS}
         saved = {
-            name: _save(name, value)
+            name: _save_parameter(name, value)
             for name, value in arguments.items()
             if value is not None and value != ()
         }
@@ -297,11 +297,13 @@ class QueryTransformRetriever:
                 f"{message}. Was it saved by a newer version of qtmiddleware?"
             )
         loaded = {
-            name: value if name in _SAVED_AS_IS else _load(name, value)
+            name: value if name in _SAVED_AS_IS else _load_parameter(name, value)
             for name, value in saved.items()
         }
-        made: QueryTransformRetriever = default_from_dict(cls, {**data, "init_parameters": loaded})
-        return made
+        retriever: QueryTransformRetriever = default_from_dict(
+            cls, {**data, "init_parameters": loaded}
+        )
+        return retriever
 
     @property
     def _components(self) -> list[Any]:
@@ -319,7 +321,7 @@ class QueryTransformRetriever:
         for inner in self._components:
             await _acall_method(inner, "warm_up")
 
-    def _wrap(self) -> tuple[Any, Any]:
+    def _wrap_retriever(self) -> tuple[Any, Any]:
         """Wrap the search of *retriever* twice: for blocking and for asynchronous calls."""
         inner, embedder = self.retriever, self.text_embedder
         if isinstance(inner, Wrapped | Bound):
@@ -568,14 +570,14 @@ class _ChatModel:
 
 def _run_component(role: str, inner: Any, **inputs: Any) -> Any:
     """Run *inner* under a span of its own, and return its outputs."""
-    with _trace_component(role, inner, inputs) as span:
+    with _open_component_span(role, inner, inputs) as span:
         outputs = inner.run(**inputs)
         span.set_content_tag("haystack.component.output", outputs)
     return outputs
 
 
 async def _arun_component(role: str, inner: Any, **inputs: Any) -> Any:
-    with _trace_component(role, inner, inputs) as span:
+    with _open_component_span(role, inner, inputs) as span:
         can_await = hasattr(inner, "run_async")
         outputs = await (
             inner.run_async(**inputs) if can_await else in_thread(partial(inner.run, **inputs))
@@ -585,15 +587,15 @@ async def _arun_component(role: str, inner: Any, **inputs: Any) -> Any:
 
 
 @contextmanager
-def _trace_component(role: str, inner: Any, inputs: Mapping[str, Any]) -> Iterator[Span]:
+def _open_component_span(role: str, inner: Any, inputs: Mapping[str, Any]) -> Iterator[Span]:
     tags = {"haystack.component.name": role, "haystack.component.type": type(inner).__name__}
-    with _trace(f"haystack.{role}.run", tags) as span:
+    with _open_span(f"haystack.{role}.run", tags) as span:
         span.set_content_tag("haystack.component.input", inputs)
         yield span
 
 
 @contextmanager
-def _trace(name: str, tags: dict[str, Any] | None = None) -> Iterator[Span]:
+def _open_span(name: str, tags: dict[str, Any] | None = None) -> Iterator[Span]:
     # A search may run in a thread of the middleware. The context comes along, so the current span
     # is the right parent there too.
     with tracer.trace(name, tags=tags, parent_span=tracer.current_span()) as span:
@@ -700,7 +702,7 @@ def _make_document(match: Match, item: Any, score: float | None) -> Document:
 # --- what a pipeline's file holds -----------------------------------------------------------------
 
 
-def _save(name: str, value: Any) -> Any:
+def _save_parameter(name: str, value: Any) -> Any:
     """Return the value of parameter *name* as a file holds it.
 
     A component is saved as Haystack saves components, a function by its name.
@@ -736,8 +738,8 @@ def _copy_plain(value: Any) -> Any:
     return [_copy_plain(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
-def _load(name: str, saved: Any) -> Any:
-    """Return the value that `_save` saved for parameter *name*."""
+def _load_parameter(name: str, saved: Any) -> Any:
+    """Return the value that `_save_parameter` saved for parameter *name*."""
     kind = saved.get("type") if isinstance(saved, Mapping) else None
     try:
         if isinstance(saved, str):

@@ -107,7 +107,7 @@ class QueryTransformRetriever(BaseRetriever):
         def __init__(self, **fields: Any) -> None:
             # No pydantic validator: pydantic would turn the errors raised here into its own.
             super().__init__(**fields)
-            self._wrap()
+            self._wrap_retriever()
 
     def retrieve(
         self,
@@ -231,7 +231,7 @@ class QueryTransformRetriever(BaseRetriever):
     def _get_fields(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in type(self).model_fields}
 
-    def _wrap(self) -> None:
+    def _wrap_retriever(self) -> None:
         """Wrap the search of *retriever* twice: for blocking and for asynchronous calls."""
         inner, options = self.retriever, self._get_fields()
         settings = {name: options[name] for name in ("config", *_OF_MIDDLEWARE)}
@@ -250,11 +250,13 @@ class QueryTransformRetriever(BaseRetriever):
         middleware = QueryMiddleware(**settings)
         if isinstance(inner, Runnable):
             name, self._default_k = _find_k_argument(inner)
-            self._never_widens = getattr(_unbind(inner)[0], "search_type", None) == "mmr"
+            self._never_widens = getattr(_unwrap_bindings(inner)[0], "search_type", None) == "mmr"
             functions: tuple[Callable[..., Any], ...] = (_Search(inner, name),)
             # LangChain's default asynchronous method calls the blocking one in a thread and takes
             # no arguments, so it could not pass k on. Then the middleware uses its own thread.
-            if name is None or _accepts_argument(_unbind(inner)[0]._aget_relevant_documents, name):
+            if name is None or _accepts_argument(
+                _unwrap_bindings(inner)[0]._aget_relevant_documents, name
+            ):
                 functions = (*functions, _AsyncSearch(inner, name))
         elif isinstance(inner, VectorStore):
             functions = _find_searches(inner)
@@ -274,26 +276,26 @@ class QueryTransformRetriever(BaseRetriever):
         more: Mapping[str, Any],
     ) -> dict[str, Any]:
         """Return the arguments of the wrapped function, without the query."""
-        wanted, arguments = (
+        count, arguments = (
             self._choose_k(k),
             {**more, "history": history, "qtm_config": qtm_config},
         )
-        if (name := self._search.top_k_argument) is not None and wanted is not None:
-            arguments.setdefault(name, wanted)
-        if self._never_widens and isinstance(wanted, int):
+        if (name := self._search.top_k_argument) is not None and count is not None:
+            arguments.setdefault(name, count)
+        if self._never_widens and isinstance(count, int):
             arguments["qtm_config"] = {
-                "keywordEvidence": {"candidates": wanted},
+                "keywordEvidence": {"candidates": count},
                 **(qtm_config or {}),
             }
         return arguments
 
     def _limit_matches(self, retrieval: Retrieval, k: int | None) -> Retrieval:
         """Drop the matches beyond *k* if the wrapped function takes no number of documents."""
-        wanted = self._choose_k(k) if self._search.top_k_argument is None else None
+        count = self._choose_k(k) if self._search.top_k_argument is None else None
         return (
             retrieval
-            if type(wanted) is not int or wanted < 1
-            else replace(retrieval, matches=retrieval.matches[:wanted])
+            if type(count) is not int or count < 1
+            else replace(retrieval, matches=retrieval.matches[:count])
         )
 
 
@@ -307,13 +309,13 @@ class _Search:
         self.runnable, self.k_name = runnable, k_name
 
     def __call__(self, query: Any, k: int | None = None, **more: Any) -> Any:
-        return self.limit(self.runnable.invoke(query, **self.add_k(k, more)), k)
+        return self.limit_documents(self.runnable.invoke(query, **self.add_k(k, more)), k)
 
     def add_k(self, k: int | None, more: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments *more*, with *k* added if *runnable* takes a number of documents."""
         return more if k is None or self.k_name is None else {**more, self.k_name: k}
 
-    def limit(self, documents: Any, k: int | None) -> Any:
+    def limit_documents(self, documents: Any, k: int | None) -> Any:
         """Return at most *k* documents, for a *runnable* that takes no number of documents."""
         is_longer = (
             k is not None
@@ -331,7 +333,7 @@ class _AsyncSearch(_Search):
     """Calls *runnable* as `_Search` does, asynchronously."""
 
     async def __call__(self, query: Any, k: int | None = None, **more: Any) -> Any:
-        return self.limit(await self.runnable.ainvoke(query, **self.add_k(k, more)), k)
+        return self.limit_documents(await self.runnable.ainvoke(query, **self.add_k(k, more)), k)
 
 
 def _find_searches(store: VectorStore) -> tuple[Callable[..., Any], ...]:
@@ -341,7 +343,7 @@ def _find_searches(store: VectorStore) -> tuple[Callable[..., Any], ...]:
     return store.similarity_search_with_score, store.asimilarity_search_with_score
 
 
-def _unbind(runnable: Any) -> tuple[Any, dict[str, Any]]:
+def _unwrap_bindings(runnable: Any) -> tuple[Any, dict[str, Any]]:
     """Return the runnable inside ``bind`` or ``with_config``, and the arguments bound to it."""
     arguments: dict[str, Any] = {}
     while isinstance(runnable, RunnableBindingBase):
@@ -355,7 +357,7 @@ def _find_k_argument(runnable: Any) -> tuple[str | None, int | None]:
 
     Each is ``None`` if nothing tells.
     """
-    inner, arguments = _unbind(runnable)
+    inner, arguments = _unwrap_bindings(runnable)
     if not isinstance(inner, BaseRetriever):
         return None, None
     fields = {**vars(inner), **getattr(inner, "search_kwargs", {}), **arguments}

@@ -125,7 +125,7 @@ class QueryTransformRetriever(BaseRetriever):
         self._is_count_settable = self._never_widens = self._takes_bundle = False
         self.similarity_top_k = similarity_top_k
         self.history = history
-        self._search, self._asearch = self._wrap(settings)
+        self._search, self._asearch = self._wrap_retriever(settings)
         super().__init__(callback_manager or getattr(self._inner, "callback_manager", None), **more)
 
     def find(
@@ -239,7 +239,7 @@ class QueryTransformRetriever(BaseRetriever):
             _dispatcher.event(QueryTransformEvent(record=record))
         return _read_nodes(retrieval)
 
-    def _wrap(self, settings: Mapping[str, Any]) -> tuple[Any, Any]:
+    def _wrap_retriever(self, settings: Mapping[str, Any]) -> tuple[Any, Any]:
         """Wrap the search of *retriever* twice: for blocking and for asynchronous calls."""
         inner = self._inner
         is_retriever, is_wrapped = (
@@ -368,18 +368,20 @@ class _Search:
         self.retriever, self.is_count_settable = retriever, is_count_settable
 
     def __call__(self, query: Any, similarity_top_k: int | None = None) -> list[NodeWithScore]:
-        return self.limit(self.set_count(similarity_top_k).retrieve(query), similarity_top_k)
+        return self.limit_nodes(
+            self.choose_retriever(similarity_top_k).retrieve(query), similarity_top_k
+        )
 
-    def set_count(self, count: int | None) -> Any:
+    def choose_retriever(self, count: int | None) -> Any:
         """Return *retriever*, or a copy of it that returns *count* nodes.
 
         A copy, because other calls may search with *retriever* at the same time.
         """
         if count is None or not self.is_count_settable:
             return self.retriever
-        return _set_count(self.retriever, count)
+        return _copy_with_count(self.retriever, count)
 
-    def limit(self, nodes: list[NodeWithScore], count: int | None) -> list[NodeWithScore]:
+    def limit_nodes(self, nodes: list[NodeWithScore], count: int | None) -> list[NodeWithScore]:
         """Return at most *count* nodes, for a *retriever* that takes no number of nodes."""
         return nodes if count is None or self.is_count_settable else nodes[:count]
 
@@ -393,7 +395,9 @@ class _AsyncSearch(_Search):
     async def __call__(  # type: ignore[override]
         self, query: Any, similarity_top_k: int | None = None
     ) -> list[NodeWithScore]:
-        return self.limit(await self.set_count(similarity_top_k).aretrieve(query), similarity_top_k)
+        return self.limit_nodes(
+            await self.choose_retriever(similarity_top_k).aretrieve(query), similarity_top_k
+        )
 
 
 def _read_turns(history: Any) -> Any:
@@ -425,7 +429,7 @@ def _make_retriever(
     return kind(**options)
 
 
-def _set_count(retriever: BaseRetriever, count: int) -> Any:
+def _copy_with_count(retriever: BaseRetriever, count: int) -> Any:
     twin: Any = copy.copy(retriever)
     twin.similarity_top_k = count
     return twin
@@ -447,7 +451,7 @@ def _is_count_settable(retriever: BaseRetriever) -> bool:
     if type(count) is not int or count < 1:
         return False
     try:
-        accepted = _set_count(retriever, count + 1).similarity_top_k
+        accepted = _copy_with_count(retriever, count + 1).similarity_top_k
     except (AttributeError, TypeError, ValueError):
         return False
     return bool(accepted == count + 1)

@@ -37,7 +37,7 @@ def qtm_bench(request: pytest.FixtureRequest) -> Callable[..., Gate]:
     """
     root, update = request.config.rootpath, bool(request.config.getoption(UPDATE))
 
-    def run(
+    def measure_retrieval(
         fn: Callable[..., Any], data: str | Path, *, baseline: str | Path, **options: Any
     ) -> Gate:
         from qtmiddleware.errors import ConfigError
@@ -60,7 +60,7 @@ def qtm_bench(request: pytest.FixtureRequest) -> Callable[..., Gate]:
         request.node.user_properties.append((_NAME, text))
         return gate
 
-    return run
+    return measure_retrieval
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

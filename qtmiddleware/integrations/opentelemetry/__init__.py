@@ -104,7 +104,7 @@ class _Account(NamedTuple):
     read_cost: float | None = None
 
     @classmethod
-    def read(cls, trace: Trace) -> _Account:
+    def read_trace(cls, trace: Trace) -> _Account:
         """Return the counts and costs of *trace* as they are now."""
         return cls(
             trace.llm_calls,
@@ -115,11 +115,11 @@ class _Account(NamedTuple):
             trace.read_cost_usd,
         )
 
-    def subtract(self, before: _Account) -> _Account:
-        """Return the model calls, cost and stages that were added since *before*."""
-        cost = None if self.cost is None or before.cost is None else self.cost - before.cost
+    def subtract(self, earlier: _Account) -> _Account:
+        """Return the model calls, cost and stages that were added since *earlier*."""
+        cost = None if self.cost is None or earlier.cost is None else self.cost - earlier.cost
         return _Account(
-            self.model_calls - before.model_calls, cost, self.stages[len(before.stages) :]
+            self.model_calls - earlier.model_calls, cost, self.stages[len(earlier.stages) :]
         )
 
 
@@ -247,15 +247,15 @@ class OpenTelemetryObserver:
         """
         result = operation.result
         if isinstance(result, Retrieval):
-            account = _Account.read(result.trace)
+            account = _Account.read_trace(result.trace)
             if operation.parent is not None:
                 # Only an answer's first retrieval is kept. Later ones belong to its sub-queries.
                 self._retrieval_accounts.setdefault(operation.parent.id, account)
                 _forget_oldest(self._retrieval_accounts)
             return account
-        before = self._retrieval_accounts.pop(operation.id, None)
-        if isinstance(result, Answer) and before is not None:
-            return _Account.read(result.retrieval.trace).subtract(before)
+        retrieval_account = self._retrieval_accounts.pop(operation.id, None)
+        if isinstance(result, Answer) and retrieval_account is not None:
+            return _Account.read_trace(result.retrieval.trace).subtract(retrieval_account)
         return _Account()
 
     def _finish_operation(self, operation: Operation, span: Span | None, account: _Account) -> None:
@@ -313,13 +313,13 @@ class OpenTelemetryObserver:
         if operation.kind in ("model", "embedding"):
             provider = self._provider_name or provider or UNKNOWN_PROVIDER
         address, port = operation.server or ("", 0)
-        named = {
+        attributes = {
             Names.PROVIDER: provider,
             Names.MODEL: operation.model,
             Names.SERVER_ADDRESS: address,
             Names.SERVER_PORT: port,
         }
-        return {name: value for name, value in named.items() if value}
+        return {name: value for name, value in attributes.items() if value}
 
     def _list_end_attributes(
         self, operation: Operation, account: _Account
@@ -331,7 +331,7 @@ class OpenTelemetryObserver:
         if operation.top_k is not None:
             yield Names.TOP_K, operation.top_k
         if operation.kind == "search":
-            yield Names.VARIANT, _label(operation.name)
+            yield Names.VARIANT, _clean_label(operation.name)
             yield Names.WEIGHT, float(operation.weight)
         for count in (Names.PASSAGES, Names.TEXTS, Names.SEARCHES, Names.CITATIONS):
             if (number := operation.counts.get(count.rpartition(".")[2])) is not None:
@@ -349,7 +349,7 @@ class OpenTelemetryObserver:
         elif isinstance(result, Retrieval | Answer):
             yield from _list_result_attributes(result, account)
         if self._captures_content:
-            yield from _quote(operation)
+            yield from _list_content_attributes(operation)
 
     # --- metrics ----------------------------------------------------------------------------------
 
@@ -378,10 +378,15 @@ class OpenTelemetryObserver:
             costs = "models", result.cost_usd
         elif isinstance(result, Retrieval | Answer):
             for entry in _select_own_degradations(result):
-                labels = {Names.STAGE: _label(entry.stage), Names.REASON: _label(entry.reason)}
+                labels = {
+                    Names.STAGE: _clean_label(entry.stage),
+                    Names.REASON: _clean_label(entry.reason),
+                }
                 instruments[DEGRADATIONS].add(1, labels, context)
         for stage in account.stages:
-            instruments[STAGES].record(stage.ms / 1e3, {Names.STAGE: _label(stage.name)}, context)
+            instruments[STAGES].record(
+                stage.ms / 1e3, {Names.STAGE: _clean_label(stage.name)}, context
+            )
         if isinstance(result, Retrieval):
             if account.read_units > 0:
                 instruments[READ_UNITS].add(account.read_units, None, context)
@@ -435,14 +440,14 @@ def _end_span(span: Span, attributes: Mapping[str, Any], outcome: str, end_time:
 def _find_error(operation: Operation) -> str:
     if operation.outcome == "late":
         return "timeout"
-    return _label(operation.reason or "_OTHER") if operation.outcome == "failed" else ""
+    return _clean_label(operation.reason or "_OTHER") if operation.outcome == "failed" else ""
 
 
 _WORD: Final = re.compile(r"[\w.:-]{1,64}", re.ASCII)
 
 
 @lru_cache(1024)
-def _label(word: str) -> str:
+def _clean_label(word: str) -> str:
     """Return *word* if it looks like a reason or a stage's name, else ``_OTHER``.
 
     A user's model may raise anything, and its text must not become a label.
@@ -460,7 +465,7 @@ def _list_labels(operation: Operation) -> dict[str, str]:
         )
         labels = {Names.KIND: operation.kind, Names.STATUS: status}
     elif operation.kind == "search":
-        labels[Names.VARIANT] = _label(operation.name)
+        labels[Names.VARIANT] = _clean_label(operation.name)
     if error := _find_error(operation):
         labels[Names.ERROR] = error
     return labels
@@ -510,7 +515,10 @@ def _list_result_attributes(
     if degradations := _select_own_degradations(result):
         yield (
             Names.DEGRADATIONS,
-            tuple(f"{_label(entry.stage)} {_label(entry.reason)}" for entry in degradations),
+            tuple(
+                f"{_clean_label(entry.stage)} {_clean_label(entry.reason)}"
+                for entry in degradations
+            ),
         )
     yield Names.MODEL_CALLS, account.model_calls
     if account.cost is not None:
@@ -526,10 +534,10 @@ def _list_result_attributes(
         yield Names.CONFIDENCE, result.confidence
     yield Names.IS_UNSURE, result.is_unsure
     if trace.decision is not None:
-        yield Names.DECISION, _label(trace.decision.reason)
+        yield Names.DECISION, _clean_label(trace.decision.reason)
 
 
-def _quote(operation: Operation) -> Iterator[tuple[str, str]]:
+def _list_content_attributes(operation: Operation) -> Iterator[tuple[str, str]]:
     """Yield the texts of users, passages and models in *operation*, as the conventions require.
 
     Messages are JSON.

@@ -95,11 +95,11 @@ def _read_line(line: str) -> Iterator[tuple[str, list[str]]]:
 
 def _find_question(record: Mapping[str, Any]) -> str | None:
     if "query_id" in record and isinstance(record.get("queries"), list):
-        first = next(iter(record["queries"]), "")
+        query = next(iter(record["queries"]), "")
         # For a query that is not text, the log holds only the type's name.
-        is_text = isinstance(first, str) and not any(
+        is_text = isinstance(query, str) and not any(
             row[1:2] == ["not_text"] for row in record.get("degradations", ())
         )
-        return first if is_text else ""
+        return query if is_text else ""
     text = next((record[name] for name in QUESTION_NAMES if name in record), None)
     return text if isinstance(text, str) else None

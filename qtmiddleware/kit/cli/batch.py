@@ -215,7 +215,7 @@ def _show_parts(parts: tuple[Part, ...]) -> None:
 def _describe_state(status: BatchStatus, command: BatchCommand | None) -> Iterator[str]:
     if status.expected.read:
         yield (
-            f"under way: {_count(status.underway, 'request')}, at most"
+            f"under way: {_format_count(status.underway, 'request')}, at most"
             f" {_describe_cost(status.expected)}"
         )
     if status.spent.read or status.spent.written:
@@ -225,7 +225,7 @@ def _describe_state(status: BatchStatus, command: BatchCommand | None) -> Iterat
     if status.missing:
         condition = "when other batches have ended" if status.underway else "to send them"
         yield (
-            f"{_count(status.missing, 'request')} not sent yet: run --batch submit again"
+            f"{_format_count(status.missing, 'request')} not sent yet: run --batch submit again"
             f" {condition}"
         )
     elif status.underway and command is not BatchCommand.CANCEL:
@@ -249,8 +249,8 @@ def _describe_trouble(status: BatchStatus) -> Iterator[str]:
     tally = status.tally
     for part in status.parts:
         for error in part.errors[:1]:
-            more = f" and {len(part.errors) - 1:,} more" if len(part.errors) > 1 else ""
-            yield f"part {part.number} was rejected: {error}{more}{_suggest_fix(error)}"
+            suffix = f" and {len(part.errors) - 1:,} more" if len(part.errors) > 1 else ""
+            yield f"part {part.number} was rejected: {error}{suffix}{_suggest_fix(error)}"
     if tally.failures:
         failed = ", ".join(
             f"{count:,} {problem}" for problem, count in tally.failures.most_common()
@@ -259,8 +259,8 @@ def _describe_trouble(status: BatchStatus) -> Iterator[str]:
         yield f"requests that were not answered: {failed}{refused}"
     for lines, problem in ((tally.broken, "not read"), (tally.short, "fewer lines than expected")):
         if lines:
-            more = "; ..." if len(lines) > _MOST_NAMED else ""
-            yield f"{problem}: {'; '.join(lines[:_MOST_NAMED])}{more}"
+            suffix = "; ..." if len(lines) > _MOST_NAMED else ""
+            yield f"{problem}: {'; '.join(lines[:_MOST_NAMED])}{suffix}"
     for count, problem in (
         (tally.repeated, "came twice"),
         (tally.unknown, "do not belong to any request"),
@@ -276,9 +276,9 @@ def _suggest_fix(error: str) -> str:
 
 
 def _describe_time(seconds: float) -> str:
-    hours, rest = divmod(max(0, round(seconds)), _HOUR)
-    return f"{hours} h {rest // 60} min" if hours else f"{rest // 60} min"
+    hours, seconds_left = divmod(max(0, round(seconds)), _HOUR)
+    return f"{hours} h {seconds_left // 60} min" if hours else f"{seconds_left // 60} min"
 
 
-def _count(number: int, noun: str) -> str:
+def _format_count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -340,8 +340,10 @@ def split_names(text: str) -> list[str]:
 
     A name may hold a comma itself (``combined, auto``).
     """
-    known = "|".join(map(re.escape, sorted(SYSTEMS, key=len, reverse=True)))
-    return [name.strip() for name in re.findall(rf"(?:{known})(?=\s*(?:,|$))|[^,\s][^,]*", text)]
+    known_names = "|".join(map(re.escape, sorted(SYSTEMS, key=len, reverse=True)))
+    return [
+        name.strip() for name in re.findall(rf"(?:{known_names})(?=\s*(?:,|$))|[^,\s][^,]*", text)
+    ]
 
 
 def _find_shared_settings(
@@ -367,9 +369,10 @@ def _find_shared_settings(
             " system",
             path="config",
         )
-    if taken := sorted(configs.keys() & SYSTEMS.keys()):
+    if reserved_names := sorted(configs.keys() & SYSTEMS.keys()):
         raise ConfigError(
-            f"the config file {taken[0]} has the name of a system; rename the file", path="config"
+            f"the config file {reserved_names[0]} has the name of a system; rename the file",
+            path="config",
         )
     model_override = {} if model is None else {"transformationModel": model}
     default_rows = () if configs else Config.load(None).assigned(sets).rows()
@@ -612,7 +615,8 @@ def _show_judged(verdicts: Judged) -> None:
     out.print("\nJudged answers:")
     for verdict in verdicts.verdicts:
         reason = "".join(
-            f" {shorten(given.text, 400)} ({given.legend})" for given in verdict.reasons[:1]
+            f" {shorten(judge_reason.text, 400)} ({judge_reason.legend})"
+            for judge_reason in verdict.reasons[:1]
         )
         out.print(f"  {shorten(verdict.question, 60)}: {verdicts.describe(verdict)}.{reason}")
     out.print(verdicts.summary())

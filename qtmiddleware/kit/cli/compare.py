@@ -159,7 +159,7 @@ def compare_command(
             note(f"{NO_MODEL} Only systems that need no model are compared.")
         with show_progress() as update, _limit_time(timeout, function) as restart:
 
-            def show(name: str, done: int, total: int) -> None:
+            def update_progress(name: str, done: int, total: int) -> None:
                 # The judge has its own time limits.
                 restart(0 if name == JUDGING or (name == names[-1] and done == total) else timeout)
                 update(name, done, total)
@@ -174,7 +174,7 @@ def compare_command(
                 top_k=top_k,
                 repeats=repeats,
                 seed=seed,
-                progress=show,
+                progress=update_progress,
             )
     _report_outcome(comparison, report, json_output=json_output)
 
@@ -290,8 +290,8 @@ def _open_base(
         loaded = wrapped.middleware.config
         # A function that was wrapped already counts as the user's own system, whatever its
         # settings. Setting its transformation type makes `sets_something` true.
-        own = {"transformationType": loaded.settings.transformation_type}
-        yield wrapped, loaded.overridden(own) if isinstance(fn, Wrapped | Bound) else loaded
+        override = {"transformationType": loaded.settings.transformation_type}
+        yield wrapped, loaded.overridden(override) if isinstance(fn, Wrapped | Bound) else loaded
 
 
 def _ask_systems(
@@ -349,9 +349,9 @@ def _choose_systems(
     need a model are left out then.
     """
     if names_option is None:
-        shown = [name for name in SHOWN if has_model or not asks_a_model(name)]
+        default_systems = [name for name in SHOWN if has_model or not asks_a_model(name)]
         is_askable = has_model or loaded.settings.transformation_type == "none"
-        return [*shown, OWN] if sets_something(loaded) and is_askable else shown
+        return [*default_systems, OWN] if sets_something(loaded) and is_askable else default_systems
     names = split_names(names_option)
     if not has_model and (asking := [name for name in names if name != OWN and asks_a_model(name)]):
         raise ConfigError(f"{', '.join(asking)} cannot be compared. {NO_MODEL}", path="systems")

@@ -43,15 +43,15 @@ def show_question(
 
 
 def _show_passages(row: AskedQuestion) -> None:
-    moved = {
-        answer.system: movements
+    movements = {
+        answer.system: system_movements
         for answer in row.systems
-        if (movements := row.explain(answer.system)) is not None
+        if (system_movements := row.explain(answer.system)) is not None
     }
-    _show_systems(row, moved)
+    _show_systems(row, movements)
     numbers = _number_passages(row)
     if numbers:
-        _show_places(row, moved, numbers)
+        _show_places(row, movements, numbers)
     else:
         say("No passage was found.")
     for number, match in numbers.values():
@@ -61,7 +61,7 @@ def _show_passages(row: AskedQuestion) -> None:
             say(f"    {shorten(match.text)}")
     first_systems: dict[tuple[str, ...], str] = {}
     for answer in row.systems:
-        reasons = tuple(_explain_places(answer, moved.get(answer.system), numbers))
+        reasons = tuple(_explain_places(answer, movements.get(answer.system), numbers))
         same_system = first_systems.setdefault(reasons, answer.system)
         lines = (
             reasons
@@ -92,7 +92,7 @@ def show_ranked(ranked: RankedSystems) -> None:
 # --- the systems ----------------------------------------------------------------------------------
 
 
-def _show_systems(row: AskedQuestion, moved: dict[str, Movements]) -> None:
+def _show_systems(row: AskedQuestion, movements: dict[str, Movements]) -> None:
     """Show a line per system: how many passages moved, and the searches, calls, time and cost."""
     with_price = any(
         answer.retrieval is not None and answer.retrieval.trace.read_price is not None
@@ -102,7 +102,7 @@ def _show_systems(row: AskedQuestion, moved: dict[str, Movements]) -> None:
     body = [
         [
             Text(answer.system + (" !" if _has_trouble(answer) else "")),
-            *_count_movements(answer, moved.get(answer.system)),
+            *_count_movements(answer, movements.get(answer.system)),
             Text(_format_count(answer, "searches")),
             Text(_format_count(answer, "llm_calls")),
             Text(f"{answer.seconds:.2f}"),
@@ -122,15 +122,15 @@ def _has_trouble(answer: SystemAnswer) -> bool:
     )
 
 
-def _count_movements(answer: SystemAnswer, moved: Movements | None) -> list[Text]:
-    if answer.system == BASELINE or moved is None:
+def _count_movements(answer: SystemAnswer, movements: Movements | None) -> list[Text]:
+    if answer.system == BASELINE or movements is None:
         return [Text("")] * 4
-    changes = [movement.change for movement in moved.passages]
+    changes = [movement.change for movement in movements.passages]
     counts = {
         "new": changes.count(None),
         "up": sum(change is not None and change > 0 for change in changes),
         "down": sum(change is not None and change < 0 for change in changes),
-        "out": len(moved.dropped),
+        "out": len(movements.dropped),
     }
     return [
         Text(str(count), style=_COLORS[name] if count else "") for name, count in counts.items()
@@ -158,7 +158,7 @@ def _number_passages(row: AskedQuestion) -> dict[Key, tuple[int, Match]]:
     return {key: (number, match) for number, (key, match) in enumerate(matches.items(), start=1)}
 
 
-def _choose_key(match: Match, known: Iterable[Key]) -> Key:
+def _choose_key(match: Match, known_keys: Iterable[Key]) -> Key:
     """Return the key of a passage across all lists.
 
     The key holds the id. It also holds the text if the id is missing, or if a list has several
@@ -166,11 +166,11 @@ def _choose_key(match: Match, known: Iterable[Key]) -> Key:
     """
     with_text = (match.namespace, f"{match.id or ''}\0{match.text or ''}")
     plain = (match.namespace, match.id) if match.id else with_text
-    return with_text if "\0" in match.key[1] or with_text in known else plain
+    return with_text if "\0" in match.key[1] or with_text in known_keys else plain
 
 
 def _show_places(
-    row: AskedQuestion, moved: dict[str, Movements], numbers: dict[Key, tuple[int, Match]]
+    row: AskedQuestion, movements: dict[str, Movements], numbers: dict[Key, tuple[int, Match]]
 ) -> None:
     """Show each system's place for each passage, and how far it moved.
 
@@ -178,22 +178,22 @@ def _show_places(
     """
     cells: dict[str, dict[Key, Text]] = {}
     for answer in row.systems:
-        movements = moved.get(answer.system)
+        system_movements = movements.get(answer.system)
         places = (
             {}
-            if movements is None
+            if system_movements is None
             else {
                 _choose_key(movement.match, numbers): movement
-                for movement in movements.passages[::-1]
+                for movement in system_movements.passages[::-1]
             }
         )
         cells[answer.system] = {key: _format_place(movement) for key, movement in places.items()}
-        dropped = () if movements is None else movements.dropped
+        dropped = () if system_movements is None else system_movements.dropped
         cells[answer.system] |= {
             _choose_key(movement.match, numbers): Text("out   ", style=_COLORS["out"])
             for movement in dropped
         }
-    others = [answer.system for answer in row.systems if answer.system != BASELINE]
+    other_systems = [answer.system for answer in row.systems if answer.system != BASELINE]
     widths = {
         name: max(len(name), *(len(cell) for cell in cells[name].values() or [Text()]))
         for name in cells
@@ -201,27 +201,29 @@ def _show_places(
     width = _find_width()
     label = _LABEL_CHARS
     while True:
-        left = float("inf") if width is None else width - label - _COLUMN_GAP - widths[BASELINE]
-        shown: list[str] = []
-        while others and (not shown or left >= widths[others[0]] + _COLUMN_GAP):
-            left -= widths[others[0]] + _COLUMN_GAP
-            shown.append(others.pop(0))
-        names = [BASELINE, *shown]
-        listed = [
+        room = float("inf") if width is None else width - label - _COLUMN_GAP - widths[BASELINE]
+        fitting_systems: list[str] = []
+        while other_systems and (
+            not fitting_systems or room >= widths[other_systems[0]] + _COLUMN_GAP
+        ):
+            room -= widths[other_systems[0]] + _COLUMN_GAP
+            fitting_systems.append(other_systems.pop(0))
+        names = [BASELINE, *fitting_systems]
+        numbered_rows = [
             (key, numbered)
             for key, numbered in numbers.items()
             if any(key in cells[name] for name in names)
         ]
-        label_width = label + (label if width is None else min(label, max(0, int(left))))
+        label_width = label + (label if width is None else min(label, max(0, int(room))))
         body = [
             [
                 Text(_shorten_to(f"[{number}] {describe_match(match)}", label_width)),
                 *(cells[name].get(key, Text("")) for name in names),
             ]
-            for key, (number, match) in listed
+            for key, (number, match) in numbered_rows
         ]
         _show_table(["place and change of place"[:label_width], *names], body)
-        if not others:
+        if not other_systems:
             return
 
 
@@ -261,15 +263,15 @@ def _describe_searches(answer: SystemAnswer) -> Iterator[str]:
 
 
 def _explain_places(
-    answer: SystemAnswer, moved: Movements | None, numbers: dict[Key, tuple[int, Match]]
+    answer: SystemAnswer, movements: Movements | None, numbers: dict[Key, tuple[int, Match]]
 ) -> Iterator[str]:
     """Yield the passages that moved, each with the reason."""
-    if answer.system != BASELINE and moved is not None:
-        changed = [movement for movement in moved.passages if movement.change != 0]
-        for movement in (*changed, *moved.dropped):
+    if answer.system != BASELINE and movements is not None:
+        changed = [movement for movement in movements.passages if movement.change != 0]
+        for movement in (*changed, *movements.dropped):
             number, _ = numbers.get(_choose_key(movement.match, numbers), ("-", None))
             yield f"  [{number}] {movement.why}"
-        if not changed and not moved.dropped and moved.passages:
+        if not changed and not movements.dropped and movements.passages:
             yield f"  every passage in the same place as in {BASELINE}"
 
 
@@ -281,8 +283,8 @@ def _describe_answer(
         yield f"  answer: {system_answer.answer.text}"
         cited = {citation.number: citation.match for citation in system_answer.answer.citations}
         for number, match in sorted(cited.items()):
-            known = numbers.get(_choose_key(match, numbers))
-            beside = "" if known is None or known[0] == number else f", [{known[0]}] above"
+            numbered = numbers.get(_choose_key(match, numbers))
+            beside = "" if numbered is None or numbered[0] == number else f", [{numbered[0]}] above"
             yield f"    [{number}] {describe_match(match)}{beside}"
 
 
@@ -329,12 +331,12 @@ def _list_ranking(ranking: RankedAnswers) -> Iterator[str]:
 
 def _list_judgement(equals: Sequence[Standing]) -> Iterator[str]:
     """Yield the judgement of one answer, which several systems may have given."""
-    first = equals[0]
-    scores = ", ".join(f"{name} {score:g}" for name, score in first.scores.items())
-    yield f"  {first.rank}. {' = '.join(standing.system for standing in equals)}" + (
+    standing = equals[0]
+    scores = ", ".join(f"{name} {score:g}" for name, score in standing.scores.items())
+    yield f"  {standing.rank}. {' = '.join(standing.system for standing in equals)}" + (
         f": {scores}" if scores else ""
     )
-    for sign, texts in (("+", first.strengths), ("-", first.weaknesses)):
+    for sign, texts in (("+", standing.strengths), ("-", standing.weaknesses)):
         for text in dict.fromkeys(filter(None, texts)):
             yield f"     {sign} {text}"
 

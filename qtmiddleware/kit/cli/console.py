@@ -174,8 +174,8 @@ def format_question_heading(text: str) -> str:
 def to_messages(history: list[str] | None) -> list[dict[str, str]]:
     """Return the texts of ``--history`` as messages of user and assistant in turn."""
     return [
-        {"role": ("user", "assistant")[at % 2], "content": text}
-        for at, text in enumerate(history or [])
+        {"role": ("user", "assistant")[index % 2], "content": text}
+        for index, text in enumerate(history or [])
     ]
 
 
@@ -200,7 +200,7 @@ def show_progress(
     )
     task = bars.add_task("", total=None)
     current: str | None = None
-    with ExitStack() as shown:
+    with ExitStack() as stack:
 
         def update(step: str, done: int, total: int) -> None:
             nonlocal current
@@ -210,7 +210,7 @@ def show_progress(
                 current = step
             if is_first:
                 # The bar starts here, because the command may first ask something at the terminal.
-                shown.enter_context(bars)
+                stack.enter_context(bars)
             bars.update(task, completed=done, refresh=True)
 
         yield update

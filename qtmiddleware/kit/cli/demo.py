@@ -229,12 +229,12 @@ def _open_model(name: str, *, recorded: bool, record: Path | None) -> tuple[Lang
     return model, f"Asking {name}."
 
 
-def _find_question(data: Dataset, wanted: str) -> Question:
+def _find_question(data: Dataset, id_: str) -> Question:
     for question in data.questions:
-        if question.id == wanted:
+        if question.id == id_:
             return question
     raise typer.BadParameter(
-        f"the question must be one of q01 to q{len(data.questions):02d}, not {wanted!r}"
+        f"the question must be one of q01 to q{len(data.questions):02d}, not {id_!r}"
     )
 
 

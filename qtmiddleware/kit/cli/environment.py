@@ -91,14 +91,14 @@ def load_config(
         ConfigError: A setting is not valid, or not allowed in a file that nobody named.
     """
     path = file or os.environ.get("QTM_CONFIG") or None
-    found = _find_config() if path is None else None
-    if tell is not None and (used := path or found):
-        tell(used)
-    elif found:
-        _write_note(f"Loading config {found} (found in this folder; --config names another)")
-    loaded = Config.load(file if found is None else found).assigned(assignments or ())
-    if found:
-        _check_found(loaded, found)
+    default_file = _find_config() if path is None else None
+    if tell is not None and (file_used := path or default_file):
+        tell(file_used)
+    elif default_file:
+        _write_note(f"Loading config {default_file} (found in this folder; --config names another)")
+    loaded = Config.load(file if default_file is None else default_file).assigned(assignments or ())
+    if default_file:
+        _check_found(loaded, default_file)
     return (
         loaded if kind is None else loaded.overridden({"transformationType": kind}, origin="--type")
     )
@@ -167,10 +167,10 @@ def _is_in_this_folder(path: str) -> bool:
     The wildcards of a pattern match no links to folders. So checking the pattern as a name is
     enough for everything that it matches.
     """
-    given = Path(path).expanduser()
+    expanded = Path(path).expanduser()
     return all(
         Path(whole).is_relative_to(Path.cwd())
-        for whole in (os.path.abspath(given), os.path.realpath(given))  # noqa: PTH100 - links stay links in one of them
+        for whole in (os.path.abspath(expanded), os.path.realpath(expanded))  # noqa: PTH100 - links stay links in one of them
     )
 
 
@@ -231,15 +231,15 @@ def _set_credentials(path: Path) -> None:
     # utf-8-sig skips the byte order mark that some editors write.
     text = read_own_file(path, _MOST_BYTES).decode("utf-8-sig")
     values = dotenv.dotenv_values(stream=io.StringIO(text), interpolate=False)
-    new = {
+    credentials = {
         name: value
         for name in CREDENTIALS
         if (value := values.get(name)) and name not in os.environ
     }
-    os.environ.update(new)
-    sentences = [f"{_list_names(list(new))} read from {path}"] if new else []
+    os.environ.update(credentials)
+    sentences = [f"{_list_names(list(credentials))} read from {path}"] if credentials else []
     if ignored := [name for name in values if name not in CREDENTIALS]:
-        place = "there" if new else f"in {path}"
+        place = "there" if credentials else f"in {path}"
         sentences.append(
             f"ignored {place}: {_list_names(ignored)} (a .env file can set only keys:"
             f" {', '.join(CREDENTIALS)})"
@@ -251,9 +251,11 @@ def _set_credentials(path: Path) -> None:
 def _list_names(names: Sequence[str]) -> str:
     # A text that does not look like a variable's name may be a piece of a key with broken lines, so
     # it is not shown.
-    shown = [name for name in names if _NAME.fullmatch(name)][:_MOST_NAMES]
-    more = [f"{len(names) - len(shown)} more"] if len(shown) < len(names) else []
-    return ", ".join([*shown, *more])
+    plain_names = [name for name in names if _NAME.fullmatch(name)][:_MOST_NAMES]
+    hidden_count = (
+        [f"{len(names) - len(plain_names)} more"] if len(plain_names) < len(names) else []
+    )
+    return ", ".join([*plain_names, *hidden_count])
 
 
 def _write_note(text: str) -> None:

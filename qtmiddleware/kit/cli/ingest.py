@@ -89,7 +89,7 @@ def ingest_command(
             Path(file.path).suffix.casefold() for file in report.skipped if file.extra == extra
         )
         endings = ", ".join(f"{ending} ({count})" for ending, count in sorted(counts.items()))
-        file_count = _count(counts.total(), "file")
+        file_count = _format_count(counts.total(), "file")
         note(f'{file_count} not read: {endings}; run: pip install "qtmiddleware[{extra}]"')
     if report.left_out:
         advice = "save files that should be found in one of these formats"
@@ -158,21 +158,25 @@ class _JsonLine(logging.Formatter):
 
 
 def _summarize(report: IngestReport) -> str:
-    totals = f"{_count(report.documents, 'document')} in {_count(report.chunks, 'chunk')}"
+    totals = (
+        f"{_format_count(report.documents, 'document')} in {_format_count(report.chunks, 'chunk')}"
+    )
     lines = [
         (
             f"{totals}: {report.added} added, {report.changed} changed, "
             f"{report.unchanged} unchanged, {report.removed} removed, {len(report.skipped)} skipped"
         ),
         (
-            f"{_count(report.written, 'chunk')} written, {_count(report.embedded, 'text')}"
-            f" embedded, {_count(report.reused, 'vector')} reused"
+            f"{_format_count(report.written, 'chunk')} written,"
+            f" {_format_count(report.embedded, 'text')} embedded,"
+            f" {_format_count(report.reused, 'vector')} reused"
         ),
     ]
     if report.contexts or report.contexts_failed:
-        missing = _count(report.contexts_failed, "chunk")
+        missing = _format_count(report.contexts_failed, "chunk")
         lines.append(
-            f"{_count(report.contexts, 'context')} written by the model, {missing} without one"
+            f"{_format_count(report.contexts, 'context')} written by the model,"
+            f" {missing} without one"
         )
     rate = (
         f" ({report.embedded / report.embed_seconds:.0f} texts a second)" if report.embedded else ""
@@ -181,5 +185,5 @@ def _summarize(report: IngestReport) -> str:
     return "\n".join(lines)
 
 
-def _count(number: int, noun: str) -> str:
+def _format_count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -164,7 +164,7 @@ def query_command(
             as_json=json_output,
         )
         if keyboard is not None:
-            _converse(session, keyboard, asks_kind=kind is None and not fixed)
+            _run_session(session, keyboard, asks_kind=kind is None and not fixed)
             return
         asks_kind = kind is None and not json_output
         for line in (text.removeprefix("\ufeff") for text in sys.stdin):
@@ -215,7 +215,7 @@ def parse_filter(text: str | None) -> Mapping[str, Any] | None:
     return condition
 
 
-def _converse(session: Session, keyboard: Keyboard, *, asks_kind: bool) -> None:
+def _run_session(session: Session, keyboard: Keyboard, *, asks_kind: bool) -> None:
     """Read lines and let *session* take them until the user leaves.
 
     Ctrl-C clears the line, or stops the answer.

@@ -60,6 +60,6 @@ def name_option_in_errors(path: Path, option: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        why = error.strerror or type(error).__name__
-        message = f"{path} cannot be written: {why}; name another place with {option}"
+        reason = error.strerror or type(error).__name__
+        message = f"{path} cannot be written: {reason}; name another place with {option}"
         raise ConfigError(message, path=option, value=str(path)) from error

@@ -185,7 +185,7 @@ class Session:
                 self._messages.clear()
                 note("The conversation was cleared.")
             case "explain":
-                self._explain()
+                self._show_explanation()
             case _:
                 note(f"There is no command :{name}; :help lists them.")
 
@@ -197,7 +197,7 @@ class Session:
             if everything or origin != "default":
                 self._write_line(f"{key}  {json.dumps(value, ensure_ascii=False)}  ({origin})")
 
-    def _explain(self) -> None:
+    def _show_explanation(self) -> None:
         if self._last is None:
             note("No question has been asked yet.")
             return

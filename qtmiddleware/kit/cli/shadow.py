@@ -71,8 +71,8 @@ def report_command(
     if report is not None:
         require_jinja()
         check_places(report, _REPORTS, "--report")
-    shadow_report = read_shadow_log(log)
-    if not shadow_report.questions:
+    summary = read_shadow_log(log)
+    if not summary.questions:
         raise ConfigError(
             f'{log} has no records of shadow mode; set "shadow" to a share of the calls, such as'
             " 0.05",
@@ -84,29 +84,27 @@ def report_command(
         if not has_language_model(loaded.settings):
             raise ConfigError(NO_MODEL, path="judge")
         settings = replace(loaded.settings, transformation_model=loaded.settings.chat_model)
-        shadow_report = judge_lists(
-            shadow_report, as_language_model(None, settings), count=judge, seed=seed
-        )
-    shown = shadow_report.pick_examples(examples)
-    plain = {**shadow_report.to_dict(), "examples": [_to_dict(question) for question in shown]}
+        summary = judge_lists(summary, as_language_model(None, settings), count=judge, seed=seed)
+    sample = summary.pick_examples(examples)
+    plain = {**summary.to_dict(), "examples": [_to_dict(question) for question in sample]}
     if report is not None:
-        _write_report(report, shadow_report, shown, plain)
+        _write_report(report, summary, sample, plain)
     if json_output:
         as_json(plain)
     else:
-        _show_report(shadow_report, shown)
-    if set(shadow_report.count_better()) == {"failed"}:
+        _show_report(summary, sample)
+    if set(summary.count_better()) == {"failed"}:
         raise typer.Exit(FAILED)
 
 
 def _write_report(
-    folder: Path, shadow_report: ShadowReport, shown: list[ShadowQuestion], plain: dict[str, Any]
+    folder: Path, shadow_report: ShadowReport, examples: list[ShadowQuestion], plain: dict[str, Any]
 ) -> None:
     from qtmiddleware.kit.evaluation import reporting
 
     texts = (
-        reporting.shadow_markdown(shadow_report, shown),
-        reporting.shadow_page(shadow_report, shown),
+        reporting.shadow_markdown(shadow_report, examples),
+        reporting.shadow_page(shadow_report, examples),
         json.dumps(plain, ensure_ascii=False, indent=2) + "\n",
     )
     write_report(folder, dict(zip(_REPORTS, texts, strict=True)))
@@ -178,8 +176,8 @@ def _show_report(shadow_report: ShadowReport, examples: list[ShadowQuestion]) ->
             )
 
 
-def _shorten_name(shown: tuple[Shown, ...], place: int) -> str:
-    name = " ".join(shown[place].name.split()) if place < len(shown) else ""
+def _shorten_name(passages: tuple[Shown, ...], place: int) -> str:
+    name = " ".join(passages[place].name.split()) if place < len(passages) else ""
     return name if len(name) <= _NAME_CHARS else name[: _NAME_CHARS - 3] + "..."
 
 

@@ -137,11 +137,11 @@ def _list_sources(outcome: Outcome) -> Iterator[str]:
         if answer is None
         else dict(sorted((citation.number, citation.match) for citation in answer.citations))
     )
-    listed = cited or dict(enumerate(outcome.passages, start=1))
-    if not listed:
+    sources = cited or dict(enumerate(outcome.passages, start=1))
+    if not sources:
         return
     yield "\nSources:" if cited else "\nPassages used:"
-    for number, match in listed.items():
+    for number, match in sources.items():
         yield f"  [{number}] {_format_place(match)}"
 
 
@@ -195,17 +195,17 @@ def list_texts(retrieval: Retrieval) -> Iterator[str]:
 
 def _sum_up(outcome: Outcome, trace: Trace) -> str:
     """Return one line with time, searches, calls, tokens, cost and degradations."""
-    parts = [f"{outcome.seconds:.2f} s", _format_searches(trace)]
+    phrases = [f"{outcome.seconds:.2f} s", _format_searches(trace)]
     if trace.cache_hits:
-        parts.append("transformation remembered")
+        phrases.append("transformation remembered")
     if trace.llm_calls:
-        parts.append(f"{trace.llm_calls} LLM call{'s' if trace.llm_calls != 1 else ''}")
-        parts.append(f"{trace.input_tokens:,} + {trace.output_tokens:,} tokens")
-        parts.append("cost unknown" if trace.cost_usd is None else f"${trace.cost_usd:.6f}")
+        phrases.append(f"{trace.llm_calls} LLM call{'s' if trace.llm_calls != 1 else ''}")
+        phrases.append(f"{trace.input_tokens:,} + {trace.output_tokens:,} tokens")
+        phrases.append("cost unknown" if trace.cost_usd is None else f"${trace.cost_usd:.6f}")
     else:
-        parts.append("no LLM calls")
+        phrases.append("no LLM calls")
     reasons = [f"{entry.stage} {entry.reason}" for entry in outcome.degradations]
-    return f"({', '.join(parts)})" + (f" degraded: {'; '.join(reasons)}" if reasons else "")
+    return f"({', '.join(phrases)})" + (f" degraded: {'; '.join(reasons)}" if reasons else "")
 
 
 def _format_searches(trace: Trace) -> str:
@@ -241,12 +241,12 @@ def _explain_evidence(retrieval: Retrieval, settings: Settings) -> str:
         return "off"
     if retrieval.evidence is None:
         return "order kept"
-    (words, _), *others = retrieval.evidence.keywords
-    more = f", and those of {len(others)} variants" if others else ""
+    (words, _), *variant_words = retrieval.evidence.keywords
+    suffix = f", and those of {len(variant_words)} variants" if variant_words else ""
     count = len(retrieval.evidence.keys)
     return (
         f"weight {retrieval.evidence.weight:.2f} over {count} candidates:"
-        f" {shorten(words, 160)}{more}"
+        f" {shorten(words, 160)}{suffix}"
     )
 
 
@@ -274,17 +274,17 @@ def _explain_result(retrieval: Retrieval) -> Iterator[str]:
             ("keywords", movement.evidence),
             ("reranked", movement.rerank_score),
         ]
-        listed = ", ".join(
+        score_text = ", ".join(
             f"{name} {_format_score(score)}" for name, score in scores if score is not None
         )
-        yield f"  {place_mark} {match.id or shorten(match.text or '', 40)}  {listed}"
+        yield f"  {place_mark} {match.id or shorten(match.text or '', 40)}  {score_text}"
         yield f"     {movement.why}"
 
 
 def _join_ids(keys: Iterable[Key]) -> str:
     all_keys = list(keys)
-    rest = f" and {len(all_keys) - EXPLAINED} more" if len(all_keys) > EXPLAINED else ""
-    return ", ".join(map(_format_id, all_keys[:EXPLAINED])) + rest if all_keys else "nothing"
+    suffix = f" and {len(all_keys) - EXPLAINED} more" if len(all_keys) > EXPLAINED else ""
+    return ", ".join(map(_format_id, all_keys[:EXPLAINED])) + suffix if all_keys else "nothing"
 
 
 def _format_id(key: Key) -> str:

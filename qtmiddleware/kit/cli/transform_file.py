@@ -103,16 +103,16 @@ def transform_many(
 
 def sum_up(report: BulkReport) -> str:
     """Return the sentences that sum up a run."""
-    parts = [f"{report.asked:,} asked", f"{report.unasked:,} without a call"]
-    parts += [f"{report.failed.total():,} failed"] if report.failed else []
-    parts += [f"{report.broken_lines:,} not read"] if report.broken_lines else []
-    parts += [f"{report.before:,} done before"] if report.before else []
+    phrases = [f"{report.asked:,} asked", f"{report.unasked:,} without a call"]
+    phrases += [f"{report.failed.total():,} failed"] if report.failed else []
+    phrases += [f"{report.broken_lines:,} not read"] if report.broken_lines else []
+    phrases += [f"{report.before:,} done before"] if report.before else []
     tokens = (
-        f"{_count(report.calls, 'call')}, {report.input_tokens:,} tokens read,"
+        f"{_format_count(report.calls, 'call')}, {report.input_tokens:,} tokens read,"
         f" {report.output_tokens:,} written"
     )
     return (
-        f"{_count(report.done)}: {', '.join(parts)}\n{tokens}, {_describe_cost(report)};"
+        f"{_format_count(report.done)}: {', '.join(phrases)}\n{tokens}, {_describe_cost(report)};"
         f" {report.seconds:.1f} s ({_compute_rate(report):.1f} per second)"
     )
 
@@ -158,16 +158,18 @@ def _limit_calls(seconds: float, show: ShowBulk) -> Callable[[BulkReport], None]
 
 def _describe_progress(report: BulkReport) -> str:
     total_text = "" if report.total is None else f" of {report.total:,}"
-    parts = [
+    phrases = [
         f"{report.done:,}{total_text} questions",
         f"{_compute_rate(report):.1f} per second",
         _describe_cost(report),
     ]
     if report.failed:
-        parts.append(f"{report.failed.total():,} failed")
+        phrases.append(f"{report.failed.total():,} failed")
     if report.total is not None and report.made:
-        parts.append(f"{_describe_time((report.total - report.done) / _compute_rate(report))} left")
-    return ", ".join(parts)
+        phrases.append(
+            f"{_describe_time((report.total - report.done) / _compute_rate(report))} left"
+        )
+    return ", ".join(phrases)
 
 
 def _compute_rate(report: BulkReport) -> float:
@@ -182,25 +184,25 @@ def _describe_cost(report: BulkReport) -> str:
 
 
 def _describe_time(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, seconds_left = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return (
         f"{hours} h {minutes} min"
         if hours
-        else f"{minutes} min {rest} s"
+        else f"{minutes} min {seconds_left} s"
         if minutes
-        else f"{rest} s"
+        else f"{seconds_left} s"
     )
 
 
 def _describe_trouble(report: BulkReport, file: str) -> Iterator[str]:
     if report.broken_lines:
         lines = "; ".join(f"line {number}: {reason}" for number, reason in report.broken)
-        more = "; ..." if report.broken_lines > len(report.broken) else ""
+        suffix = "; ..." if report.broken_lines > len(report.broken) else ""
         name = "standard input" if file == STDIN else file
         yield (
-            f"{report.broken_lines:,} of {_count(report.done)} of {name} could not be read:"
-            f" {lines}{more}"
+            f"{report.broken_lines:,} of {_format_count(report.done)} of {name} could not be read:"
+            f" {lines}{suffix}"
         )
     if report.failed:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in report.failed.most_common())
@@ -215,7 +217,7 @@ def _note_next_step(file: str, output: str) -> None:
     # The lines are counted in the file, because an interrupt may come after a line is written and
     # before the report counts it.
     lines = count_lines(Path(output))
-    note(escape_line(f"{_count(lines)} in {output}; run {condition} to continue"))
+    note(escape_line(f"{_format_count(lines)} in {output}; run {condition} to continue"))
 
 
 def _explain_stop(error: ModelError) -> str:
@@ -227,5 +229,5 @@ def _explain_stop(error: ModelError) -> str:
     return f"the run was stopped: {error}"
 
 
-def _count(number: int, noun: str = "line") -> str:
+def _format_count(number: int, noun: str = "line") -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -270,8 +270,8 @@ def _choose_tiers(opened: OpenedBench) -> Sequence[str]:
     return [tier for tier in TIERS if not opened.lacks(SYSTEMS[tier])]
 
 
-def _build_config(tuned: Tuned, used: Config) -> dict[str, Any]:
-    """Return the config file's values: the chosen settings, and the models of *used*.
+def _build_config(tuned: Tuned, config: Config) -> dict[str, Any]:
+    """Return the config file's values: the chosen settings, and the models of *config*.
 
     The transformation type is always there, so that the file says what it does. The model's name is
     there if the type calls a model. Other settings with their default are left out.
@@ -280,14 +280,16 @@ def _build_config(tuned: Tuned, used: Config) -> dict[str, Any]:
     has_model_calls = kind != "none"
     values: dict[str, Any] = {"transformationType": kind}
     if has_model_calls:
-        values["transformationModel"] = used.settings.transformation_model
+        values["transformationModel"] = config.settings.transformation_model
     kept_keys = (
         (*_EMBEDDER_KEYS, *_READING_KEYS, *_MODEL_KEYS)
         if has_model_calls
         else (*_EMBEDDER_KEYS, *_READING_KEYS)
     )
     models = {
-        key: value for key, value, origin in used.rows() if key in kept_keys and origin != "default"
+        key: value
+        for key, value, origin in config.rows()
+        if key in kept_keys and origin != "default"
     }
     return {**values, **nested({**models, **flat(tuned.config)})}
 

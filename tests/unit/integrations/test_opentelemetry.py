@@ -891,7 +891,7 @@ def test_metrics_have_base_units_and_boundaries_of_the_conventions(telemetry: Te
 
 @given(st.text())
 def test_a_label_is_a_word_or_told_as_other(word: str) -> None:
-    label = ours._label(word)
+    label = ours._clean_label(word)
     assert label in (word, "_OTHER")
     assert re.fullmatch(r"[A-Za-z0-9_.: -]{1,120}", label)
 
@@ -982,7 +982,10 @@ def test_any_text_can_be_captured_and_encoded(text: str) -> None:
     operation = Operation(
         1, "model", content=Prompt("rewrite", "1", text, text, (), text), result=Reply(text)
     )
-    told = [*ours._quote(operation), *ours._quote(Operation(1, "retrieval", content=text))]
+    told = [
+        *ours._list_content_attributes(operation),
+        *ours._list_content_attributes(Operation(1, "retrieval", content=text)),
+    ]
     for _, value in told:
         value.encode("utf-8")
 
