@@ -121,6 +121,7 @@ def _find_package_name(entry: EntryPoint) -> str:
 
 
 def _describe_error(error: BaseException) -> str:
+    """Return the error's class and message on one line, the message cut to 200 characters."""
     message = " ".join(str(error).split())[:_MAX_ERROR_CHARS]
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
@@ -153,6 +154,7 @@ def find_transform(name: str, configured: Mapping[str, Any]) -> TransformRow:
 
 @lru_cache(64)
 def _make_row(name: str, prompt: str, fields: _Weights) -> TransformRow:
+    """Return the catalogue's row of a transform. Equal arguments give the same object."""
     filled = {field for field, _ in fields}
     return TransformRow(
         name=name,

@@ -342,6 +342,7 @@ class QueryTransformRetriever:
             if any(hasattr(part, "run_async") for part in (inner, embedder)):
                 functions = (search, _AsyncSearch(inner, embedder))
         elif not callable(inner) or isinstance(inner, type) or hasattr(inner, "run"):
+            # An object with a `run` is most likely a component whose class lacks the decorator.
             hint = "; decorate its class with @component" if hasattr(inner, "run") else ""
             raise _build_error(
                 f"retriever must be {_ACCEPTED}, not {_describe_type(inner)}{hint}", inner
@@ -577,6 +578,10 @@ def _run_component(role: str, inner: Any, **inputs: Any) -> Any:
 
 
 async def _arun_component(role: str, inner: Any, **inputs: Any) -> Any:
+    """Do what `_run_component` does without blocking the running loop.
+
+    A component without a ``run_async`` runs in a thread.
+    """
     with _open_component_span(role, inner, inputs) as span:
         can_await = hasattr(inner, "run_async")
         outputs = await (
@@ -603,11 +608,13 @@ def _open_span(name: str, tags: dict[str, Any] | None = None) -> Iterator[Span]:
 
 
 def _call_method(inner: Any, name: str) -> None:
+    """Call the method *name* of *inner*, if it has that method."""
     if hasattr(inner, name):
         getattr(inner, name)()
 
 
 async def _acall_method(inner: Any, name: str) -> None:
+    """Await ``<name>_async`` of *inner*, or call *name* if there is no asynchronous method."""
     if hasattr(inner, f"{name}_async"):
         await getattr(inner, f"{name}_async")()
     else:
@@ -683,6 +690,11 @@ def _read_documents(retrieval: Retrieval) -> list[Document]:
 
 
 def _make_document(match: Match, item: Any, score: float | None) -> Document:
+    """Return the document of *item* with *score*, or make one of *match* if *item* is no document.
+
+    Raises `ResponseShapeError` if *match* has no text.
+    """
+    # A function may return pairs of document and score.
     document = item[0] if isinstance(item, tuple | list) and item else item
     if isinstance(document, Document):
         return (
@@ -733,6 +745,7 @@ def _save_parameter(name: str, value: Any) -> Any:
 
 
 def _copy_plain(value: Any) -> Any:
+    """Return *value* with mappings as dicts and tuples as lists, as a file holds them."""
     if isinstance(value, Mapping):
         return {name: _copy_plain(entry) for name, entry in value.items()}
     return [_copy_plain(entry) for entry in value] if isinstance(value, list | tuple) else value

@@ -282,6 +282,7 @@ class QueryTransformRetriever(BaseRetriever):
         )
         if (name := self._search.top_k_argument) is not None and count is not None:
             arguments.setdefault(name, count)
+        # With as many candidates as wanted documents, the retriever is not asked for more.
         if self._never_widens and isinstance(count, int):
             arguments["qtm_config"] = {
                 "keywordEvidence": {"candidates": count},
@@ -390,6 +391,7 @@ def _find_k_argument(runnable: Any) -> tuple[str | None, int | None]:
 
 
 def _accepts_argument(method: Callable[..., Any], name: str) -> bool:
+    """Return whether *method* has a parameter *name* or takes any keyword argument."""
     parameters = inspect.signature(method).parameters
     return name in parameters or any(
         parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()
@@ -399,6 +401,7 @@ def _accepts_argument(method: Callable[..., Any], name: str) -> bool:
 def _has_listener(
     run_manager: CallbackManagerForRetrieverRun | AsyncCallbackManagerForRetrieverRun,
 ) -> bool:
+    """Return whether a handler of this run wants custom events."""
     return any(not handler.ignore_custom_event for handler in run_manager.inheritable_handlers)
 
 
@@ -414,6 +417,10 @@ def _read_documents(retrieval: Retrieval) -> list[Document]:
 
 
 def _make_document(match: Match) -> Document:
+    """Return the document of *match*, or make one of its text and metadata.
+
+    Raises `ResponseShapeError` if *match* has no text.
+    """
     raw = match.raw[0] if isinstance(match.raw, tuple | list) and match.raw else match.raw
     if isinstance(raw, Document):
         return raw

@@ -293,6 +293,7 @@ class QueryTransformRetriever(BaseRetriever):
         arguments: dict[str, Any] = {"history": turns, "qtm_config": qtm_config}
         if (name := self._search.top_k_argument) is not None and count is not None:
             arguments[name] = count
+        # With as many candidates as wanted nodes, the retriever is not asked for more.
         if self._never_widens and count is not None:
             arguments["qtm_config"] = {
                 "keywordEvidence": {"candidates": count},
@@ -413,6 +414,7 @@ def _read_turns(history: Any) -> Any:
 
 
 async def _aread_turns(history: Any) -> Any:
+    """Do what `_read_turns` does without blocking the running loop."""
     try:
         return await history.aget_all() if isinstance(history, BaseMemory) else history
     except Exception as error:
@@ -430,6 +432,7 @@ def _make_retriever(
 
 
 def _copy_with_count(retriever: BaseRetriever, count: int) -> Any:
+    """Return a copy of *retriever* that returns *count* nodes."""
     twin: Any = copy.copy(retriever)
     twin.similarity_top_k = count
     return twin
@@ -458,6 +461,7 @@ def _is_count_settable(retriever: BaseRetriever) -> bool:
 
 
 def _takes_bundle(function: Callable[..., Any]) -> bool:
+    """Return whether a parameter of *function* asks for a `QueryBundle`, by its name or type."""
     try:
         return any(
             _BUNDLE.search(str(parameter))
@@ -499,6 +503,11 @@ def _read_nodes(retrieval: Retrieval) -> list[NodeWithScore]:
 
 
 def _make_node(match: Match, score: float | None) -> NodeWithScore:
+    """Return the node of *match*, or make one of its text and metadata.
+
+    A node with a score stays as it is; any other node gets *score*. Raises `ResponseShapeError` if
+    *match* has no text.
+    """
     raw = match.raw[0] if isinstance(match.raw, tuple | list) and match.raw else match.raw
     if isinstance(raw, NodeWithScore):
         return raw

@@ -51,6 +51,7 @@ def qtm_bench(request: pytest.FixtureRequest) -> Callable[..., Gate]:
         except ConfigError as error:
             if error.path != "--baseline":
                 raise
+            # The error names the option of `qtm bench`. Somebody who runs pytest needs another one.
             advice = f"{error}, or run pytest with {UPDATE}"
             raise pytest.fail.Exception(advice, pytrace=False) from None
         if gate.verdict == "worse":

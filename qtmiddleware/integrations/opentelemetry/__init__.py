@@ -269,6 +269,7 @@ class OpenTelemetryObserver:
             self._spans.hand_over()
 
     def _count_dropped(self) -> None:
+        """Count a span that did not fit into the queue. The first one is logged."""
         self.dropped += 1
         if self.dropped == 1:
             logger.warning(
@@ -282,6 +283,7 @@ class OpenTelemetryObserver:
     # --- spans ------------------------------------------------------------------------------------
 
     def _start_span(self, operation: Operation, context: Context) -> Span:
+        """Start a span for *operation* with *context* as its parent."""
         row = SPANS[operation.kind]
         subject = (
             self._source_id
@@ -309,6 +311,7 @@ class OpenTelemetryObserver:
         return attributes | self._list_model_attributes(operation)
 
     def _list_model_attributes(self, operation: Operation) -> dict[str, Any]:
+        """Return provider, model and server of *operation*, as far as they are known."""
         provider = operation.provider
         if operation.kind in ("model", "embedding"):
             provider = self._provider_name or provider or UNKNOWN_PROVIDER
@@ -354,6 +357,7 @@ class OpenTelemetryObserver:
     # --- metrics ----------------------------------------------------------------------------------
 
     def _record_metrics(self, operation: Operation, span: Span | None, account: _Account) -> None:
+        """Record durations, tokens, degradations, read units and costs of *operation*."""
         row, result, instruments = SPANS[operation.kind], operation.result, self._instruments
         # With the span as context, an exemplar of the measurement links to the span.
         context = None if span is None else set_span_in_context(span)
@@ -430,6 +434,7 @@ def _restore_context(opened: _OpenSpan) -> None:
 
 
 def _end_span(span: Span, attributes: Mapping[str, Any], outcome: str, end_time: int) -> None:
+    """End *span* at *end_time* (nanoseconds) with its last attributes and its status."""
     span.set_attributes(attributes)
     if outcome in ("failed", "late"):
         # No description: the exception's text may quote the question.
@@ -438,6 +443,7 @@ def _end_span(span: Span, attributes: Mapping[str, Any], outcome: str, end_time:
 
 
 def _find_error(operation: Operation) -> str:
+    """Return the ``error.type`` of *operation*, or an empty string if it did not fail."""
     if operation.outcome == "late":
         return "timeout"
     return _clean_label(operation.reason or "_OTHER") if operation.outcome == "failed" else ""
@@ -456,6 +462,7 @@ def _clean_label(word: str) -> str:
 
 
 def _list_labels(operation: Operation) -> dict[str, str]:
+    """Return the labels of the duration of *operation*."""
     labels: dict[str, str] = {Names.OUTCOME: operation.outcome}
     if SPANS[operation.kind].metric is REQUESTS:
         status = (
@@ -485,6 +492,7 @@ def _select_own_degradations(result: Retrieval | Answer) -> tuple[Degradation, .
 
 
 def _list_reply_attributes(reply: Reply) -> Iterator[tuple[str, Any]]:
+    """Yield finish reason, model calls, tokens and cost of *reply*, as far as they are known."""
     yield Names.FINISH_REASONS, ("length" if reply.truncated else "stop",)
     yield Names.MODEL_CALLS, reply.calls
     attributes = {
@@ -500,6 +508,7 @@ def _list_reply_attributes(reply: Reply) -> Iterator[tuple[str, Any]]:
 
 
 def _list_vector_attributes(operation: Operation) -> Iterator[tuple[str, int]]:
+    """Yield the token count of an embedding call, and the dimension of its vectors."""
     if tokens := operation.counts.get("input_tokens"):
         yield Names.INPUT_TOKENS, tokens
     if vectors := operation.result:
@@ -509,6 +518,7 @@ def _list_vector_attributes(operation: Operation) -> Iterator[tuple[str, int]]:
 def _list_result_attributes(
     result: Retrieval | Answer, account: _Account
 ) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of a retrieval or an answer; counts and costs come from *account*."""
     trace = result.retrieval.trace if isinstance(result, Answer) else result.trace
     yield Names.STATUS, result.status
     yield Names.QUERY_ID, trace.query_id
@@ -572,6 +582,7 @@ _observers: Final[WeakSet[OpenTelemetryObserver]] = WeakSet()
 
 
 def _flush_at_exit(observer: OpenTelemetryObserver) -> None:
+    """Flush *observer* at the interpreter's exit."""
     _observers.add(observer)
     # Functions registered last run first. Registering again puts this flush before the provider's
     # shutdown, which the provider registered when it was made.
@@ -580,6 +591,7 @@ def _flush_at_exit(observer: OpenTelemetryObserver) -> None:
 
 
 def _flush_all() -> None:
+    """Flush all observers, within `EXIT_SECONDS` altogether."""
     until = monotonic() + EXIT_SECONDS
     for observer in list(_observers):
         observer.flush(until - monotonic())

@@ -65,6 +65,7 @@ class Outbox:
         return is_begun
 
     def _perform_tasks(self) -> None:
+        """Perform the waiting tasks, then give the token back."""
         waiting, turn = self._waiting, self._turn
         try:
             while waiting:

@@ -70,6 +70,7 @@ def _repair_streams() -> None:
 
 
 def _run_app() -> None:
+    """Run the ``qtm`` app; raises `MissingExtra` if rich or typer is not installed."""
     try:
         import rich  # noqa: F401
         import typer  # noqa: F401

@@ -66,6 +66,7 @@ def read_ask_file(path: Path) -> list[str] | list[dict[str, Any]]:
 
 
 def _read_judged(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield each question of a table or data set with the ids of its relevant passages."""
     data = load_judged(path)
     for question in data.questions:
         yield question.text, [id_ for id_, grade in data.qrels[question.id].items() if grade > 0]
@@ -79,6 +80,10 @@ def _read_lines(path: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _read_line(line: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the question of *line*, unless it is blank, with the ids of its relevant passages.
+
+    Raises `ValueError` if *line* is a JSON object without a question.
+    """
     if not line.startswith("{"):
         yield line, []
         return
@@ -94,6 +99,10 @@ def _read_line(line: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _find_question(record: Mapping[str, Any]) -> str | None:
+    """Return the question in *record*, or ``None`` if there is none.
+
+    It is an empty string for a record of a query log whose query was not text.
+    """
     if "query_id" in record and isinstance(record.get("queries"), list):
         query = next(iter(record["queries"]), "")
         # For a query that is not text, the log holds only the type's name.

@@ -156,6 +156,7 @@ def ask(
 
 
 def _describe_match(match: Match) -> dict[str, Any]:
+    """Return the passage's id, source, place and scores as plain values."""
     scores = {
         "score": match.score,
         "fused_score": match.fused_score,

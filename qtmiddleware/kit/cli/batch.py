@@ -175,6 +175,7 @@ def show_status(
 
 
 def _show_parts(parts: tuple[Part, ...]) -> None:
+    """Write a table of the batches, one row per part of the work."""
     if not parts:
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -213,6 +214,7 @@ def _show_parts(parts: tuple[Part, ...]) -> None:
 
 
 def _describe_state(status: BatchStatus, command: BatchCommand | None) -> Iterator[str]:
+    """Yield the lines that say what is under way, what was answered, and the next step."""
     if status.expected.read:
         yield (
             f"under way: {_format_count(status.underway, 'request')}, at most"
@@ -246,6 +248,7 @@ def _describe_cost(cost: Cost) -> str:
 
 
 def _describe_trouble(status: BatchStatus) -> Iterator[str]:
+    """Yield the lines about rejected batches, failed requests and replies that were skipped."""
     tally = status.tally
     for part in status.parts:
         for error in part.errors[:1]:
@@ -270,6 +273,7 @@ def _describe_trouble(status: BatchStatus) -> Iterator[str]:
 
 
 def _suggest_fix(error: str) -> str:
+    """Return the advice for *error*, or an empty string if there is none."""
     if not error.startswith("token_limit_exceeded"):
         return ""
     return "; submit again when other batches have ended, with --batch-tokens below that limit"

@@ -454,6 +454,7 @@ def _select_systems(
 
 
 def _calls_model(settings: System) -> bool:
+    """Return whether a system with these *settings* calls the model."""
     return bool(settings.get("transformationType", "none") != "none")
 
 
@@ -479,6 +480,7 @@ def _write_report(
 def _to_dict(
     comparison: Comparison, opened: OpenedBench, verdicts: Any, gate: Gate | None
 ) -> dict[str, Any]:
+    """Return the comparison, verdict, judgements and gate as plain data."""
     from qtmiddleware.kit.evaluation import reporting
 
     return {

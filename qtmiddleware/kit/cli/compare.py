@@ -383,6 +383,7 @@ def to_dict(comparison: SideBySide) -> dict[str, Any]:
 
 
 def _describe_system(row: AskedQuestion, name: str) -> Mapping[str, Any]:
+    """Return what the system *name* found for a question, as plain data."""
     answer, movements = row[name], row.explain(name)
     outcome = Outcome(
         question=row.question.text,

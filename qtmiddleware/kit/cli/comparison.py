@@ -43,6 +43,7 @@ def show_question(
 
 
 def _show_passages(row: AskedQuestion) -> None:
+    """Show the table of systems, the places of all passages, and what each system did."""
     movements = {
         answer.system: system_movements
         for answer in row.systems
@@ -117,12 +118,14 @@ def _show_systems(row: AskedQuestion, movements: dict[str, Movements]) -> None:
 
 
 def _has_trouble(answer: SystemAnswer) -> bool:
+    """Return whether a step of the system failed or was skipped."""
     return answer.error is not None or (
         answer.retrieval is not None and answer.retrieval.status == "degraded"
     )
 
 
 def _count_movements(answer: SystemAnswer, movements: Movements | None) -> list[Text]:
+    """Return how many passages are new, moved up, moved down or dropped; blank for the baseline."""
     if answer.system == BASELINE or movements is None:
         return [Text("")] * 4
     changes = [movement.change for movement in movements.passages]
@@ -228,6 +231,7 @@ def _show_places(
 
 
 def _format_place(movement: Movement) -> Text:
+    """Return the place of a passage and its change, such as ``2 +1``."""
     change = movement.change
     kind = "new" if change is None else "up" if change > 0 else "down" if change < 0 else ""
     text = "new" if change is None else f"{change:+d}" if change else ""
@@ -235,6 +239,7 @@ def _format_place(movement: Movement) -> Text:
 
 
 def _shorten_to(text: str, columns: int) -> str:
+    """Return *text*, cut to *columns* terminal columns with ``...`` at its end."""
     while measure(text) > columns:
         text = (
             text[: max(0, len(text) - 4)].rstrip() + "..."
@@ -342,6 +347,7 @@ def _list_judgement(equals: Sequence[Standing]) -> Iterator[str]:
 
 
 def _format_standing(standing: Standing) -> list[str]:
+    """Return the cells of a system's row in the table of all questions."""
     lead = (
         ""
         if standing.lead is None
@@ -369,6 +375,7 @@ def _find_width() -> int | None:
 
 
 def _show_table(headings: Sequence[str], body: Sequence[Sequence[Text]]) -> None:
+    """Write a table whose columns are never cut in a file or a pipe."""
     table = Table(
         box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, _COLUMN_GAP - 1, 0, 0), show_edge=False
     )

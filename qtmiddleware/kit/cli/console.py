@@ -234,6 +234,8 @@ def show_warnings(*, without: Iterable[str] = ()) -> Iterator[None]:
 
 
 class _NoteHandler(logging.Handler):
+    """A log handler that shows each text once, as a note."""
+
     def __init__(self, level: int) -> None:
         super().__init__(level)
         self._seen: set[str] = set()

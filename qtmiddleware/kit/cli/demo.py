@@ -239,6 +239,7 @@ def _find_question(data: Dataset, id_: str) -> Question:
 
 
 def _show_steps(data: Dataset, question: Question, retrieval: Retrieval) -> None:
+    """Show how the example was retrieved, step by step."""
     relevant = data.qrels.get(question.id, {})
     out.print(f"\nStep by step: question {question.id} with {_EXAMPLE!r}")
     for turn in question.history:
@@ -271,6 +272,7 @@ def _show_steps(data: Dataset, question: Question, retrieval: Retrieval) -> None
 
 
 def _mark_ids(ids: Sequence[str], relevant: Any, count: int = 5) -> str:
+    """Return the first *count* ids; ``*`` marks passages that answer, ``+`` those that help."""
     mark = {2: "*", 1: "+"}
     return ", ".join(f"{id_}{mark.get(relevant.get(id_, 0), '')}" for id_ in ids[:count])
 

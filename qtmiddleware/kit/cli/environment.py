@@ -175,6 +175,7 @@ def _is_in_this_folder(path: str) -> bool:
 
 
 def _is_hidden(path: str) -> bool:
+    """Return whether *path* is in the current folder and has a hidden part."""
     whole = Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 - links stay links
     return whole.is_relative_to(Path.cwd()) and any(
         part.startswith(".") for part in whole.relative_to(Path.cwd()).parts
@@ -224,6 +225,7 @@ def files_of(config: Config, *, ingests: bool = False) -> dict[str, str | Path |
 
 
 def _set_credentials(path: Path) -> None:
+    """Set the `CREDENTIALS` of the ``.env`` file at *path*, and note the names read and ignored."""
     try:
         import dotenv
     except ImportError as error:
@@ -249,6 +251,7 @@ def _set_credentials(path: Path) -> None:
 
 
 def _list_names(names: Sequence[str]) -> str:
+    """Return at most `_MOST_NAMES` of *names*, and the number of the others."""
     # A text that does not look like a variable's name may be a piece of a key with broken lines, so
     # it is not shown.
     plain_names = [name for name in names if _NAME.fullmatch(name)][:_MOST_NAMES]

@@ -158,6 +158,7 @@ class _JsonLine(logging.Formatter):
 
 
 def _summarize(report: IngestReport) -> str:
+    """Return the lines that sum up an ingest."""
     totals = (
         f"{_format_count(report.documents, 'document')} in {_format_count(report.chunks, 'chunk')}"
     )

@@ -165,6 +165,7 @@ class Session:
         note(f"Transformation type set to: {kind}")
 
     def _run_command(self, name: str = "", argument: str = "") -> None:
+        """Run the command *name*, which was typed after a colon."""
         match name:
             case "help" | "h" | "?":
                 self._write_line(HELP)
@@ -190,6 +191,7 @@ class Session:
                 note(f"There is no command :{name}; :help lists them.")
 
     def _show_config(self, *, everything: bool) -> None:
+        """Show the settings that differ from the defaults, or with *everything* all settings."""
         config = self._config.overridden(
             {"transformationType": self.kind}, origin="this conversation"
         )
@@ -198,6 +200,7 @@ class Session:
                 self._write_line(f"{key}  {json.dumps(value, ensure_ascii=False)}  ({origin})")
 
     def _show_explanation(self) -> None:
+        """Show how the passages of the last question were found."""
         if self._last is None:
             note("No question has been asked yet.")
             return
@@ -349,6 +352,7 @@ def make_history_file() -> Path | None:
 
 
 def _make_history(path: Path) -> History:
+    """Return prompt_toolkit's history in the file at *path*, which stays valid UTF-8."""
     from prompt_toolkit.history import FileHistory
 
     class DecodableHistory(FileHistory):

@@ -120,6 +120,7 @@ def _to_dict(question: ShadowQuestion) -> dict[str, Any]:
 
 
 def _show_report(shadow_report: ShadowReport, examples: list[ShadowQuestion]) -> None:
+    """Write the verdict, the figures and the *examples* to stdout."""
     from qtmiddleware.kit.evaluation.reporting.shadow import write_shadow_verdict
 
     figures = shadow_report.to_dict()
@@ -177,11 +178,13 @@ def _show_report(shadow_report: ShadowReport, examples: list[ShadowQuestion]) ->
 
 
 def _shorten_name(passages: tuple[Shown, ...], place: int) -> str:
+    """Return the name of the passage at *place* on one line, cut to the column's width."""
     name = " ".join(passages[place].name.split()) if place < len(passages) else ""
     return name if len(name) <= _NAME_CHARS else name[: _NAME_CHARS - 3] + "..."
 
 
 def _show_verdict(shadow_report: ShadowReport) -> None:
+    """Write how often the judge preferred each list."""
     votes = shadow_report.count_better()
     judged = sum(votes.values())
     cost = "" if shadow_report.judge_cost_usd is None else f", ${shadow_report.judge_cost_usd:.4f}"

@@ -282,12 +282,14 @@ def _explain_result(retrieval: Retrieval) -> Iterator[str]:
 
 
 def _join_ids(keys: Iterable[Key]) -> str:
+    """Return the ids of the first `EXPLAINED` keys, and the number of the others."""
     all_keys = list(keys)
     suffix = f" and {len(all_keys) - EXPLAINED} more" if len(all_keys) > EXPLAINED else ""
     return ", ".join(map(_format_id, all_keys[:EXPLAINED])) + suffix if all_keys else "nothing"
 
 
 def _format_id(key: Key) -> str:
+    """Return the passage's id in *key*."""
     # In a key, the passage's text may follow the id after a NUL.
     return key[1].partition("\0")[0] or "(no id)"
 

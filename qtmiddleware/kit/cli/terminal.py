@@ -89,6 +89,7 @@ class LineWrapper:
         return output
 
     def _feed_token(self, token: str) -> str:
+        """Return the text that can be written after *token* (a line feed, spaces or letters)."""
         if token == "\n":
             output = self.end() + token
             self._start_line()
@@ -104,23 +105,27 @@ class LineWrapper:
         return self._write_word() if is_far else ""
 
     def _write_word(self) -> str:
+        """Return the held-back word, after a line break if it needs one."""
         word, self._word = self._word, ""
         output = self._place_word(word) if word else ""
         self._is_within_word = self._is_within_word or bool(word)
         return output
 
     def _place_word(self, word: str) -> str:
+        """Return *word* with the space or line break before it, and move the column behind it."""
         space, self._space = self._space, ""
         if not self._has_begun:
             self._indent = len(space) + (len(word) + 1 if _LIST_MARKER.fullmatch(word) else 0)
             self._has_begun = True
         width = measure(word)
         column = self._column + len(space)
+        # A word stays on this line if it fits, if it begins the line, or if no line can hold it.
         fits = (
             column + width <= self._width
             or column <= self._indent
             or self._indent + width > self._width
         )
+        # A piece of a word that is half written stays beside its first piece.
         if fits or self._is_within_word:
             self._column = column + width
             return space + word
@@ -136,6 +141,7 @@ def measure(text: str) -> int:
 
 
 def _find_width(stream: TextIO) -> int:
+    """Return the columns of the terminal behind *stream*, or 0 if it is no terminal."""
     try:
         return os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
     except (OSError, ValueError):

@@ -157,6 +157,7 @@ def _limit_calls(seconds: float, show: ShowBulk) -> Callable[[BulkReport], None]
 
 
 def _describe_progress(report: BulkReport) -> str:
+    """Return a line with the number of questions done, the rate, the cost and the time left."""
     total_text = "" if report.total is None else f" of {report.total:,}"
     phrases = [
         f"{report.done:,}{total_text} questions",
@@ -173,6 +174,7 @@ def _describe_progress(report: BulkReport) -> str:
 
 
 def _compute_rate(report: BulkReport) -> float:
+    """Return how many questions this run transforms per second."""
     return report.made / report.seconds if report.seconds else 0.0
 
 
@@ -196,6 +198,7 @@ def _describe_time(seconds: float) -> str:
 
 
 def _describe_trouble(report: BulkReport, file: str) -> Iterator[str]:
+    """Yield the lines about questions that failed and lines that could not be read."""
     if report.broken_lines:
         lines = "; ".join(f"line {number}: {reason}" for number, reason in report.broken)
         suffix = "; ..." if report.broken_lines > len(report.broken) else ""
@@ -213,6 +216,7 @@ def _describe_trouble(report: BulkReport, file: str) -> Iterator[str]:
 
 
 def _note_next_step(file: str, output: str) -> None:
+    """Note how many results *output* holds, and how to continue the run."""
     condition = "the same questions and the same command" if file == STDIN else "the same command"
     # The lines are counted in the file, because an interrupt may come after a line is written and
     # before the report counts it.
@@ -221,6 +225,7 @@ def _note_next_step(file: str, output: str) -> None:
 
 
 def _explain_stop(error: ModelError) -> str:
+    """Return why the run stopped, and the remedy if the budget is spent."""
     if error.reason == "over_budget":
         return (
             f"{error}, and the budget is spent; raise the limit and run the same command to"
