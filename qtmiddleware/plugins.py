@@ -1,7 +1,7 @@
-"""Transforms, fusion methods and document readers that users add without touching this package.
+"""Transforms, fusion methods and document readers that users add from outside this package.
 
-A part is looked up by its name among the entry points of installed packages, and only when nothing
-here has that name. What an entry point names is checked before anybody uses it.
+A part is looked up by its name among the entry points of installed packages, and only if no part of
+this package has the name. The part is checked before anybody uses it.
 """
 
 from __future__ import annotations
@@ -34,17 +34,20 @@ NAME_ALLOWED: Final = "at most 60 letters, digits, - and _, beginning with a let
 
 _Weights = tuple[tuple[str, float | None], ...]
 _NAME: Final = re.compile(r"[A-Za-z][\w-]{0,59}", re.ASCII)
-_LONGEST_SAID: Final = 200
+_MAX_ERROR_CHARS: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnTransform:
-    """A transformation of your own: the instructions for the model, and the texts it writes.
+    """A transformation of your own: instructions for the model, and the texts the model writes.
 
-    *prompt* holds the instructions. *fields* names the texts the model replies with: ``rewrite``,
-    ``step_back``, ``sub_queries``, ``hyde``, ``paraphrases`` or ``keywords``. As a mapping *fields*
-    also gives their weights in the fusion, 0 to 100; ``None`` keeps the weight of the settings. An
-    entry point of the group ``qtmiddleware.transforms`` names an object of this class.
+    An entry point of the group ``qtmiddleware.transforms`` names an object of this class.
+
+    Attributes:
+        prompt: The instructions.
+        fields: The texts the model replies with: ``rewrite``, ``step_back``, ``sub_queries``,
+            ``hyde``, ``paraphrases`` or ``keywords``. A mapping also gives their weights in the
+            fusion, 0 to 100; ``None`` keeps the weight of the settings.
     """
 
     prompt: str
@@ -53,13 +56,17 @@ class OwnTransform:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnFusion:
-    """A fusion method of your own. An entry point of the group ``qtmiddleware.fusion`` names one.
+    """A fusion method of your own.
 
-    *merge* is called with the rankings (`qtmiddleware.types.Ranking`, each best first), with 1 if
-    higher scores are better or -1 if lower ones are, and with ``fusion.rrfK``. It returns a pair
-    of key and score for each passage; the highest score comes first. Passages it leaves out follow
-    behind. *weighs* says that the weights of the variants count. With *needs_scores*,
-    ``weighted_rrf`` is used instead if a ranking has no usable scores.
+    An entry point of the group ``qtmiddleware.fusion`` names an object of this class.
+
+    Attributes:
+        merge: A function of the rankings (`qtmiddleware.types.Ranking`, each best first), of 1 if
+            higher scores are better or -1 if lower scores are, and of ``fusion.rrfK``. It returns a
+            pair of key and score per passage; the highest score comes first. Passages that it
+            leaves out follow behind.
+        weighs: Whether the weights of the variants count.
+        needs_scores: Whether ``weighted_rrf`` is used instead if a ranking has no usable scores.
     """
 
     merge: Callable[[Sequence[Ranking], int, int], Iterable[tuple[Key, float]]]
@@ -68,20 +75,21 @@ class OwnFusion:
 
 
 class UnknownPart(ConfigError):
-    """Neither this package nor an installed one has a part of this name."""
+    """Neither this package nor an installed package has a part of this name."""
 
 
-# --- what an entry point names --------------------------------------------------------------------
+# --- entry points ---------------------------------------------------------------------------------
 
 
 @cache
 def find_names(group: str) -> frozenset[str]:
-    """Return the names that installed packages have in *group*; nothing of theirs is imported."""
+    """Return the names of the entry points in *group*, without importing their packages."""
     return frozenset(entry.name for entry in _read_entries(group))
 
 
 def _read_entries(group: str) -> Sequence[EntryPoint]:
-    # Known names are never looked up, so a process that uses no others does not wait for this.
+    # Names of this package's own parts are never looked up. A process that uses no other parts does
+    # not wait for this import.
     from importlib.metadata import entry_points
 
     return tuple(entry_points(group=group))
@@ -89,31 +97,33 @@ def _read_entries(group: str) -> Sequence[EntryPoint]:
 
 @cache
 def load_part(group: str, name: str) -> Any:
-    """Return what the entry point *name* of *group* names.
+    """Return the object that the entry point *name* of *group* refers to.
 
-    Raises `UnknownPart` if no package has one, and `ConfigError` if several have one or if it
-    cannot be imported.
+    Raises:
+        UnknownPart: No installed package has this entry point.
+        ConfigError: Several packages have it, or it cannot be imported.
     """
-    found = [entry for entry in _read_entries(group) if entry.name == name]
-    if not found:
+    entries = [entry for entry in _read_entries(group) if entry.name == name]
+    if not entries:
         raise UnknownPart(f"no installed package has an entry point {name!r} in {group}")
-    if len(found) > 1:
-        packages = " and ".join(sorted(_name_package(entry) for entry in found))
+    if len(entries) > 1:
+        packages = " and ".join(sorted(_find_package_name(entry) for entry in entries))
         problem = f"is defined by {packages}; keep only one of these packages"
         raise _build_error(group, name, problem)
     try:
-        return found[0].load()
+        return entries[0].load()
     except (Exception, SystemExit) as error:
-        raise _build_error(group, name, f"cannot be imported: {_describe(error)}") from error
+        raise _build_error(group, name, f"cannot be imported: {_describe_error(error)}") from error
 
 
-def _name_package(entry: EntryPoint) -> str:
+def _find_package_name(entry: EntryPoint) -> str:
     return entry.dist.name if entry.dist is not None else entry.value
 
 
-def _describe(error: BaseException) -> str:
-    said = " ".join(str(error).split())[:_LONGEST_SAID]
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+def _describe_error(error: BaseException) -> str:
+    """Return the error's class and message on one line, the message cut to 200 characters."""
+    message = " ".join(str(error).split())[:_MAX_ERROR_CHARS]
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def _build_error(group: str, name: str, problem: str) -> ConfigError:
@@ -124,9 +134,10 @@ def _build_error(group: str, name: str, problem: str) -> ConfigError:
 
 
 def find_transform(name: str, configured: Mapping[str, Any]) -> TransformRow:
-    """Return the transform called *name*: a *configured* one, else an installed package's.
+    """Return the transform called *name*: from *configured*, else from an installed package.
 
-    The same definition always gives the same row. Raises `UnknownPart` or another `ConfigError`.
+    The same definition always gives the same row. Raises `UnknownPart` if there is none, and
+    another `ConfigError` if its definition is not valid.
     """
     if (definition := configured.get(name)) is not None:
         fields = tuple(read_fields(definition["fields"]).items())
@@ -143,11 +154,12 @@ def find_transform(name: str, configured: Mapping[str, Any]) -> TransformRow:
 
 @lru_cache(64)
 def _make_row(name: str, prompt: str, fields: _Weights) -> TransformRow:
+    """Return the catalogue's row of a transform. Equal arguments give the same object."""
     filled = {field for field, _ in fields}
     return TransformRow(
         name=name,
         label=f"{name} (a transformation of your own)",
-        # The order in which variants are searched is that of the catalogue.
+        # Variants are searched in the catalogue's order.
         fields=tuple(field for field in TEXT_FIELDS if field in filled),
         prompt=prompt,
         weights=tuple((field, float(weight)) for field, weight in fields if weight is not None),
@@ -155,7 +167,7 @@ def _make_row(name: str, prompt: str, fields: _Weights) -> TransformRow:
 
 
 def find_problems(name: str, definition: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
-    """Return what is wrong with a transform, as place within it, value and what is allowed."""
+    """Yield each problem of a transform: the place within it, the value, and the allowed values."""
     if not _NAME.fullmatch(name):
         yield "", name, NAME_ALLOWED
     prompt, fields = definition.get("prompt"), definition.get("fields")
@@ -166,7 +178,7 @@ def find_problems(name: str, definition: Mapping[str, Any]) -> Iterator[tuple[st
         return
     kinds = ", ".join(FILLED_BY)
     for field in fields:
-        if not isinstance(field, str) or _snake(field) not in FILLED_BY:
+        if not isinstance(field, str) or _convert_to_snake(field) not in FILLED_BY:
             yield "fields", field, f"one of {kinds}"
         elif isinstance(fields, Mapping) and not _is_weight(fields[field]):
             yield f"fields.{field}", fields[field], WEIGHT_ALLOWED
@@ -179,9 +191,9 @@ def find_problems(name: str, definition: Mapping[str, Any]) -> Iterator[tuple[st
 
 
 def read_fields(fields: Sequence[str] | Mapping[str, float | None]) -> dict[str, float | None]:
-    """Return the weight of each field that a transform fills, ``None`` if it names none."""
-    given = fields if isinstance(fields, Mapping) else dict.fromkeys(fields)
-    return {_snake(field): weight for field, weight in given.items()}
+    """Return the weight of each field that a transform fills, ``None`` if it has no weight."""
+    weights = fields if isinstance(fields, Mapping) else dict.fromkeys(fields)
+    return {_convert_to_snake(field): weight for field, weight in weights.items()}
 
 
 def _is_weight(weight: Any) -> bool:
@@ -191,10 +203,10 @@ def _is_weight(weight: Any) -> bool:
 
 
 def _is_searched(field: str) -> bool:
-    return bool(TEXT_FIELDS[_snake(field)].variant)
+    return bool(TEXT_FIELDS[_convert_to_snake(field)].variant)
 
 
-def _snake(field: str) -> str:
+def _convert_to_snake(field: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", field).lower()
 
 
@@ -203,7 +215,12 @@ def _snake(field: str) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FoundFusion:
-    """A fusion method of an installed package: its *row* and its *merge* function."""
+    """A fusion method of an installed package.
+
+    Attributes:
+        row: Its row of the catalogue.
+        merge: Its function.
+    """
 
     row: FusionMethod
     merge: Callable[[Sequence[Ranking], int, int], Iterable[tuple[Key, float]]]
@@ -211,7 +228,10 @@ class FoundFusion:
 
 @cache
 def find_fusion(name: str) -> FoundFusion:
-    """Return the fusion method called *name*; raises `UnknownPart` or another `ConfigError`."""
+    """Return the fusion method called *name* of an installed package.
+
+    Raises `UnknownPart` if there is none, and another `ConfigError` if it is not valid.
+    """
     part = load_part(FUSION_GROUP, name)
     if not isinstance(part, OwnFusion):
         problem = f"must be a qtmiddleware.plugins.OwnFusion, not {type(part).__name__}"
@@ -227,16 +247,19 @@ def find_fusion(name: str) -> FoundFusion:
 
 
 def has_reader(ending: str) -> bool:
-    """Whether an installed package reads files of *ending* (``.tape``)."""
+    """Return whether an installed package reads files of *ending* (such as ``.tape``)."""
     return ending.removeprefix(".") in find_names(READER_GROUP)
 
 
 def find_reader(ending: str) -> Callable[..., Any]:
-    """Return the function that reads files of *ending*; raises `ConfigError`."""
+    """Return the function that reads files of *ending* (such as ``.tape``).
+
+    Raises `UnknownPart` if there is none, and another `ConfigError` if it is not a function.
+    """
     name = ending.removeprefix(".")
     part = load_part(READER_GROUP, name)
     if not callable(part):
         problem = f"must be a function that takes a path and a file, not {type(part).__name__}"
         raise _build_error(READER_GROUP, name, problem)
-    found: Callable[..., Any] = part
-    return found
+    reader: Callable[..., Any] = part
+    return reader

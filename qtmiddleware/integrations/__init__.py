@@ -1,8 +1,9 @@
-"""The middleware in other people's frameworks: a thin file or folder each, which loads its framework and no other.
+"""Adapters to other frameworks, in one file or folder per framework.
 
-An adapter is a class of its framework around a function that `QueryMiddleware.wrap` wrapped: it
-passes the question, the number of passages and the conversation on, and makes the framework's own
-objects of the matches. `needs` is around its imports. Whoever adds one begins with `langchain.py`.
+Only that file or folder imports the framework. An adapter is a class of its framework. It holds a
+function that `QueryMiddleware.wrap` wrapped. The adapter passes the question, the number of
+passages and the conversation to that function, and turns the matches into the framework's own
+objects. Its imports stand under `needs`. A new adapter begins as `langchain.py` does.
 """
 
 from __future__ import annotations
@@ -17,11 +18,15 @@ from qtmiddleware.errors import MissingExtra
 
 @contextmanager
 def needs(package: str, lowest: str, *, extra: str) -> Iterator[None]:
-    """Around the imports of a framework: raises `MissingExtra` where *package* is absent or older than *lowest*."""
-    # What came without metadata is taken as it is; what is not there fails below.
-    found = find_version(package) or lowest
-    if _read_version(found) < _read_version(lowest):
-        raise MissingExtra(f"{package} {lowest} or newer (here is {found})", extra)
+    """Check the version of *package* before its imports run, and report imports that fail.
+
+    Raises `MissingExtra` if *package* is missing or older than *lowest*. The error names the
+    *extra* that installs the package.
+    """
+    # A package without metadata is accepted as it is. A missing package fails at its import below.
+    installed = find_version(package) or lowest
+    if _parse_version(installed) < _parse_version(lowest):
+        raise MissingExtra(f"{package} {lowest} or newer (here is {installed})", extra)
     try:
         yield
     except ImportError as error:
@@ -29,12 +34,12 @@ def needs(package: str, lowest: str, *, extra: str) -> Iterator[None]:
 
 
 def find_version(package: str) -> str:
-    """Return the installed version of *package*; ``""`` without metadata."""
+    """Return the installed version of *package*, or ``""`` if its metadata is missing."""
     try:
         return version(package)
     except PackageNotFoundError:
         return ""
 
 
-def _read_version(text: str) -> list[int]:
+def _parse_version(text: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", text)[:3]]

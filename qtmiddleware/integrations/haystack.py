@@ -1,13 +1,15 @@
-"""A retriever of Haystack with the middleware in it, around any retriever component or function.
+"""A Haystack retriever around any retriever component or function.
 
     from qtmiddleware.integrations.haystack import QueryTransformRetriever
 
-    retriever = QueryTransformRetriever(InMemoryBM25Retriever(store), config="balanced",
-    client=OpenAIChatGenerator()) retriever.run("And last year?",
-    history=[ChatMessage.from_user("..."), ChatMessage.from_assistant("...")])
+    retriever = QueryTransformRetriever(
+        InMemoryBM25Retriever(store), config="balanced", client=OpenAIChatGenerator()
+    )
+    history = [ChatMessage.from_user("..."), ChatMessage.from_assistant("...")]
+    retriever.run("And last year?", history=history)
 
-It stands in a pipeline as any text retriever does, and is saved and loaded with it. Every search
-and model call is a span of Haystack's tracer; `SPAN` is that of a retrieval.
+It works in a pipeline as any text retriever does, and is saved and loaded with the pipeline. Every
+search and model call is a span of Haystack's tracer. `SPAN` names the span of a retrieval.
 """
 
 from __future__ import annotations
@@ -44,8 +46,11 @@ with needs("haystack-ai", "2.25", extra="haystack"):
     from haystack.utils import deserialize_callable, serialize_callable
 
 SPAN: Final = "qtmiddleware.retrieval"
-"""The span of each retrieval. Its tag ``qtmiddleware.record`` is the record that the query log has, with the same keys;
-it holds texts, and is set where ``HAYSTACK_CONTENT_TRACING_ENABLED`` is."""
+"""The name of the span per retrieval.
+
+Its tag ``qtmiddleware.record`` is the record of the query log, with the same keys. The record holds
+texts, so the tag is set only if ``HAYSTACK_CONTENT_TRACING_ENABLED`` is.
+"""
 
 _ACCEPTED: Final = (
     "a retriever component that takes a query, one that takes an embedding with text_embedder="
@@ -55,7 +60,7 @@ _FIELDS: Final = (
     *("retriever", "text_embedder", "top_k", "config", "client"),
     *("reranker", "redact", "observers", "on_retrieval", "clock"),
 )
-_PLAIN: Final = ("top_k", "config")
+_SAVED_AS_IS: Final = ("top_k", "config")
 _OF_MIDDLEWARE: Final = _FIELDS[3:]
 _UNREADABLE: Final = ("response", "unreadable")
 
@@ -71,7 +76,7 @@ _outputs = component.output_types(
 
 
 class AskOptions(TypedDict, total=False):
-    """What a call may say beside the query; `QueryTransformRetriever` tells what each means."""
+    """The options of a call, beside the query; `QueryTransformRetriever` explains each."""
 
     filters: dict[str, Any] | None
     top_k: int | None
@@ -84,25 +89,26 @@ class AskOptions(TypedDict, total=False):
 class QueryTransformRetriever:
     """Finds better documents with the *retriever* you have, and is a text retriever itself.
 
-    *retriever* is a component that takes a ``query`` and returns ``documents``, or one that takes a
-    ``query_embedding`` with the *text_embedder* it belongs to; a `SuperComponent` of a whole
-    pipeline; a function of a query, plain or async; or a function that is wrapped already, which
-    brings its own options. What it returns that is no document, as a match of Pinecone, becomes
-    one.
+    None of the arguments can be set later. A call takes *filters* and *retriever_kwargs*, which go
+    to *retriever*; *history*, the conversation so far (`ChatMessage` objects, or anything that
+    `Wrapped.retrieve` takes); and *qtm_config*, settings for this call.
 
-    *top_k* is how many documents to return, by default the retriever's own number; that of a call
-    goes before it. The retriever is asked for more, so that there is something to weigh; one that
-    takes no ``top_k`` should return more by itself (some 50). *client* is a chat generator of
-    Haystack or what else `QueryMiddleware` takes, and *config*,
-    *reranker*, *redact*, *observers*, *on_retrieval* and *clock* are those of `QueryMiddleware`. None can be
-    set later.
+    A pipeline's file holds components, functions that can be imported from a module, and settings.
+    It never holds keys.
 
-    A call takes *filters*, which go to *retriever* as *retriever_kwargs* do; *history*, the
-    conversation so far as `ChatMessage` objects or what else `Wrapped.retrieve` takes; and
-    *qtm_config*, settings for the call.
+    Args:
+        retriever: A component that takes a ``query`` and returns ``documents``; a component that
+            takes a ``query_embedding``; a `SuperComponent` of a whole pipeline; a function of a
+            query (plain or async); or a function that is wrapped already and brings its own
+            options. Results that are not documents, such as matches of Pinecone, become documents.
+        text_embedder: The embedder of a *retriever* that takes a ``query_embedding``.
+        top_k: How many documents to return; by default the retriever's own number. A call's
+            ``top_k`` overrides it. *retriever* is asked for more documents, to give the ranking
+            more candidates. If it takes no ``top_k``, let it return more by itself (some 50).
+        client: A chat generator of Haystack, or anything that `QueryMiddleware` takes.
+        config, reranker, redact, observers, on_retrieval, clock: As in `QueryMiddleware`.
 
-    Saved with a pipeline are components, functions that a module holds by their name, and settings;
-    keys never are. Raises `ConfigError` for a *retriever* that is none and for bad settings.
+    Raises `ConfigError` if *retriever* is none of these or a setting is not valid.
     """
 
     def __init__(
@@ -130,8 +136,8 @@ class QueryTransformRetriever:
                 allowed="1 or more",
             )
         self._is_warm = False
-        self._search, self._asearch = self._wrap()
-        self._usual_top_k = _find_usual_top_k(retriever)
+        self._search, self._asearch = self._wrap_retriever()
+        self._default_top_k = _find_default_top_k(retriever)
 
     @_outputs
     def run(
@@ -143,25 +149,36 @@ class QueryTransformRetriever:
         retriever_kwargs: dict[str, Any] | None = None,
         qtm_config: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The best ``documents``, and how they were found.
+        """Return the best ``documents``, and how they were found.
 
-        Those are the retriever's own, each with its score for the *query*, or with ours where
-        ``scores`` is set to ``fused``. ``status`` is ``full`` or ``degraded``, ``variants`` the
-        texts that were searched (``kind``, ``text`` and ``weight``), ``degradations`` what did not
-        go as asked (``stage``, ``reason`` and ``detail``) and ``trace`` the account in numbers.
-        ``confidence`` says how sure the result looks beside earlier ones. Raises what the retriever
-        raises, `ConfigError` for bad settings, and `WrapError` around an asynchronous function.
+        The documents are the retriever's own, each with its score for the *query*. If ``scores`` is
+        set to ``fused``, each has the fused score instead.
+
+        Returns:
+            documents: The best documents.
+            status: ``full`` or ``degraded``.
+            variants: The texts that were searched, with ``kind``, ``text`` and ``weight``.
+            degradations: The steps that failed or were skipped, with ``stage``, ``reason`` and
+                ``detail``.
+            trace: The account in numbers.
+            confidence: How sure the result looks beside earlier results.
+
+        Raises:
+            ConfigError: A setting is not valid.
+            WrapError: The wrapped function is asynchronous.
+
+        Exceptions of the retriever pass through.
         """
-        self._warm_up_inner()
-        with _trace(SPAN) as span:
-            given = AskOptions(
+        self._warm_up_components()
+        with _open_span(SPAN) as span:
+            options = AskOptions(
                 filters=filters,
                 top_k=top_k,
                 history=history,
                 retriever_kwargs=retriever_kwargs,
                 qtm_config=qtm_config,
             )
-            return self._report(self.retrieve(query, **given), span)
+            return self._build_outputs(self.retrieve(query, **options), span)
 
     @_outputs
     async def run_async(
@@ -173,200 +190,240 @@ class QueryTransformRetriever:
         retriever_kwargs: dict[str, Any] | None = None,
         qtm_config: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """`run` without blocking the running loop; a component without a ``run_async`` runs in a thread."""
-        await self._warm_up_inner_async()
-        with _trace(SPAN) as span:
-            given = AskOptions(
+        """Do what `run` does without blocking the running loop.
+
+        A component without a ``run_async`` runs in a thread.
+        """
+        await self._warm_up_components_async()
+        with _open_span(SPAN) as span:
+            options = AskOptions(
                 filters=filters,
                 top_k=top_k,
                 history=history,
                 retriever_kwargs=retriever_kwargs,
                 qtm_config=qtm_config,
             )
-            return self._report(await self.aretrieve(query, **given), span)
+            return self._build_outputs(await self.aretrieve(query, **options), span)
 
     def retrieve(self, query: str, **options: Unpack[AskOptions]) -> Retrieval:
-        """What `run` returns as a `Retrieval`: ``matches`` with all their scores, and the account of how it was found.
+        """Return the result of `run` as a `Retrieval`, with all scores of each match.
 
-        The *options* are those of `run`, and raise the same. A match's ``raw`` is the document that
-        was found.
+        The *options* and the exceptions are those of `run`. A match's ``raw`` is the document
+        found.
         """
         if self._search.is_async:
             raise WrapError(f"{self._search!r} is asynchronous: use `run_async` or `aretrieve`")
-        return self._cut(self._search.retrieve(query, **self._arguments(options)), options)
+        return self._limit_matches(
+            self._search.retrieve(query, **self._build_arguments(options)), options
+        )
 
     async def aretrieve(self, query: str, **options: Unpack[AskOptions]) -> Retrieval:
-        """`retrieve` without blocking the running loop."""
-        return self._cut(await self._asearch.aretrieve(query, **self._arguments(options)), options)
+        """Do what `retrieve` does without blocking the running loop."""
+        return self._limit_matches(
+            await self._asearch.aretrieve(query, **self._build_arguments(options)), options
+        )
 
     @property
     def search(self) -> Any:
-        """The wrapped function behind `run`: its ``check(question)``, ``answer(...)`` and ``middleware``."""
-        return self._search  # a `Wrapped`, or the method that a wrapped one is on its object
+        """The wrapped function behind `run`: its ``check``, ``answer`` and ``middleware``."""
+        return self._search  # a `Wrapped`, or a `Bound` if the wrapped function is a method
 
     def warm_up(self) -> None:
-        """Warm up retriever, embedder and chat generator, and load what the first question needs; sends nothing."""
-        self._warm_up_inner()
+        """Warm up the components, and load what the first question needs. Sends nothing.
+
+        The components are the retriever, the embedder and the chat generator.
+        """
+        self._warm_up_components()
         if not self._is_warm:
             self._search.middleware.warm_up()
             self._is_warm = True
 
     async def warm_up_async(self) -> None:
-        """`warm_up`, of components that can on the running loop."""
-        await self._warm_up_inner_async()
+        """Do what `warm_up` does without blocking the running loop.
+
+        Components with a ``warm_up_async`` warm up on the loop.
+        """
+        await self._warm_up_components_async()
         if not self._is_warm:
             await in_thread(self._search.middleware.warm_up)
             self._is_warm = True
 
     def close(self) -> None:
-        """Release what retriever, embedder and chat generator hold, and the clients the middleware made itself."""
-        for inner in self._inner:
-            _call(inner, "close")
+        """Close the retriever, the embedder, the chat generator and the middleware's own clients.
+
+        A function that was wrapped already keeps its middleware open.
+        """
+        for inner in self._components:
+            _call_method(inner, "close")
         if not isinstance(self.retriever, Wrapped | Bound):
             self._search.middleware.close()
             self._is_warm = False
 
     async def close_async(self) -> None:
-        """`close`, of clients of the running loop too."""
-        for inner in self._inner:
-            await _acall(inner, "close")
+        """Do what `close` does, and close the clients of the running loop too."""
+        for inner in self._components:
+            await _acall_method(inner, "close")
         if not isinstance(self.retriever, Wrapped | Bound):
             await self._search.middleware.aclose()
             self._is_warm = False
 
     def to_dict(self) -> dict[str, Any]:
-        """What a file holds of this; raises Haystack's `SerializationError` for an object that a file cannot hold."""
-        given = {name: getattr(self, name) for name in _FIELDS}
+        """Return this retriever as a pipeline's file holds it.
+
+        Raises Haystack's `SerializationError` for an object that a file cannot hold.
+        """
+        arguments = {name: getattr(self, name) for name in _FIELDS}
         saved = {
-            name: _save(name, value)
-            for name, value in given.items()
+            name: _save_parameter(name, value)
+            for name, value in arguments.items()
             if value is not None and value != ()
         }
         return default_to_dict(self, **saved)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> QueryTransformRetriever:
-        """The retriever that `to_dict` saved; raises Haystack's `DeserializationError` where that cannot be made again.
+        """Return the retriever that `to_dict` saved.
 
-        That names the parameter, and the function or component that is not there any more.
+        Raises Haystack's `DeserializationError` if the retriever cannot be made again. The error
+        names the parameter, and the function or component that is missing.
         """
         saved = data.get("init_parameters", {})
         if unknown := sorted(set(saved) - set(_FIELDS)):
-            said = (
+            message = (
                 f"{cls.__name__} has no option {', '.join(unknown)}; the options are"
                 f" {', '.join(_FIELDS)}"
             )
-            raise DeserializationError(f"{said}. Was it saved by a newer version of qtmiddleware?")
+            raise DeserializationError(
+                f"{message}. Was it saved by a newer version of qtmiddleware?"
+            )
         loaded = {
-            name: value if name in _PLAIN else _load(name, value) for name, value in saved.items()
+            name: value if name in _SAVED_AS_IS else _load_parameter(name, value)
+            for name, value in saved.items()
         }
-        made: QueryTransformRetriever = default_from_dict(cls, {**data, "init_parameters": loaded})
-        return made
+        retriever: QueryTransformRetriever = default_from_dict(
+            cls, {**data, "init_parameters": loaded}
+        )
+        return retriever
 
     @property
-    def _inner(self) -> list[Any]:
-        return [it for it in (self.text_embedder, self.retriever, self.client) if _is_component(it)]
+    def _components(self) -> list[Any]:
+        return [
+            part
+            for part in (self.text_embedder, self.retriever, self.client)
+            if _is_component(part)
+        ]
 
-    def _warm_up_inner(self) -> None:
-        for inner in self._inner:
-            _call(inner, "warm_up")
+    def _warm_up_components(self) -> None:
+        for inner in self._components:
+            _call_method(inner, "warm_up")
 
-    async def _warm_up_inner_async(self) -> None:
-        for inner in self._inner:
-            await _acall(inner, "warm_up")
+    async def _warm_up_components_async(self) -> None:
+        for inner in self._components:
+            await _acall_method(inner, "warm_up")
 
-    def _wrap(self) -> tuple[Any, Any]:
-        """Wrap what *retriever* is searched with, once for blocking and once for awaiting calls."""
+    def _wrap_retriever(self) -> tuple[Any, Any]:
+        """Wrap the search of *retriever* twice: for blocking and for asynchronous calls."""
         inner, embedder = self.retriever, self.text_embedder
         if isinstance(inner, Wrapped | Bound):
-            if set_too := [
+            if doubled := [
                 name for name in ("text_embedder", *_OF_MIDDLEWARE) if getattr(self, name)
             ]:
-                raise _refuse(
-                    f"retriever is already wrapped; set {', '.join(set_too)} where you wrap it",
+                raise _build_error(
+                    f"retriever is already wrapped; set {', '.join(doubled)} where you wrap it",
                     inner,
                 )
             return inner, inner
-        given = {name: getattr(self, name) for name in _OF_MIDDLEWARE}
+        settings = {name: getattr(self, name) for name in _OF_MIDDLEWARE}
         if _is_component(self.client):
-            given["client"] = _ChatModel(self.client)
+            settings["client"] = _ChatModel(self.client)
         functions: tuple[Callable[..., Any], ...]
         if _is_component(inner):
             functions = (search := _Search(inner, embedder),)
-            if any(hasattr(it, "run_async") for it in (inner, embedder)):
+            if any(hasattr(part, "run_async") for part in (inner, embedder)):
                 functions = (search, _AsyncSearch(inner, embedder))
         elif not callable(inner) or isinstance(inner, type) or hasattr(inner, "run"):
+            # An object with a `run` is most likely a component whose class lacks the decorator.
             hint = "; decorate its class with @component" if hasattr(inner, "run") else ""
-            raise _refuse(f"retriever must be {_ACCEPTED}, not {_name_type(inner)}{hint}", inner)
+            raise _build_error(
+                f"retriever must be {_ACCEPTED}, not {_describe_type(inner)}{hint}", inner
+            )
         elif embedder is not None:
-            raise _refuse(
+            raise _build_error(
                 "a function takes the query as text; leave text_embedder out",
                 inner,
                 "text_embedder",
             )
         else:
             functions = (inner,)
-        middleware = QueryMiddleware(**given)
+        middleware = QueryMiddleware(**settings)
         return middleware.wrap(functions[0]), middleware.wrap(functions[-1])
 
-    def _find_wanted(self, options: AskOptions) -> int | None:
-        """How many documents are wanted of a call with *options*."""
+    def _choose_top_k(self, options: AskOptions) -> int | None:
+        """Return how many documents a call with *options* wants, or ``None`` if nothing says."""
         return next(
-            (it for it in (options.get("top_k"), self.top_k, self._usual_top_k) if it is not None),
+            (
+                count
+                for count in (options.get("top_k"), self.top_k, self._default_top_k)
+                if count is not None
+            ),
             None,
         )
 
-    def _arguments(self, options: AskOptions) -> dict[str, Any]:
-        """What the function is called with beside the query."""
+    def _build_arguments(self, options: AskOptions) -> dict[str, Any]:
+        """Return the arguments of the wrapped function, without the query."""
         check_options(self.retrieve, options, AskOptions.__optional_keys__)
-        history, filters, wanted = (
+        history, filters, count = (
             options.get("history"),
             options.get("filters"),
-            self._find_wanted(options),
+            self._choose_top_k(options),
         )
-        given = dict(options.get("retriever_kwargs") or {})
+        arguments = dict(options.get("retriever_kwargs") or {})
         if filters is not None:
-            given["filters"] = filters
-        if (name := self._search.top_k_argument) is not None and wanted is not None:
-            given.setdefault(name, wanted)
+            arguments["filters"] = filters
+        if (name := self._search.top_k_argument) is not None and count is not None:
+            arguments.setdefault(name, count)
         if isinstance(history, list | tuple):
-            history = [_read_message(it) for it in history]
-        return {**given, "history": history, "qtm_config": options.get("qtm_config")}
+            history = [_read_message(message) for message in history]
+        return {**arguments, "history": history, "qtm_config": options.get("qtm_config")}
 
-    def _cut(self, found: Retrieval, options: AskOptions) -> Retrieval:
-        """The best of what was *found* by a function that cannot be told how many are wanted."""
-        wanted = self._find_wanted(options) if self._search.top_k_argument is None else None
+    def _limit_matches(self, retrieval: Retrieval, options: AskOptions) -> Retrieval:
+        """Drop the matches beyond the wanted number if the wrapped function takes no number."""
+        count = self._choose_top_k(options) if self._search.top_k_argument is None else None
         return (
-            found
-            if type(wanted) is not int or wanted < 1
-            else replace(found, matches=found.matches[:wanted])
+            retrieval
+            if type(count) is not int or count < 1
+            else replace(retrieval, matches=retrieval.matches[:count])
         )
 
-    def _report(self, found: Retrieval, span: Span) -> dict[str, Any]:
-        """The outputs, of which *span* gets what holds no text, and with content tracing the whole record."""
+    def _build_outputs(self, retrieval: Retrieval, span: Span) -> dict[str, Any]:
+        """Return the outputs of `run`, and describe the retrieval on *span*.
+
+        The tags hold no text; with content tracing *span* also gets the whole record.
+        """
         if is_tracing_enabled():
-            told = [f"{it.stage}: {it.reason}" for it in found.degradations]
+            degradations = [f"{entry.stage}: {entry.reason}" for entry in retrieval.degradations]
             tags = {
-                "status": found.status,
-                "variants": [it.kind for it in found.variants],
-                "degradations": told,
+                "status": retrieval.status,
+                "variants": [variant.kind for variant in retrieval.variants],
+                "degradations": degradations,
             }
             counts = {
-                name: getattr(found.trace, name) for name in ("query_id", "searches", "llm_calls")
+                name: getattr(retrieval.trace, name)
+                for name in ("query_id", "searches", "llm_calls")
             }
             span.set_tags(
                 {f"qtmiddleware.{name}": value for name, value in (tags | counts).items()}
             )
             span.set_content_tag(
-                "qtmiddleware.record", build_record(found, TextWriter(self.redact))
+                "qtmiddleware.record", build_record(retrieval, TextWriter(self.redact))
             )
         return {
-            "documents": _read_documents(found),
-            "status": found.status,
-            "variants": [asdict(it) for it in found.variants],
-            "degradations": [asdict(it) for it in found.degradations],
-            "trace": found.trace.to_dict(),
-            "confidence": found.standing.to_dict(),
+            "documents": _read_documents(retrieval),
+            "status": retrieval.status,
+            "variants": [asdict(variant) for variant in retrieval.variants],
+            "degradations": [asdict(entry) for entry in retrieval.degradations],
+            "trace": retrieval.trace.to_dict(),
+            "confidence": retrieval.standing.to_dict(),
         }
 
 
@@ -374,57 +431,72 @@ class QueryTransformRetriever:
 
 
 class _Search:
-    """Calls *retriever* as a function of a query, embedded by *embedder* where that is one, and *top_k*.
+    """Calls *retriever* as a function of a query and *top_k*.
 
-    What *embedder* returns as ``embedding`` goes to ``query_embedding``, a ``sparse_embedding``
-    likewise.
+    If there is an *embedder*, it embeds the query. Its output ``embedding`` goes to the retriever's
+    input ``query_embedding``, its output ``sparse_embedding`` to ``query_sparse_embedding``.
     """
 
     def __init__(self, retriever: Any, embedder: Any) -> None:
         self.retriever, self.embedder = retriever, embedder
-        inputs = _read_sockets(retriever, "input")
+        inputs = _get_sockets(retriever, "input")
         self.takes_query, self.takes_top_k = "query" in inputs, "top_k" in inputs
-        embedded = _list_embeddings(embedder)
-        self.embedded = {name: f"query_{name}" for name in embedded if f"query_{name}" in inputs}
-        kind, filled = _name_type(retriever), {"query", *self.embedded.values()}
+        query_inputs = _list_embedder_outputs(embedder)
+        self.query_inputs = {
+            name: f"query_{name}" for name in query_inputs if f"query_{name}" in inputs
+        }
+        type_name, covered = _describe_type(retriever), {"query", *self.query_inputs.values()}
         missing = [
-            name for name, socket in inputs.items() if socket.is_mandatory and name not in filled
+            name for name, socket in inputs.items() if socket.is_mandatory and name not in covered
         ]
         if (
             missing
-            or "documents" not in _read_sockets(retriever, "output")
-            or not (self.takes_query or self.embedded)
+            or "documents" not in _get_sockets(retriever, "output")
+            or not (self.takes_query or self.query_inputs)
         ):
             hint = (
-                f"{kind} needs {', '.join(missing)}"
+                f"{type_name} needs {', '.join(missing)}"
                 if missing
-                else f"{kind} does not return documents for a query"
+                else f"{type_name} does not return documents for a query"
             )
-            raise _refuse(f"retriever must be {_ACCEPTED}; {hint}", retriever)
-        if embedder is not None and not self.embedded:
-            message = f"{kind} takes no output of {_name_type(embedder)}; leave text_embedder out"
-            raise _refuse(message, embedder, "text_embedder")
+            raise _build_error(f"retriever must be {_ACCEPTED}; {hint}", retriever)
+        if embedder is not None and not self.query_inputs:
+            message = (
+                f"{type_name} takes no output of {_describe_type(embedder)}; leave text_embedder"
+                " out"
+            )
+            raise _build_error(message, embedder, "text_embedder")
 
     def __call__(self, query: Any, top_k: int | None = None, **more: Any) -> Any:
-        made = {} if self.embedder is None else _run("text_embedder", self.embedder, text=query)
-        return self.read(
-            _run("retriever", self.retriever, **self.give(query, made, top_k, more)), top_k
+        outputs = (
+            {}
+            if self.embedder is None
+            else _run_component("text_embedder", self.embedder, text=query)
+        )
+        return self.select_documents(
+            _run_component(
+                "retriever", self.retriever, **self.build_inputs(query, outputs, top_k, more)
+            ),
+            top_k,
         )
 
-    def give(
-        self, query: Any, made: Mapping[str, Any], top_k: int | None, more: dict[str, Any]
+    def build_inputs(
+        self, query: Any, outputs: Mapping[str, Any], top_k: int | None, more: dict[str, Any]
     ) -> dict[str, Any]:
-        """What the retriever is run with, where the embedder has *made* something."""
-        given = more | {
-            socket: made[name] for name, socket in self.embedded.items() if name in made
+        """Return the inputs of the retriever: *more*, embedder *outputs*, the query and *top_k*.
+
+        Query and *top_k* are left out if the retriever has no such input.
+        """
+        inputs = more | {
+            socket: outputs[name] for name, socket in self.query_inputs.items() if name in outputs
         }
         if self.takes_query:
-            given["query"] = query
-        return given if top_k is None or not self.takes_top_k else given | {"top_k": top_k}
+            inputs["query"] = query
+        return inputs if top_k is None or not self.takes_top_k else inputs | {"top_k": top_k}
 
-    def read(self, found: Mapping[str, Any], top_k: int | None) -> Any:
-        """The documents, no more than were asked for, of a retriever that cannot be asked."""
-        documents = found["documents"]
+    def select_documents(self, outputs: Mapping[str, Any], top_k: int | None) -> Any:
+        """Return the documents of *outputs*, at most *top_k* if the retriever takes no number."""
+        documents = outputs["documents"]
         return documents if self.takes_top_k or top_k is None or top_k < 1 else documents[:top_k]
 
     def __repr__(self) -> str:
@@ -432,132 +504,150 @@ class _Search:
 
 
 class _AsyncSearch(_Search):
-    """The same, to be awaited."""
+    """Calls *retriever* as `_Search` does, asynchronously."""
 
     async def __call__(self, query: Any, top_k: int | None = None, **more: Any) -> Any:
-        made = (
-            {} if self.embedder is None else await _arun("text_embedder", self.embedder, text=query)
+        outputs = (
+            {}
+            if self.embedder is None
+            else await _arun_component("text_embedder", self.embedder, text=query)
         )
-        return self.read(
-            await _arun("retriever", self.retriever, **self.give(query, made, top_k, more)), top_k
+        return self.select_documents(
+            await _arun_component(
+                "retriever", self.retriever, **self.build_inputs(query, outputs, top_k, more)
+            ),
+            top_k,
         )
 
 
 class _ChatModel:
-    """A chat generator with the methods of a chat model that the middleware knows."""
+    """Presents a chat generator of Haystack as a chat model that the middleware can call."""
 
     def __init__(self, generator: Any) -> None:
-        if "messages" not in _read_sockets(generator, "input") or "replies" not in _read_sockets(
+        if "messages" not in _get_sockets(generator, "input") or "replies" not in _get_sockets(
             generator, "output"
         ):
             allowed = "a chat generator of Haystack, or what client= of QueryMiddleware takes"
-            said = (
-                f"client must be {allowed}; {_name_type(generator)} must take messages and return"
-                " replies"
+            message = (
+                f"client must be {allowed}; {_describe_type(generator)} must take messages and"
+                " return replies"
             )
-            raise ConfigError(said, path="client", value=_name_type(generator), allowed=allowed)
+            raise ConfigError(
+                message, path="client", value=_describe_type(generator), allowed=allowed
+            )
         self.generator = generator
         self.model = getattr(generator, "model", None)
-        self.__qualname__ = type(generator).__name__  # what degradations and logs call it
+        self.__qualname__ = type(generator).__name__  # The name in degradations and logs.
 
     def invoke(self, messages: list[dict[str, str]]) -> dict[str, Any]:
-        """The first reply to *messages*, with what it tells of its tokens."""
-        return self.read(_run("chat_generator", self.generator, messages=self.write(messages)))
-
-    async def ainvoke(self, messages: list[dict[str, str]]) -> dict[str, Any]:
-        """`invoke` without blocking the running loop."""
-        return self.read(
-            await _arun("chat_generator", self.generator, messages=self.write(messages))
+        """Return the first reply to *messages*, with its model, token counts and finish reason."""
+        return self.read_reply(
+            _run_component("chat_generator", self.generator, messages=self.build_messages(messages))
         )
 
-    def write(self, messages: list[dict[str, str]]) -> list[ChatMessage]:
-        """*messages* as Haystack's."""
-        make = {"system": ChatMessage.from_system, "user": ChatMessage.from_user}
-        return [make[it["role"]](it["content"]) for it in messages]
+    async def ainvoke(self, messages: list[dict[str, str]]) -> dict[str, Any]:
+        """Do what `invoke` does without blocking the running loop."""
+        return self.read_reply(
+            await _arun_component(
+                "chat_generator", self.generator, messages=self.build_messages(messages)
+            )
+        )
 
-    def read(self, made: Mapping[str, Any]) -> dict[str, Any]:
-        """The first of the replies."""
-        reply = next(iter(made.get("replies") or ()), None)
-        known = (
+    def build_messages(self, messages: list[dict[str, str]]) -> list[ChatMessage]:
+        """Return *messages* as Haystack's `ChatMessage` objects."""
+        makers = {"system": ChatMessage.from_system, "user": ChatMessage.from_user}
+        return [makers[message["role"]](message["content"]) for message in messages]
+
+    def read_reply(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the first reply in *outputs*; an empty text if there is none."""
+        reply = next(iter(outputs.get("replies") or ()), None)
+        details = (
             {}
             if reply is None
             else {name: reply.meta.get(name) for name in ("usage", "model", "finish_reason")}
         )
-        return {"content": "\n".join(reply.texts) if reply is not None else "", **known}
+        return {"content": "\n".join(reply.texts) if reply is not None else "", **details}
 
 
-def _run(role: str, inner: Any, **inputs: Any) -> Any:
-    """What *inner* returns, under a span of its own."""
-    with _trace_run(role, inner, inputs) as span:
-        made = inner.run(**inputs)
-        span.set_content_tag("haystack.component.output", made)
-    return made
+def _run_component(role: str, inner: Any, **inputs: Any) -> Any:
+    """Run *inner* under a span of its own, and return its outputs."""
+    with _open_component_span(role, inner, inputs) as span:
+        outputs = inner.run(**inputs)
+        span.set_content_tag("haystack.component.output", outputs)
+    return outputs
 
 
-async def _arun(role: str, inner: Any, **inputs: Any) -> Any:
-    with _trace_run(role, inner, inputs) as span:
+async def _arun_component(role: str, inner: Any, **inputs: Any) -> Any:
+    """Do what `_run_component` does without blocking the running loop.
+
+    A component without a ``run_async`` runs in a thread.
+    """
+    with _open_component_span(role, inner, inputs) as span:
         can_await = hasattr(inner, "run_async")
-        made = await (
+        outputs = await (
             inner.run_async(**inputs) if can_await else in_thread(partial(inner.run, **inputs))
         )
-        span.set_content_tag("haystack.component.output", made)
-    return made
+        span.set_content_tag("haystack.component.output", outputs)
+    return outputs
 
 
 @contextmanager
-def _trace_run(role: str, inner: Any, inputs: Mapping[str, Any]) -> Iterator[Span]:
+def _open_component_span(role: str, inner: Any, inputs: Mapping[str, Any]) -> Iterator[Span]:
     tags = {"haystack.component.name": role, "haystack.component.type": type(inner).__name__}
-    with _trace(f"haystack.{role}.run", tags) as span:
+    with _open_span(f"haystack.{role}.run", tags) as span:
         span.set_content_tag("haystack.component.input", inputs)
         yield span
 
 
 @contextmanager
-def _trace(name: str, tags: dict[str, Any] | None = None) -> Iterator[Span]:
-    # A search may run in a thread of ours, to which the context is carried along.
+def _open_span(name: str, tags: dict[str, Any] | None = None) -> Iterator[Span]:
+    # A search may run in a thread of the middleware. The context comes along, so the current span
+    # is the right parent there too.
     with tracer.trace(name, tags=tags, parent_span=tracer.current_span()) as span:
         yield span
 
 
-def _call(inner: Any, name: str) -> None:
+def _call_method(inner: Any, name: str) -> None:
+    """Call the method *name* of *inner*, if it has that method."""
     if hasattr(inner, name):
         getattr(inner, name)()
 
 
-async def _acall(inner: Any, name: str) -> None:
+async def _acall_method(inner: Any, name: str) -> None:
+    """Await ``<name>_async`` of *inner*, or call *name* if there is no asynchronous method."""
     if hasattr(inner, f"{name}_async"):
         await getattr(inner, f"{name}_async")()
     else:
-        _call(inner, name)
+        _call_method(inner, name)
 
 
-def _is_component(given: Any) -> bool:
-    return not isinstance(given, type) and hasattr(given, "__haystack_input__")
+def _is_component(value: Any) -> bool:
+    return not isinstance(value, type) and hasattr(value, "__haystack_input__")
 
 
-def _read_sockets(inner: Any, way: str) -> dict[str, Any]:
-    sockets: dict[str, Any] = getattr(inner, f"__haystack_{way}__")._sockets_dict
+def _get_sockets(inner: Any, direction: str) -> dict[str, Any]:
+    sockets: dict[str, Any] = getattr(inner, f"__haystack_{direction}__")._sockets_dict
     return sockets
 
 
-def _list_embeddings(embedder: Any) -> tuple[str, ...]:
-    """What *embedder* makes of a text; raises `ConfigError` where it takes none."""
+def _list_embedder_outputs(embedder: Any) -> tuple[str, ...]:
+    """Return the names of the outputs of *embedder*; raises `ConfigError` if it takes no text."""
     if embedder is None:
         return ()
-    if not _is_component(embedder) or "text" not in _read_sockets(embedder, "input"):
+    if not _is_component(embedder) or "text" not in _get_sockets(embedder, "input"):
         allowed = "a component that embeds a text, such as a TextEmbedder"
-        message = f"text_embedder must be {allowed}, not {_name_type(embedder)}"
+        message = f"text_embedder must be {allowed}, not {_describe_type(embedder)}"
         raise ConfigError(
-            message, path="text_embedder", value=_name_type(embedder), allowed=allowed
+            message, path="text_embedder", value=_describe_type(embedder), allowed=allowed
         )
-    return tuple(_read_sockets(embedder, "output"))
+    return tuple(_get_sockets(embedder, "output"))
 
 
-def _find_usual_top_k(retriever: Any) -> int | None:
-    """How many documents *retriever*, or the one within it, returns by itself, where it tells."""
+def _find_default_top_k(retriever: Any) -> int | None:
+    """Return the ``top_k`` of *retriever*, or of the retriever within it, or ``None``."""
     while _is_component(retriever):
-        if type(found := getattr(retriever, "top_k", None)) is int:
-            return found
+        if type(top_k := getattr(retriever, "top_k", None)) is int:
+            return top_k
         retriever = getattr(retriever, "retriever", None)
     return None
 
@@ -566,40 +656,52 @@ def _find_usual_top_k(retriever: Any) -> int | None:
 
 
 def _read_message(message: Any) -> Any:
-    """*message* with all its texts; tool calls and pictures have none."""
+    """Return the role and all texts of *message*; tool calls and pictures have no text.
+
+    Anything that is no `ChatMessage` is returned as it is.
+    """
     if not isinstance(message, ChatMessage):
         return message
     return {"role": message.role.value, "content": "\n".join(message.texts)}
 
 
-def _read_documents(found: Retrieval) -> list[Document]:
-    """The documents of *found* as it shows them; raises `ResponseShapeError` where there are none to be read."""
-    if any((it.stage, it.reason) == _UNREADABLE for it in found.degradations):
-        shape = _name_type(found.response)
+def _read_documents(retrieval: Retrieval) -> list[Document]:
+    """Return the documents of *retrieval*, with the scores of its response.
+
+    Raises `ResponseShapeError` if the response is unreadable.
+    """
+    if any((entry.stage, entry.reason) == _UNREADABLE for entry in retrieval.degradations):
+        shape = _describe_type(retrieval.response)
         message = (
             f"retriever must return documents, (document, score) pairs or passages, not {shape}"
         )
         raise ResponseShapeError(message, shape=shape)
     try:
-        # A passage that a variant alone found has another score there than it had for that variant.
-        ranking = read_response(Variant("original", ""), found.response).ranking
-        shown = [*zip(ranking.items, ranking.scores, strict=True)]
-    except ResponseShapeError:  # Of a function that is read by `read`.
-        shown = [(match.raw, match.score) for match in found.matches]
+        # In the response, a passage that only a variant found has a score on the question's scale.
+        # Its match has the score it had for that variant.
+        ranking = read_response(Variant("original", ""), retrieval.response).ranking
+        items = [*zip(ranking.items, ranking.scores, strict=True)]
+    except ResponseShapeError:  # The user's own `read` function understands this response.
+        items = [(match.raw, match.score) for match in retrieval.matches]
     return [
         _make_document(match, item, match.score if score is None else score)
-        for match, (item, score) in zip(found.matches, shown, strict=False)
+        for match, (item, score) in zip(retrieval.matches, items, strict=False)
     ]
 
 
 def _make_document(match: Match, item: Any, score: float | None) -> Document:
+    """Return the document of *item* with *score*, or make one of *match* if *item* is no document.
+
+    Raises `ResponseShapeError` if *match* has no text.
+    """
+    # A function may return pairs of document and score.
     document = item[0] if isinstance(item, tuple | list) and item else item
     if isinstance(document, Document):
         return (
             document if score is None or document.score == score else replace(document, score=score)
         )
     if match.text is None:
-        shape = _name_type(document)
+        shape = _describe_type(document)
         message = (
             f"retriever returned {shape} without text; set keywordEvidence.textField to the field"
             " that holds it"
@@ -612,8 +714,11 @@ def _make_document(match: Match, item: Any, score: float | None) -> Document:
 # --- what a pipeline's file holds -----------------------------------------------------------------
 
 
-def _save(name: str, value: Any) -> Any:
-    """The parameter *name* as a file holds it: a component as Haystack does, a function by its name."""
+def _save_parameter(name: str, value: Any) -> Any:
+    """Return the value of parameter *name* as a file holds it.
+
+    A component is saved as Haystack saves components, a function by its name.
+    """
     if name == "config":
         value = (
             value
@@ -621,15 +726,15 @@ def _save(name: str, value: Any) -> Any:
             else Config.load(value).to_dict()
         )
         return os.fspath(value) if isinstance(value, os.PathLike) else _copy_plain(value)
-    if name in _PLAIN:
+    if name in _SAVED_AS_IS:
         return value
     if _is_component(value):
         return component_to_dict(value, name)
     if not callable(value) or find_import_name(value, value) is None:
         raise SerializationError(
-            f"{name}={_name_type(value)} cannot be saved: a file can hold components and functions"
-            " that can be imported from a module, but no lambdas, methods or other objects, which"
-            " may hold a key."
+            f"{name}={_describe_type(value)} cannot be saved: a file can hold components and"
+            " functions that can be imported from a module, but no lambdas, methods or other"
+            " objects, which may hold a key."
             + (
                 " Name a model in config and set its key in the environment."
                 if name == "client"
@@ -640,13 +745,14 @@ def _save(name: str, value: Any) -> Any:
 
 
 def _copy_plain(value: Any) -> Any:
+    """Return *value* with mappings as dicts and tuples as lists, as a file holds them."""
     if isinstance(value, Mapping):
-        return {name: _copy_plain(it) for name, it in value.items()}
-    return [_copy_plain(it) for it in value] if isinstance(value, list | tuple) else value
+        return {name: _copy_plain(entry) for name, entry in value.items()}
+    return [_copy_plain(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
-def _load(name: str, saved: Any) -> Any:
-    """The parameter *name* as it was before it was saved."""
+def _load_parameter(name: str, saved: Any) -> Any:
+    """Return the value that `_save_parameter` saved for parameter *name*."""
     kind = saved.get("type") if isinstance(saved, Mapping) else None
     try:
         if isinstance(saved, str):
@@ -655,23 +761,26 @@ def _load(name: str, saved: Any) -> Any:
             component_from_dict(_import_component(str(kind)), dict(saved), name) if kind else saved
         )
     except (DeserializationError, ImportError, AttributeError) as error:
-        what = f"the component {kind}" if kind else f"the function {saved}"
+        subject = f"the component {kind}" if kind else f"the function {saved}"
         raise DeserializationError(
-            f"{name}: {what}, named in the file, cannot be loaded: {error}"
+            f"{name}: {subject}, named in the file, cannot be loaded: {error}"
         ) from error
 
 
 def _import_component(kind: str) -> type[Any]:
-    """Return the component class named *kind*; another class could do anything when an object of it is made."""
-    found: Any = import_class_by_name(kind)
-    if f"{found.__module__}.{found.__qualname__}" not in component.registry:
+    """Return the component class named *kind*, and reject other classes.
+
+    Making an object of another class could run anything.
+    """
+    cls: Any = import_class_by_name(kind)
+    if f"{cls.__module__}.{cls.__qualname__}" not in component.registry:
         raise DeserializationError("it is not a component")
-    return found  # type: ignore[no-any-return]
+    return cls  # type: ignore[no-any-return]
 
 
-def _refuse(message: str, value: Any, path: str = "retriever") -> ConfigError:
-    return ConfigError(message, path=path, value=_name_type(value), allowed=_ACCEPTED)
+def _build_error(message: str, value: Any, path: str = "retriever") -> ConfigError:
+    return ConfigError(message, path=path, value=_describe_type(value), allowed=_ACCEPTED)
 
 
-def _name_type(value: Any) -> str:
+def _describe_type(value: Any) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__

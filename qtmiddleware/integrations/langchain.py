@@ -1,13 +1,15 @@
-"""A retriever of LangChain with the middleware in it, around any retriever, store, runnable or function.
+"""A LangChain retriever around any retriever, vector store, runnable or function.
 
     from qtmiddleware.integrations.langchain import QueryTransformRetriever
 
-    retriever = QueryTransformRetriever(retriever=vectorstore.as_retriever(), config="balanced",
-    client=llm, k=4) documents = retriever.invoke("And last year?", history=[HumanMessage("..."),
-    AIMessage("...")])
+    retriever = QueryTransformRetriever(
+        retriever=vectorstore.as_retriever(), config="balanced", client=llm, k=4
+    )
+    history = [HumanMessage("..."), AIMessage("...")]
+    documents = retriever.invoke("And last year?", history=history)
 
-Every search runs under the retriever's own run, so that callbacks and traces show it. Where
-somebody listens, the custom event `EVENT` tells how the documents were found.
+Every search runs under the retriever's own run, so callbacks and traces show the searches. If a
+handler listens to custom events, the event `EVENT` tells how the documents were found.
 """
 
 from __future__ import annotations
@@ -44,40 +46,41 @@ with needs("langchain-core", "0.3.86", extra="langchain"):
     from pydantic import ConfigDict, Field, PrivateAttr
 
 EVENT: Final = "qtmiddleware.retrieval"
-"""The custom event of each retrieval; its data is the record that the query log has, with the same keys."""
+"""The name of the custom event sent per retrieval. Its data is the record of the query log."""
 
 _ACCEPTED: Final = (
     "a retriever or other Runnable of LangChain, a vector store, a function of a query (plain or"
     " async), or a function that qtm.middleware wrapped"
 )
-_USUAL: Final = ("k", "top_k")
+_K_NAMES: Final = ("k", "top_k")
 _OF_MIDDLEWARE: Final = ("client", "reranker", "redact", "observers", "on_retrieval", "clock")
-"""What of `QueryMiddleware` a retriever is made with, beside the config. Copies of the retriever share it."""
+"""The fields, beside the config, that go to `QueryMiddleware`. Copies of a retriever share them."""
 _UNREADABLE: Final = ("response", "unreadable")
 
 
 class QueryTransformRetriever(BaseRetriever):
-    """Finds better documents with the *retriever* you have; `invoke` and its kin return documents of that retriever.
+    """Finds better documents with the *retriever* you have, and returns that retriever's documents.
 
-    *retriever* is a retriever or other Runnable, a vector store, a function of a query, plain or
-    async, or a function that is wrapped already, which brings its own options. A store and a
-    function that returns pairs of document and score show the middleware scores, which it weighs
-    better with than with the bare order of a retriever. What is no document, as a match of
-    Pinecone, becomes one.
+    Every field except *k* is fixed once the retriever is made. Arguments of a call go to
+    *retriever*, except ``history`` (the conversation so far: messages of LangChain, or anything
+    that `Wrapped.retrieve` takes) and ``qtm_config`` (settings for this call).
 
-    *k* is how many documents to return, by default what *retriever* returns by itself;
-    ``invoke(query, k=...)`` goes before it. Where *retriever* takes such a number it is asked for
-    more, so that there is something to weigh, else it should return more by itself (some 50) and
-    *k* be given. One that searches by ``mmr`` is never asked for more, which would undo the variety
-    of its documents.
+    Attributes:
+        retriever: A retriever or other Runnable, a vector store, a function of a query (plain or
+            async), or a function that is wrapped already and brings its own options. Stores and
+            functions that return pairs of document and score also give the middleware scores, which
+            helps its ranking more than the bare order of a retriever. Results that are not
+            documents, such as matches of Pinecone, become documents.
+        k: How many documents to return; by default as many as *retriever* returns by itself.
+            ``invoke(query, k=...)`` overrides it. If *retriever* takes such a number, it is asked
+            for more documents, to give the ranking more candidates. Otherwise set *k* and let
+            *retriever* return more by itself (some 50). A retriever that searches by ``mmr`` is
+            never asked for more, because that would undo the variety of its documents.
+        config, client, reranker, redact, observers, on_retrieval, clock: As in `QueryMiddleware`.
 
-    *config*, *client*, *reranker*, *redact*, *observers*, *on_retrieval* and *clock* are those of
-    `QueryMiddleware`; but *k* they cannot be set later. Further arguments of a call go to
-    *retriever*, ``history`` and ``qtm_config`` excepted: the conversation so far, as messages of
-    LangChain or what else `Wrapped.retrieve` takes, and settings for the call.
-
-    Raises `ConfigError` for a *retriever* that is none and for bad settings, and pydantic's
-    ``ValidationError`` for what is no field.
+    Raises:
+        ConfigError: *retriever* is none of these, or a setting is not valid.
+        ValidationError: pydantic's, for an unknown field.
     """
 
     model_config = ConfigDict(
@@ -96,15 +99,15 @@ class QueryTransformRetriever(BaseRetriever):
 
     _search: Any = PrivateAttr()
     _asearch: Any = PrivateAttr()
-    _usual_k: int | None = PrivateAttr(default=None)
-    _keeps_width: bool = PrivateAttr(default=False)
+    _default_k: int | None = PrivateAttr(default=None)
+    _never_widens: bool = PrivateAttr(default=False)
 
-    if not TYPE_CHECKING:  # Type checkers go by the fields.
+    if not TYPE_CHECKING:  # Type checkers derive the signature from the fields.
 
         def __init__(self, **fields: Any) -> None:
-            # Not a validator of pydantic: that would make a ValidationError of what is raised here.
+            # No pydantic validator: pydantic would turn the errors raised here into its own.
             super().__init__(**fields)
-            self._wrap()
+            self._wrap_retriever()
 
     def retrieve(
         self,
@@ -116,20 +119,33 @@ class QueryTransformRetriever(BaseRetriever):
         qtm_config: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> Retrieval:
-        """What `invoke` returns as ``matches``, each with its scores, and the account of how it was found.
+        """Return the matches behind `invoke`, with their scores, and how they were found.
 
-        A match's ``raw`` is the document or the pair that was found. *config* is LangChain's, under
-        whose callbacks the searches run; *more* goes to the inner retriever. Raises what that
-        raises, `ConfigError` for bad settings, and `WrapError` around an asynchronous function.
+        A match's ``raw`` is the document or the pair of document and score that *retriever*
+        returned.
+
+        Args:
+            query: The question.
+            k: How many documents to return; overrides the retriever's own *k*.
+            history: The conversation so far.
+            config: LangChain's; the searches run under its callbacks.
+            qtm_config: Settings for this call.
+            more: Arguments for the inner retriever.
+
+        Raises:
+            ConfigError: A setting is not valid.
+            WrapError: The wrapped function is asynchronous.
+
+        Exceptions of the inner retriever pass through.
         """
         if self._search.is_async:
             raise WrapError(f"{self._search!r} is asynchronous: use `ainvoke` or `aretrieve`")
-        given = self._arguments(k, history, qtm_config, more)
-        ask = partial(self._search.retrieve, query, **given)
+        arguments = self._build_arguments(k, history, qtm_config, more)
+        ask = partial(self._search.retrieve, query, **arguments)
         if config is None:
-            return self._cut(ask(), k)
+            return self._limit_matches(ask(), k)
         with set_config_context(config) as context:
-            return self._cut(context.run(ask), k)
+            return self._limit_matches(context.run(ask), k)
 
     async def aretrieve(
         self,
@@ -141,42 +157,47 @@ class QueryTransformRetriever(BaseRetriever):
         qtm_config: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> Retrieval:
-        """`retrieve` without blocking the running loop."""
-        given = self._arguments(k, history, qtm_config, more)
-        asking = self._asearch.aretrieve(query, **given)
+        """Do what `retrieve` does without blocking the running loop."""
+        arguments = self._build_arguments(k, history, qtm_config, more)
+        retrieving = self._asearch.aretrieve(query, **arguments)
         if config is None:
-            return self._cut(await asking, k)
+            return self._limit_matches(await retrieving, k)
         with set_config_context(config) as context:
-            return self._cut(await asyncio.create_task(asking, context=context), k)
+            return self._limit_matches(await asyncio.create_task(retrieving, context=context), k)
 
     @property
     def search(self) -> Any:
-        """The wrapped function behind `invoke`: its ``check(question)``, ``answer(...)`` and ``middleware``."""
-        return self._search  # a `Wrapped`, or the method that a wrapped one is on its object
+        """The wrapped function behind `invoke`: its ``check``, ``answer`` and ``middleware``."""
+        return self._search  # a `Wrapped`, or a `Bound` if the wrapped function is a method
 
     def model_copy(
         self, *, update: Mapping[str, Any] | None = None, deep: bool = False
     ) -> QueryTransformRetriever:
-        """A retriever made of the same fields, or of copies of them as in `copy.deepcopy`, and of *update*."""
+        """Return a retriever made of this one's fields and of *update*.
+
+        With *deep* the fields are copied first, as `copy.deepcopy` does. A copy shares the client
+        and the other objects that may hold connections, threads or locks.
+        """
         return type(self)(
-            **{**(self._copy_fields({}) if deep else self._fields()), **(update or {})}
+            **{**(self._copy_fields({}) if deep else self._get_fields()), **(update or {})}
         )
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> QueryTransformRetriever:
         return type(self)(**self._copy_fields({} if memo is None else memo))
 
     def _copy_fields(self, memo: dict[int, Any]) -> dict[str, Any]:
-        """Copies of the fields; a client, and what else may hold connections, threads or locks, is shared."""
-        fields = self._fields()
+        """Return deep copies of the fields; objects that may hold connections are shared."""
+        fields = self._get_fields()
         return {
-            **copy.deepcopy({it: fields[it] for it in fields if it not in _OF_MIDDLEWARE}, memo),
-            **{it: fields[it] for it in _OF_MIDDLEWARE},
+            **copy.deepcopy(
+                {name: fields[name] for name in fields if name not in _OF_MIDDLEWARE}, memo
+            ),
+            **{name: fields[name] for name in _OF_MIDDLEWARE},
         }
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # What was made along the way (threads, locks, clients of ours) is that of the other
-        # process.
-        return partial(type(self), **self._fields()), ()
+        # The other process makes its own threads, locks and clients from the fields.
+        return partial(type(self), **self._get_fields()), ()
 
     def _get_ls_params(self, **kwargs: Any) -> LangSmithRetrieverParams:
         inner = (
@@ -190,34 +211,34 @@ class QueryTransformRetriever(BaseRetriever):
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **more: Any
     ) -> list[Document]:
         config = patch_config(None, callbacks=run_manager.get_child())
-        found = self.retrieve(query, config=config, **more)
-        if _is_heard(run_manager):
-            dispatch_custom_event(EVENT, self._describe(found), config=config)
-        return _read_documents(found)
+        retrieval = self.retrieve(query, config=config, **more)
+        if _has_listener(run_manager):
+            dispatch_custom_event(EVENT, self._write_record(retrieval), config=config)
+        return _read_documents(retrieval)
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **more: Any
     ) -> list[Document]:
         config = patch_config(None, callbacks=run_manager.get_child())
-        found = await self.aretrieve(query, config=config, **more)
-        if _is_heard(run_manager):
-            await adispatch_custom_event(EVENT, self._describe(found), config=config)
-        return _read_documents(found)
+        retrieval = await self.aretrieve(query, config=config, **more)
+        if _has_listener(run_manager):
+            await adispatch_custom_event(EVENT, self._write_record(retrieval), config=config)
+        return _read_documents(retrieval)
 
-    def _describe(self, found: Retrieval) -> dict[str, Any]:
-        return build_record(found, TextWriter(self.redact))
+    def _write_record(self, retrieval: Retrieval) -> dict[str, Any]:
+        return build_record(retrieval, TextWriter(self.redact))
 
-    def _fields(self) -> dict[str, Any]:
+    def _get_fields(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in type(self).model_fields}
 
-    def _wrap(self) -> None:
-        """Wrap what *retriever* is searched with, once for blocking and once for awaiting calls."""
-        inner, options = self.retriever, self._fields()
-        given = {name: options[name] for name in ("config", *_OF_MIDDLEWARE)}
+    def _wrap_retriever(self) -> None:
+        """Wrap the search of *retriever* twice: for blocking and for asynchronous calls."""
+        inner, options = self.retriever, self._get_fields()
+        settings = {name: options[name] for name in ("config", *_OF_MIDDLEWARE)}
         if isinstance(inner, Wrapped | Bound):
-            if set_too := [name for name, value in given.items() if value]:
-                raise _refuse(
-                    f"retriever is already wrapped; set {', '.join(set_too)} where you wrap it",
+            if doubled := [name for name, value in settings.items() if value]:
+                raise _build_error(
+                    f"retriever is already wrapped; set {', '.join(doubled)} where you wrap it",
                     inner,
                 )
             self._search = self._asearch = inner
@@ -225,15 +246,17 @@ class QueryTransformRetriever(BaseRetriever):
         if not isinstance(inner, Runnable | VectorStore) and (
             not callable(inner) or isinstance(inner, type)
         ):
-            raise _refuse(f"retriever must be {_ACCEPTED}, not {_name_type(inner)}", inner)
-        middleware = QueryMiddleware(**given)
+            raise _build_error(f"retriever must be {_ACCEPTED}, not {_describe_type(inner)}", inner)
+        middleware = QueryMiddleware(**settings)
         if isinstance(inner, Runnable):
-            name, self._usual_k = _find_k(inner)
-            self._keeps_width = getattr(_unbind(inner)[0], "search_type", None) == "mmr"
+            name, self._default_k = _find_k_argument(inner)
+            self._never_widens = getattr(_unwrap_bindings(inner)[0], "search_type", None) == "mmr"
             functions: tuple[Callable[..., Any], ...] = (_Search(inner, name),)
-            # LangChain's own asynchronous method, which calls the blocking one in a thread, takes
-            # no arguments.
-            if name is None or _takes(_unbind(inner)[0]._aget_relevant_documents, name):
+            # LangChain's default asynchronous method calls the blocking one in a thread and takes
+            # no arguments, so it could not pass k on. Then the middleware uses its own thread.
+            if name is None or _accepts_argument(
+                _unwrap_bindings(inner)[0]._aget_relevant_documents, name
+            ):
                 functions = (*functions, _AsyncSearch(inner, name))
         elif isinstance(inner, VectorStore):
             functions = _find_searches(inner)
@@ -241,132 +264,168 @@ class QueryTransformRetriever(BaseRetriever):
             functions = (inner,)
         self._search, self._asearch = middleware.wrap(functions[0]), middleware.wrap(functions[-1])
 
-    def _find_wanted(self, k: int | None) -> int | None:
-        """How many documents are wanted of a call that says *k*."""
-        return next((it for it in (k, self.k, self._usual_k) if it is not None), None)
+    def _choose_k(self, k: int | None) -> int | None:
+        """Return how many documents a call with *k* wants, or ``None`` if nothing says."""
+        return next((count for count in (k, self.k, self._default_k) if count is not None), None)
 
-    def _arguments(
+    def _build_arguments(
         self,
         k: int | None,
         history: Any,
         qtm_config: Mapping[str, Any] | None,
         more: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """What the function is called with beside the query."""
-        wanted, given = self._find_wanted(k), {**more, "history": history, "qtm_config": qtm_config}
-        if (name := self._search.top_k_argument) is not None and wanted is not None:
-            given.setdefault(name, wanted)
-        if self._keeps_width and isinstance(wanted, int):
-            given["qtm_config"] = {"keywordEvidence": {"candidates": wanted}, **(qtm_config or {})}
-        return given
+        """Return the arguments of the wrapped function, without the query."""
+        count, arguments = (
+            self._choose_k(k),
+            {**more, "history": history, "qtm_config": qtm_config},
+        )
+        if (name := self._search.top_k_argument) is not None and count is not None:
+            arguments.setdefault(name, count)
+        # With as many candidates as wanted documents, the retriever is not asked for more.
+        if self._never_widens and isinstance(count, int):
+            arguments["qtm_config"] = {
+                "keywordEvidence": {"candidates": count},
+                **(qtm_config or {}),
+            }
+        return arguments
 
-    def _cut(self, found: Retrieval, k: int | None) -> Retrieval:
-        """The best of what was *found* by a function that cannot be told how many are wanted."""
-        wanted = self._find_wanted(k) if self._search.top_k_argument is None else None
+    def _limit_matches(self, retrieval: Retrieval, k: int | None) -> Retrieval:
+        """Drop the matches beyond *k* if the wrapped function takes no number of documents."""
+        count = self._choose_k(k) if self._search.top_k_argument is None else None
         return (
-            found
-            if type(wanted) is not int or wanted < 1
-            else replace(found, matches=found.matches[:wanted])
+            retrieval
+            if type(count) is not int or count < 1
+            else replace(retrieval, matches=retrieval.matches[:count])
         )
 
 
 class _Search:
-    """Calls *runnable* as a function of a query and *k*, which it is passed as *k_name* where it takes that."""
+    """Calls *runnable* as a function of a query and a number of documents, *k*.
+
+    *k_name* is the argument by which *runnable* takes that number, or ``None`` if it takes none.
+    """
 
     def __init__(self, runnable: Runnable[Any, Any], k_name: str | None) -> None:
         self.runnable, self.k_name = runnable, k_name
 
     def __call__(self, query: Any, k: int | None = None, **more: Any) -> Any:
-        return self.cut(self.runnable.invoke(query, **self.name_k(k, more)), k)
+        return self.limit_documents(self.runnable.invoke(query, **self.add_k(k, more)), k)
 
-    def name_k(self, k: int | None, more: dict[str, Any]) -> dict[str, Any]:
-        """*more* with *k* in it."""
+    def add_k(self, k: int | None, more: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments *more*, with *k* added if *runnable* takes a number of documents."""
         return more if k is None or self.k_name is None else {**more, self.k_name: k}
 
-    def cut(self, found: Any, k: int | None) -> Any:
-        """No more than were asked for, of one that cannot be asked."""
+    def limit_documents(self, documents: Any, k: int | None) -> Any:
+        """Return at most *k* documents, for a *runnable* that takes no number of documents."""
         is_longer = (
-            k is not None and self.k_name is None and isinstance(found, list) and len(found) > k > 0
+            k is not None
+            and self.k_name is None
+            and isinstance(documents, list)
+            and len(documents) > k > 0
         )
-        return found[:k] if is_longer else found
+        return documents[:k] if is_longer else documents
 
     def __repr__(self) -> str:
         return f"{type(self.runnable).__name__}.invoke"
 
 
 class _AsyncSearch(_Search):
-    """The same, to be awaited."""
+    """Calls *runnable* as `_Search` does, asynchronously."""
 
     async def __call__(self, query: Any, k: int | None = None, **more: Any) -> Any:
-        return self.cut(await self.runnable.ainvoke(query, **self.name_k(k, more)), k)
+        return self.limit_documents(await self.runnable.ainvoke(query, **self.add_k(k, more)), k)
 
 
 def _find_searches(store: VectorStore) -> tuple[Callable[..., Any], ...]:
-    """The store's own search, with scores where it has them."""
+    """Return the store's blocking and asynchronous search, with scores if the store has them."""
     if type(store).similarity_search_with_score is VectorStore.similarity_search_with_score:
         return store.similarity_search, store.asimilarity_search
     return store.similarity_search_with_score, store.asimilarity_search_with_score
 
 
-def _unbind(runnable: Any) -> tuple[Any, dict[str, Any]]:
-    """What *runnable* was before ``bind``, ``with_config`` and ``with_retry``, and the arguments they bound."""
-    bound: dict[str, Any] = {}
+def _unwrap_bindings(runnable: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the runnable inside ``bind`` or ``with_config``, and the arguments bound to it."""
+    arguments: dict[str, Any] = {}
     while isinstance(runnable, RunnableBindingBase):
-        bound = {**runnable.kwargs, **bound}
+        arguments = {**runnable.kwargs, **arguments}
         runnable = runnable.bound
-    return runnable, bound
+    return runnable, arguments
 
 
-def _find_k(runnable: Any) -> tuple[str | None, int | None]:
-    """The argument that says how many documents are wanted, ``None`` without one, and how many there are by itself."""
-    inner, bound = _unbind(runnable)
+def _find_k_argument(runnable: Any) -> tuple[str | None, int | None]:
+    """Return the argument that takes the number of documents, and the number used without it.
+
+    Each is ``None`` if nothing tells.
+    """
+    inner, arguments = _unwrap_bindings(runnable)
     if not isinstance(inner, BaseRetriever):
         return None, None
-    fields = {**vars(inner), **getattr(inner, "search_kwargs", {}), **bound}
+    fields = {**vars(inner), **getattr(inner, "search_kwargs", {}), **arguments}
     store = getattr(inner, "vectorstore", None)
     name = next(
-        (it for it in TOP_KS if it in inspect.signature(inner._get_relevant_documents).parameters),
+        (
+            name
+            for name in TOP_KS
+            if name in inspect.signature(inner._get_relevant_documents).parameters
+        ),
         None,
     )
-    if name is None and _takes(inner._get_relevant_documents, ""):
-        # What passes anything on may ask a model about each document, as compressors do.
-        name = next((it for it in _USUAL if it in fields), None if store is None else _USUAL[0])
+    if name is None and _accepts_argument(inner._get_relevant_documents, ""):
+        # A retriever that passes on every argument may ask a model about each document, as
+        # compressors do. It is asked for more only if it has a field of that name or a store.
+        name = next(
+            (name for name in _K_NAMES if name in fields), None if store is None else _K_NAMES[0]
+        )
     if name is None:
         return None, None
     searches = (inner._get_relevant_documents, getattr(store, "similarity_search", None))
-    usual = (inspect.signature(it).parameters.get(name) for it in searches if callable(it))
-    values = (fields.get(name), *(it.default for it in usual if it is not None))
-    return name, next((it for it in values if type(it) is int and it > 0), None)
+    usual = (
+        inspect.signature(search).parameters.get(name) for search in searches if callable(search)
+    )
+    values = (
+        fields.get(name),
+        *(parameter.default for parameter in usual if parameter is not None),
+    )
+    return name, next((value for value in values if type(value) is int and value > 0), None)
 
 
-def _takes(method: Callable[..., Any], name: str) -> bool:
+def _accepts_argument(method: Callable[..., Any], name: str) -> bool:
+    """Return whether *method* has a parameter *name* or takes any keyword argument."""
     parameters = inspect.signature(method).parameters
-    return name in parameters or any(it.kind is it.VAR_KEYWORD for it in parameters.values())
+    return name in parameters or any(
+        parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()
+    )
 
 
-def _is_heard(
+def _has_listener(
     run_manager: CallbackManagerForRetrieverRun | AsyncCallbackManagerForRetrieverRun,
 ) -> bool:
-    return any(not it.ignore_custom_event for it in run_manager.inheritable_handlers)
+    """Return whether a handler of this run wants custom events."""
+    return any(not handler.ignore_custom_event for handler in run_manager.inheritable_handlers)
 
 
-def _read_documents(found: Retrieval) -> list[Document]:
-    """The documents of *found*; raises `ResponseShapeError` where there are none to be read."""
-    if any((it.stage, it.reason) == _UNREADABLE for it in found.degradations):
-        shape = _name_type(found.response)
+def _read_documents(retrieval: Retrieval) -> list[Document]:
+    """Return the documents of *retrieval*, or raise `ResponseShapeError` if it is unreadable."""
+    if any((entry.stage, entry.reason) == _UNREADABLE for entry in retrieval.degradations):
+        shape = _describe_type(retrieval.response)
         message = (
             f"retriever must return documents, (document, score) pairs or passages, not {shape}"
         )
         raise ResponseShapeError(message, shape=shape)
-    return [_make_document(match) for match in found.matches]
+    return [_make_document(match) for match in retrieval.matches]
 
 
 def _make_document(match: Match) -> Document:
+    """Return the document of *match*, or make one of its text and metadata.
+
+    Raises `ResponseShapeError` if *match* has no text.
+    """
     raw = match.raw[0] if isinstance(match.raw, tuple | list) and match.raw else match.raw
     if isinstance(raw, Document):
         return raw
     if match.text is None:
-        shape = _name_type(raw)
+        shape = _describe_type(raw)
         message = (
             f"retriever returned {shape} without text; set keywordEvidence.textField to the field"
             " that holds it"
@@ -376,9 +435,9 @@ def _make_document(match: Match) -> Document:
     return Document(id=match.id, page_content=match.text, metadata=metadata)
 
 
-def _refuse(message: str, value: Any) -> ConfigError:
-    return ConfigError(message, path="retriever", value=_name_type(value), allowed=_ACCEPTED)
+def _build_error(message: str, value: Any) -> ConfigError:
+    return ConfigError(message, path="retriever", value=_describe_type(value), allowed=_ACCEPTED)
 
 
-def _name_type(value: Any) -> str:
+def _describe_type(value: Any) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__

@@ -1,12 +1,14 @@
-"""A retriever of LlamaIndex with the middleware in it, and a node postprocessor for the free tier.
+"""A LlamaIndex retriever around yours, and a node postprocessor that applies the free rules alone.
 
-    from qtmiddleware.integrations.llamaindex import KeywordEvidencePostprocessor,
-    QueryTransformRetriever
+    from qtmiddleware.integrations.llamaindex import (
+        KeywordEvidencePostprocessor,
+        QueryTransformRetriever,
+    )
 
     retriever = QueryTransformRetriever(index, config="balanced", client=llm, similarity_top_k=4)
     engine = RetrieverQueryEngine.from_args(retriever, llm=llm)
 
-Every search is a retrieval within the retriever's own, so that callbacks and spans show it. Where
+Every search is a retrieval within the retriever's own, so callbacks and spans show the searches. If
 somebody listens to the instrumentation, a `QueryTransformEvent` tells how the nodes were found.
 """
 
@@ -45,48 +47,50 @@ _ACCEPTED: Final = (
     " that qtm.middleware wrapped"
 )
 _UNREADABLE: Final = ("response", "unreadable")
-# Numbers beside similarity_top_k by which a retriever counts: sparse, hybrid, images, chunks of a
-# graph.
-_COUNTS: Final = re.compile(r"top_k$|^num_chunks")
+# Other fields that set how many nodes a retriever returns: sparse, hybrid, images, graph chunks.
+_COUNT_NAMES: Final = re.compile(r"top_k$|^num_chunks")
 _BUNDLE: Final = re.compile("[Bb]undle|QueryType")
 
 _dispatcher: Final = get_dispatcher(__name__)
 
 
 class QueryTransformEvent(BaseEvent):
-    """Tells how nodes were found; *record* is what the query log has, with the same keys."""
+    """Tells how the nodes of a retrieval were found.
+
+    *record* is the record of the query log, with the same keys.
+    """
 
     record: dict[str, Any]
 
     @classmethod
     def class_name(cls) -> str:
-        """The name that handlers know it by."""
+        """Return the name by which event handlers know this event."""
         return "QueryTransformEvent"
 
 
 class QueryTransformRetriever(BaseRetriever):
-    """Finds better nodes with the *retriever* you have; `retrieve` and `aretrieve` return nodes of that retriever.
+    """Finds better nodes with the *retriever* you have, and returns that retriever's nodes.
 
-    *retriever* is a retriever, an index, a function of a query, plain or async, or a function that
-    is wrapped already, which brings its own options. Functions get the text, and those that say so
-    by a parameter's name or type the `QueryBundle`. What they return that is no node, as a match of
-    Pinecone, becomes one.
+    Only *similarity_top_k* and *history* can be set later.
 
-    *similarity_top_k* is how many nodes to return, by default what *retriever* returns by itself.
-    Where *retriever* takes such a number it is asked for more, so that there is something to weigh,
-    else it should return more by itself (some 50) and the number be given here. One that searches
-    by ``mmr`` is never asked for more, which would undo the variety of its nodes, nor one whose
-    nodes stand for objects, each of which would be asked.
+    Args:
+        retriever: A retriever, an index, a function of a query (plain or async), or a function that
+            is wrapped already and brings its own options. Functions get the question as text, or as
+            a `QueryBundle` if a parameter's name or type says so. Results that are not nodes, such
+            as matches of Pinecone, become nodes.
+        similarity_top_k: How many nodes to return; by default as many as *retriever* returns by
+            itself. If *retriever* takes such a number, it is asked for more nodes, to give the
+            ranking more candidates. Otherwise set the number here and let *retriever* return more
+            by itself (some 50). Two kinds of retriever are never asked for more: one that searches
+            by ``mmr``, because that would undo the variety of its nodes, and one whose nodes stand
+            for objects, because each object would be asked.
+        history: The conversation so far: messages, or a memory of LlamaIndex, which is read per
+            call.
+        config, client, reranker, redact, observers, on_retrieval, clock: As in `QueryMiddleware`.
+        callback_manager: As in LlamaIndex's `BaseRetriever`; by default that of *retriever*.
+        more: Further arguments of `BaseRetriever`.
 
-    *history* is the conversation so far: a memory of LlamaIndex, which is read at every call, or
-    messages. *config*,
-    *client*, *reranker*, *redact*, *observers*, *on_retrieval* and *clock* are those of
-    `QueryMiddleware`.
-    *callback_manager*, by default that of *retriever*, and *more* are those of LlamaIndex's
-    `BaseRetriever`. Only *similarity_top_k* and
-    *history* can be set later.
-
-    Raises `ConfigError` for a *retriever* that is none and for bad settings.
+    Raises `ConfigError` if *retriever* is none of these or a setting is not valid.
     """
 
     def __init__(
@@ -105,23 +109,23 @@ class QueryTransformRetriever(BaseRetriever):
         callback_manager: CallbackManager | None = None,
         **more: Any,
     ) -> None:
-        given = {
-            "config": config, "client": client, "reranker": reranker, "redact": redact, "observers": observers,
-            "on_retrieval": on_retrieval, "clock": clock,
+        settings = {
+            "config": config, "client": client, "reranker": reranker, "redact": redact,
+            "observers": observers, "on_retrieval": on_retrieval, "clock": clock,
         }  # fmt: skip
         self._options = {
             "retriever": retriever,
-            **given,
+            **settings,
             "callback_manager": callback_manager,
             **more,
         }
         self._inner: Any = (
             retriever.as_retriever() if isinstance(retriever, BaseIndex) else retriever
         )
-        self._is_counted = self._keeps_width = self._takes_bundle = False
+        self._is_count_settable = self._never_widens = self._takes_bundle = False
         self.similarity_top_k = similarity_top_k
         self.history = history
-        self._search, self._asearch = self._wrap(given)
+        self._search, self._asearch = self._wrap_retriever(settings)
         super().__init__(callback_manager or getattr(self._inner, "callback_manager", None), **more)
 
     def find(
@@ -132,19 +136,28 @@ class QueryTransformRetriever(BaseRetriever):
         history: Iterable[Any] | BaseMemory | None = None,
         qtm_config: Mapping[str, Any] | None = None,
     ) -> Retrieval:
-        """What `retrieve` returns as ``matches``, each with its scores, and the account of how it was found.
+        """Return the matches behind `retrieve`, with their scores, and how they were found.
 
-        *similarity_top_k* and *history* go before the retriever's own, *qtm_config* holds settings
-        for the call. ``response`` is what *retriever* returns, nodes with scores. Raises what
-        *retriever* raises, `ConfigError` for bad settings, and `WrapError` around an asynchronous
-        function.
+        The ``response`` of the result is the list of nodes with scores that *retriever* returned.
+
+        Args:
+            query: The question.
+            similarity_top_k: How many nodes to return; overrides the retriever's own number.
+            history: The conversation so far; overrides the retriever's own.
+            qtm_config: Settings for this call.
+
+        Raises:
+            ConfigError: A setting is not valid.
+            WrapError: The wrapped function is asynchronous.
+
+        Exceptions of *retriever* pass through.
         """
         if self._search.is_async:
             raise WrapError(f"{self._search!r} is asynchronous: use `aretrieve` or `afind`")
-        wanted = self._find_wanted(similarity_top_k)
+        count = self._choose_count(similarity_top_k)
         turns = _read_turns(self.history if history is None else history)
-        return self._cut(
-            self._prepare(self._search.retrieve, query, wanted, turns, qtm_config)(), wanted
+        return self._limit_nodes(
+            self._bind_call(self._search.retrieve, query, count, turns, qtm_config)(), count
         )
 
     async def afind(
@@ -155,23 +168,26 @@ class QueryTransformRetriever(BaseRetriever):
         history: Iterable[Any] | BaseMemory | None = None,
         qtm_config: Mapping[str, Any] | None = None,
     ) -> Retrieval:
-        """`find` without blocking the running loop."""
-        wanted = self._find_wanted(similarity_top_k)
+        """Do what `find` does without blocking the running loop."""
+        count = self._choose_count(similarity_top_k)
         turns = await _aread_turns(self.history if history is None else history)
-        return self._cut(
-            await self._prepare(self._asearch.aretrieve, query, wanted, turns, qtm_config)(), wanted
+        return self._limit_nodes(
+            await self._bind_call(self._asearch.aretrieve, query, count, turns, qtm_config)(), count
         )
 
     def with_history(self, history: Iterable[Any] | BaseMemory | None) -> QueryTransformRetriever:
-        """This retriever in the conversation *history*: all but that is shared, so that each session may have one."""
+        """Return this retriever in the conversation *history*; everything else is shared.
+
+        Use one such retriever per session.
+        """
         twin = copy.copy(self)
         twin.history = history
         return twin
 
     @property
     def similarity_top_k(self) -> int | None:
-        """How many nodes are returned; ``None`` where *retriever* says nothing of it."""
-        return self._find_wanted(None)
+        """How many nodes are returned, or ``None`` if *retriever* does not say."""
+        return self._choose_count(None)
 
     @similarity_top_k.setter
     def similarity_top_k(self, similarity_top_k: int | None) -> None:
@@ -186,12 +202,12 @@ class QueryTransformRetriever(BaseRetriever):
 
     @property
     def search(self) -> Any:
-        """The wrapped function behind `retrieve`, with its ``check``, ``answer`` and ``middleware``.
+        """The wrapped function behind `retrieve`: its ``check``, ``answer`` and ``middleware``.
 
-        It knows neither *similarity_top_k* nor *history* of ours: ``check(question,
-        similarity_top_k=4)``.
+        The function does not know this retriever's *similarity_top_k* and *history*, so pass them
+        yourself: ``check(question, similarity_top_k=4)``.
         """
-        return self._search  # a `Wrapped`, or the method that a wrapped one is on its object
+        return self._search  # a `Wrapped`, or a `Bound` if the wrapped function is a method
 
     def __copy__(self) -> QueryTransformRetriever:
         twin = object.__new__(type(self))
@@ -199,8 +215,7 @@ class QueryTransformRetriever(BaseRetriever):
         return twin
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # What was made along the way (threads, locks, clients of ours) is that of the other
-        # process.
+        # The other process makes its own threads, locks and clients from the options.
         options = {
             **self._options,
             "similarity_top_k": self._similarity_top_k,
@@ -212,88 +227,105 @@ class QueryTransformRetriever(BaseRetriever):
         return {"retriever": self._inner} if isinstance(self._inner, PromptMixin) else {}
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return self._tell(self.find(query_bundle))
+        return self._publish_nodes(self.find(query_bundle))
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return self._tell(await self.afind(query_bundle))
+        return self._publish_nodes(await self.afind(query_bundle))
 
-    def _tell(self, found: Retrieval) -> list[NodeWithScore]:
-        """The nodes of *found*, of which an event tells those who listen."""
-        if _is_heard():
-            record = build_record(found, TextWriter(self._options["redact"]))
+    def _publish_nodes(self, retrieval: Retrieval) -> list[NodeWithScore]:
+        """Return the nodes of *retrieval*, and send an event if somebody listens."""
+        if _has_listener():
+            record = build_record(retrieval, TextWriter(self._options["redact"]))
             _dispatcher.event(QueryTransformEvent(record=record))
-        return _read_nodes(found)
+        return _read_nodes(retrieval)
 
-    def _wrap(self, given: Mapping[str, Any]) -> tuple[Any, Any]:
-        """What *retriever* is searched with, wrapped once for blocking and once for awaiting calls."""
+    def _wrap_retriever(self, settings: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Wrap the search of *retriever* twice: for blocking and for asynchronous calls."""
         inner = self._inner
         is_retriever, is_wrapped = (
             isinstance(inner, BaseRetriever),
             isinstance(inner, Wrapped | Bound),
         )
-        if is_wrapped and (set_too := [name for name, value in given.items() if value]):
-            raise _refuse(
-                f"retriever is already wrapped; set {', '.join(set_too)} where you wrap it", inner
+        if is_wrapped and (doubled := [name for name, value in settings.items() if value]):
+            raise _build_error(
+                f"retriever is already wrapped; set {', '.join(doubled)} where you wrap it", inner
             )
         if not is_retriever and (not callable(inner) or isinstance(inner, type)):
-            raise _refuse(f"retriever must be {_ACCEPTED}, not {_name_type(inner)}", inner)
+            raise _build_error(f"retriever must be {_ACCEPTED}, not {_describe_type(inner)}", inner)
         self._takes_bundle = is_retriever or _takes_bundle(inner)
         if is_wrapped:
             return inner, inner
-        middleware = QueryMiddleware(**given)
+        middleware = QueryMiddleware(**settings)
         if not is_retriever:
             search = middleware.wrap(inner)
             return search, search
-        self._is_counted = _is_counted(inner)
-        self._keeps_width = getattr(inner, "_vector_store_query_mode", None) == "mmr"
-        blocking = middleware.wrap(_Search(inner, self._is_counted))
-        # LlamaIndex' own asynchronous method calls the blocking one in the loop; ours does so in a
-        # thread.
+        self._is_count_settable = _is_count_settable(inner)
+        self._never_widens = getattr(inner, "_vector_store_query_mode", None) == "mmr"
+        blocking = middleware.wrap(_Search(inner, self._is_count_settable))
+        # LlamaIndex's default asynchronous method calls the blocking one in the loop. The
+        # middleware calls the blocking one in a thread instead, which keeps the loop free.
         if type(inner)._aretrieve is BaseRetriever._aretrieve:
             return blocking, blocking
-        return blocking, middleware.wrap(_AsyncSearch(inner, self._is_counted))
+        return blocking, middleware.wrap(_AsyncSearch(inner, self._is_count_settable))
 
-    def _find_wanted(self, similarity_top_k: int | None) -> int | None:
-        """How many nodes are wanted of a call that says *similarity_top_k*."""
-        usual = self._inner.similarity_top_k if self._is_counted else None
+    def _choose_count(self, similarity_top_k: int | None) -> int | None:
+        """Return how many nodes a call with *similarity_top_k* wants, or ``None``."""
+        usual = self._inner.similarity_top_k if self._is_count_settable else None
         return next(
-            (it for it in (similarity_top_k, self._similarity_top_k, usual) if it is not None), None
+            (
+                count
+                for count in (similarity_top_k, self._similarity_top_k, usual)
+                if count is not None
+            ),
+            None,
         )
 
-    def _prepare(
+    def _bind_call(
         self,
-        ask: Callable[..., Any],
+        retrieve: Callable[..., Any],
         query: QueryType,
-        wanted: int | None,
+        count: int | None,
         turns: Any,
         qtm_config: Mapping[str, Any] | None,
     ) -> partial[Any]:
-        """*ask* with all that it is called with."""
+        """Return *retrieve* with all arguments of its call."""
         bundle = query if isinstance(query, QueryBundle) else QueryBundle(query)
-        named: dict[str, Any] = {"history": turns, "qtm_config": qtm_config}
-        if (name := self._search.top_k_argument) is not None and wanted is not None:
-            named[name] = wanted
-        if self._keeps_width and wanted is not None:
-            named["qtm_config"] = {"keywordEvidence": {"candidates": wanted}, **(qtm_config or {})}
-        return partial(ask, bundle if self._takes_bundle else bundle.query_str, **named)
+        arguments: dict[str, Any] = {"history": turns, "qtm_config": qtm_config}
+        if (name := self._search.top_k_argument) is not None and count is not None:
+            arguments[name] = count
+        # With as many candidates as wanted nodes, the retriever is not asked for more.
+        if self._never_widens and count is not None:
+            arguments["qtm_config"] = {
+                "keywordEvidence": {"candidates": count},
+                **(qtm_config or {}),
+            }
+        return partial(retrieve, bundle if self._takes_bundle else bundle.query_str, **arguments)
 
-    def _cut(self, found: Retrieval, wanted: int | None) -> Retrieval:
-        """The best of what was *found* by a function that cannot be told how many are wanted."""
-        if wanted is None or self._search.top_k_argument is not None:
-            return found
-        response = found.response[:wanted] if isinstance(found.response, list) else found.response
-        return replace(found, matches=found.matches[:wanted], response=response)
+    def _limit_nodes(self, retrieval: Retrieval, count: int | None) -> Retrieval:
+        """Drop the matches beyond *count* if the wrapped function takes no number of nodes."""
+        if count is None or self._search.top_k_argument is not None:
+            return retrieval
+        response = (
+            retrieval.response[:count]
+            if isinstance(retrieval.response, list)
+            else retrieval.response
+        )
+        return replace(retrieval, matches=retrieval.matches[:count], response=response)
 
 
 class KeywordEvidencePostprocessor(BaseNodePostprocessor):
-    """Puts nodes first that hold the keywords of the question, by the rules tier, without any call.
+    """Moves the nodes that hold the question's keywords to the front, with the free rules alone.
 
-    Scores and words are weighed as behind a search, whatever found the nodes; some 50 of them are
-    best. They stay the objects they are, with the scores they have, and none is lost: *top_n* is
-    how many to return, by default all. Without a question, or without texts, they stay as they are.
+    The rules weigh scores and words as they do after a search, whichever way the nodes were found;
+    give it some 50 nodes. The nodes stay the same objects with the same scores. Without a question,
+    or if the nodes have no text, their order stays.
 
-    *config* is that of `QueryMiddleware`, of which a model is never asked. Raises `ConfigError` for
-    bad settings and pydantic's ``ValidationError`` for what is no field.
+    Attributes:
+        top_n: How many nodes to return; by default all.
+        config: As in `QueryMiddleware`; a model in it is never called.
+
+    Raises `ConfigError` for a setting that is not valid, and pydantic's ``ValidationError`` for an
+    unknown field.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
@@ -303,10 +335,10 @@ class KeywordEvidencePostprocessor(BaseNodePostprocessor):
 
     _search: Any = PrivateAttr()
 
-    if not TYPE_CHECKING:  # Type checkers go by the fields.
+    if not TYPE_CHECKING:  # Type checkers derive the signature from the fields.
 
         def __init__(self, **fields: Any) -> None:
-            # Not a validator of pydantic: that would make a ValidationError of what is raised here.
+            # No pydantic validator: pydantic would turn the errors raised here into its own.
             super().__init__(**fields)
             self._search = (
                 QueryMiddleware(self.config)
@@ -316,7 +348,7 @@ class KeywordEvidencePostprocessor(BaseNodePostprocessor):
 
     @classmethod
     def class_name(cls) -> str:
-        """The name it is saved under."""
+        """Return the name under which LlamaIndex saves this postprocessor."""
         return "KeywordEvidencePostprocessor"
 
     def _postprocess_nodes(
@@ -328,39 +360,53 @@ class KeywordEvidencePostprocessor(BaseNodePostprocessor):
 
 
 class _Search:
-    """Calls *retriever* as a function of a query and a number, which it is given where it *is_counted*."""
+    """Calls *retriever* as a function of a query and a number of nodes.
 
-    def __init__(self, retriever: BaseRetriever, is_counted: bool) -> None:
-        self.retriever, self.is_counted = retriever, is_counted
+    The number is set on *retriever* if *is_count_settable*; otherwise it cuts the result.
+    """
+
+    def __init__(self, retriever: BaseRetriever, is_count_settable: bool) -> None:
+        self.retriever, self.is_count_settable = retriever, is_count_settable
 
     def __call__(self, query: Any, similarity_top_k: int | None = None) -> list[NodeWithScore]:
-        return self.cut(self.widen(similarity_top_k).retrieve(query), similarity_top_k)
+        return self.limit_nodes(
+            self.choose_retriever(similarity_top_k).retrieve(query), similarity_top_k
+        )
 
-    def widen(self, count: int | None) -> Any:
-        """The retriever, or one like it for *count* nodes: others may search with it at the same time."""
-        if count is None or not self.is_counted:
+    def choose_retriever(self, count: int | None) -> Any:
+        """Return *retriever*, or a copy of it that returns *count* nodes.
+
+        A copy, because other calls may search with *retriever* at the same time.
+        """
+        if count is None or not self.is_count_settable:
             return self.retriever
-        return _set_count(self.retriever, count)
+        return _copy_with_count(self.retriever, count)
 
-    def cut(self, nodes: list[NodeWithScore], count: int | None) -> list[NodeWithScore]:
-        """No more than were asked for, of one that cannot be asked."""
-        return nodes if count is None or self.is_counted else nodes[:count]
+    def limit_nodes(self, nodes: list[NodeWithScore], count: int | None) -> list[NodeWithScore]:
+        """Return at most *count* nodes, for a *retriever* that takes no number of nodes."""
+        return nodes if count is None or self.is_count_settable else nodes[:count]
 
     def __repr__(self) -> str:
         return f"{type(self.retriever).__name__}.retrieve"
 
 
 class _AsyncSearch(_Search):
-    """The same, to be awaited."""
+    """Calls *retriever* as `_Search` does, asynchronously."""
 
     async def __call__(  # type: ignore[override]
         self, query: Any, similarity_top_k: int | None = None
     ) -> list[NodeWithScore]:
-        return self.cut(await self.widen(similarity_top_k).aretrieve(query), similarity_top_k)
+        return self.limit_nodes(
+            await self.choose_retriever(similarity_top_k).aretrieve(query), similarity_top_k
+        )
 
 
 def _read_turns(history: Any) -> Any:
-    """The messages of *history*; what a memory raises stands in their place, and is told as an unreadable one."""
+    """Return the messages of *history*.
+
+    An exception of a memory is returned in place of the messages, so the result reports the history
+    as unreadable.
+    """
     try:
         return history.get_all() if isinstance(history, BaseMemory) else history
     except Exception as error:
@@ -368,6 +414,7 @@ def _read_turns(history: Any) -> Any:
 
 
 async def _aread_turns(history: Any) -> Any:
+    """Do what `_read_turns` does without blocking the running loop."""
     try:
         return await history.aget_all() if isinstance(history, BaseMemory) else history
     except Exception as error:
@@ -384,86 +431,103 @@ def _make_retriever(
     return kind(**options)
 
 
-def _set_count(retriever: BaseRetriever, count: int) -> Any:
+def _copy_with_count(retriever: BaseRetriever, count: int) -> Any:
+    """Return a copy of *retriever* that returns *count* nodes."""
     twin: Any = copy.copy(retriever)
     twin.similarity_top_k = count
     return twin
 
 
-def _is_counted(retriever: BaseRetriever) -> bool:
-    """Whether ``similarity_top_k``, and nothing else, says how many nodes *retriever* returns, and can be set."""
+def _is_count_settable(retriever: BaseRetriever) -> bool:
+    """Return whether ``similarity_top_k`` alone sets the number of nodes, and can be set."""
     fields = vars(retriever)
-    others = [
-        name for name in fields if _COUNTS.search(name) and name.lstrip("_") != "similarity_top_k"
+    other_counts = [
+        name
+        for name in fields
+        if _COUNT_NAMES.search(name) and name.lstrip("_") != "similarity_top_k"
     ]
-    if getattr(retriever, "object_map", None) or any(fields[name] is not None for name in others):
+    if getattr(retriever, "object_map", None) or any(
+        fields[name] is not None for name in other_counts
+    ):
         return False
     count = getattr(retriever, "similarity_top_k", None)
     if type(count) is not int or count < 1:
         return False
     try:
-        asked = _set_count(retriever, count + 1).similarity_top_k
+        accepted = _copy_with_count(retriever, count + 1).similarity_top_k
     except (AttributeError, TypeError, ValueError):
         return False
-    return bool(asked == count + 1)
+    return bool(accepted == count + 1)
 
 
 def _takes_bundle(function: Callable[..., Any]) -> bool:
+    """Return whether a parameter of *function* asks for a `QueryBundle`, by its name or type."""
     try:
         return any(
-            _BUNDLE.search(str(it)) for it in inspect.signature(function).parameters.values()
+            _BUNDLE.search(str(parameter))
+            for parameter in inspect.signature(function).parameters.values()
         )
-    except (ValueError, TypeError):  # some builtins tell nothing
+    except (ValueError, TypeError):  # Some builtins have no signature.
         return False
 
 
-def _is_heard() -> bool:
-    """Whether anybody listens to the events of this module."""
+def _has_listener() -> bool:
+    """Return whether anybody listens to the events of this module."""
     dispatcher = _dispatcher
-    while all(isinstance(it, NullEventHandler) for it in dispatcher.event_handlers):
+    while all(isinstance(handler, NullEventHandler) for handler in dispatcher.event_handlers):
         if not dispatcher.propagate:
             return False
         dispatcher = dispatcher.parent
     return True
 
 
-def _read_nodes(found: Retrieval) -> list[NodeWithScore]:
-    """The nodes of *found*; raises `ResponseShapeError` where there are none to be read."""
-    if isinstance(found.response, list) and all(
-        isinstance(it, NodeWithScore) for it in found.response
+def _read_nodes(retrieval: Retrieval) -> list[NodeWithScore]:
+    """Return the nodes of *retrieval*, or raise `ResponseShapeError` if it is unreadable."""
+    if isinstance(retrieval.response, list) and all(
+        isinstance(node, NodeWithScore) for node in retrieval.response
     ):
-        return found.response
-    if any((it.stage, it.reason) == _UNREADABLE for it in found.degradations):
-        shape = _name_type(found.response)
+        return retrieval.response
+    if any((entry.stage, entry.reason) == _UNREADABLE for entry in retrieval.degradations):
+        shape = _describe_type(retrieval.response)
         message = f"retriever must return nodes, (node, score) pairs or passages, not {shape}"
         raise ResponseShapeError(message, shape=shape)
-    # What only variants found has no score for the question; with a better one than these its own
-    # list would hold it.
-    lowest = min((it.score for it in found.matches if it.score is not None), default=None)
-    return [_make_node(it, lowest if it.score is None else it.score) for it in found.matches]
+    # A match that only a variant found has no score for the question. It gets the lowest score of
+    # the question's own list: with a higher one, that list would hold the match.
+    lowest = min(
+        (match.score for match in retrieval.matches if match.score is not None), default=None
+    )
+    return [
+        _make_node(match, lowest if match.score is None else match.score)
+        for match in retrieval.matches
+    ]
 
 
 def _make_node(match: Match, score: float | None) -> NodeWithScore:
+    """Return the node of *match*, or make one of its text and metadata.
+
+    A node with a score stays as it is; any other node gets *score*. Raises `ResponseShapeError` if
+    *match* has no text.
+    """
     raw = match.raw[0] if isinstance(match.raw, tuple | list) and match.raw else match.raw
     if isinstance(raw, NodeWithScore):
         return raw
     if isinstance(raw, BaseNode):
         return NodeWithScore(node=raw, score=score)
     if match.text is None:
-        shape = _name_type(raw)
+        shape = _describe_type(raw)
         message = (
             f"retriever returned {shape} without text; set keywordEvidence.textField to the field"
             " that holds it"
         )
         raise ResponseShapeError(message, shape=shape)
     metadata = {name: value for name, value in match.metadata.items() if value is not match.text}
-    named = {} if match.id is None else {"id_": match.id}
-    return NodeWithScore(node=TextNode(text=match.text, metadata=metadata, **named), score=score)
+    fields = {} if match.id is None else {"id_": match.id}
+    return NodeWithScore(node=TextNode(text=match.text, metadata=metadata, **fields), score=score)
 
 
-def _refuse(message: str, value: Any) -> ConfigError:
-    return ConfigError(message, path="retriever", value=_name_type(value), allowed=_ACCEPTED)
+def _build_error(message: str, value: Any) -> ConfigError:
+    return ConfigError(message, path="retriever", value=_describe_type(value), allowed=_ACCEPTED)
 
 
-def _name_type(value: Any) -> str:
+def _describe_type(value: Any) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__

@@ -29,15 +29,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def qtm_bench(request: pytest.FixtureRequest) -> Callable[..., Gate]:
-    """Return what measures a retrieval function, and fails the test if it got worse.
+    """Return a function that measures retrieval, and fails the test if retrieval got worse.
 
-    Call it with the function, the file of judged questions and ``baseline=``. ``fail_if=`` is
-    ``"worse"`` by default. Relative paths start at pytest's root folder. Other arguments are those
-    of `gate_function`. It returns the comparison with the baseline.
+    Call it with the retrieval function, the file of judged questions and ``baseline=``. Relative
+    paths start at pytest's root folder. ``fail_if=`` is ``"worse"`` by default; other arguments are
+    those of `gate_function`. It returns the comparison with the baseline.
     """
     root, update = request.config.rootpath, bool(request.config.getoption(UPDATE))
 
-    def run(
+    def measure_retrieval(
         fn: Callable[..., Any], data: str | Path, *, baseline: str | Path, **options: Any
     ) -> Gate:
         from qtmiddleware.errors import ConfigError
@@ -51,27 +51,28 @@ def qtm_bench(request: pytest.FixtureRequest) -> Callable[..., Gate]:
         except ConfigError as error:
             if error.path != "--baseline":
                 raise
+            # The error names the option of `qtm bench`. Somebody who runs pytest needs another one.
             advice = f"{error}, or run pytest with {UPDATE}"
             raise pytest.fail.Exception(advice, pytrace=False) from None
         if gate.verdict == "worse":
             pytest.fail("\n".join(write_sentences(gate)), pytrace=False)
-        told = f"The baseline {baseline} was written." if update else write_headline(gate)
+        text = f"The baseline {baseline} was written." if update else write_headline(gate)
         # A property reaches the summary from the workers of pytest-xdist too.
-        request.node.user_properties.append((_NAME, told))
+        request.node.user_properties.append((_NAME, text))
         return gate
 
-    return run
+    return measure_retrieval
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Show the verdict of each test that used the fixture and passed."""
-    told = [
+    lines = [
         f"{report.nodeid}: {text}"
         for report in terminalreporter.stats.get("passed", ())
         for name, text in report.user_properties
         if name == _NAME
     ]
-    if told:
+    if lines:
         terminalreporter.section(_NAME)
-        for line in told:
+        for line in lines:
             terminalreporter.write_line(line)

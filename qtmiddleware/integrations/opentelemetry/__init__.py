@@ -1,10 +1,14 @@
-"""Spans and metrics of every retrieval, through opentelemetry-api alone.
+"""Spans and metrics per retrieval. Needs only opentelemetry-api.
 
-A span is made, and current, in the context in which the work is done. What is told of its end is
-worked out beside the
-caller: one thread describes it and records the metrics, where the SDK locks and an operation may
-end in a collection of garbage that begins under such a lock. Another hands the span to the
-processors, which may export at once and block. What is emitted is called as `names` says.
+A span starts in the context in which the work is done, and is current there. Its end is processed
+beside the caller, by two threads:
+
+- One thread describes the span and records the metrics. It is a thread of its own because the SDK
+  takes locks while it records, and an operation may end during a garbage collection that began
+  under such a lock.
+- The other thread hands the span to the processors, which may export at once and block.
+
+`names` lists the names of everything that is emitted.
 """
 
 from __future__ import annotations
@@ -60,19 +64,25 @@ with needs("opentelemetry-api", "1.30", extra="otel"):
 logger: Final = get_logger("qtmiddleware")
 
 CAPTURE_CONTENT: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
-"""The variable that OpenTelemetry's own GenAI instrumentations look at."""
-# `event_only` asks for events, of which there are none here; `true` is what the instrumentations
-# took before.
+"""The environment variable that OpenTelemetry's own GenAI instrumentations read."""
+# `event_only` asks for events, and none are emitted here. `true` is the value that earlier
+# instrumentations took.
 _CAPTURING: Final = frozenset({"span_only", "span_and_event", "true"})
 
 MAX_OPEN: Final = 65_536
-"""How many operations are kept in mind that have not ended, as streams that nobody closes."""
+"""How many operations without an end are remembered. A stream that nobody closes has no end."""
 EXIT_SECONDS: Final = 2.0
-"""How long the end of the interpreter waits for spans that are on their way."""
+"""How long the interpreter's exit waits for spans that are still queued, in seconds."""
 
 
-class _Open(NamedTuple):
-    """The span of an operation that runs, and how to leave the context it is current in."""
+class _OpenSpan(NamedTuple):
+    """The span of a running operation.
+
+    Attributes:
+        span: The span.
+        token: Restores the context that was current before, or ``None`` if *span* is not current.
+        mark: Restores the operation that was current before; raises in another context.
+    """
 
     span: Span
     token: Token[Context] | None
@@ -80,7 +90,11 @@ class _Open(NamedTuple):
 
 
 class _Account(NamedTuple):
-    """What a retrieval, or an answer after it, had come to when it ended: its trace is added to by what follows."""
+    """The counts and costs of a retrieval or an answer at its end.
+
+    They are copied from the trace, because later steps add to the trace. Costs are in US dollars;
+    ``None`` means unknown.
+    """
 
     model_calls: int = 0
     cost: float | None = 0.0
@@ -90,7 +104,8 @@ class _Account(NamedTuple):
     read_cost: float | None = None
 
     @classmethod
-    def read(cls, trace: Trace) -> _Account:
+    def read_trace(cls, trace: Trace) -> _Account:
+        """Return the counts and costs of *trace* as they are now."""
         return cls(
             trace.llm_calls,
             trace.cost_usd,
@@ -100,34 +115,38 @@ class _Account(NamedTuple):
             trace.read_cost_usd,
         )
 
-    def subtract(self, before: _Account) -> _Account:
-        """Return what was added since *before*: calls of models and stages."""
-        cost = None if self.cost is None or before.cost is None else self.cost - before.cost
+    def subtract(self, earlier: _Account) -> _Account:
+        """Return the model calls, cost and stages that were added since *earlier*."""
+        cost = None if self.cost is None or earlier.cost is None else self.cost - earlier.cost
         return _Account(
-            self.model_calls - before.model_calls, cost, self.stages[len(before.stages) :]
+            self.model_calls - earlier.model_calls, cost, self.stages[len(earlier.stages) :]
         )
 
 
-# Set beside the current span: unlike OpenTelemetry's own, it tells silently that we are in another
-# context by now.
-_inside: Final[ContextVar[int]] = ContextVar("inside", default=0)
+# Set together with the current span. Resetting it in another context raises, so the span is left
+# alone there; OpenTelemetry's own `detach` would log an error instead.
+_current_operation: Final[ContextVar[int]] = ContextVar("inside", default=0)
 
 
 class OpenTelemetryObserver:
-    """Makes spans and metrics of every retrieval: ``QueryMiddleware(..., observers=[OpenTelemetryObserver()])``.
+    """Makes spans and metrics per retrieval.
 
-    *provider_name* is the ``gen_ai.provider.name`` of language and embedding models (``openai``,
-    ``anthropic``, ...); by default that of the client they are asked with, where that tells.
-    *data_source_id* is the ``gen_ai.data_source.id`` of what is searched, left out where it is not
-    given. *capture_content* puts the texts of queries and models into spans; by default the
-    variable ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` decides when this is made, and
-    without it no text is emitted. The global providers are used unless
-    *tracer_provider* and *meter_provider* are given.
+    Use it as ``QueryMiddleware(..., observers=[OpenTelemetryObserver()])``.
 
-    Ended spans reach the provider's processors from a daemon thread: an exporter that blocks holds
-    up nobody. At most 2,048 wait for it; *dropped* counts those beyond, which is logged once.
-    Thread-safe; a forked process begins anew. Importing this raises `MissingExtra` where
-    opentelemetry-api is not installed or older than 1.30.
+    A daemon thread hands ended spans to the provider's processors, so an exporter that blocks
+    delays nobody. At most 2,048 spans wait for it. *dropped* counts the spans beyond that; the
+    first one is logged. Thread-safe. A forked process starts with an empty queue. Importing this
+    module raises `MissingExtra` if opentelemetry-api is missing or older than 1.30.
+
+    Args:
+        provider_name: The ``gen_ai.provider.name`` of language and embedding models (``openai``,
+            ``anthropic``, ...); by default the client's own, if the client tells.
+        data_source_id: The ``gen_ai.data_source.id`` of the index; left out by default.
+        capture_content: Whether spans hold the texts of queries and models. By default the variable
+            ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` decides when the observer is
+            made; without the variable no text is emitted.
+        tracer_provider: By default the global provider.
+        meter_provider: By default the global provider.
     """
 
     def __init__(
@@ -151,34 +170,33 @@ class OpenTelemetryObserver:
             row: _make_instrument(meter, row) for row in METRICS
         }
         self._has_meter = meter_provider is not None
-        self._open: dict[int, _Open] = {}
-        # By the answer that each retrieval is part of.
-        self._retrieved: dict[int, _Account] = {}
+        self._open: dict[int, _OpenSpan] = {}
+        # Keyed by the id of the answer that the retrieval belongs to.
+        self._retrieval_accounts: dict[int, _Account] = {}
         self.dropped = 0
-        self._ended = Outbox(self._drop)
-        self._spans = Outbox(self._drop)
-        self._is_known = False
+        self._ended = Outbox(self._count_dropped)
+        self._spans = Outbox(self._count_dropped)
+        self._is_registered = False
 
     def flush(self, seconds: float = 5.0) -> bool:
-        """Hand all ended spans to the provider's processors; returns whether that was done within *seconds*.
+        """Hand all ended spans to the provider's processors, and record their metrics.
 
-        Metrics are recorded then, too. To have all exported call ``force_flush`` of the providers
-        afterwards.
+        Returns whether that was done within *seconds*. To export everything, call the providers'
+        ``force_flush`` afterwards.
         """
         until = monotonic() + seconds
         is_described = self._ended.flush(until - monotonic())
         return self._spans.flush(until - monotonic()) and is_described
 
-    # --- what the middleware calls
-    # ------------------------------------------------------------------------------------
+    # --- called by the middleware -----------------------------------------------------------------
 
     def on_start(self, operation: Operation) -> None:
-        """Start the span of *operation*, in the context in which that is performed."""
+        """Start the span of *operation*, in the context in which the operation is performed."""
         around = get_current()
         parent = None if operation.parent is None else self._open.get(operation.parent.id)
         if parent is None:
             if operation.parent is not None:
-                # Nobody records the operation it is part of.
+                # The operation that this one is part of is not recorded, so neither is this one.
                 return
             span = self._start_span(operation, around)
             if (
@@ -190,61 +208,68 @@ class OpenTelemetryObserver:
         elif parent.span.is_recording():
             span = self._start_span(operation, set_span_in_context(parent.span, around))
         else:
-            # A sampler that dropped the whole is not asked for its parts, and what they call is
-            # told of that.
+            # A sampler that dropped the whole is not asked about its parts. Calls within the parts
+            # see the dropped span as their parent, so they are dropped as well.
             span = parent.span
         token = mark = None
         if SPANS[operation.kind].is_current:
-            mark = _inside.set(operation.id)
+            mark = _current_operation.set(operation.id)
             token = attach(set_span_in_context(span, around))
-        self._open[operation.id] = _Open(span, token, mark)
-        _bound(self._open)
+        self._open[operation.id] = _OpenSpan(span, token, mark)
+        _forget_oldest(self._open)
 
     def on_end(self, operation: Operation) -> None:
-        """End the span of *operation*, wherever this is called, and record what it was."""
+        """End the span of *operation* and record its metrics, from any thread or context."""
         opened = self._open.pop(operation.id, None)
         if opened is not None:
-            _leave(opened)
+            _restore_context(opened)
         span = opened.span if opened is not None and opened.span.is_recording() else None
-        # Where no meter is set the API gives one of its own, which keeps nothing.
+        # Without a meter provider the API gives one of its own, which keeps nothing. Then a
+        # description would be wasted.
         if (
             span
             or self._has_meter
             or not type(get_meter_provider()).__module__.startswith("opentelemetry.metrics.")
         ):
-            self._ended.put(partial(self._take, operation, span, self._settle(operation)))
+            self._ended.put(
+                partial(self._finish_operation, operation, span, self._read_account(operation))
+            )
         if operation.parent is None:
             self._ended.hand_over()
-            if not self._is_known:
-                self._is_known = True
+            if not self._is_registered:
+                self._is_registered = True
                 _flush_at_exit(self)
 
-    def _settle(self, operation: Operation) -> _Account:
-        """Return what *operation* has come to by now, of an answer without its retrieval."""
+    def _read_account(self, operation: Operation) -> _Account:
+        """Return the counts and costs of *operation* so far.
+
+        Those of an answer exclude its retrieval.
+        """
         result = operation.result
         if isinstance(result, Retrieval):
-            account = _Account.read(result.trace)
+            account = _Account.read_trace(result.trace)
             if operation.parent is not None:
-                # The first one of an answer; those after it are of its sub-queries.
-                self._retrieved.setdefault(operation.parent.id, account)
-                _bound(self._retrieved)
+                # Only an answer's first retrieval is kept. Later ones belong to its sub-queries.
+                self._retrieval_accounts.setdefault(operation.parent.id, account)
+                _forget_oldest(self._retrieval_accounts)
             return account
-        before = self._retrieved.pop(operation.id, None)
-        if isinstance(result, Answer) and before is not None:
-            return _Account.read(result.retrieval.trace).subtract(before)
+        retrieval_account = self._retrieval_accounts.pop(operation.id, None)
+        if isinstance(result, Answer) and retrieval_account is not None:
+            return _Account.read_trace(result.retrieval.trace).subtract(retrieval_account)
         return _Account()
 
-    def _take(self, operation: Operation, span: Span | None, account: _Account) -> None:
-        """Record what *operation* was, and let its *span* wait for the processors."""
+    def _finish_operation(self, operation: Operation, span: Span | None, account: _Account) -> None:
+        """Record the metrics of *operation*, and queue its *span* for the processors."""
         if span is not None:
-            ended = round((operation.began + operation.seconds) * 1e9)
-            told = dict(self._describe(operation, account))
-            self._spans.put(partial(_finish, span, told, operation.outcome, ended))
-        self._record(operation, span, account)
+            end_time = round((operation.began + operation.seconds) * 1e9)
+            attributes = dict(self._list_end_attributes(operation, account))
+            self._spans.put(partial(_end_span, span, attributes, operation.outcome, end_time))
+        self._record_metrics(operation, span, account)
         if operation.parent is None:
             self._spans.hand_over()
 
-    def _drop(self) -> None:
+    def _count_dropped(self) -> None:
+        """Count a span that did not fit into the queue. The first one is logged."""
         self.dropped += 1
         if self.dropped == 1:
             logger.warning(
@@ -255,10 +280,10 @@ class OpenTelemetryObserver:
                 limit=MAX_WAITING,
             )
 
-    # --- spans
-    # --------------------------------------------------------------------------------------------------------
+    # --- spans ------------------------------------------------------------------------------------
 
-    def _start_span(self, operation: Operation, within: Context) -> Span:
+    def _start_span(self, operation: Operation, context: Context) -> Span:
+        """Start a span for *operation* with *context* as its parent."""
         row = SPANS[operation.kind]
         subject = (
             self._source_id
@@ -267,43 +292,49 @@ class OpenTelemetryObserver:
         )
         return self._tracer.start_span(
             f"{row.title} {subject}" if subject and subject != row.title else row.title,
-            within,
+            context,
             row.kind,
-            self._identify(operation),
+            self._list_start_attributes(operation),
             start_time=round(operation.began * 1e9),
         )
 
-    def _identify(self, operation: Operation) -> dict[str, Any]:
-        """The attributes that a sampler may go by; all others wait for the end, where they cost the caller nothing."""
-        told: dict[str, Any] = {Names.KIND: operation.kind}
-        if title := SPANS[operation.kind].operation:
-            told[Names.OPERATION] = title
-        if self._source_id and operation.kind in ("retrieval", "search"):
-            told[Names.DATA_SOURCE] = self._source_id
-        return told | self._name_model(operation)
+    def _list_start_attributes(self, operation: Operation) -> dict[str, Any]:
+        """Return the attributes that a sampler may read.
 
-    def _name_model(self, operation: Operation) -> dict[str, Any]:
+        All others are set at the end, in a thread, so they cost the caller nothing.
+        """
+        attributes: dict[str, Any] = {Names.KIND: operation.kind}
+        if title := SPANS[operation.kind].operation:
+            attributes[Names.OPERATION] = title
+        if self._source_id and operation.kind in ("retrieval", "search"):
+            attributes[Names.DATA_SOURCE] = self._source_id
+        return attributes | self._list_model_attributes(operation)
+
+    def _list_model_attributes(self, operation: Operation) -> dict[str, Any]:
+        """Return provider, model and server of *operation*, as far as they are known."""
         provider = operation.provider
         if operation.kind in ("model", "embedding"):
             provider = self._provider_name or provider or UNKNOWN_PROVIDER
         address, port = operation.server or ("", 0)
-        named = {
+        attributes = {
             Names.PROVIDER: provider,
             Names.MODEL: operation.model,
             Names.SERVER_ADDRESS: address,
             Names.SERVER_PORT: port,
         }
-        return {name: value for name, value in named.items() if value}
+        return {name: value for name, value in attributes.items() if value}
 
-    def _describe(self, operation: Operation, account: _Account) -> Iterator[tuple[str, Any]]:
-        """What is known of *operation* at its end."""
+    def _list_end_attributes(
+        self, operation: Operation, account: _Account
+    ) -> Iterator[tuple[str, Any]]:
+        """Yield the attributes that are known at the end of *operation*."""
         yield Names.OUTCOME, operation.outcome
         if error := _find_error(operation):
             yield Names.ERROR, error
         if operation.top_k is not None:
             yield Names.TOP_K, operation.top_k
         if operation.kind == "search":
-            yield Names.VARIANT, _label(operation.name)
+            yield Names.VARIANT, _clean_label(operation.name)
             yield Names.WEIGHT, float(operation.weight)
         for count in (Names.PASSAGES, Names.TEXTS, Names.SEARCHES, Names.CITATIONS):
             if (number := operation.counts.get(count.rpartition(".")[2])) is not None:
@@ -315,30 +346,28 @@ class OpenTelemetryObserver:
             yield Names.OUTPUT_TYPE, "json" if prompt.fields else "text"
         result = operation.result
         if isinstance(result, Reply):
-            yield from _describe_reply(result)
+            yield from _list_reply_attributes(result)
         elif operation.kind == "embedding":
-            yield from _describe_vectors(operation)
+            yield from _list_vector_attributes(operation)
         elif isinstance(result, Retrieval | Answer):
-            yield from _describe_result(result, account)
+            yield from _list_result_attributes(result, account)
         if self._captures_content:
-            yield from _quote(operation)
+            yield from _list_content_attributes(operation)
 
-    # --- metrics
-    # ------------------------------------------------------------------------------------------------------
+    # --- metrics ----------------------------------------------------------------------------------
 
-    def _record(self, operation: Operation, span: Span | None, account: _Account) -> None:
+    def _record_metrics(self, operation: Operation, span: Span | None, account: _Account) -> None:
+        """Record durations, tokens, degradations, read units and costs of *operation*."""
         row, result, instruments = SPANS[operation.kind], operation.result, self._instruments
-        # An exemplar of the measurement leads to the span.
+        # With the span as context, an exemplar of the measurement links to the span.
         context = None if span is None else set_span_in_context(span)
-        model = self._name_model(operation) | (
+        model = self._list_model_attributes(operation) | (
             {Names.OPERATION: row.operation} if row.operation else {}
         )
         if isinstance(result, Reply) and result.model:
             model[Names.RESPONSE_MODEL] = result.model
         labels = (
-            _label_operation(operation)
-            if row.metric is REQUESTS
-            else _label_operation(operation) | model
+            _list_labels(operation) if row.metric is REQUESTS else _list_labels(operation) | model
         )
         instruments[row.metric].record(operation.seconds, labels, context)
         costs: tuple[str, float | None] = "", None
@@ -352,11 +381,16 @@ class OpenTelemetryObserver:
                     instruments[by_call].record(tokens, model, context)
             costs = "models", result.cost_usd
         elif isinstance(result, Retrieval | Answer):
-            for it in _select_own(result):
-                labels = {Names.STAGE: _label(it.stage), Names.REASON: _label(it.reason)}
+            for entry in _select_own_degradations(result):
+                labels = {
+                    Names.STAGE: _clean_label(entry.stage),
+                    Names.REASON: _clean_label(entry.reason),
+                }
                 instruments[DEGRADATIONS].add(1, labels, context)
         for stage in account.stages:
-            instruments[STAGES].record(stage.ms / 1e3, {Names.STAGE: _label(stage.name)}, context)
+            instruments[STAGES].record(
+                stage.ms / 1e3, {Names.STAGE: _clean_label(stage.name)}, context
+            )
         if isinstance(result, Retrieval):
             if account.read_units > 0:
                 instruments[READ_UNITS].add(account.read_units, None, context)
@@ -373,101 +407,128 @@ def _make_instrument(meter: Meter, row: Metric) -> Any:
     )
 
 
-def _bound(kept: dict[int, Any]) -> None:
-    """Forget the oldest of more than `MAX_OPEN` operations; what is left of those that never end is small."""
-    if len(kept) > MAX_OPEN:
+def _forget_oldest(operations: dict[int, Any]) -> None:
+    """Forget the oldest of more than `MAX_OPEN` operations.
+
+    So operations that never end take little memory.
+    """
+    if len(operations) > MAX_OPEN:
         with suppress(StopIteration, RuntimeError):
-            kept.pop(next(iter(kept)), None)
+            operations.pop(next(iter(operations)), None)
 
 
-def _leave(opened: _Open) -> None:
-    """Make the span that was current before so again; in another context than it was set in there is nothing to do."""
+def _restore_context(opened: _OpenSpan) -> None:
+    """Make the span current again that was current before *opened*.
+
+    In another context than that of the start, nothing changes.
+    """
     if opened.token is None or opened.mark is None:
         return
     try:
-        _inside.reset(opened.mark)
+        _current_operation.reset(opened.mark)
     except ValueError:
-        # Who gave the operation up tells of its end. The context it ran in ends with its thread or
-        # task.
+        # The caller gave the operation up and reports its end from another context. The context
+        # that the operation ran in ends with its thread or task.
         return
     detach(opened.token)
 
 
-def _finish(span: Span, told: Mapping[str, Any], outcome: str, ended: int) -> None:
-    span.set_attributes(told)
+def _end_span(span: Span, attributes: Mapping[str, Any], outcome: str, end_time: int) -> None:
+    """End *span* at *end_time* (nanoseconds) with its last attributes and its status."""
+    span.set_attributes(attributes)
     if outcome in ("failed", "late"):
-        # No description: what was raised may quote the question.
+        # No description: the exception's text may quote the question.
         span.set_status(StatusCode.ERROR)
-    span.end(ended)
+    span.end(end_time)
 
 
 def _find_error(operation: Operation) -> str:
+    """Return the ``error.type`` of *operation*, or an empty string if it did not fail."""
     if operation.outcome == "late":
         return "timeout"
-    return _label(operation.reason or "_OTHER") if operation.outcome == "failed" else ""
+    return _clean_label(operation.reason or "_OTHER") if operation.outcome == "failed" else ""
 
 
 _WORD: Final = re.compile(r"[\w.:-]{1,64}", re.ASCII)
 
 
 @lru_cache(1024)
-def _label(word: str) -> str:
-    """Returns *word* where it is one, as reasons and names of stages are: a model of the user's may raise anything."""
+def _clean_label(word: str) -> str:
+    """Return *word* if it looks like a reason or a stage's name, else ``_OTHER``.
+
+    A user's model may raise anything, and its text must not become a label.
+    """
     return word if _WORD.fullmatch(word) else "_OTHER"
 
 
-def _label_operation(operation: Operation) -> dict[str, str]:
+def _list_labels(operation: Operation) -> dict[str, str]:
+    """Return the labels of the duration of *operation*."""
     labels: dict[str, str] = {Names.OUTCOME: operation.outcome}
     if SPANS[operation.kind].metric is REQUESTS:
-        ended = (
+        status = (
             getattr(operation.result, "status", "full")
             if operation.outcome == "ok"
             else operation.outcome
         )
-        labels = {Names.KIND: operation.kind, Names.STATUS: ended}
+        labels = {Names.KIND: operation.kind, Names.STATUS: status}
     elif operation.kind == "search":
-        labels[Names.VARIANT] = _label(operation.name)
+        labels[Names.VARIANT] = _clean_label(operation.name)
     if error := _find_error(operation):
         labels[Names.ERROR] = error
     return labels
 
 
-def _select_own(result: Retrieval | Answer) -> tuple[Degradation, ...]:
-    """The degradations of *result*, without those of the retrieval an answer rests on, which are told of by that."""
-    found = result.degradations
-    return found[len(result.retrieval.degradations) :] if isinstance(result, Answer) else found
+def _select_own_degradations(result: Retrieval | Answer) -> tuple[Degradation, ...]:
+    """Return the degradations of *result*; for an answer, without those of its retrieval.
+
+    The retrieval reports its own.
+    """
+    degradations = result.degradations
+    return (
+        degradations[len(result.retrieval.degradations) :]
+        if isinstance(result, Answer)
+        else degradations
+    )
 
 
-def _describe_reply(reply: Reply) -> Iterator[tuple[str, Any]]:
+def _list_reply_attributes(reply: Reply) -> Iterator[tuple[str, Any]]:
+    """Yield finish reason, model calls, tokens and cost of *reply*, as far as they are known."""
     yield Names.FINISH_REASONS, ("length" if reply.truncated else "stop",)
     yield Names.MODEL_CALLS, reply.calls
-    told = {
+    attributes = {
         Names.RESPONSE_MODEL: reply.model,
         Names.RESPONSE_ID: reply.id,
-        # A service that counts never says 0.
+        # A service that counts tokens never reports 0, so 0 means unknown.
         Names.INPUT_TOKENS: reply.input_tokens,
         Names.OUTPUT_TOKENS: reply.output_tokens,
     }
-    yield from ((name, value) for name, value in told.items() if value)
+    yield from ((name, value) for name, value in attributes.items() if value)
     if reply.cost_usd is not None:
         yield Names.COST, reply.cost_usd
 
 
-def _describe_vectors(operation: Operation) -> Iterator[tuple[str, int]]:
+def _list_vector_attributes(operation: Operation) -> Iterator[tuple[str, int]]:
+    """Yield the token count of an embedding call, and the dimension of its vectors."""
     if tokens := operation.counts.get("input_tokens"):
         yield Names.INPUT_TOKENS, tokens
     if vectors := operation.result:
         yield Names.DIMENSIONS, len(vectors[0])
 
 
-def _describe_result(result: Retrieval | Answer, account: _Account) -> Iterator[tuple[str, Any]]:
+def _list_result_attributes(
+    result: Retrieval | Answer, account: _Account
+) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of a retrieval or an answer; counts and costs come from *account*."""
     trace = result.retrieval.trace if isinstance(result, Answer) else result.trace
     yield Names.STATUS, result.status
     yield Names.QUERY_ID, trace.query_id
-    if degradations := _select_own(result):
+    if degradations := _select_own_degradations(result):
         yield (
             Names.DEGRADATIONS,
-            tuple(f"{_label(it.stage)} {_label(it.reason)}" for it in degradations),
+            tuple(
+                f"{_clean_label(entry.stage)} {_clean_label(entry.reason)}"
+                for entry in degradations
+            ),
         )
     yield Names.MODEL_CALLS, account.model_calls
     if account.cost is not None:
@@ -483,30 +544,37 @@ def _describe_result(result: Retrieval | Answer, account: _Account) -> Iterator[
         yield Names.CONFIDENCE, result.confidence
     yield Names.IS_UNSURE, result.is_unsure
     if trace.decision is not None:
-        yield Names.DECISION, _label(trace.decision.reason)
+        yield Names.DECISION, _clean_label(trace.decision.reason)
 
 
-def _quote(operation: Operation) -> Iterator[tuple[str, str]]:
-    """What users, passages and models say in *operation*, as the conventions write it: messages as JSON."""
+def _list_content_attributes(operation: Operation) -> Iterator[tuple[str, str]]:
+    """Yield the texts of users, passages and models in *operation*, as the conventions require.
+
+    Messages are JSON.
+    """
     content, result = operation.content, operation.result
     if isinstance(content, Prompt):
-        yield Names.INSTRUCTIONS, json.dumps([_quote_text(content.system)])
-        yield Names.INPUT, json.dumps([{"role": "user", "parts": [_quote_text(content.user)]}])
+        yield Names.INSTRUCTIONS, json.dumps([_build_text_part(content.system)])
+        yield Names.INPUT, json.dumps([{"role": "user", "parts": [_build_text_part(content.user)]}])
     elif isinstance(content, str):
-        # An exporter loses the whole batch with half a surrogate pair.
+        # Half a surrogate pair cannot be encoded, and an exporter would lose its whole batch.
         yield Names.QUERY_TEXT, content.encode("utf-8", "replace").decode("utf-8")
     if isinstance(result, Reply):
         reason = "length" if result.truncated else "stop"
-        said = {"role": "assistant", "parts": [_quote_text(result.text)], "finish_reason": reason}
-        yield Names.OUTPUT, json.dumps([said])
+        message = {
+            "role": "assistant",
+            "parts": [_build_text_part(result.text)],
+            "finish_reason": reason,
+        }
+        yield Names.OUTPUT, json.dumps([message])
     elif isinstance(result, Retrieval):
         yield (
             Names.DOCUMENTS,
-            json.dumps([{"id": str(it.id), "score": it.score} for it in result.matches]),
+            json.dumps([{"id": str(match.id), "score": match.score} for match in result.matches]),
         )
 
 
-def _quote_text(text: str) -> dict[str, str]:
+def _build_text_part(text: str) -> dict[str, str]:
     return {"type": "text", "content": text}
 
 
@@ -514,14 +582,16 @@ _observers: Final[WeakSet[OpenTelemetryObserver]] = WeakSet()
 
 
 def _flush_at_exit(observer: OpenTelemetryObserver) -> None:
+    """Flush *observer* at the interpreter's exit."""
     _observers.add(observer)
-    # Anew each time, as what is registered last comes first: before the provider, which registered
-    # itself when made.
+    # Functions registered last run first. Registering again puts this flush before the provider's
+    # shutdown, which the provider registered when it was made.
     atexit.unregister(_flush_all)
     atexit.register(_flush_all)
 
 
 def _flush_all() -> None:
+    """Flush all observers, within `EXIT_SECONDS` altogether."""
     until = monotonic() + EXIT_SECONDS
     for observer in list(_observers):
         observer.flush(until - monotonic())

@@ -1,8 +1,8 @@
-"""Every name that is emitted, in three tables: attributes, spans and metrics.
+"""The names of everything that is emitted, in three tables: attributes, spans and metrics.
 
-The names are those of the GenAI semantic conventions, v0.1.0
-(open-telemetry/semantic-conventions-genai, November 2026, status Development); what these have no
-name for begins with ``qtmiddleware.``.
+The names come from the GenAI semantic conventions, v0.1.0
+(open-telemetry/semantic-conventions-genai, November 2026, status Development). Names that the
+conventions lack begin with ``qtmiddleware.``.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ with needs("opentelemetry-api", "1.30", extra="otel"):
 
 
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/gen-ai/0.1.0"
-"""Which conventions the names follow; the scope of every span and metric bears it."""
+"""The conventions that the names follow. Every span and metric carries it in its scope."""
 UNKNOWN_PROVIDER: Final = "_OTHER"
-"""The ``gen_ai.provider.name`` of a function: the conventions require one, and nobody knows whom a function asks."""
+"""The ``gen_ai.provider.name`` of a model that does not tell its provider.
+
+The conventions require a provider. Nobody knows which provider a function calls.
+"""
 
 
 class Names:
-    """Every attribute that is emitted."""
+    """The name of every attribute that is emitted."""
 
     OPERATION: Final = "gen_ai.operation.name"
     PROVIDER: Final = "gen_ai.provider.name"
@@ -70,7 +73,7 @@ class Names:
     READ_COST: Final = "qtmiddleware.read_cost"
     COST_OF: Final = "qtmiddleware.cost.of"
 
-    # What users, passages and models say: only where `CAPTURE_CONTENT` asks for it.
+    # Texts of users, passages and models: emitted only if `CAPTURE_CONTENT` asks for them.
     QUERY_TEXT: Final = "gen_ai.retrieval.query.text"
     DOCUMENTS: Final = "gen_ai.retrieval.documents"
     INSTRUCTIONS: Final = "gen_ai.system_instructions"
@@ -85,7 +88,7 @@ CONTENT: Final = frozenset(
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Metric:
-    """One instrument: a histogram where it has *boundaries*, else a counter."""
+    """One instrument: a histogram if it has *boundaries*, else a counter."""
 
     name: str
     unit: str
@@ -188,11 +191,17 @@ METRICS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SpanRow:
-    """The span of one kind of operation: named *title*, and what the operation's field *subject* says.
+    """The span of one kind of operation.
 
-    *operation* is its ``gen_ai.operation.name``. *is_current* says that code of others runs in it:
-    then it is the current span meanwhile. The others only hold those together; a stream of an
-    answer would leave its span behind in the reader's context.
+    Attributes:
+        title: The beginning of the span's name.
+        metric: The metric that holds the operation's duration.
+        subject: The operation's field whose value ends the span's name; empty if none does.
+        kind: The span's kind in OpenTelemetry.
+        operation: The span's ``gen_ai.operation.name``; empty if the conventions have none.
+        is_current: Whether the span is the current one during the operation. It is if other
+            people's code runs in the operation. Spans that only group others are not: the stream of
+            an answer would leave its span behind in the reader's context.
     """
 
     title: str

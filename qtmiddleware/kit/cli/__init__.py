@@ -17,57 +17,60 @@ from qtmiddleware.kit.cli.terminal import (
 
 
 def main() -> None:
-    """Run ``qtm`` with the arguments of this process and leave with its exit code."""
+    """Run ``qtm`` with the arguments of this process, and exit with its code."""
     _repair_streams()
-    # One query is a small multiplication: several threads of the linear algebra library only wait
-    # for one another, and on a busy machine for long. It reads this when numpy is first imported.
+    # A single query needs only a small matrix multiplication. Several threads of the linear algebra
+    # library would wait for each other, for long on a busy machine. The library reads the variable
+    # when numpy is first imported.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         try:
-            _run()
+            _run_app()
         finally:
-            # Left to the interpreter, what goes wrong here would end in a traceback.
+            # The interpreter would flush at exit, and an error there would end in a traceback.
             sys.stdout.flush()
     except BrokenPipeError as error:
-        # That nobody reads the output any more does not make retrieval better.
-        left = error.__context__
-        is_worse = isinstance(left, SystemExit) and left.code == WORSE
-        _leave_quietly(WORSE if is_worse else 0)
+        # The reader closed the pipe, as `head` does. If retrieval got worse, the exit code still
+        # says so.
+        exit_error = error.__context__
+        is_worse = isinstance(exit_error, SystemExit) and exit_error.code == WORSE
+        _exit_quietly(WORSE if is_worse else 0)
     except KeyboardInterrupt:
-        _leave("interrupted", INTERRUPTED)
-    except SystemExit as left:
-        # Typer has met these two before us: it calls the one a failure and says nothing about the
-        # other.
-        if isinstance(left.__context__, BrokenPipeError):
-            _leave_quietly()
-        elif left.code == INTERRUPTED:
-            _leave("interrupted", INTERRUPTED)
+        _exit_with_message("interrupted", INTERRUPTED)
+    except SystemExit as exit_error:
+        # Typer turns a closed pipe and Ctrl-C into an exit of its own: the first with the code of a
+        # failure, the second without a message.
+        if isinstance(exit_error.__context__, BrokenPipeError):
+            _exit_quietly()
+        elif exit_error.code == INTERRUPTED:
+            _exit_with_message("interrupted", INTERRUPTED)
         else:
             raise
     except (ConfigError, InvalidQuery) as error:
-        _leave(str(error), USAGE)
+        _exit_with_message(str(error), USAGE)
     except QtMiddlewareError as error:
-        _leave(str(error), FAILED)
+        _exit_with_message(str(error), FAILED)
     except OSError as error:
-        _drop_output()
-        _leave(str(error), FAILED)
+        _discard_output()
+        _exit_with_message(str(error), FAILED)
 
 
 def _repair_streams() -> None:
-    """Let no stream be missing, and none fail at a character."""
-    # Whoever starts us may have closed them. What is opened here stays open, as the stream it
-    # stands for.
+    """Open missing standard streams, and let no stream fail at a character."""
+    # The caller may have closed these streams. The replacements stay open until the process ends,
+    # as the streams would have.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
     for stream in (sys.stdin, sys.stdout, sys.stderr):
-        # A terminal that lacks a character shows a replacement, and bytes that are no text are read
-        # as one; neither ends the program.
+        # A terminal that lacks a character shows a replacement, and bytes that are not text are
+        # read as a replacement. Neither ends the program.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
 
 
-def _run() -> None:
+def _run_app() -> None:
+    """Run the ``qtm`` app; raises `MissingExtra` if rich or typer is not installed."""
     try:
         import rich  # noqa: F401
         import typer  # noqa: F401
@@ -80,17 +83,17 @@ def _run() -> None:
     app()
 
 
-def _leave_quietly(code: int = 0) -> NoReturn:
-    """Leave in peace: whoever read our output has seen enough."""
-    _drop_output()
+def _exit_quietly(code: int = 0) -> NoReturn:
+    """Exit without a message, because nobody reads the output any more."""
+    _discard_output()
     sys.exit(code)
 
 
-def _drop_output() -> None:
-    """Keep the interpreter from writing the rest of what nobody can take."""
+def _discard_output() -> None:
+    """Send the rest of the output to the null device, so the interpreter's flush cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _leave(message: str, code: int) -> NoReturn:
+def _exit_with_message(message: str, code: int) -> NoReturn:
     print(strip_control_characters(f"qtm: {message}"), file=sys.stderr)
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""The commands of ``qtm``, put together."""
+"""The ``qtm`` app with all its commands."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ app.add_typer(config.app, name="config")
 app.add_typer(shadow.app, name="shadow")
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _show_version(is_wanted: bool) -> None:
+    if is_wanted:
         typer.echo(f"qtmiddleware {version_of('qtmiddleware')}")
         raise typer.Exit
 
@@ -55,7 +55,7 @@ def common(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_version, is_eager=True, help="Show the version and exit."
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
         ),
     ] = False,
 ) -> None:

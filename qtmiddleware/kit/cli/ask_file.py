@@ -1,4 +1,4 @@
-"""The file of ``--ask-file``: questions as text, as JSON lines or in a query log."""
+"""The file of ``--ask-file``: questions as text, as JSON lines, as a query log or as a table."""
 
 from __future__ import annotations
 
@@ -14,17 +14,22 @@ from qtmiddleware.kit.evaluation.tables import QUESTION_NAMES, TABLES
 from qtmiddleware.wrapping.order_sample import FEWEST_ASKED, MOST_ASKED, read_relevant
 
 MOST_READ: Final = 1_000
-"""Different questions of a file that are read; a query log may hold millions."""
+"""How many different questions of a file are read; a query log may hold millions."""
 _HASH: Final = "sha256:"
 
 
 def read_ask_file(path: Path) -> list[str] | list[dict[str, Any]]:
-    """Return the questions of the file at *path*, each once, in the form that `Wrapped.check` takes.
+    """Return the questions of the file at *path*, each once, as `Wrapped.check` takes them.
 
-    A line is a question, a JSON object with the question under ``question``, ``query`` or ``text``
-    and perhaps the ids of its ``relevant`` passages, or a record of a query log. A table or a
-    folder is read as `load_judged` reads it. Raises `ConfigError` if the file cannot be read or
-    holds no question.
+    A line is one of these:
+
+    - a question
+    - a JSON object with the question under ``question``, ``query`` or ``text``, and optionally the
+      ids of its ``relevant`` passages
+    - a record of a query log
+
+    A table or a folder is read as `load_judged` reads it. Raises `ConfigError` if the file cannot
+    be read or holds no question.
     """
     questions: dict[str, list[str]] = {}
     hashed = 0
@@ -61,6 +66,7 @@ def read_ask_file(path: Path) -> list[str] | list[dict[str, Any]]:
 
 
 def _read_judged(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield each question of a table or data set with the ids of its relevant passages."""
     data = load_judged(path)
     for question in data.questions:
         yield question.text, [id_ for id_, grade in data.qrels[question.id].items() if grade > 0]
@@ -74,6 +80,10 @@ def _read_lines(path: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _read_line(line: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the question of *line*, unless it is blank, with the ids of its relevant passages.
+
+    Raises `ValueError` if *line* is a JSON object without a question.
+    """
     if not line.startswith("{"):
         yield line, []
         return
@@ -89,12 +99,16 @@ def _read_line(line: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _find_question(record: Mapping[str, Any]) -> str | None:
+    """Return the question in *record*, or ``None`` if there is none.
+
+    It is an empty string for a record of a query log whose query was not text.
+    """
     if "query_id" in record and isinstance(record.get("queries"), list):
-        first = next(iter(record["queries"]), "")
-        # Of a query that is no text the log has only the type.
-        is_text = isinstance(first, str) and not any(
+        query = next(iter(record["queries"]), "")
+        # For a query that is not text, the log holds only the type's name.
+        is_text = isinstance(query, str) and not any(
             row[1:2] == ["not_text"] for row in record.get("degradations", ())
         )
-        return first if is_text else ""
+        return query if is_text else ""
     text = next((record[name] for name in QUESTION_NAMES if name in record), None)
     return text if isinstance(text, str) else None

@@ -1,4 +1,4 @@
-"""One question put to the own store, and what came of it."""
+"""Ask the index one question, and hold the outcome."""
 
 from __future__ import annotations
 
@@ -16,10 +16,17 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of a *question*: an *answer*, or only a *retrieval*, or neither; *error* says why not.
+    """The outcome of a question.
 
-    *seconds* is the whole time. *retrieval* is the answer's where there is one. *streamed* is what
-    was given out of an answer while it came; it is all of it, unless that broke off.
+    Attributes:
+        question: The question.
+        retrieval: The passages, the answer's own if there is an answer. ``None`` after an early
+            error.
+        answer: The answer, or ``None`` if there is none.
+        error: Why there is no answer or no retrieval.
+        seconds: The whole time.
+        streamed: The part of the answer that was written while it came: all of it, unless the
+            stream broke off.
     """
 
     question: str = field(repr=False)
@@ -31,24 +38,27 @@ class Outcome:
 
     @property
     def passages(self) -> tuple[Match, ...]:
-        """The passages of the answer, or else those that were found."""
+        """The passages of the answer, or of the retrieval if there is no answer."""
         if self.answer is not None:
             return self.answer.matches
         return () if self.retrieval is None else self.retrieval.matches
 
     @property
     def degradations(self) -> tuple[Degradation, ...]:
-        """What did not go as asked, each once."""
-        found = () if self.retrieval is None else self.retrieval.degradations
+        """The steps that failed or were skipped, each once."""
+        retrieved = () if self.retrieval is None else self.retrieval.degradations
         return tuple(
-            dict.fromkeys((*found, *(self.answer.degradations if self.answer is not None else ())))
+            dict.fromkeys(
+                (*retrieved, *(self.answer.degradations if self.answer is not None else ()))
+            )
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON: the answer (``null`` where there is none), its citations, the passages, the trace.
+        """Return plain values for JSON: answer, citations, passages, variants, trace and error.
 
-        ``found`` is false where the passages do not hold the answer and ``null`` where none was
-        given. ``start`` and ``end`` of a citation are places in the answer's text.
+        ``answer`` is ``null`` if there is none. ``found`` is false if the passages do not hold the
+        answer, and ``null`` without an answer. A citation's ``start`` and ``end`` are positions in
+        the answer's text.
         """
         answer, retrieval, error = self.answer, self.retrieval, self.error
         reason = error.reason if isinstance(error, ModelError) else "failed"
@@ -58,13 +68,18 @@ class Outcome:
             "found": None if answer is None else answer.found,
             "transformation": None if answer is None else answer.transformation_type,
             "citations": [
-                {"number": it.number, **_describe(it.match), "start": it.start, "end": it.end}
-                for it in (() if answer is None else answer.citations)
+                {
+                    "number": citation.number,
+                    **_describe_match(citation.match),
+                    "start": citation.start,
+                    "end": citation.end,
+                }
+                for citation in (() if answer is None else answer.citations)
             ],
             "passages": [
                 {
                     "number": number,
-                    **_describe(match),
+                    **_describe_match(match),
                     "found_by": list(match.found_by),
                     "text": match.text,
                 }
@@ -72,15 +87,15 @@ class Outcome:
             ],
             "keywords": "" if retrieval is None else retrieval.keywords,
             "variants": [
-                {"kind": it.kind, "weight": round(it.weight, 4), "text": it.text}
-                for it in (() if retrieval is None else retrieval.variants)
+                {"kind": variant.kind, "weight": round(variant.weight, 4), "text": variant.text}
+                for variant in (() if retrieval is None else retrieval.variants)
             ],
             **(NOT_JUDGED if retrieval is None else retrieval.standing).to_dict(),
             "seconds": round(self.seconds, 3),
             "trace": None if retrieval is None else retrieval.trace.to_dict(),
             "degradations": [
-                {"stage": it.stage, "reason": it.reason, "detail": it.detail}
-                for it in self.degradations
+                {"stage": entry.stage, "reason": entry.reason, "detail": entry.detail}
+                for entry in self.degradations
             ],
             "error": None if error is None else {"reason": reason, "message": str(error)},
         }
@@ -96,15 +111,22 @@ def ask(
     write: Callable[[str], None] | None = None,
     **options: Any,
 ) -> Outcome:
-    """Ask the middleware's own store, with the transformation *kind*; without *answers* only for passages.
+    """Ask the index *question*, and return the outcome.
 
-    *write* is given the pieces of the answer as they come. *options* are ``top_k`` and ``filter``;
-    those that are ``None`` are as configured. Raises none of this package's errors: what goes wrong
-    is in the `Outcome`.
+    Raises none of this package's errors: they are in the `Outcome`.
+
+    Args:
+        middleware: The middleware over the index.
+        question: The question.
+        kind: The transformation type.
+        answers: Whether the model answers; otherwise only passages are retrieved.
+        history: The conversation so far.
+        write: Gets the pieces of the answer as they come.
+        options: ``top_k`` and ``filter``; ``None`` means as configured.
     """
-    given = {name: value for name, value in options.items() if value is not None}
-    given |= {"history": list(history), "config": {"transformationType": kind}}
-    began = perf_counter()
+    arguments = {name: value for name, value in options.items() if value is not None}
+    arguments |= {"history": list(history), "config": {"transformationType": kind}}
+    started = perf_counter()
     retrieval: Retrieval | None = None
     answer: Answer | None = None
     error: Exception | None = None
@@ -112,11 +134,11 @@ def ask(
     try:
         validate_query(question, "query", middleware.settings)
         if not answers:
-            retrieval = middleware.retriever.retrieve(question, **given)
+            retrieval = middleware.retriever.retrieve(question, **arguments)
         elif write is None:
-            answer = middleware.answer(question, **given)
+            answer = middleware.answer(question, **arguments)
         else:
-            with middleware.stream_answer(question, **given) as stream:
+            with middleware.stream_answer(question, **arguments) as stream:
                 for piece in stream:
                     pieces.append(piece)
                     write(piece)
@@ -128,12 +150,13 @@ def ask(
         retrieval=retrieval if answer is None else answer.retrieval,
         answer=answer,
         error=error,
-        seconds=perf_counter() - began,
+        seconds=perf_counter() - started,
         streamed="".join(pieces),
     )
 
 
-def _describe(match: Match) -> dict[str, Any]:
+def _describe_match(match: Match) -> dict[str, Any]:
+    """Return the passage's id, source, place and scores as plain values."""
     scores = {
         "score": match.score,
         "fused_score": match.fused_score,

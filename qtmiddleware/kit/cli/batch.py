@@ -1,4 +1,4 @@
-"""``--batch``: what is asked by a Batch API, told so that one knows what to do next."""
+"""``--batch``: questions asked by a Batch API, step by step, with the next step named."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _HOUR: Final = 3_600
 
 
 class BatchCommand(StrEnum):
-    """What is done about the batches."""
+    """The step to run."""
 
     SUBMIT = "submit"
     STATUS = "status"
@@ -58,7 +58,16 @@ BatchTokens = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class BatchOptions:
-    """What ``--batch`` and the options beside it say; raises `ConfigError` where they do not go together."""
+    """The values of ``--batch`` and its companions.
+
+    Raises `ConfigError` if they cannot be combined.
+
+    Attributes:
+        command: The step to run, or ``None``.
+        tokens: The most tokens queued in batches at once, or ``None`` for no limit.
+        overwrite: Whether a submit starts the output from scratch.
+        as_json: Whether the outcome is written as JSON.
+    """
 
     command: BatchCommand | None
     tokens: int | None
@@ -71,16 +80,16 @@ class BatchOptions:
         if self.tokens is not None and self.command is not BatchCommand.SUBMIT:
             raise ConfigError("--batch-tokens needs --batch submit", path="--batch-tokens")
         if self.overwrite and self.command is not BatchCommand.SUBMIT:
-            why = "the other steps continue with what is there"
-            raise ConfigError(f"--overwrite needs --batch submit: {why}", path="--overwrite")
+            reason = "the other steps continue with what is there"
+            raise ConfigError(f"--overwrite needs --batch submit: {reason}", path="--overwrite")
 
     @property
     def is_given(self) -> bool:
-        """Whether anything is said of batches."""
+        """Whether any option of batches is set."""
         return self.command is not None or self.tokens is not None
 
     def run(self, work: BatchWork) -> BatchStatus:
-        """Do it; returns where *work* stands then."""
+        """Run the step, and return the state of *work* after it."""
         match self.command:
             case BatchCommand.SUBMIT:
                 return work.submit(self.tokens)
@@ -93,9 +102,9 @@ class BatchOptions:
 
 
 def transform_by_batch(config: Config, file: str, output: str, options: BatchOptions) -> None:
-    """Do what *options* say about the questions of *file*.
+    """Run the batch step of *options* for the questions of *file*.
 
-    Leaves with 1 where one failed, or after a collect that leaves some open.
+    Raises `typer.Exit` with code 1 if a question failed, or if a collect leaves questions open.
     """
     from qtmiddleware.kit.bulk.batch.transforming import open_file_work
 
@@ -122,9 +131,10 @@ def ask_by_batch(
     opening: BenchOptions,
     options: BatchOptions,
 ) -> None:
-    """Do what *options* say about all that *systems* ask of *data*, which is opened by *opening*.
+    """Run the batch step of *options* for all model calls of *systems* on *data*.
 
-    Leaves with 1 after a collect that leaves something open.
+    *opening* says how *data* is opened. Raises `typer.Exit` with code 1 if a collect leaves calls
+    open.
     """
     from qtmiddleware.kit.bulk.batch import BatchService, BatchState, BatchWork
     from qtmiddleware.kit.evaluation.bench.batch import BenchPass
@@ -154,17 +164,18 @@ def ask_by_batch(
 def show_status(
     status: BatchStatus, command: BatchCommand | None, report: BulkReport | None = None
 ) -> None:
-    """Write where the work stands, and what is to be done next."""
+    """Write the state of the batches and the next step."""
     _show_parts(status.parts if command is not BatchCommand.SUBMIT else status.sent)
     if report is not None and (report.made or command is BatchCommand.COLLECT):
         out.print(sum_up(report))
-    for line in _describe(status, command):
+    for line in _describe_state(status, command):
         out.print(line)
     for line in _describe_trouble(status):
         note(escape_line(line))
 
 
 def _show_parts(parts: tuple[Part, ...]) -> None:
+    """Write a table of the batches, one row per part of the work."""
     if not parts:
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -185,21 +196,28 @@ def _show_parts(parts: tuple[Part, ...]) -> None:
     for part in parts:
         created, expires = part.batch.get("created_at"), part.batch.get("expires_at")
         age = "" if not created else _describe_time(time() - created)
-        left = "" if part.settled or not expires else _describe_time(expires - time())
+        time_left = "" if part.settled or not expires else _describe_time(expires - time())
         status = f"{part.status}, collected" if part.settled and part.batch else part.status
-        counts = (f"{it:,}" for it in (part.requests, part.completed, part.failed))
+        counts = (f"{count:,}" for count in (part.requests, part.completed, part.failed))
         id_ = escape_line(str(part.batch.get("id", "")))
         table.add_row(
-            str(part.number), id_, escape_line(status), *counts, f"{part.size / 1e6:.1f}", age, left
+            str(part.number),
+            id_,
+            escape_line(status),
+            *counts,
+            f"{part.size / 1e6:.1f}",
+            age,
+            time_left,
         )
     # A file or a pipe has no width.
     (out if out.is_terminal else console.PlainConsole(width=200)).print(table, soft_wrap=False)
 
 
-def _describe(status: BatchStatus, command: BatchCommand | None) -> Iterator[str]:
+def _describe_state(status: BatchStatus, command: BatchCommand | None) -> Iterator[str]:
+    """Yield the lines that say what is under way, what was answered, and the next step."""
     if status.expected.read:
         yield (
-            f"under way: {_count(status.underway, 'request')}, at most"
+            f"under way: {_format_count(status.underway, 'request')}, at most"
             f" {_describe_cost(status.expected)}"
         )
     if status.spent.read or status.spent.written:
@@ -207,8 +225,11 @@ def _describe(status: BatchStatus, command: BatchCommand | None) -> Iterator[str
     if any(not part.batch and not part.settled for part in status.parts):
         yield "a submit was interrupted; run --batch submit again to continue"
     if status.missing:
-        again = "when other batches have ended" if status.underway else "to send them"
-        yield f"{_count(status.missing, 'request')} not sent yet: run --batch submit again {again}"
+        condition = "when other batches have ended" if status.underway else "to send them"
+        yield (
+            f"{_format_count(status.missing, 'request')} not sent yet: run --batch submit again"
+            f" {condition}"
+        )
     elif status.underway and command is not BatchCommand.CANCEL:
         yield "next: --batch status, and --batch collect once batches have ended"
     elif status.underway:
@@ -227,37 +248,41 @@ def _describe_cost(cost: Cost) -> str:
 
 
 def _describe_trouble(status: BatchStatus) -> Iterator[str]:
+    """Yield the lines about rejected batches, failed requests and replies that were skipped."""
     tally = status.tally
     for part in status.parts:
         for error in part.errors[:1]:
-            more = f" and {len(part.errors) - 1:,} more" if len(part.errors) > 1 else ""
-            yield f"part {part.number} was rejected: {error}{more}{_advise(error)}"
+            suffix = f" and {len(part.errors) - 1:,} more" if len(part.errors) > 1 else ""
+            yield f"part {part.number} was rejected: {error}{suffix}{_suggest_fix(error)}"
     if tally.failures:
-        failed = ", ".join(f"{count:,} {what}" for what, count in tally.failures.most_common())
+        failed = ", ".join(
+            f"{count:,} {problem}" for problem, count in tally.failures.most_common()
+        )
         refused = f"; {tally.refused:,} of them would be rejected again" if tally.refused else ""
         yield f"requests that were not answered: {failed}{refused}"
-    for lines, what in ((tally.broken, "not read"), (tally.short, "fewer lines than expected")):
+    for lines, problem in ((tally.broken, "not read"), (tally.short, "fewer lines than expected")):
         if lines:
-            more = "; ..." if len(lines) > _MOST_NAMED else ""
-            yield f"{what}: {'; '.join(lines[:_MOST_NAMED])}{more}"
-    for count, what in (
+            suffix = "; ..." if len(lines) > _MOST_NAMED else ""
+            yield f"{problem}: {'; '.join(lines[:_MOST_NAMED])}{suffix}"
+    for count, problem in (
         (tally.repeated, "came twice"),
         (tally.unknown, "do not belong to any request"),
     ):
         if count:
-            yield f"{count:,} replies {what} and were skipped"
+            yield f"{count:,} replies {problem} and were skipped"
 
 
-def _advise(error: str) -> str:
+def _suggest_fix(error: str) -> str:
+    """Return the advice for *error*, or an empty string if there is none."""
     if not error.startswith("token_limit_exceeded"):
         return ""
     return "; submit again when other batches have ended, with --batch-tokens below that limit"
 
 
 def _describe_time(seconds: float) -> str:
-    hours, rest = divmod(max(0, round(seconds)), _HOUR)
-    return f"{hours} h {rest // 60} min" if hours else f"{rest // 60} min"
+    hours, seconds_left = divmod(max(0, round(seconds)), _HOUR)
+    return f"{hours} h {seconds_left // 60} min" if hours else f"{seconds_left // 60} min"
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+def _format_count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -1,4 +1,4 @@
-"""``qtm bench``: systems compared on judged questions, with what each of them costs; its table and reports."""
+"""``qtm bench``: compare systems and their costs on judged questions, in a table and reports."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ from qtmiddleware.providers.llms import has_language_model
 if TYPE_CHECKING:
     from qtmiddleware.kit.evaluation.judging import Judged
 
-# What a narrow terminal does without, first of all the first.
-_DISPENSABLE = ("R@100", "R@10", "p95", "calls", "$/1k", "searches", "reads $/1k", "+ms p50")
+# Columns that a narrow terminal leaves out, in this order.
+_OPTIONAL_COLUMNS = ("R@100", "R@10", "p95", "calls", "$/1k", "searches", "reads $/1k", "+ms p50")
 # A longer name would leave a narrow terminal no room for numbers.
-_LONGEST_NAME = 24
+_MAX_NAME_COLUMNS = 24
 _FEWER = "--questions, --systems or --no-deep"
 
 Data = Annotated[
@@ -106,8 +106,8 @@ Cache = Annotated[Path, typer.Option(help="Folder that keeps the index, vectors 
 
 System = Mapping[str, Any]
 
-# What must be one and the same for all systems, since they share an index and a model.
-_SHARED = (
+# Settings that must be equal in all systems, because the systems share an index and a model.
+_SHARED_KEYS = (
     "embeddingModel",
     "embeddingDimensions",
     "transformationModel",
@@ -115,8 +115,9 @@ _SHARED = (
     "store.readPrice",
 )
 _REPORTS = ("report.md", "report.html", "report.json")
-# Laid over the files' own settings: every call is counted, and nobody's log is written to.
-_MEASURED: System = {group: MEASURED[group] for group in ("cache", "log")}
+# These groups override the files' settings: without a cache every call is counted, and no query log
+# is written.
+_FIXED_GROUPS: System = {group: MEASURED[group] for group in ("cache", "log")}
 
 
 def bench_command(
@@ -206,31 +207,30 @@ def bench_command(
     """
     options = BatchOptions(batch, batch_tokens, as_json=json_output)
     if function is not None:
-        _refuse_needless(
+        _refuse_index_options(
             {"--generate": generate, "--judge": judge, "--batch": batch, "--workers": workers > 1}
         )
-    named = None if systems is None else chosen(split_names(systems))
-    own = {path.stem: Config.from_file(path).assigned(sets or ()) for path in config or ()}
+    selection = None if systems is None else chosen(split_names(systems))
+    configs = {path.stem: Config.from_file(path).assigned(sets or ()) for path in config or ()}
     settings = _find_shared_settings(
-        own, config or (), model, sets or (), reads=function is not None
+        configs, config or (), model, sets or (), reads=function is not None
     )
-    given = {name: _read_own_settings(loaded) for name, loaded in own.items()}
-    _check_company(generate, docs, judge, recordings, baseline)
+    own_systems = {name: _read_own_settings(loaded) for name, loaded in configs.items()}
+    _check_combinations(generate, docs, judge, recordings, baseline)
     gating = Gating.read(baseline, fail_if, comment)
     if report is not None:
         require_jinja()
         check_places(report, _REPORTS, "--report")
-    # Before a data set is read, or anything is embedded or asked.
+    # Checked before a data set is read, passages are embedded or a model is called.
     require_extras()
     note_files({"replies and vectors": cache if cache == CACHE else None}, config=config)
     source = read_source(function, arguments, embed, top_k)
-    # Not as others open theirs, who keep the standard output from Ray: the answer to --batch goes
-    # there.
+    # `open_engine` would send stdout to stderr, but the result of --batch goes to stdout.
     engine = LocalEngine(workers=workers) if workers > 1 else None
     opening = BenchOptions(
-        settings=settings, function=source, recordings=recordings, record=record, model_ms=model_ms, cache=cache,
-        questions=questions, split=split, seed=seed, concurrency=concurrency, engine=engine,
-        check=gating.check_data,
+        settings=settings, function=source, recordings=recordings, record=record,
+        model_ms=model_ms, cache=cache, questions=questions, split=split, seed=seed,
+        concurrency=concurrency, engine=engine, check=gating.check_data,
     )  # fmt: skip
     if options.is_given:
         if any(option is not None for option in (recordings, generate, judge, report, baseline)):
@@ -239,9 +239,9 @@ def bench_command(
                 " --batch",
                 path="--batch",
             )
-        asked = {**(named if named is not None else chosen(USUAL)), **given}
+        targets = {**(selection if selection is not None else chosen(USUAL)), **own_systems}
         ask_by_batch(
-            asked, data, replace(opening, record=record if batch == "collect" else None), options
+            targets, data, replace(opening, record=record if batch == "collect" else None), options
         )
         return
     with measuring(source) as update:
@@ -250,30 +250,30 @@ def bench_command(
                 data, docs or (), settings, count=generate, cache=cache, seed=seed, update=update
             )
         with open_bench(data, replace(opening, progress=update)) as opened:
-            compared = _select_systems(opened, named, given)
+            contenders = _select_systems(opened, selection, own_systems)
             if source is not None and source.is_wrapped:
-                compared[OWN] = {}
+                contenders[OWN] = {}
             is_deep = deep if deep is not None else source is None
-            gating.check_systems(compared, deep=is_deep)
+            gating.check_systems(contenders, deep=is_deep)
             if source is not None:
                 confirm_searches(
-                    opened.forecast(compared, deep=is_deep), source.name, yes=yes, fewer=_FEWER
+                    opened.forecast(contenders, deep=is_deep), source.name, yes=yes, fewer=_FEWER
                 )
-            to_judge = () if judge is None else draw_judged_questions(opened, compared, judge, seed)
-            comparison = opened.measure(compared, deep=is_deep, seed=seed, progress=update)
-            for doubt in comparison.notes[len(opened.notes) :]:
-                note(doubt)
+            sample = () if judge is None else draw_judged_questions(opened, contenders, judge, seed)
+            comparison = opened.measure(contenders, deep=is_deep, seed=seed, progress=update)
+            for remark in comparison.notes[len(opened.notes) :]:
+                note(remark)
             verdicts = (
-                judge_answers(opened, comparison, compared, to_judge, update=update)
-                if to_judge
+                judge_answers(opened, comparison, contenders, sample, update=update)
+                if sample
                 else None
             )
     if verdicts is not None:
         comparison = replace(comparison, notes=(*comparison.notes, verdicts.summary()))
-    _tell(comparison, opened, verdicts, gating, report, json_output=json_output)
+    _report_outcome(comparison, opened, verdicts, gating, report, json_output=json_output)
 
 
-def _tell(
+def _report_outcome(
     comparison: Comparison,
     opened: OpenedBench,
     verdicts: Judged | None,
@@ -282,30 +282,33 @@ def _tell(
     *,
     json_output: bool,
 ) -> None:
-    """Write the reports and the outcome; raises `typer.Exit` if it is worse than ``--fail-if`` allows."""
+    """Write the reports and show the outcome.
+
+    Raises `typer.Exit` with code 3 if retrieval got worse than ``--fail-if`` allows.
+    """
     gate = gating.apply(comparison, opened.model_name)
     plain = _to_dict(comparison, opened, verdicts, gate)
     _write_report(comparison, opened, report, verdicts, plain)
     is_worse = gating.fails(gate)
-    # Whoever reads only the first lines still gets the exit code. The console leaves by SystemExit
-    # then.
+    # A reader that closes the pipe early still gets the exit code. The console raises SystemExit
+    # for a closed pipe.
     with suppress(BrokenPipeError, SystemExit) if is_worse else nullcontext():
         if json_output:
             as_json(plain)
         else:
-            _show(comparison, verdicts, gate)
+            _show_outcome(comparison, verdicts, gate)
     if is_worse:
         raise typer.Exit(WORSE)
 
 
-def _check_company(
+def _check_combinations(
     generate: int | None,
     docs: Sequence[Path] | None,
     judge: int | None,
     recordings: Path | None,
     baseline: Path | None,
 ) -> None:
-    """Raise `ConfigError` for options that need others, or do not go with them."""
+    """Raise `ConfigError` for options that need other options, or exclude each other."""
     if (generate is None) != (docs is None):
         raise ConfigError("--generate needs --docs, and --docs needs --generate")
     if judge is not None and recordings is not None:
@@ -319,112 +322,139 @@ def _check_company(
         )
 
 
-def _refuse_needless(options: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` for what is for passages that are embedded here, beside a function of the user's own."""
-    if given := [option for option, value in options.items() if value]:
+def _refuse_index_options(options: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` if one of *options* is set beside ``--function``.
+
+    The options concern passages that the command embeds itself. *options* holds values by option.
+    """
+    if needless := [option for option, value in options.items() if value]:
         message = (
-            f"{given[0]} cannot be used with --function, which does not embed passages; leave"
+            f"{needless[0]} cannot be used with --function, which does not embed passages; leave"
             " it out"
         )
-        raise ConfigError(message, path=given[0])
+        raise ConfigError(message, path=needless[0])
 
 
 def split_names(text: str) -> list[str]:
-    """The names of systems in *text*, between commas; one may hold a comma itself (``combined, auto``)."""
-    known = "|".join(map(re.escape, sorted(SYSTEMS, key=len, reverse=True)))
-    return [name.strip() for name in re.findall(rf"(?:{known})(?=\s*(?:,|$))|[^,\s][^,]*", text)]
+    """Return the names of systems in *text*, split at commas.
+
+    A name may hold a comma itself (``combined, auto``).
+    """
+    known_names = "|".join(map(re.escape, sorted(SYSTEMS, key=len, reverse=True)))
+    return [
+        name.strip() for name in re.findall(rf"(?:{known_names})(?=\s*(?:,|$))|[^,\s][^,]*", text)
+    ]
 
 
 def _find_shared_settings(
-    own: Mapping[str, Config],
+    configs: Mapping[str, Config],
     paths: Sequence[Path],
     model: str | None,
     sets: Sequence[str],
     *,
     reads: bool,
 ) -> Settings:
-    """The settings that name the embedding model and the language model, and what a search costs.
+    """Return the settings that all systems share: the models, their service, a search's price.
 
-    With *reads* also those that say how the results of the user's own function are read.
+    With *reads* they include how the results of the user's function are read. Raises `ConfigError`
+    if the config files differ in them, or if ``--set`` changes another setting without a config
+    file.
     """
-    shared = (*_SHARED, *(f"keywordEvidence.{name}" for name in READING)) if reads else _SHARED
-    if len(own) < len(paths):
+    shared_keys = (
+        (*_SHARED_KEYS, *(f"keywordEvidence.{name}" for name in READING)) if reads else _SHARED_KEYS
+    )
+    if len(configs) < len(paths):
         raise ConfigError(
             "two config files have the same name; rename one, because the name is that of the"
             " system",
             path="config",
         )
-    if taken := sorted(own.keys() & SYSTEMS.keys()):
+    if reserved_names := sorted(configs.keys() & SYSTEMS.keys()):
         raise ConfigError(
-            f"the config file {taken[0]} has the name of a system; rename the file", path="config"
+            f"the config file {reserved_names[0]} has the name of a system; rename the file",
+            path="config",
         )
-    asked = {} if model is None else {"transformationModel": model}
-    alone = () if own else Config.load(None).assigned(sets).rows()
+    model_override = {} if model is None else {"transformationModel": model}
+    default_rows = () if configs else Config.load(None).assigned(sets).rows()
     strays = [
         key
-        for key, _, origin in alone
-        if origin == ASSIGNED and key not in shared and not key.startswith("llm.")
+        for key, _, origin in default_rows
+        if origin == ASSIGNED and key not in shared_keys and not key.startswith("llm.")
     ]
     if strays:
         message = (
             f"--set {strays[0]} needs --config, because it changes only the systems of config files"
         )
         raise ConfigError(message, path=strays[0], source=ASSIGNED)
-    configs = [loaded.overridden(asked) for loaded in own.values()] or [
-        Config.load(None).assigned(sets).overridden(asked)
+    loaded_configs = [loaded.overridden(model_override) for loaded in configs.values()] or [
+        Config.load(None).assigned(sets).overridden(model_override)
     ]
     rows = [
-        {name: value for name, value, _ in loaded.rows() if name in shared} for loaded in configs
+        {name: value for name, value, _ in loaded.rows() if name in shared_keys}
+        for loaded in loaded_configs
     ]
-    for key in shared:
+    for key in shared_keys:
         if len({str(row[key]) for row in rows}) > 1:
             raise ConfigError(
                 f"the config files must have the same {key}; compare one at a time", path=key
             )
-    return configs[0].settings
+    return loaded_configs[0].settings
 
 
 def _read_own_settings(loaded: Config) -> System:
-    """What a file sets, and no default: what it does not speak of is as with the systems it is compared with."""
-    found = nested({name: value for name, value, origin in loaded.rows() if origin != "default"})
+    """Return the settings that a config file sets, without defaults.
+
+    All other settings are those of the systems that the file is compared with.
+    """
+    values = nested({name: value for name, value, origin in loaded.rows() if origin != "default"})
     return {
-        **found,
-        **{group: {**found.get(group, {}), **given} for group, given in _MEASURED.items()},
+        **values,
+        **{group: {**values.get(group, {}), **fixed} for group, fixed in _FIXED_GROUPS.items()},
     }
 
 
 def _select_systems(
-    opened: OpenedBench, named: Mapping[str, System] | None, own: Mapping[str, System]
+    opened: OpenedBench,
+    named_systems: Mapping[str, System] | None,
+    own_systems: Mapping[str, System],
 ) -> dict[str, System]:
-    """The systems to compare; what cannot be asked is refused where it was named, and left out where it was not."""
-    found = dict(named if named is not None else chosen(USUAL if opened.has_model else FREE))
-    unasked = {name for name, settings in found.items() if opened.lacks(settings)}
-    if named is None:
-        found = {name: settings for name, settings in found.items() if name not in unasked}
-    found |= own
+    """Return the systems to compare.
+
+    Raises `ConfigError` if a named system has no model or no recorded replies. Default systems
+    without recorded replies are skipped, and a note says so.
+    """
+    systems = dict(
+        named_systems if named_systems is not None else chosen(USUAL if opened.has_model else FREE)
+    )
+    unrecorded = {name for name, settings in systems.items() if opened.lacks(settings)}
+    if named_systems is None:
+        systems = {name: settings for name, settings in systems.items() if name not in unrecorded}
+    systems |= own_systems
     if not opened.has_model and (
-        asking := [name for name, settings in found.items() if _asks(settings)]
+        model_systems := [name for name, settings in systems.items() if _calls_model(settings)]
     ):
         raise ConfigError(
-            f"a language model is needed for {', '.join(asking)}: pass --recordings, or set"
+            f"a language model is needed for {', '.join(model_systems)}: pass --recordings, or set"
             " OPENAI_API_KEY or QTM_LLM_BASE_URL",
             path="systems",
         )
-    if lost := [name for name, settings in found.items() if opened.lacks(settings)]:
-        # Measured, they would be what is left without a model, at no price.
+    if missing := [name for name, settings in systems.items() if opened.lacks(settings)]:
+        # Without replies they would be measured as if they had no model, at no cost.
         raise ConfigError(
-            f"the recording has no replies for {', '.join(lost)}; leave it out", path="systems"
+            f"the recording has no replies for {', '.join(missing)}; leave it out", path="systems"
         )
-    if unasked:
+    if unrecorded:
         note(
-            f"Skipped, because the recording has no replies for them: {', '.join(sorted(unasked))}."
+            "Skipped, because the recording has no replies for them:"
+            f" {', '.join(sorted(unrecorded))}."
         )
-    for said in opened.notes:
-        note(said)
-    return found
+    for remark in opened.notes:
+        note(remark)
+    return systems
 
 
-def _asks(settings: System) -> bool:
+def _calls_model(settings: System) -> bool:
+    """Return whether a system with these *settings* calls the model."""
     return bool(settings.get("transformationType", "none") != "none")
 
 
@@ -450,6 +480,7 @@ def _write_report(
 def _to_dict(
     comparison: Comparison, opened: OpenedBench, verdicts: Any, gate: Gate | None
 ) -> dict[str, Any]:
+    """Return the comparison, verdict, judgements and gate as plain data."""
     from qtmiddleware.kit.evaluation import reporting
 
     return {
@@ -475,16 +506,19 @@ def generate_test_set(
     seed: int,
     update: ShowProgress,
 ) -> None:
-    """Let the model write *count* questions about the documents at *docs*, and make a data set of them in *folder*."""
+    """Let the model write *count* questions about *docs*, and write a data set to *folder*.
+
+    Raises `ConfigError` if there is no model, or if it writes no usable question.
+    """
     from qtmiddleware.kit.evaluation.testsets import check_free, generate, passages_of, write
 
     if not has_language_model(settings):
         raise ConfigError(NO_MODEL, path="generate")
-    check_free(folder)  # Before anything is paid for.
+    check_free(folder)  # Before the model is paid for.
     require_extras()
     passages = passages_of(docs, settings)
     with open_model(settings, cache=cache) as model:
-        made = generate(
+        generated = generate(
             passages,
             model,
             count=count,
@@ -492,34 +526,40 @@ def generate_test_set(
             name=folder.name,
             progress=lambda done, total: update("writing questions", done, total),
         )
-    if not made.dataset.questions:
+    if not generated.dataset.questions:
         raise ConfigError(
             f"the model wrote no usable question about the {len(passages):,} passages"
-            f" ({_count_dropped(made)})"
+            f" ({_describe_dropped(generated)})"
         )
-    write(made.dataset, folder)
-    cost = "" if made.cost_usd is None else f", for ${made.cost_usd:.4f}"
-    dropped = f"; dropped: {_count_dropped(made)}" if made.dropped else ""
+    write(generated.dataset, folder)
+    cost = "" if generated.cost_usd is None else f", for ${generated.cost_usd:.4f}"
+    dropped = f"; dropped: {_describe_dropped(generated)}" if generated.dropped else ""
     note(
-        f"{len(made.dataset.questions)} questions about {len(passages):,} passages are in"
+        f"{len(generated.dataset.questions)} questions about {len(passages):,} passages are in"
         f" {folder}{cost}{dropped}"
     )
 
 
-def _count_dropped(made: Any) -> str:
-    return ", ".join(f"{number} {why}" for why, number in made.dropped.items())
+def _describe_dropped(generated: Any) -> str:
+    return ", ".join(f"{number} {reason}" for reason, number in generated.dropped.items())
 
 
 def draw_judged_questions(
     opened: OpenedBench, systems: System, count: int, seed: int
 ) -> tuple[Question, ...]:
-    """The questions whose answers are judged: *count* of those with a reference answer, drawn by *seed*."""
+    """Return *count* questions whose answers are judged, drawn by *seed*.
+
+    Only questions with a reference answer are drawn. Raises `ConfigError` if there are none, if
+    there is no model, or if there is only one system.
+    """
     if len(systems) < 2:
         raise ConfigError("--judge needs a second system; name one with --systems", path="judge")
     if not opened.has_model:
         raise ConfigError(NO_MODEL, path="judge")
     answered = {
-        one.id for one in opened.data.questions if str(one.metadata.get("answer") or "").strip()
+        question.id
+        for question in opened.data.questions
+        if str(question.metadata.get("answer") or "").strip()
     }
     if not answered:
         raise ConfigError(
@@ -537,20 +577,20 @@ def judge_answers(
     *,
     update: ShowProgress,
 ) -> Judged:
-    """The model's answers from the baseline's passages and from those of the best challenger, judged by the model."""
+    """Let the model answer from the baseline's and the best challenger's passages; judge both."""
     from qtmiddleware.kit.evaluation.judging import judge
 
     best = max(comparison.challengers, key=lambda score: score.difference.gain)
     model = cast(LanguageModel, opened.model)
     bench = replace(cast(Bench, opened.bench), model=model)
 
-    def answers(name: str) -> Callable[[Question], str]:
+    def make_answerer(name: str) -> Callable[[Question], str]:
         wrapped = bench.wrap(systems[name])
         return lambda question: wrapped.answer(question.text, history=question.history).text
 
     return judge(
-        answers(comparison.baseline),
-        answers(best.name),
+        make_answerer(comparison.baseline),
+        make_answerer(best.name),
         questions,
         model,
         baseline_name=comparison.baseline,
@@ -560,7 +600,7 @@ def judge_answers(
     )
 
 
-def _show(comparison: Comparison, verdicts: Judged | None, gate: Gate | None) -> None:
+def _show_outcome(comparison: Comparison, verdicts: Judged | None, gate: Gate | None) -> None:
     from qtmiddleware.kit.evaluation import reporting
 
     show_comparison(comparison)
@@ -571,57 +611,63 @@ def _show(comparison: Comparison, verdicts: Judged | None, gate: Gate | None) ->
 
 
 def _show_judged(verdicts: Judged) -> None:
-    """Write what the judge said of each question, a line each; the report has both orders."""
+    """Write the judge's verdict on each question in a line. The report has both orders."""
     from qtmiddleware.preprocessing.text import shorten
 
     out.print("\nJudged answers:")
     for verdict in verdicts.verdicts:
-        why = "".join(f" {shorten(one.text, 400)} ({one.legend})" for one in verdict.reasons[:1])
-        out.print(f"  {shorten(verdict.question, 60)}: {verdicts.describe(verdict)}.{why}")
+        reason = "".join(
+            f" {shorten(judge_reason.text, 400)} ({judge_reason.legend})"
+            for judge_reason in verdict.reasons[:1]
+        )
+        out.print(f"  {shorten(verdict.question, 60)}: {verdicts.describe(verdict)}.{reason}")
     out.print(verdicts.summary())
 
 
 def show_comparison(comparison: Comparison, *, headline: str = "") -> None:
-    """Write the table of *comparison* to stdout, with what to take home from it: its verdict, or the *headline*."""
+    """Write the table of *comparison* to stdout, then its verdict or the *headline*."""
     from qtmiddleware.kit.evaluation import reporting
 
     headings, rows = reporting.headings(comparison), reporting.rows(comparison)
-    columns, key = list(range(len(headings))), dict[str, str]()
+    columns, letters = list(range(len(headings))), dict[str, str]()
     if out.is_terminal:
-        key = _name_by_letters([name for name, *_ in rows])
-        rows = [[key.get(name, name), *cells] for name, *cells in rows]
-        for heading in _DISPENSABLE:
+        letters = _choose_letters([name for name, *_ in rows])
+        rows = [[letters.get(name, name), *cells] for name, *cells in rows]
+        for heading in _OPTIONAL_COLUMNS:
             if _measure_width(headings, rows, columns) > out.width and heading in headings:
                 columns.remove(headings.index(heading))
     passages = "" if comparison.passages is None else f", {comparison.passages:,} passages"
     out.print(f"{comparison.dataset}: {comparison.questions:,} questions{passages}")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for at in columns:
-        # Where even that is too wide, names are cut, and numbers never.
-        least = max(cell_len(row[at]) for row in (headings, *rows)) if at else None
+    for column in columns:
+        # If the table is still too wide, names are cut, but never numbers.
+        least_width = max(cell_len(row[column]) for row in (headings, *rows)) if column else None
         table.add_column(
-            headings[at], justify="right" if at else "left", no_wrap=True, min_width=least
+            headings[column],
+            justify="right" if column else "left",
+            no_wrap=True,
+            min_width=least_width,
         )
     for row in rows:
-        table.add_row(*(row[at] for at in columns))
+        table.add_row(*(row[column] for column in columns))
     # A file or a pipe has no width.
     console = (
         out if out.is_terminal else PlainConsole(width=_measure_width(headings, rows, columns))
     )
     console.print(table, soft_wrap=False)
-    for name, letter in key.items():
+    for name, letter in letters.items():
         out.print(f"{letter} is {name}")
     out.print(headline or reporting.verdict(comparison))
 
 
-def _name_by_letters(names: Sequence[str]) -> dict[str, str]:
-    """Return a letter for each of the *names* that is too long for a narrow table."""
-    long = [name for name in names if cell_len(name) > _LONGEST_NAME]
+def _choose_letters(names: Sequence[str]) -> dict[str, str]:
+    """Return a letter per name that is too long for a narrow table."""
+    long = [name for name in names if cell_len(name) > _MAX_NAME_COLUMNS]
     return dict(zip(long, ascii_uppercase, strict=False))
 
 
 def _measure_width(
     headings: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int]
 ) -> int:
-    """The characters a table with these columns takes."""
-    return sum(3 + max(cell_len(row[at]) for row in (headings, *rows)) for at in columns)
+    """Return how many characters a table with these *columns* takes."""
+    return sum(3 + max(cell_len(row[column]) for row in (headings, *rows)) for column in columns)

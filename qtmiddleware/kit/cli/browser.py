@@ -1,4 +1,4 @@
-"""Show somebody's browser a page whose address no other account may read."""
+"""Open a page in the user's browser without showing its address to other accounts."""
 
 from __future__ import annotations
 
@@ -16,52 +16,52 @@ from typing import Final
 
 from qtmiddleware.runtime.files import private_opener
 
-_LEAD: Final = """<!DOCTYPE html>
+_REDIRECT: Final = """<!DOCTYPE html>
 <meta charset="utf-8">
 <meta name="referrer" content="no-referrer">
 <meta http-equiv="refresh" content="0; url={address}">
 <title>qtm playground</title>
 <p><a href="{address}">Open the playground</a></p>
 """
-_SNAPS: Final = Path("/snap")
+_SNAP_FOLDER: Final = Path("/snap")
 
 
 @contextmanager
 def show_page(address: str) -> Iterator[bool]:
-    """Open *address* in the user's browser; yield whether that was tried.
+    """Open *address* in the user's browser, and yield whether that was tried.
 
     Every account of the machine can read the arguments of a browser. So the browser gets the name
-    of a file instead, which this account alone can read and which leads to *address*. The file is
-    removed at the end of the block.
+    of a file that only this account can read, and the file leads to *address*. The file is removed
+    at the end of the block.
     """
     if not has_browser():
         yield False
         return
     try:
-        folder = TemporaryDirectory(prefix="qtm-playground-", dir=_find_parent())
+        folder = TemporaryDirectory(prefix="qtm-playground-", dir=_find_page_folder())
     except (OSError, RuntimeError):
-        # No such folder can be made, or nobody knows where the home is.
+        # The folder cannot be made, or the home folder is not known.
         yield False
         return
     with folder as name:
         page = Path(name) / "open.html"
         with open(page, "x", encoding="utf-8", opener=private_opener) as file:
-            file.write(_LEAD.format(address=html.escape(address)))
-        # Some browsers are waited for until they end, and the page must be served by then.
-        threading.Thread(target=_open, args=(page.as_uri(),), daemon=True).start()
+            file.write(_REDIRECT.format(address=html.escape(address)))
+        # `webbrowser` waits for some browsers until they end. Meanwhile the page must be served.
+        threading.Thread(target=_open_browser, args=(page.as_uri(),), daemon=True).start()
         yield True
 
 
-def _open(uri: str) -> None:
+def _open_browser(uri: str) -> None:
     with suppress(OSError, webbrowser.Error):
         webbrowser.open(uri)
 
 
 def has_browser() -> bool:
-    """Whether somebody sits at a terminal with a screen whose browser can read this machine's files.
+    """Return whether the user has a terminal, a screen and a browser of this machine.
 
-    Without a screen, a browser of text would take over the terminal. In WSL and in a remote shell
-    the browser may be one of another system, which has no such files.
+    Without a screen, a text browser would take over the terminal. In WSL and in a remote shell the
+    browser may run on another system, which cannot read this machine's files.
     """
     if not sys.stdout.isatty() or "microsoft" in platform.release().casefold():
         return False
@@ -71,10 +71,10 @@ def has_browser() -> bool:
     return sys.platform in ("win32", "darwin") or bool(has_screen)
 
 
-def _find_parent() -> Path | None:
-    """Where the file is put; ``None`` for the folder of temporary files.
+def _find_page_folder() -> Path | None:
+    """Return the folder for the file, or ``None`` for the folder of temporary files.
 
-    A browser that was installed as a snap has a folder of temporary files of its own, and reads no
-    hidden folder.
+    A browser that was installed as a snap has its own folder of temporary files and reads no hidden
+    folder, so the file goes into the home folder.
     """
-    return Path.home() if _SNAPS.is_dir() else None
+    return Path.home() if _SNAP_FOLDER.is_dir() else None

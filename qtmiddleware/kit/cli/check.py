@@ -1,4 +1,4 @@
-"""``qtm check``: what is understood of a function of the user's own, and what the middleware changes."""
+"""``qtm check``: how qtmiddleware understands your function, and what it changes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from qtmiddleware.kit.cli.terminal import FAILED, note
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 
-_STAND_IN: Final = "What are the most important points?"
+_GENERIC_QUESTION: Final = "What are the most important points?"
 TARGET: Final = "MODULE:FUNCTION"
 
 _Target = Annotated[
@@ -92,8 +92,8 @@ def check_command(
     questions: Any = question if ask_file is None else read_ask_file(ask_file)
     if isinstance(questions, list) and len(questions) == 1 and isinstance(questions[0], str):
         questions = questions[0]
-    given = dict(read_argument(it) for it in arguments or ())
-    # What the user's own code prints is no part of the report.
+    arguments_by_name = dict(read_argument(text) for text in arguments or ())
+    # Output of the user's own code is not part of the report.
     with redirect_stdout(sys.stderr):
         options: WrapOptions = {"query_arg": query_arg, "top_k_arg": top_k_arg}
         fn = find_function(target)
@@ -105,17 +105,17 @@ def check_command(
                     "No question was given, so a generic one is used. A question of your users"
                     " shows more."
                 )
-            asked = questions or _STAND_IN
-            found = (
-                asyncio.run(wrapped.acheck(asked, **given))
+            checked = questions or _GENERIC_QUESTION
+            check = (
+                asyncio.run(wrapped.acheck(checked, **arguments_by_name))
                 if wrapped.is_async
-                else wrapped.check(asked, **given)
+                else wrapped.check(checked, **arguments_by_name)
             )
     if json_output:
-        as_json(found.to_dict())
+        as_json(check.to_dict())
     else:
-        out.print(str(found))
-    if not found.helps:
+        out.print(str(check))
+    if not check.helps:
         raise typer.Exit(FAILED)
 
 
@@ -123,9 +123,12 @@ def check_command(
 def wrap_function(
     fn: Any, config: str | None, sets: list[str] | None, options: WrapOptions
 ) -> Iterator[Any]:
-    """*fn* wrapped by *config* and *options*, or as it is where it is wrapped already."""
+    """Yield *fn* wrapped by *config* and *options*, or *fn* itself if it is wrapped already.
+
+    Raises `typer.BadParameter` for options beside a function that is wrapped already.
+    """
     if isinstance(fn, Wrapped | Bound):
-        if config is not None or sets or any(it is not None for it in options.values()):
+        if config is not None or sets or any(value is not None for value in options.values()):
             raise typer.BadParameter(
                 "the function is already wrapped; set the options where you wrap it",
                 param_hint=TARGET,
@@ -139,39 +142,46 @@ def wrap_function(
 
 
 def find_function(target: str) -> Any:
-    """What *target* names, imported with the current folder in front."""
-    named, _, path = target.partition(":")
-    module = named.removesuffix(".py").replace("/", ".")
+    """Import and return the object that *target* (``module:name``) names.
+
+    The current folder comes first on the import path.
+
+    Raises:
+        typer.BadParameter: *target* has another form, or its module or name is missing.
+        WrapError: The module raised an error at its import.
+    """
+    module_path, _, path = target.partition(":")
+    module = module_path.removesuffix(".py").replace("/", ".")
     if not (module and path):
         raise typer.BadParameter(
             f"the function must be given as {TARGET}, such as app:search, not {target!r}",
             param_hint=TARGET,
         )
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
+    if (folder := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, folder)
     try:
-        found: Any = import_module(module)
+        value: Any = import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise WrapError(f"{module} could not be imported: {error}") from error
         raise typer.BadParameter(
-            f"the module {error.name!r} was not found in {here}", param_hint=TARGET
+            f"the module {error.name!r} was not found in {folder}", param_hint=TARGET
         ) from error
     except (Exception, SystemExit) as error:
         raise WrapError(
             f"{module} could not be imported: {type(error).__name__}: {error}"
         ) from error
     for name in path.split("."):
-        if not hasattr(found, name):
+        if not hasattr(value, name):
             raise typer.BadParameter(
                 f"{module} has no {path!r}: {name!r} is missing", param_hint=TARGET
             )
-        found = getattr(found, name)
-    return found
+        value = getattr(value, name)
+    return value
 
 
 def read_argument(text: str) -> tuple[str, Any]:
-    """The name and the value that ``name=value`` gives, the value as JSON where it is that."""
+    """Return the name and the value of ``name=value``; a value that is valid JSON is parsed."""
     name, equals, value = text.partition("=")
     if not (equals and name.isidentifier()):
         raise typer.BadParameter(

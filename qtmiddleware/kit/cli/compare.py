@@ -1,4 +1,4 @@
-"""``qtm compare``: one question, or a file of them, put to every system side by side, from the user's own index."""
+"""``qtm compare``: one question, or a file of questions, asked of every system side by side."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from qtmiddleware.kit.evaluation.side_by_side import JUDGING, SHOWN
 from qtmiddleware.types import Message
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 
-_DECIDING: Final = frozenset(
+_DECISIVE_GROUPS: Final = frozenset(
     {
         "transformationType",
         "maxSubQueries",
@@ -140,9 +140,9 @@ def compare_command(
     --questions) a language model answers from each system's passages and ranks
     all answers at once. The system 'yours' is that of your own config.
     """
-    asked = _read_questions(question, reference, history, _find_file(questions, data, limit))
-    given = _read_arguments(function, arguments, condition)
-    is_judged = any(one.reference for one in asked)
+    entries = _read_questions(question, reference, history, _find_file(questions, data, limit))
+    arguments_by_name = _read_arguments(function, arguments, condition)
+    is_judged = any(entry.reference for entry in entries)
     if report is not None:
         if not is_judged:
             raise ConfigError(
@@ -150,7 +150,7 @@ def compare_command(
             )
         require_jinja()
         check_places(report.parent, [report.name], "--report")
-    with _open(function, config, sets) as (base, loaded), redirect_stdout(sys.stderr):
+    with _open_base(function, config, sets) as (base, loaded), redirect_stdout(sys.stderr):
         has_model = base.middleware._components.has_model
         names = _choose_systems(systems, loaded, has_model=has_model, is_judged=is_judged)
         if not has_model:
@@ -159,24 +159,24 @@ def compare_command(
             note(f"{NO_MODEL} Only systems that need no model are compared.")
         with show_progress() as update, _limit_time(timeout, function) as restart:
 
-            def show(name: str, done: int, total: int) -> None:
-                # The judge has time limits of its own.
+            def update_progress(name: str, done: int, total: int) -> None:
+                # The judge has its own time limits.
                 restart(0 if name == JUDGING or (name == names[-1] and done == total) else timeout)
                 update(name, done, total)
 
-            found = _ask(
+            comparison = _ask_systems(
                 function,
                 base,
-                asked,
+                entries,
                 names,
                 answers=answers,
-                arguments=given,
+                arguments=arguments_by_name,
                 top_k=top_k,
                 repeats=repeats,
                 seed=seed,
-                progress=show,
+                progress=update_progress,
             )
-    _tell(found, report, json_output=json_output)
+    _report_outcome(comparison, report, json_output=json_output)
 
 
 def _read_questions(
@@ -185,7 +185,7 @@ def _read_questions(
     history: list[str] | None,
     file: tuple[Path | None, int | None],
 ) -> list[Question]:
-    """The one question that was given, or those of the file."""
+    """Return the question of the command line, or the questions of the file."""
     path, limit = file
     if (question is None) == (path is None):
         raise ConfigError("pass a question or --questions FILE", path="question")
@@ -204,52 +204,62 @@ def _read_questions(
 def _read_arguments(
     function: str | None, arguments: list[str] | None, condition: str | None
 ) -> dict[str, Any]:
-    """What is passed on with every question: arguments of the user's own function, or the index's filter."""
+    """Return the arguments of every question: the function's own, or the index's filter."""
     if function is None and arguments:
         raise ConfigError("--arg needs --function", path="--arg")
     if function is not None and condition is not None:
         raise ConfigError(
             "--filter cannot be used with --function; use --arg name=value", path="--filter"
         )
-    wanted = parse_filter(condition)
+    metadata_filter = parse_filter(condition)
     return dict(map(read_argument, arguments or ())) | (
-        {} if wanted is None else {"filter": wanted}
+        {} if metadata_filter is None else {"filter": metadata_filter}
     )
 
 
-def _tell(found: SideBySide, report: Path | None, *, json_output: bool) -> None:
-    """Write and show what was found; the exit code is 1 where a system, or the judge, failed."""
+def _report_outcome(comparison: SideBySide, report: Path | None, *, json_output: bool) -> None:
+    """Write the report and show the comparison.
+
+    Raises `typer.Exit` with code 1 if a system or the judge failed.
+    """
     if report is not None:
         from qtmiddleware.kit.evaluation.reporting import ranking_page
 
-        write_report(report.parent, {report.name: ranking_page(found)})
+        write_report(report.parent, {report.name: ranking_page(comparison)})
     if json_output:
-        as_json(to_dict(found))
+        as_json(to_dict(comparison))
     else:
-        for at, one in enumerate(found.questions):
-            if at:
+        for position, row in enumerate(comparison.questions):
+            if position:
                 say()
-            show_question(one, found.ranking(one.question), is_one_of_many=len(found.questions) > 1)
-        if found.ranked is not None:
-            show_ranked(found.ranked)
-    if any(map(_has_failed, (one for row in found.questions for one in row.systems))) or (
-        found.ranked is not None and found.ranked.failed
-    ):
+            show_question(
+                row,
+                comparison.ranking(row.question),
+                is_one_of_many=len(comparison.questions) > 1,
+            )
+        if comparison.ranked is not None:
+            show_ranked(comparison.ranked)
+    if any(
+        map(_has_failed, (system for row in comparison.questions for system in row.systems))
+    ) or (comparison.ranked is not None and comparison.ranked.failed):
         raise typer.Exit(FAILED)
 
 
-def _has_failed(one: SystemAnswer) -> bool:
-    """Whether there is an error, or nothing that can be read."""
-    degradations = () if one.retrieval is None else one.retrieval.degradations
-    return one.error is not None or any(
-        (it.stage, it.reason) == ("response", "unreadable") for it in degradations
+def _has_failed(system: SystemAnswer) -> bool:
+    """Return whether *system* raised an error or returned an unreadable response."""
+    degradations = () if system.retrieval is None else system.retrieval.degradations
+    return system.error is not None or any(
+        (entry.stage, entry.reason) == ("response", "unreadable") for entry in degradations
     )
 
 
 def _find_file(
     questions: str | None, data: Path | None, limit: int | None
 ) -> tuple[Path | None, int | None]:
-    """The file of questions and how many of them; beside --data, which came first, --questions is the number."""
+    """Return the file of questions, and how many of them to ask.
+
+    Beside ``--data``, which is the older option, ``--questions`` is the number.
+    """
     if questions is None or data is None:
         return Path(questions) if questions is not None else data, limit
     if not questions.isdecimal() or not int(questions):
@@ -260,10 +270,10 @@ def _find_file(
 
 
 @contextmanager
-def _open(
+def _open_base(
     function: str | None, config: str | None, sets: list[str] | None
 ) -> Iterator[tuple[Any, Config]]:
-    """What is asked, wrapped, and its config: the function of the user's own, or the index."""
+    """Yield the wrapped function or the index, and its config."""
     if function is None:
         loaded = load_config(config, sets)
         with open_middleware(loaded, config) as middleware:
@@ -271,73 +281,78 @@ def _open(
         return
     with redirect_stdout(sys.stderr):
         fn = find_function(function)
-    # What is warned of is logged too, which is shown.
+    # The package also logs its warnings, and the log is shown. So the warnings are ignored.
     with (
         show_warnings(without=SHOWN_ANYWAY),
         catch_warnings(action="ignore", category=SetupWarning),
         wrap_function(fn, config, sets, {}) as wrapped,
     ):
         loaded = wrapped.middleware.config
-        # Whoever wrapped it has a system of their own, whatever it is made of.
-        own = {"transformationType": loaded.settings.transformation_type}
-        yield wrapped, loaded.overridden(own) if isinstance(fn, Wrapped | Bound) else loaded
+        # A function that was wrapped already counts as the user's own system, whatever its
+        # settings. Setting its transformation type makes `sets_something` true.
+        override = {"transformationType": loaded.settings.transformation_type}
+        yield wrapped, loaded.overridden(override) if isinstance(fn, Wrapped | Bound) else loaded
 
 
-def _ask(
-    function: str | None, base: Any, asked: list[Question], names: list[str], **options: Any
+def _ask_systems(
+    function: str | None, base: Any, questions: list[Question], names: list[str], **options: Any
 ) -> SideBySide:
-    """Ask; what a function of the user's own raises when it is called as it is, is told in a line."""
+    """Ask every system, and report an exception of the user's function in one line."""
     try:
-        return ask_systems(base, asked, names, **options)
+        return ask_systems(base, questions, names, **options)
     except (QtMiddlewareError, TimeoutError):
         raise
     except Exception as error:
-        what = function or "the index"
-        raise WrapError(f"{what} raised {type(error).__name__}: {error}") from error
+        subject = function or "the index"
+        raise WrapError(f"{subject} raised {type(error).__name__}: {error}") from error
 
 
 @contextmanager
 def _limit_time(seconds: float, function: str | None) -> Iterator[Any]:
-    """Raise `TimeoutError` in what runs here *seconds* after the start, or so long after what is yielded was given.
+    """Raise `TimeoutError` in the block after *seconds*; yield a function that restarts the limit.
 
-    0 stands for any time. By a signal, as nothing else ends a function that hangs; where there is
-    none, Ctrl-C has to.
+    A limit of 0 means no limit. Only a signal can end a function that hangs. On systems without the
+    signal there is no limit, and Ctrl-C ends the function.
     """
     if not hasattr(signal, "setitimer"):
         yield lambda _: None
         return
 
-    def give_up(*_: object) -> None:
+    def raise_timeout(*_: object) -> None:
         raise TimeoutError(
             f"no answer from {function or 'the index'} within {seconds:g} seconds (--timeout)"
         )
 
-    before = signal.signal(signal.SIGALRM, give_up)
+    old_handler = signal.signal(signal.SIGALRM, raise_timeout)
     try:
         signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
-        yield lambda left: signal.setitimer(signal.ITIMER_REAL, left, left)
+        yield lambda limit: signal.setitimer(signal.ITIMER_REAL, limit, limit)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, old_handler)
 
 
 def sets_something(loaded: Config) -> bool:
-    """Whether the config sets anything of its own that decides what is found."""
+    """Return whether the config sets a value that decides which passages are found."""
     return any(
-        origin != "default" and key.partition(".")[0] in _DECIDING
+        origin != "default" and key.partition(".")[0] in _DECISIVE_GROUPS
         for key, _, origin in loaded.rows()
     )
 
 
 def _choose_systems(
-    named: str | None, loaded: Config, *, has_model: bool, is_judged: bool
+    names_option: str | None, loaded: Config, *, has_model: bool, is_judged: bool
 ) -> list[str]:
-    """The names of the systems; one that cannot be asked is refused where it was named."""
-    if named is None:
-        shown = [name for name in SHOWN if has_model or not asks_a_model(name)]
+    """Return the names of the systems to compare.
+
+    Raises `ConfigError` if a named system needs a model and there is none. Default systems that
+    need a model are left out then.
+    """
+    if names_option is None:
+        default_systems = [name for name in SHOWN if has_model or not asks_a_model(name)]
         is_askable = has_model or loaded.settings.transformation_type == "none"
-        return [*shown, OWN] if sets_something(loaded) and is_askable else shown
-    names = split_names(named)
+        return [*default_systems, OWN] if sets_something(loaded) and is_askable else default_systems
+    names = split_names(names_option)
     if not has_model and (asking := [name for name in names if name != OWN and asks_a_model(name)]):
         raise ConfigError(f"{', '.join(asking)} cannot be compared. {NO_MODEL}", path="systems")
     if is_judged and len({BASELINE, *names}) > MOST_SYSTEMS:
@@ -347,34 +362,38 @@ def _choose_systems(
     return names
 
 
-def to_dict(found: SideBySide) -> dict[str, Any]:
-    """All of it as plain data."""
+def to_dict(comparison: SideBySide) -> dict[str, Any]:
+    """Return the comparison as plain data."""
     rows = []
-    for row in found.questions:
-        ranking = found.ranking(row.question)
+    for row in comparison.questions:
+        ranking = comparison.ranking(row.question)
         rows.append(
             {
                 "id": row.question.id,
                 "question": row.question.text,
                 "reference": row.question.reference or None,
-                "systems": [_describe_system(row, one.system) for one in row.systems],
+                "systems": [_describe_system(row, answer.system) for answer in row.systems],
                 "ranking": None if ranking is None else ranking.to_dict(),
             }
         )
-    return {"questions": rows, "ranked": None if found.ranked is None else found.ranked.to_dict()}
+    return {
+        "questions": rows,
+        "ranked": None if comparison.ranked is None else comparison.ranked.to_dict(),
+    }
 
 
 def _describe_system(row: AskedQuestion, name: str) -> Mapping[str, Any]:
-    one, moved = row[name], row.explain(name)
+    """Return what the system *name* found for a question, as plain data."""
+    answer, movements = row[name], row.explain(name)
     outcome = Outcome(
         question=row.question.text,
-        retrieval=one.retrieval,
-        answer=one.answer,
-        error=one.error,
-        seconds=one.seconds,
+        retrieval=answer.retrieval,
+        answer=answer.answer,
+        error=answer.error,
+        seconds=answer.seconds,
     )
     return {
         "system": name,
         **outcome.to_dict(),
-        "movement": None if moved is None else moved.to_dict(),
+        "movement": None if movements is None else movements.to_dict(),
     }

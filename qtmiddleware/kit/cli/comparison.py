@@ -1,4 +1,4 @@
-"""What several systems made of a question, side by side: for people to read, at any width."""
+"""A comparison of systems for people to read, at any terminal width."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from qtmiddleware.preprocessing.text import shorten
 from qtmiddleware.types import Key, Match
 
 _LABEL_CHARS: Final = 28
-"""Columns that the name of a passage has at least, and twice as many where there is room."""
+"""The least number of columns for a passage's name; twice as many if there is room."""
 _QUESTION_CHARS: Final = 400
-_SEPARATED: Final = 2
-"""Columns between two of a table; the box has one of them."""
+_COLUMN_GAP: Final = 2
+"""The columns between two cells of a table; the table's box draws one of them."""
 _COLORS: Final = {"up": "green", "down": "red", "new": "green", "out": "red"}
 
 
 def show_question(
     row: AskedQuestion, ranking: RankedAnswers | None, *, is_one_of_many: bool
 ) -> None:
-    """Show what every system made of a question: its costs, where it has each passage, and why it moved.
+    """Show each system's costs, its place for each passage, and why passages moved.
 
-    Of one question of many that a judge ranked, only what the judge said.
+    For one of several questions that a judge ranked, only the judge's ranking is shown.
     """
     say(shorten(row.question.text, _QUESTION_CHARS))
     if not (is_one_of_many and ranking is not None):
@@ -43,11 +43,16 @@ def show_question(
 
 
 def _show_passages(row: AskedQuestion) -> None:
-    moved = {one.system: it for one in row.systems if (it := row.explain(one.system)) is not None}
-    _show_systems(row, moved)
+    """Show the table of systems, the places of all passages, and what each system did."""
+    movements = {
+        answer.system: system_movements
+        for answer in row.systems
+        if (system_movements := row.explain(answer.system)) is not None
+    }
+    _show_systems(row, movements)
     numbers = _number_passages(row)
     if numbers:
-        _show_places(row, moved, numbers)
+        _show_places(row, movements, numbers)
     else:
         say("No passage was found.")
     for number, match in numbers.values():
@@ -55,83 +60,92 @@ def _show_passages(row: AskedQuestion) -> None:
         say(f"[{number}] {describe_match(match)}{score}")
         if match.text:
             say(f"    {shorten(match.text)}")
-    told: dict[tuple[str, ...], str] = {}
-    for one in row.systems:
-        why = tuple(_explain_places(one, moved.get(one.system), numbers))
-        before = told.setdefault(why, one.system)
-        lines = why if before == one.system or not why else [f"  passages as in {before}"]
-        if lines := [*_describe_searches(one), *lines, *_describe_answer(one, numbers)]:
-            say(f"\n{one.system}")
+    first_systems: dict[tuple[str, ...], str] = {}
+    for answer in row.systems:
+        reasons = tuple(_explain_places(answer, movements.get(answer.system), numbers))
+        same_system = first_systems.setdefault(reasons, answer.system)
+        lines = (
+            reasons
+            if same_system == answer.system or not reasons
+            else [f"  passages as in {same_system}"]
+        )
+        if lines := [*_describe_searches(answer), *lines, *_describe_answer(answer, numbers)]:
+            say(f"\n{answer.system}")
             for line in lines:
                 say(line)
 
 
 def show_ranked(ranked: RankedSystems) -> None:
-    """Show how the systems stand on all questions, the sentence for people first."""
+    """Show how the systems rank over all questions; the sentence for people comes first."""
     from qtmiddleware.kit.evaluation.reporting.ranking import write_ranking_verdict
 
     say()
     say(write_ranking_verdict(ranked))
     if len(ranked.questions) > 1 and ranked.standings:
         headings = ["", "place [95%]", f"before {BASELINE} [95%]  ", "best", "score"]
-        _show_table(headings, [list(map(Text, _format_standing(it))) for it in ranked.standings])
+        _show_table(
+            headings,
+            [list(map(Text, _format_standing(standing))) for standing in ranked.standings],
+        )
     say(ranked.summary())
 
 
 # --- the systems ----------------------------------------------------------------------------------
 
 
-def _show_systems(row: AskedQuestion, moved: dict[str, Movements]) -> None:
-    """A line for each system: how many passages moved, and what that took."""
+def _show_systems(row: AskedQuestion, movements: dict[str, Movements]) -> None:
+    """Show a line per system: how many passages moved, and the searches, calls, time and cost."""
     with_price = any(
-        one.retrieval is not None and one.retrieval.trace.read_price is not None
-        for one in row.systems
+        answer.retrieval is not None and answer.retrieval.trace.read_price is not None
+        for answer in row.systems
     )
     headings = ["", "new", "up", "down", "out", "searches", "calls", "seconds", "model $"]
     body = [
         [
-            Text(one.system + (" !" if _has_trouble(one) else "")),
-            *_count_movements(one, moved.get(one.system)),
-            Text(_count(one, "searches")),
-            Text(_count(one, "llm_calls")),
-            Text(f"{one.seconds:.2f}"),
-            Text(_format_cost(one, "cost_usd")),
-            *([Text(_format_cost(one, "read_cost_usd"))] if with_price else []),
+            Text(answer.system + (" !" if _has_trouble(answer) else "")),
+            *_count_movements(answer, movements.get(answer.system)),
+            Text(_format_count(answer, "searches")),
+            Text(_format_count(answer, "llm_calls")),
+            Text(f"{answer.seconds:.2f}"),
+            Text(_format_cost(answer, "cost_usd")),
+            *([Text(_format_cost(answer, "read_cost_usd"))] if with_price else []),
         ]
-        for one in row.systems
+        for answer in row.systems
     ]
     _show_table([*headings, "reads $"] if with_price else headings, body)
     if any(map(_has_trouble, row.systems)):
         say("! some steps failed or were skipped: see below\n")
 
 
-def _has_trouble(one: SystemAnswer) -> bool:
-    return one.error is not None or (
-        one.retrieval is not None and one.retrieval.status == "degraded"
+def _has_trouble(answer: SystemAnswer) -> bool:
+    """Return whether a step of the system failed or was skipped."""
+    return answer.error is not None or (
+        answer.retrieval is not None and answer.retrieval.status == "degraded"
     )
 
 
-def _count_movements(one: SystemAnswer, moved: Movements | None) -> list[Text]:
-    if one.system == BASELINE or moved is None:
+def _count_movements(answer: SystemAnswer, movements: Movements | None) -> list[Text]:
+    """Return how many passages are new, moved up, moved down or dropped; blank for the baseline."""
+    if answer.system == BASELINE or movements is None:
         return [Text("")] * 4
-    changes = [it.change for it in moved.passages]
+    changes = [movement.change for movement in movements.passages]
     counts = {
         "new": changes.count(None),
         "up": sum(change is not None and change > 0 for change in changes),
         "down": sum(change is not None and change < 0 for change in changes),
-        "out": len(moved.dropped),
+        "out": len(movements.dropped),
     }
     return [
         Text(str(count), style=_COLORS[name] if count else "") for name, count in counts.items()
     ]
 
 
-def _count(one: SystemAnswer, what: str) -> str:
-    return "-" if one.retrieval is None else str(getattr(one.retrieval.trace, what))
+def _format_count(answer: SystemAnswer, field: str) -> str:
+    return "-" if answer.retrieval is None else str(getattr(answer.retrieval.trace, field))
 
 
-def _format_cost(one: SystemAnswer, what: str) -> str:
-    cost = None if one.retrieval is None else getattr(one.retrieval.trace, what)
+def _format_cost(answer: SystemAnswer, field: str) -> str:
+    cost = None if answer.retrieval is None else getattr(answer.retrieval.trace, field)
     return "?" if cost is None else f"{cost:.5f}" if cost else "0"
 
 
@@ -139,37 +153,50 @@ def _format_cost(one: SystemAnswer, what: str) -> str:
 
 
 def _number_passages(row: AskedQuestion) -> dict[Key, tuple[int, Match]]:
-    """Each passage that a system found, numbered in the order in which they are met."""
-    met: dict[Key, Match] = {}
-    for one in row.systems:
-        for match in one.matches:
-            met.setdefault(_name(match, met), match)
-    return {key: (number, match) for number, (key, match) in enumerate(met.items(), start=1)}
+    """Return each passage of any system with its number, in the order in which they appear."""
+    matches: dict[Key, Match] = {}
+    for answer in row.systems:
+        for match in answer.matches:
+            matches.setdefault(_choose_key(match, matches), match)
+    return {key: (number, match) for number, (key, match) in enumerate(matches.items(), start=1)}
 
 
-def _name(match: Match, known: Iterable[Key]) -> Key:
-    """What a passage is called in all lists: chunks that share an id are told apart where one list has several."""
+def _choose_key(match: Match, known_keys: Iterable[Key]) -> Key:
+    """Return the key of a passage across all lists.
+
+    The key holds the id. It also holds the text if the id is missing, or if a list has several
+    chunks with the same id.
+    """
     with_text = (match.namespace, f"{match.id or ''}\0{match.text or ''}")
     plain = (match.namespace, match.id) if match.id else with_text
-    return with_text if "\0" in match.key[1] or with_text in known else plain
+    return with_text if "\0" in match.key[1] or with_text in known_keys else plain
 
 
 def _show_places(
-    row: AskedQuestion, moved: dict[str, Movements], numbers: dict[Key, tuple[int, Match]]
+    row: AskedQuestion, movements: dict[str, Movements], numbers: dict[Key, tuple[int, Match]]
 ) -> None:
-    """At what place each system has each passage, and how far it moved; at narrow terminals some systems at a time."""
+    """Show each system's place for each passage, and how far it moved.
+
+    At a narrow terminal the systems are split over several tables.
+    """
     cells: dict[str, dict[Key, Text]] = {}
-    for one in row.systems:
-        found = moved.get(one.system)
+    for answer in row.systems:
+        system_movements = movements.get(answer.system)
         places = (
-            {} if found is None else {_name(it.match, numbers): it for it in found.passages[::-1]}
+            {}
+            if system_movements is None
+            else {
+                _choose_key(movement.match, numbers): movement
+                for movement in system_movements.passages[::-1]
+            }
         )
-        cells[one.system] = {key: _format_place(it) for key, it in places.items()}
-        gone = () if found is None else found.dropped
-        cells[one.system] |= {
-            _name(it.match, numbers): Text("out   ", style=_COLORS["out"]) for it in gone
+        cells[answer.system] = {key: _format_place(movement) for key, movement in places.items()}
+        dropped = () if system_movements is None else system_movements.dropped
+        cells[answer.system] |= {
+            _choose_key(movement.match, numbers): Text("out   ", style=_COLORS["out"])
+            for movement in dropped
         }
-    others = [one.system for one in row.systems if one.system != BASELINE]
+    other_systems = [answer.system for answer in row.systems if answer.system != BASELINE]
     widths = {
         name: max(len(name), *(len(cell) for cell in cells[name].values() or [Text()]))
         for name in cells
@@ -177,36 +204,42 @@ def _show_places(
     width = _find_width()
     label = _LABEL_CHARS
     while True:
-        left = float("inf") if width is None else width - label - _SEPARATED - widths[BASELINE]
-        shown: list[str] = []
-        while others and (not shown or left >= widths[others[0]] + _SEPARATED):
-            left -= widths[others[0]] + _SEPARATED
-            shown.append(others.pop(0))
-        names = [BASELINE, *shown]
-        held = [
-            (key, it) for key, it in numbers.items() if any(key in cells[name] for name in names)
+        room = float("inf") if width is None else width - label - _COLUMN_GAP - widths[BASELINE]
+        fitting_systems: list[str] = []
+        while other_systems and (
+            not fitting_systems or room >= widths[other_systems[0]] + _COLUMN_GAP
+        ):
+            room -= widths[other_systems[0]] + _COLUMN_GAP
+            fitting_systems.append(other_systems.pop(0))
+        names = [BASELINE, *fitting_systems]
+        numbered_rows = [
+            (key, numbered)
+            for key, numbered in numbers.items()
+            if any(key in cells[name] for name in names)
         ]
-        room = label + (label if width is None else min(label, max(0, int(left))))
+        label_width = label + (label if width is None else min(label, max(0, int(room))))
         body = [
             [
-                Text(_cut(f"[{number}] {describe_match(match)}", room)),
+                Text(_shorten_to(f"[{number}] {describe_match(match)}", label_width)),
                 *(cells[name].get(key, Text("")) for name in names),
             ]
-            for key, (number, match) in held
+            for key, (number, match) in numbered_rows
         ]
-        _show_table(["place and change of place"[:room], *names], body)
-        if not others:
+        _show_table(["place and change of place"[:label_width], *names], body)
+        if not other_systems:
             return
 
 
-def _format_place(moved: Movement) -> Text:
-    change = moved.change
+def _format_place(movement: Movement) -> Text:
+    """Return the place of a passage and its change, such as ``2 +1``."""
+    change = movement.change
     kind = "new" if change is None else "up" if change > 0 else "down" if change < 0 else ""
     text = "new" if change is None else f"{change:+d}" if change else ""
-    return Text.assemble(f"{moved.place} ", (f"{text:<4}", _COLORS.get(kind, "")))
+    return Text.assemble(f"{movement.place} ", (f"{text:<4}", _COLORS.get(kind, "")))
 
 
-def _cut(text: str, columns: int) -> str:
+def _shorten_to(text: str, columns: int) -> str:
+    """Return *text*, cut to *columns* terminal columns with ``...`` at its end."""
     while measure(text) > columns:
         text = (
             text[: max(0, len(text) - 4)].rstrip() + "..."
@@ -216,57 +249,64 @@ def _cut(text: str, columns: int) -> str:
     return text
 
 
-def _describe_searches(one: SystemAnswer) -> Iterator[str]:
-    """What a system searched beside the question, and what went wrong."""
-    if one.retrieval is not None:
-        yield from (f"  {row}" for row in list_texts(one.retrieval))
-    degradations = () if one.retrieval is None else one.retrieval.degradations
-    for it in dict.fromkeys(
-        (*degradations, *(one.answer.degradations if one.answer is not None else ()))
+def _describe_searches(answer: SystemAnswer) -> Iterator[str]:
+    """Yield the texts a system searched beside the question, its degradations and its error."""
+    if answer.retrieval is not None:
+        yield from (f"  {text}" for text in list_texts(answer.retrieval))
+    degradations = () if answer.retrieval is None else answer.retrieval.degradations
+    for entry in dict.fromkeys(
+        (*degradations, *(answer.answer.degradations if answer.answer is not None else ()))
     ):
-        yield f"  degraded: {it.stage} {it.reason}" + (f" ({it.detail})" if it.detail else "")
-    if one.error is not None:
+        yield f"  degraded: {entry.stage} {entry.reason}" + (
+            f" ({entry.detail})" if entry.detail else ""
+        )
+    if answer.error is not None:
         yield (
-            f"  {'no answer' if one.retrieval is not None else 'failed'}:"
-            f" {_describe_error(one.error)}"
+            f"  {'no answer' if answer.retrieval is not None else 'failed'}:"
+            f" {_describe_error(answer.error)}"
         )
 
 
 def _explain_places(
-    one: SystemAnswer, moved: Movements | None, numbers: dict[Key, tuple[int, Match]]
+    answer: SystemAnswer, movements: Movements | None, numbers: dict[Key, tuple[int, Match]]
 ) -> Iterator[str]:
-    """Which passages moved, and why."""
-    if one.system != BASELINE and moved is not None:
-        told = [it for it in moved.passages if it.change != 0]
-        for it in (*told, *moved.dropped):
-            number, _ = numbers.get(_name(it.match, numbers), ("-", None))
-            yield f"  [{number}] {it.why}"
-        if not told and not moved.dropped and moved.passages:
+    """Yield the passages that moved, each with the reason."""
+    if answer.system != BASELINE and movements is not None:
+        changed = [movement for movement in movements.passages if movement.change != 0]
+        for movement in (*changed, *movements.dropped):
+            number, _ = numbers.get(_choose_key(movement.match, numbers), ("-", None))
+            yield f"  [{number}] {movement.why}"
+        if not changed and not movements.dropped and movements.passages:
             yield f"  every passage in the same place as in {BASELINE}"
 
 
-def _describe_answer(one: SystemAnswer, numbers: dict[Key, tuple[int, Match]]) -> Iterator[str]:
-    """What the model answered, and the passages it cites, with their numbers in the tables."""
-    if one.answer is not None:
-        yield f"  answer: {one.answer.text}"
-        cited = {it.number: it.match for it in one.answer.citations}
+def _describe_answer(
+    system_answer: SystemAnswer, numbers: dict[Key, tuple[int, Match]]
+) -> Iterator[str]:
+    """Yield the model's answer, and the passages it cites with their numbers in the tables."""
+    if system_answer.answer is not None:
+        yield f"  answer: {system_answer.answer.text}"
+        cited = {citation.number: citation.match for citation in system_answer.answer.citations}
         for number, match in sorted(cited.items()):
-            known = numbers.get(_name(match, numbers))
-            beside = "" if known is None or known[0] == number else f", [{known[0]}] above"
+            numbered = numbers.get(_choose_key(match, numbers))
+            beside = "" if numbered is None or numbered[0] == number else f", [{numbered[0]}] above"
             yield f"    [{number}] {describe_match(match)}{beside}"
 
 
 def _describe_error(error: Exception) -> str:
-    """What an error says; one that is not ours may be told by its name alone (``KeyError: 'id'``)."""
-    is_told = isinstance(error, QtMiddlewareError | TimeoutError)
-    return str(error) if is_told else f"{type(error).__name__}: {error}"
+    """Return the error's message, with the class name unless the error is this package's.
+
+    The message of another error may say little by itself (``KeyError: 'id'``).
+    """
+    is_clear = isinstance(error, QtMiddlewareError | TimeoutError)
+    return str(error) if is_clear else f"{type(error).__name__}: {error}"
 
 
 # --- the judge ------------------------------------------------------------------------------------
 
 
 def _list_ranking(ranking: RankedAnswers) -> Iterator[str]:
-    """The judge's ranking in its own words, or why there is none."""
+    """Yield the judge's ranking in the judge's words, or why there is none."""
     if ranking.error == "length":
         yield "\nNot counted: the judge preferred an answer merely because it was repeated."
     elif not ranking.reasons:
@@ -279,7 +319,13 @@ def _list_ranking(ranking: RankedAnswers) -> Iterator[str]:
     else:
         yield "\nJudged against the ideal answer:"
     for _, group in groupby(
-        ranking.standings, key=lambda it: (it.rank, it.strengths, it.weaknesses, it.scores)
+        ranking.standings,
+        key=lambda standing: (
+            standing.rank,
+            standing.strengths,
+            standing.weaknesses,
+            standing.scores,
+        ),
     ):
         yield from _list_judgement(list(group))
     for reason in ranking.reasons:
@@ -289,29 +335,30 @@ def _list_ranking(ranking: RankedAnswers) -> Iterator[str]:
 
 
 def _list_judgement(equals: Sequence[Standing]) -> Iterator[str]:
-    """What was said of one answer, which several systems may have given."""
-    first = equals[0]
-    scores = ", ".join(f"{name} {score:g}" for name, score in first.scores.items())
-    yield f"  {first.rank}. {' = '.join(it.system for it in equals)}" + (
+    """Yield the judgement of one answer, which several systems may have given."""
+    standing = equals[0]
+    scores = ", ".join(f"{name} {score:g}" for name, score in standing.scores.items())
+    yield f"  {standing.rank}. {' = '.join(standing.system for standing in equals)}" + (
         f": {scores}" if scores else ""
     )
-    for sign, texts in (("+", first.strengths), ("-", first.weaknesses)):
+    for sign, texts in (("+", standing.strengths), ("-", standing.weaknesses)):
         for text in dict.fromkeys(filter(None, texts)):
             yield f"     {sign} {text}"
 
 
-def _format_standing(one: Standing) -> list[str]:
-    ahead = (
+def _format_standing(standing: Standing) -> list[str]:
+    """Return the cells of a system's row in the table of all questions."""
+    lead = (
         ""
-        if one.lead is None
-        else f"{one.lead:+.2f}{_format_interval(one.lead_interval, '{:+.2f}')}"
+        if standing.lead is None
+        else f"{standing.lead:+.2f}{_format_interval(standing.lead_interval, '{:+.2f}')}"
     )
     return [
-        f"{one.rank}. {one.system}",
-        f"{one.place:.2f}{_format_interval(one.interval, '{:.2f}')}",
-        f"{ahead} {'*' if one.is_ahead else ' '}",
-        f"{one.firsts} of {one.questions}",
-        f"{one.score:.1f}" if one.scores else "-",
+        f"{standing.rank}. {standing.system}",
+        f"{standing.place:.2f}{_format_interval(standing.interval, '{:.2f}')}",
+        f"{lead} {'*' if standing.is_ahead else ' '}",
+        f"{standing.firsts} of {standing.questions}",
+        f"{standing.score:.1f}" if standing.scores else "-",
     ]
 
 
@@ -323,21 +370,23 @@ def _format_interval(interval: tuple[float, float] | None, form: str) -> str:
 
 
 def _find_width() -> int | None:
-    """The columns there are; ``None`` in a file or a pipe, which has no width unless somebody sets it."""
+    """Return the width in columns, or ``None`` for a file or a pipe, unless ``COLUMNS`` is set."""
     return out.width if out.is_terminal or os.environ.get("COLUMNS", "").isdecimal() else None
 
 
 def _show_table(headings: Sequence[str], body: Sequence[Sequence[Text]]) -> None:
+    """Write a table whose columns are never cut in a file or a pipe."""
     table = Table(
-        box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, _SEPARATED - 1, 0, 0), show_edge=False
+        box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, _COLUMN_GAP - 1, 0, 0), show_edge=False
     )
-    for at, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if at else "left", no_wrap=True)
+    for column, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if column else "left", no_wrap=True)
     for row in body:
         table.add_row(*row)
     width = _find_width() or sum(
-        _SEPARATED + max(measure(str(cell)) for cell in (headings[at], *(row[at] for row in body)))
-        for at in range(len(headings))
+        _COLUMN_GAP
+        + max(measure(str(cell)) for cell in (headings[column], *(row[column] for row in body)))
+        for column in range(len(headings))
     )
     console = out if out.is_terminal else PlainConsole(width=width)
     console.print(table, soft_wrap=False)

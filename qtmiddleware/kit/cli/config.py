@@ -1,4 +1,4 @@
-"""``qtm config``: what is set, where it came from, and what can be set."""
+"""``qtm config``: the settings in use, where each comes from, and the settings there are."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from qtmiddleware.runtime.files import replace_file
 
 app = typer.Typer(help="Create, show and check a config.", no_args_is_help=True)
 
-_USUAL: Final = "query-transform"
+_DEFAULT_PRESET: Final = "query-transform"
 _SCHEMA: Final = "qtmiddleware.schema.json"
-"""Beside a config that was begun here, under a name that is nobody else's."""
+"""The schema's file beside a config that ``init`` wrote; no other program uses the name."""
 
 _File = Annotated[
     str | None,
@@ -45,21 +45,21 @@ def presets(json_output: AsJson = False) -> None:
     """
     rows = {name: read_preset(name)[1]["$comment"] for name in list_presets()}
     if json_output:
-        as_json([{"name": name, "description": said} for name, said in rows.items()])
+        as_json([{"name": name, "description": description} for name, description in rows.items()])
         return
-    wide = max(map(len, rows))
-    for name, said in rows.items():
-        out.print(f"{name:<{wide}}  {said}")
+    width = max(map(len, rows))
+    for name, description in rows.items():
+        out.print(f"{name:<{width}}  {description}")
 
 
 @app.command()
 def init(
     path: Annotated[
         Path, typer.Argument(help="File to write, or an existing folder.", show_default=True)
-    ] = Path(_USUAL + PRESET_ENDING),
+    ] = Path(_DEFAULT_PRESET + PRESET_ENDING),
     preset: Annotated[
         str, typer.Option("--preset", "-p", help="Preset to copy; see qtm config presets.")
-    ] = _USUAL,
+    ] = _DEFAULT_PRESET,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     json_output: AsJson = False,
 ) -> None:
@@ -84,22 +84,22 @@ def init(
     if target.exists() and not force:
         message = f"{target} already exists; name another file, or overwrite it with --force"
         raise ConfigError(message, path="PATH", value=str(target))
-    written = json.dumps({**values, "$schema": f"./{_SCHEMA}"}, indent=2, ensure_ascii=False)
-    described = json.dumps(json_schema(), indent=2, ensure_ascii=False)
+    config_text = json.dumps({**values, "$schema": f"./{_SCHEMA}"}, indent=2, ensure_ascii=False)
+    schema_text = json.dumps(json_schema(), indent=2, ensure_ascii=False)
     with name_option_in_errors(target, "PATH"):
         target.parent.mkdir(parents=True, exist_ok=True)
         if force or not schema_file.exists():
-            replace_file(schema_file, f"{described}\n".encode())
-        replace_file(target, f"{written}\n".encode())
+            replace_file(schema_file, f"{schema_text}\n".encode())
+        replace_file(target, f"{config_text}\n".encode())
     if json_output:
         as_json({"preset": name, "config": str(target), "schema": str(schema_file)})
         return
     out.print(str(target))
-    said = (
+    message = (
         f"It holds the {origin}; {schema_file.name} beside it is for editors. Use it as --config"
         f" {target}."
     )
-    note(escape_line(said))
+    note(escape_line(message))
 
 
 @app.command()
@@ -117,9 +117,9 @@ def show(file: _File = None, sets: Sets = None, json_output: AsJson = False) -> 
     rows = [
         (key, json.dumps(value, ensure_ascii=False), origin) for key, value, origin in config.rows()
     ]
-    wide = max(len(key) for key, _, _ in rows)
+    width = max(len(key) for key, _, _ in rows)
     for key, value, origin in rows:
-        out.print(f"{key:<{wide}}  {value}  ({origin})")
+        out.print(f"{key:<{width}}  {value}  ({origin})")
 
 
 @app.command()
@@ -153,7 +153,7 @@ def _find_warnings(settings: Settings) -> list[str]:
 
 
 def find_log_warnings(settings: Settings) -> list[str]:
-    """A sentence where the folder of the query log is missing, which is not made by itself."""
+    """Return a warning if the folder of the query log is missing; it is not made automatically."""
     folder = Path(settings.log.path or "").parent
     if settings.log.path is None or folder.is_dir():
         return []
@@ -162,7 +162,10 @@ def find_log_warnings(settings: Settings) -> list[str]:
 
 
 def find_shutdown_warnings(settings: Settings, today: date) -> list[str]:
-    """A sentence for each model of *settings* that OpenAI has shut down or will; other addresses keep their own."""
+    """Return a warning per model of *settings* that OpenAI has shut down or will shut down.
+
+    Models at other addresses get no warning.
+    """
     if not is_openai(Clients(None, settings.llm.base_url).host):
         return []
     warnings = []

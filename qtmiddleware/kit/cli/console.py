@@ -1,4 +1,4 @@
-"""What the commands share: options, consoles, JSON, progress bars and warnings."""
+"""Shared by the commands: options, consoles, JSON, progress bars and warnings."""
 
 from __future__ import annotations
 
@@ -24,11 +24,14 @@ from qtmiddleware.kit.cli.environment import CONFIG_FILES
 from qtmiddleware.kit.cli.terminal import escape_json, escape_line, note, strip_control_characters
 
 ShowProgress = Callable[[str, int, int], None]
-"""Shows what is done just now, how much of it is done and how much there is."""
+"""A function of a description of the current step, how much of it is done, and its total."""
 
 
 class PlainConsole(Console):
-    """A console that reads no markup into texts, which may be anybody's, and writes no control character of theirs."""
+    """A console for texts of unknown origin.
+
+    It reads no markup in texts and writes none of their control characters.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
@@ -36,23 +39,26 @@ class PlainConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """The parts of what is written; those that control the terminal are the console's own."""
+        """Yield the parts of the output. Only the console's own parts control the terminal."""
         for part in super().render(renderable, options):
             yield part if part.control else Segment(strip_control_characters(part.text), part.style)
 
     def print(self, *objects: Any, soft_wrap: bool | None = None, **options: Any) -> None:
-        """Write *objects*; on a terminal, lines end between words, while a file or a pipe has no width."""
+        """Write *objects*.
+
+        At a terminal, lines break between words. A file or a pipe has no width.
+        """
         if soft_wrap is None:
             soft_wrap = not self.is_terminal
-        # A word that is longer than a line, such as a path, is left to the terminal, so that it can
-        # be copied whole.
+        # The terminal itself breaks a word that is longer than a line, such as a path. So the word
+        # can be copied whole.
         super().print(
             *objects, soft_wrap=soft_wrap, **{"overflow": "ignore", "crop": False, **options}
         )
 
 
 class _JobClock(ProgressColumn):
-    """How long the whole job has taken, whatever part of it the bar shows."""
+    """A column with the time since the job began, whichever step the bar shows."""
 
     max_refresh = 0.5
 
@@ -67,12 +73,12 @@ class _JobClock(ProgressColumn):
 
 
 class _TimeLeft(ProgressColumn):
-    """About how long the part that the bar shows still takes, once something of it is done."""
+    """A column with the estimated time left of the current step, once part of the step is done."""
 
     max_refresh = 0.5
 
     def render(self, task: Task) -> Text:
-        """Return the time as minutes and seconds, or nothing if it cannot be told."""
+        """Return the time as minutes and seconds, or nothing if it is not known."""
         if task.time_remaining is None or not task.completed or task.finished:
             return Text("")
         minutes, seconds = divmod(int(task.time_remaining), 60)
@@ -88,7 +94,10 @@ Queries = Annotated[
 
 
 def refuse_ambiguous(config: str | None) -> str | None:
-    """Refuse a *config* that is the name of a preset and of a file here: whoever made the folder must not choose."""
+    """Return *config*, or raise `ConfigError` if it names both a preset and a file in this folder.
+
+    Otherwise whoever made the folder could replace a preset.
+    """
     if (
         config is not None
         and config.isprintable()
@@ -139,14 +148,17 @@ History = Annotated[
 
 def as_json(value: Any) -> None:
     """Write *value* to stdout as one JSON document."""
-    written = json.dumps(value, ensure_ascii=sys.stdout.encoding.lower() != "utf-8", indent=2)
-    sys.stdout.write(escape_json(written) + "\n")
+    document = json.dumps(value, ensure_ascii=sys.stdout.encoding.lower() != "utf-8", indent=2)
+    sys.stdout.write(escape_json(document) + "\n")
 
 
-def lines(given: list[str] | None) -> Iterator[str]:
-    """The texts given as arguments or, without any, the lines of standard input."""
-    if given:
-        yield from given
+def lines(texts: list[str] | None) -> Iterator[str]:
+    """Yield the questions: the *texts* given as arguments, else the lines of standard input.
+
+    Blank lines are skipped.
+    """
+    if texts:
+        yield from texts
         return
     for line in sys.stdin:
         text = line.rstrip("\r\n")
@@ -155,15 +167,15 @@ def lines(given: list[str] | None) -> Iterator[str]:
 
 
 def format_question_heading(text: str) -> str:
-    """Return the line above the result of one of several questions."""
+    """Return the heading of a question's result, used if several questions are asked."""
     return f"Question: {' '.join(text.split())}"
 
 
 def to_messages(history: list[str] | None) -> list[dict[str, str]]:
-    """The texts of ``--history`` as messages of user and assistant by turns."""
+    """Return the texts of ``--history`` as messages of user and assistant in turn."""
     return [
-        {"role": ("user", "assistant")[at % 2], "content": text}
-        for at, text in enumerate(history or [])
+        {"role": ("user", "assistant")[index % 2], "content": text}
+        for index, text in enumerate(history or [])
     ]
 
 
@@ -171,10 +183,10 @@ def to_messages(history: list[str] | None) -> list[dict[str, str]]:
 def show_progress(
     console: Console = notes, clock: Callable[[], float] = monotonic
 ) -> Iterator[ShowProgress]:
-    """A bar on stderr that shows what is done just now; none if that is no terminal.
+    """Yield a function that shows progress in a bar on stderr, if that is a terminal.
 
-    One bar for the whole job, with one clock; the count and the estimate are those of the part that
-    is being done.
+    One bar serves the whole job, with one clock. The count and the estimate are those of the
+    current step.
     """
     columns = (
         TextColumn("{task.description:<24}", markup=False),
@@ -188,17 +200,17 @@ def show_progress(
     )
     task = bars.add_task("", total=None)
     current: str | None = None
-    with ExitStack() as shown:
+    with ExitStack() as stack:
 
-        def update(what: str, done: int, total: int) -> None:
+        def update(step: str, done: int, total: int) -> None:
             nonlocal current
             is_first = current is None
-            if what != current:
-                bars.reset(task, description=what, total=total)
-                current = what
+            if step != current:
+                bars.reset(task, description=step, total=total)
+                current = step
             if is_first:
-                # Not before, as a question may be asked on the same terminal first.
-                shown.enter_context(bars)
+                # The bar starts here, because the command may first ask something at the terminal.
+                stack.enter_context(bars)
             bars.update(task, completed=done, refresh=True)
 
         yield update
@@ -206,14 +218,14 @@ def show_progress(
 
 @contextmanager
 def show_warnings(*, without: Iterable[str] = ()) -> Iterator[None]:
-    """Show what the package warns of meanwhile as notes, each text once.
+    """Show the package's warnings as notes, each text once.
 
-    *without* names the degradations (`LogSampler.log`) that are left out, as the command itself
+    *without* names the degradations (`LogSampler.log`) to leave out, because the command itself
     shows or counts them.
     """
     package, handler = logging.getLogger("qtmiddleware"), _NoteHandler(logging.WARNING)
-    left_out = frozenset(without)
-    handler.addFilter(lambda record: getattr(record, "degradation", "") not in left_out)
+    hidden = frozenset(without)
+    handler.addFilter(lambda record: getattr(record, "degradation", "") not in hidden)
     package.addHandler(handler)
     try:
         yield
@@ -222,6 +234,8 @@ def show_warnings(*, without: Iterable[str] = ()) -> Iterator[None]:
 
 
 class _NoteHandler(logging.Handler):
+    """A log handler that shows each text once, as a note."""
+
     def __init__(self, level: int) -> None:
         super().__init__(level)
         self._seen: set[str] = set()

@@ -1,4 +1,4 @@
-"""``qtm demo``: raw, preprocessed and transformed retrieval compared on the text that ships with the project."""
+"""``qtm demo``: compare raw, preprocessed and transformed retrieval on the demo's documents."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 _EXAMPLE = "combined"
 _QUESTION = "q30"
-"""Needs two passages, of which plain search finds one: every step has something to show."""
+"""The example. It needs two passages and plain search finds one, so every step shows a change."""
 _INDEX = Path(".tmp/demo/index.sqlite")
 _COLLECTIONS = {
     "data": "Handbook of an e-bike rental",
@@ -46,8 +46,8 @@ _SMALL_COLLECTIONS = (
     "A small collection (20 to 100 passages on one topic) gains most from one model call: see"
     " docs/choose-a-tier.md."
 )
-_THINKING = 0.4
-"""Seconds a recorded reply takes on the page, so that what runs meanwhile can be seen."""
+_REPLY_SECONDS = 0.4
+"""How long a recorded reply takes on the page, so that the work beside it can be seen."""
 
 
 def demo_command(
@@ -90,77 +90,77 @@ def demo_command(
             model, index, recorded=recorded, record=record, port=port, opens=not no_open
         )
         return
-    # Before anything is embedded.
+    # Checked before passages are embedded.
     require_extras()
     data = dataset()
-    asked = data.first(questions) if questions else data
+    asked_data = data.first(questions) if questions else data
     example = _find_question(data, question)
     note_files({"index": index if index == _INDEX else None}, config=True)
-    answers, origin = _open_model(model, recorded=recorded, record=record)
+    client, origin = _open_model(model, recorded=recorded, record=record)
     notes.print(origin)
     embedder = embedder_named("all-MiniLM-L6-v2")
     with show_progress() as update, build_index(data, index, embedder, progress=update) as store:
-        bench = Bench(store, embedder, answers)
+        bench = Bench(store, embedder, client)
         comparison = bench.measure(
-            asked,
+            asked_data,
             chosen(USUAL),
             progress=lambda name, done, count: update(f"comparing: {name}", done, count),
         )
-        comparison = replace(comparison, counts_model_time=not isinstance(answers, RecordedModel))
-        walked = bench.retrieve(chosen([_EXAMPLE])[_EXAMPLE], example)
+        comparison = replace(comparison, counts_model_time=not isinstance(client, RecordedModel))
+        retrieval = bench.retrieve(chosen([_EXAMPLE])[_EXAMPLE], example)
     if json_output:
         as_json(
             {
                 **comparison.to_dict(),
-                "model": answers.name,
-                "example": _example_to_dict(example, walked),
+                "model": client.name,
+                "example": _example_to_dict(example, retrieval),
             }
         )
         return
     show_comparison(comparison)
     notes.print(_SMALL_COLLECTIONS)
-    _walk_through(data, example, walked)
+    _show_steps(data, example, retrieval)
 
 
 def _open_playground(
     model: str, index: Path, *, recorded: bool, record: Path | None, port: int | None, opens: bool
 ) -> None:
-    """Serve the playground over the demo's index, its questions as examples, until Ctrl-C."""
+    """Serve the playground over the demo's index until Ctrl-C. Its questions are the examples."""
     require_web()
-    with open_socket(port) as listening, ExitStack() as stack:
-        answers, origin = _open_model(model, recorded=recorded, record=record)
-        is_recorded = isinstance(answers, RecordedModel)
+    with open_socket(port) as listener, ExitStack() as stack:
+        language_model, origin = _open_model(model, recorded=recorded, record=record)
+        is_recorded = isinstance(language_model, RecordedModel)
         if is_recorded:
             origin = (
                 "Recorded replies of a large language model, each given after"
-                f" {_THINKING * 1e3:.0f} ms as if it had thought so long; tokens and money are"
+                f" {_REPLY_SECONDS * 1e3:.0f} ms as if it had thought so long; tokens and money are"
                 f" estimated by the prices of {model}."
             )
         embedder = embedder_named("all-MiniLM-L6-v2")
         pages: dict[str, Page] = {}
-        shipped = {folder: dataset(folder) for folder in EXAMPLES}
+        data_by_folder = {folder: dataset(folder) for folder in EXAMPLES}
         names = {
             folder: f"{_COLLECTIONS[folder]}, {len(data.passages)} passages"
-            for folder, data in shipped.items()
+            for folder, data in data_by_folder.items()
         }
-        for folder, data in shipped.items():
+        for folder, data in data_by_folder.items():
             with show_progress() as update:
                 store = stack.enter_context(
                     open_index(data, index.parent, embedder, progress=update)
                 )
             recording = recorded_model(folder) if is_recorded else None
             client = (
-                answers
+                language_model
                 if recording is None
-                else UnhurriedModel(EstimatedModel(recording, model), _THINKING)
+                else UnhurriedModel(EstimatedModel(recording, model), _REPLY_SECONDS)
             )
             config = Config.load({"topK": 5}, environ={})
-            opened = QueryMiddleware(config, client=client, store=store, embedder=embedder)
-            middleware = stack.enter_context(opened)
+            new_middleware = QueryMiddleware(config, client=client, store=store, embedder=embedder)
+            middleware = stack.enter_context(new_middleware)
             pages[folder] = _make_page(folder, data, middleware, recording, names, [origin])
         stack.enter_context(show_warnings(without=SHOWN_ANYWAY))
         page = pages.pop("data")
-        serve_pages(page, listening, others=pages, notes=[origin], opens=opens)
+        serve_pages(page, listener, others=pages, notes=[origin], opens=opens)
 
 
 def _make_page(
@@ -171,7 +171,16 @@ def _make_page(
     names: Mapping[str, str],
     notes: Sequence[str],
 ) -> Page:
-    """Return the page over the collection of a *folder*; *names* are those of all, *recording* its replies if any."""
+    """Return the page over the collection *folder*.
+
+    Args:
+        folder: The collection's folder.
+        data: Its passages and questions.
+        middleware: The middleware over its index.
+        recording: Its recorded replies, or ``None`` if a model is called.
+        names: The names of all collections, by folder.
+        notes: Sentences to show on the page.
+    """
     is_covered = None if recording is None else partial(has_recording, recording)
     tiers = Tiers(middleware.retriever, remembers=recording is None, is_covered=is_covered)
     kinds = {id_: kind for kind, id_ in EXAMPLES[folder].items()}
@@ -189,7 +198,7 @@ def _make_page(
         qrels=data.qrels,
         judged=data.questions,
         kinds=kinds,
-        collections=[(name, links[of]) for of, name in names.items()],
+        collections=[(name, links[other_folder]) for other_folder, name in names.items()],
         folded=(
             "No reply is recorded for this question; the examples have recorded replies. With"
             " OPENAI_API_KEY set, a model answers every question."
@@ -198,80 +207,85 @@ def _make_page(
 
 
 def _open_model(name: str, *, recorded: bool, record: Path | None) -> tuple[LanguageModel, str]:
-    """The model to ask, and a plain sentence about where its replies come from."""
+    """Return the model to ask, and a sentence that says where its replies come from."""
     settings = Settings(transformation_model=name)
     if recorded or not has_language_model(settings):
-        why = "as asked" if recorded else "neither OPENAI_API_KEY nor QTM_LLM_BASE_URL is set"
+        reason = "as asked" if recorded else "neither OPENAI_API_KEY nor QTM_LLM_BASE_URL is set"
         if record is not None:
             raise ConfigError(
-                f"--record needs a language model, but recorded replies are replayed ({why})",
+                f"--record needs a language model, but recorded replies are replayed ({reason})",
                 path="record",
             )
         return (
             recorded_model(),
             (
-                f"Replaying recorded replies of a large language model ({why}): "
+                f"Replaying recorded replies of a large language model ({reason}): "
                 "no model is called, and neither its time nor its price is in the figures."
             ),
         )
-    asked = as_language_model(None, settings)
+    model = as_language_model(None, settings)
     if record is not None:
-        return RecordingModel(asked, record), f"Asking {name}; its replies are kept in {record}."
-    return asked, f"Asking {name}."
+        return RecordingModel(model, record), f"Asking {name}; its replies are kept in {record}."
+    return model, f"Asking {name}."
 
 
-def _find_question(data: Dataset, wanted: str) -> Question:
+def _find_question(data: Dataset, id_: str) -> Question:
     for question in data.questions:
-        if question.id == wanted:
+        if question.id == id_:
             return question
     raise typer.BadParameter(
-        f"the question must be one of q01 to q{len(data.questions):02d}, not {wanted!r}"
+        f"the question must be one of q01 to q{len(data.questions):02d}, not {id_!r}"
     )
 
 
-def _walk_through(data: Dataset, question: Question, found: Retrieval) -> None:
+def _show_steps(data: Dataset, question: Question, retrieval: Retrieval) -> None:
+    """Show how the example was retrieved, step by step."""
     relevant = data.qrels.get(question.id, {})
     out.print(f"\nStep by step: question {question.id} with {_EXAMPLE!r}")
     for turn in question.history:
         out.print(f"  {turn.role}: {turn.content}")
     out.print(f"1. The question             {question.text}")
     out.print(
-        f"2. Also searched            {len(found.variants) - 1} variants, from"
-        f" {found.trace.llm_calls} model call"
+        f"2. Also searched            {len(retrieval.variants) - 1} variants, from"
+        f" {retrieval.trace.llm_calls} model call"
     )
-    for ranking in found.rankings:
+    for ranking in retrieval.rankings:
         out.print(
             f"   {ranking.variant.kind:<11} weight {ranking.variant.weight:.2f} "
             f" {shorten(ranking.variant.text, 90)}"
         )
         out.print(
-            f"   {'':<11} found        {_list_ids([key[1] for key in ranking.keys], relevant)}"
+            f"   {'':<11} found        {_mark_ids([key[1] for key in ranking.keys], relevant)}"
         )
-    out.print(f"3. Fused                    {_list_ids([key[1] for key in found.fused], relevant)}")
+    out.print(
+        f"3. Fused                    {_mark_ids([key[1] for key in retrieval.fused], relevant)}"
+    )
     out.print(
         "4. Reranked by keywords    "
-        f" {_list_ids([match.id or '' for match in found.matches], relevant)}"
+        f" {_mark_ids([match.id or '' for match in retrieval.matches], relevant)}"
     )
     out.print("   * answers the question, + helps")
     out.print(
-        f"5. To the generator         the question, byte for byte, and {len(found.matches)}"
-        f" passages ({found.status})"
+        f"5. To the generator         the question, byte for byte, and {len(retrieval.matches)}"
+        f" passages ({retrieval.status})"
     )
 
 
-def _list_ids(ids: Sequence[str], relevant: Any, count: int = 5) -> str:
+def _mark_ids(ids: Sequence[str], relevant: Any, count: int = 5) -> str:
+    """Return the first *count* ids; ``*`` marks passages that answer, ``+`` those that help."""
     mark = {2: "*", 1: "+"}
     return ", ".join(f"{id_}{mark.get(relevant.get(id_, 0), '')}" for id_ in ids[:count])
 
 
-def _example_to_dict(question: Question, found: Retrieval) -> dict[str, Any]:
+def _example_to_dict(question: Question, retrieval: Retrieval) -> dict[str, Any]:
     return {
         "question": question.id,
         "query": question.text,
         "variants": [
-            {"kind": it.kind, "text": it.text, "weight": it.weight} for it in found.variants
+            {"kind": variant.kind, "text": variant.text, "weight": variant.weight}
+            for variant in retrieval.variants
         ],
-        "fused": [key[1] for key in found.fused[:TOP_K]],
-        "final": [match.id for match in found.matches],
-        "trace": found.trace.to_dict(),
+        "fused": [key[1] for key in retrieval.fused[:TOP_K]],
+        "final": [match.id for match in retrieval.matches],
+        "trace": retrieval.trace.to_dict(),
     }

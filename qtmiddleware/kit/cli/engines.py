@@ -1,4 +1,4 @@
-"""``--engine`` and ``--workers``: where batches of work are done."""
+"""``--engine`` and ``--workers``: where batches of work run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_WORKERS: Final = 10_000
 
 
 class EngineName(StrEnum):
-    """Where batches of work are done."""
+    """Where batches of work run."""
 
     LOCAL = "local"
     RAY = "ray"
@@ -40,7 +40,7 @@ Workers = Annotated[
 
 
 def refuse_engine(name: EngineName, workers: int, *, is_used: bool) -> None:
-    """Raise `ConfigError` for an engine that was asked for and has nothing to do."""
+    """Raise `ConfigError` if an engine or workers were set and the command does not use them."""
     if not is_used and (name, workers) != (EngineName.LOCAL, 1):
         message = "--engine and --workers need --file, without --batch"
         raise ConfigError(message, path="--engine")
@@ -48,11 +48,11 @@ def refuse_engine(name: EngineName, workers: int, *, is_used: bool) -> None:
 
 @contextmanager
 def open_engine(name: EngineName, workers: int) -> Iterator[Engine | None]:
-    """Lends the engine of that *name*, closed at the end; ``None`` for this process alone."""
+    """Yield the engine called *name* and close it at the end; ``None`` for this process alone."""
     if name is EngineName.LOCAL and workers == 1:
         yield None
         return
     engine = RayEngine(workers=workers) if name is EngineName.RAY else LocalEngine(workers=workers)
-    # Ray tells its news there, among what others read as JSON.
+    # Ray writes messages to stdout, among the JSON that other programs read.
     with redirect_stdout(sys.stderr), closing(engine):
         yield engine

@@ -1,4 +1,4 @@
-"""What is taken from where ``qtm`` is run: a config, the keys of a ``.env`` file, and other files nobody named."""
+"""Files that the command line did not name: a config, the keys of a ``.env`` file, and others."""
 
 from __future__ import annotations
 
@@ -25,15 +25,21 @@ CREDENTIALS: Final = (
     "REDIS_PASSWORD",
     "HF_TOKEN",
 )
-"""All that a ``.env`` file may set. Whoever hands a folder over must not decide where keys are sent or what is run, so
-no address, path, proxy, certificate or setting is ever added here."""
+"""The variables that a ``.env`` file may set.
+
+A folder may come from somebody else, who must not decide where keys are sent or what is run. So
+never add an address, path, proxy, certificate or setting here.
+"""
 
 CONFIG_FILES: Final = ("config/query-transform.config.json", "query-transform.config.json")
-"""The config of the working folder, where ``--config`` and ``QTM_CONFIG`` name none: the first that is there."""
+"""The configs of the current folder; the first that exists is used.
+
+They are read if neither ``--config`` nor ``QTM_CONFIG`` names a config.
+"""
 
 NO_MODEL: Final = (
-    "No language model is configured: set OPENAI_API_KEY (a .env file works too), or QTM_LLM_BASE_URL for your own "
-    "service."
+    "No language model is configured: set OPENAI_API_KEY (a .env file works too), or"
+    " QTM_LLM_BASE_URL for your own service."
 )
 
 _MOST_BYTES: Final = 1_000_000
@@ -42,22 +48,24 @@ _NAME: Final = re.compile(r"[A-Z][A-Z0-9_]{1,49}")
 
 
 def load_dotenv_file() -> None:
-    """Set the `CREDENTIALS` that stand in the current folder's ``.env`` file and are not set yet, and say so on stderr.
+    """Set the `CREDENTIALS` of the current folder's ``.env`` file that are not set yet.
 
-    No folder above is looked at, and ``${NAME}`` in a value stays as it is. A file that is a link,
-    is another account's or can be written by others is noted and not read, as is one that cannot be
-    read; no value is shown.
+    A note on stderr names the variables, never their values. No parent folder is searched, and
+    ``${NAME}`` in a value stays as it is. A file is not read, and a note says so, if it is a link,
+    belongs to another account, can be written by others, or cannot be read.
     """
     path = Path(".env").absolute()
     try:
-        # A folder of that name is somebody's virtual environment.
+        # A folder called .env is a virtual environment.
         if path.is_dir() or not os.path.lexists(path):
             return
         _set_credentials(path)
     except OSError as error:
-        _note(f"{path} was not read: {error.strerror or type(error).__name__}")
+        _write_note(f"{path} was not read: {error.strerror or type(error).__name__}")
     except ValueError:
-        _note(f"{path} was not read: it is not UTF-8, or holds a value that no variable can hold")
+        _write_note(
+            f"{path} was not read: it is not UTF-8, or holds a value that no variable can hold"
+        )
 
 
 def load_config(
@@ -67,94 +75,110 @@ def load_config(
     kind: str | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> Config:
-    """The config a command works with: *assignments* (``--set``) over *file*, else ``QTM_CONFIG``, else `CONFIG_FILES`.
+    """Return the config of a command, and say on stderr which file was found.
 
-    *kind* is the transformation of ``--type``. *tell* is given the path of the file that is read,
-    if any; without it a note on stderr tells of one that nobody named. Such a file is one's own, as
-    a ``.env`` file is, and sets nothing that decides where texts and keys go or what is run. Raises
-    `ConfigError`.
+    The file is *file*, else the one that ``QTM_CONFIG`` names, else the first of `CONFIG_FILES`. A
+    file that nobody named must belong to the user, as a ``.env`` file must. It must not decide
+    where texts and keys go or what is run.
+
+    Args:
+        file: The file or preset of ``--config``.
+        assignments: The values of ``--set``, which override the file.
+        kind: The transformation of ``--type``.
+        tell: Gets the path of the file, if there is one, instead of stderr.
+
+    Raises:
+        ConfigError: A setting is not valid, or not allowed in a file that nobody named.
     """
     path = file or os.environ.get("QTM_CONFIG") or None
-    found = _find_config() if path is None else None
-    if tell is not None and (read := path or found):
-        tell(read)
-    elif found:
-        _note(f"Loading config {found} (found in this folder; --config names another)")
-    loaded = Config.load(file if found is None else found).assigned(assignments or ())
-    if found:
-        _check_found(loaded, found)
+    default_file = _find_config() if path is None else None
+    if tell is not None and (file_used := path or default_file):
+        tell(file_used)
+    elif default_file:
+        _write_note(f"Loading config {default_file} (found in this folder; --config names another)")
+    loaded = Config.load(file if default_file is None else default_file).assigned(assignments or ())
+    if default_file:
+        _check_found(loaded, default_file)
     return (
         loaded if kind is None else loaded.overridden({"transformationType": kind}, origin="--type")
     )
 
 
 def _find_config() -> str | None:
-    """The first of `CONFIG_FILES` that may be used; one that may not, or that stands behind another, is noted."""
-    there = [name for name in CONFIG_FILES if os.path.lexists(name)]
-    for name in there:
+    """Return the first of `CONFIG_FILES` that may be read, or ``None``.
+
+    Notes name the files that exist and are not used.
+    """
+    names = [name for name in CONFIG_FILES if os.path.lexists(name)]
+    for name in names:
         try:
             read_own_file(Path(name), MOST_BYTES)
         except OSError as error:
-            _note(
-                f"{name} was not used: {error.strerror or type(error).__name__}; --config {name} uses it anyway"
+            _write_note(
+                f"{name} was not used: {error.strerror or type(error).__name__}; --config {name}"
+                " uses it anyway"
             )
             continue
-        if behind := there[there.index(name) + 1 :]:
-            _note(f"{', '.join(behind)} exists too and was not used")
+        if unused := names[names.index(name) + 1 :]:
+            _write_note(f"{', '.join(unused)} exists too and was not used")
         return name
     return None
 
 
 def _check_found(config: Config, name: str) -> None:
-    """Raise `ConfigError` where the file *name*, which nobody named, sets what whoever made the folder must not."""
+    """Raise `ConfigError` if the file *name*, which nobody named, sets a forbidden key."""
     origin = f"file {name}"
     if keys := list(
-        _find_forbidden(config, {key for key, found in config.origins.items() if found == origin})
-    ):
-        said = (
-            f"{origin} was found in this folder and must not set {', '.join(keys)}: only a config that you name may "
-            "decide where data and keys go and what is read, run, written, spent or told to a model; if the file is "
-            f"yours, add --config {name} or set QTM_CONFIG={name}"
+        _find_forbidden(
+            config, {key for key, key_origin in config.origins.items() if key_origin == origin}
         )
-        raise ConfigError(said, path=keys[0], source=origin)
+    ):
+        message = (
+            f"{origin} was found in this folder and must not set {', '.join(keys)}: only a config"
+            " that you name may decide where data and keys go and what is read, run, written, spent"
+            f" or told to a model; if the file is yours, add --config {name} or set"
+            f" QTM_CONFIG={name}"
+        )
+        raise ConfigError(message, path=keys[0], source=origin)
 
 
-def _find_forbidden(config: Config, given: Collection[str]) -> Iterator[str]:
-    """What of the keys *given* by a file that nobody named is not its to decide."""
+def _find_forbidden(config: Config, keys: Collection[str]) -> Iterator[str]:
+    """Yield each of the *keys* that a file nobody named must not set."""
     settings = config.settings
-    yield from (key.name for key in keys_with("named") if key.name in given)
+    yield from (key.name for key in keys_with("named") if key.name in keys)
     for key, path in (("indexPath", settings.index_path), ("dataPath", settings.data_path)):
-        if key in given and path and not _lies_here(path):
+        if key in keys and path and not _is_in_this_folder(path):
             yield f"{key} outside this folder"
-    if "dataPath" in given and _is_hidden(settings.data_path or ""):
+    if "dataPath" in keys and _is_hidden(settings.data_path or ""):
         yield "dataPath to hidden files"
-    if "embeddingModel" in given and Path(settings.embedding_model).expanduser().exists():
+    if "embeddingModel" in keys and Path(settings.embedding_model).expanduser().exists():
         yield "embeddingModel to a folder"
     budgets = [key for key in all_keys() if key.path[0] == "budget"]
-    # A file goes before the environment, but this one must not undo what you allow to be spent.
+    # A file overrides the environment, but a file that nobody named must not raise your limit.
     if any(key.environment in os.environ for key in budgets):
         yield from (
-            f"{key.name} in addition to the environment's" for key in budgets if key.name in given
+            f"{key.name} in addition to the environment's" for key in budgets if key.name in keys
         )
 
 
-def _lies_here(path: str) -> bool:
-    """Whether *path* lies in the working folder, by its name and by what the links on its way lead to.
+def _is_in_this_folder(path: str) -> bool:
+    """Return whether *path* is in the current folder, by its name and after links are followed.
 
-    The wildcards of a pattern match no links to folders, so as a name it leads no further than what
-    it matches.
+    The wildcards of a pattern match no links to folders. So checking the pattern as a name is
+    enough for everything that it matches.
     """
-    given = Path(path).expanduser()
+    expanded = Path(path).expanduser()
     return all(
         Path(whole).is_relative_to(Path.cwd())
-        for whole in (os.path.abspath(given), os.path.realpath(given))  # noqa: PTH100 - links stay links in one of them
+        for whole in (os.path.abspath(expanded), os.path.realpath(expanded))  # noqa: PTH100 - links stay links in one of them
     )
 
 
 def _is_hidden(path: str) -> bool:
+    """Return whether *path* is in the current folder and has a hidden part."""
     whole = Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 - links stay links
     return whole.is_relative_to(Path.cwd()) and any(
-        it.startswith(".") for it in whole.relative_to(Path.cwd()).parts
+        part.startswith(".") for part in whole.relative_to(Path.cwd()).parts
     )
 
 
@@ -164,25 +188,32 @@ def note_files(
     config: object = None,
     tell: Callable[[str], None] | None = None,
 ) -> None:
-    """Say on stderr which files are used that the command line did not name: those of *files* that are there.
+    """Say on stderr which existing files are used that the command line did not name.
 
-    They stand under what they are. The one that ``QTM_CONFIG`` names is added, unless a *config*
-    was named. *tell* is given the sentence in place of stderr.
+    Args:
+        files: Paths by a description, such as ``index``.
+        config: The config that the command line named. Without one, the file of ``QTM_CONFIG`` is
+            listed too.
+        tell: Gets the sentence instead of stderr.
     """
     settings = None if config else os.environ.get("QTM_CONFIG")
-    found = {"settings (QTM_CONFIG)": settings, **files}
-    places = {what: os.path.expanduser(place) for what, place in found.items() if place}  # noqa: PTH111 - needs no home
-    there = [
-        f"{what} {Path(place).absolute()}"
-        for what, place in places.items()
-        if os.path.lexists(place)
+    candidates = {"settings (QTM_CONFIG)": settings, **files}
+    paths = {
+        description: os.path.expanduser(path)  # noqa: PTH111 - needs no home
+        for description, path in candidates.items()
+        if path
+    }
+    existing = [
+        f"{description} {Path(path).absolute()}"
+        for description, path in paths.items()
+        if os.path.lexists(path)
     ]
-    if there:
-        (tell or _note)(f"used by default: {'; '.join(there)}")
+    if existing:
+        (tell or _write_note)(f"used by default: {'; '.join(existing)}")
 
 
 def files_of(config: Config, *, ingests: bool = False) -> dict[str, str | Path | None]:
-    """The files that *config* means and the command line did not name, for `note_files`."""
+    """Return the files that *config* names and the command line does not, for `note_files`."""
     settings = config.settings
     is_named = config.origins["indexPath"] == "call"
     index = (
@@ -194,35 +225,41 @@ def files_of(config: Config, *, ingests: bool = False) -> dict[str, str | Path |
 
 
 def _set_credentials(path: Path) -> None:
+    """Set the `CREDENTIALS` of the ``.env`` file at *path*, and note the names read and ignored."""
     try:
         import dotenv
     except ImportError as error:
         raise MissingExtra("python-dotenv", "cli") from error
-    # With or without the mark that some editors put before the first letter.
+    # utf-8-sig skips the byte order mark that some editors write.
     text = read_own_file(path, _MOST_BYTES).decode("utf-8-sig")
     values = dotenv.dotenv_values(stream=io.StringIO(text), interpolate=False)
-    new = {
+    credentials = {
         name: value
         for name in CREDENTIALS
         if (value := values.get(name)) and name not in os.environ
     }
-    os.environ.update(new)
-    parts = [f"{_list_names(list(new))} read from {path}"] if new else []
+    os.environ.update(credentials)
+    sentences = [f"{_list_names(list(credentials))} read from {path}"] if credentials else []
     if ignored := [name for name in values if name not in CREDENTIALS]:
-        where = "there" if new else f"in {path}"
-        parts.append(
-            f"ignored {where}: {_list_names(ignored)} (a .env file can set only keys: {', '.join(CREDENTIALS)})"
+        place = "there" if credentials else f"in {path}"
+        sentences.append(
+            f"ignored {place}: {_list_names(ignored)} (a .env file can set only keys:"
+            f" {', '.join(CREDENTIALS)})"
         )
-    if parts:
-        _note("; ".join(parts))
+    if sentences:
+        _write_note("; ".join(sentences))
 
 
 def _list_names(names: Sequence[str]) -> str:
-    # What is written in another way than names are may be a piece of a key whose lines were broken.
-    shown = [name for name in names if _NAME.fullmatch(name)][:_MOST_NAMES]
-    more = [f"{len(names) - len(shown)} more"] if len(shown) < len(names) else []
-    return ", ".join([*shown, *more])
+    """Return at most `_MOST_NAMES` of *names*, and the number of the others."""
+    # A text that does not look like a variable's name may be a piece of a key with broken lines, so
+    # it is not shown.
+    plain_names = [name for name in names if _NAME.fullmatch(name)][:_MOST_NAMES]
+    hidden_count = (
+        [f"{len(names) - len(plain_names)} more"] if len(plain_names) < len(names) else []
+    )
+    return ", ".join([*plain_names, *hidden_count])
 
 
-def _note(text: str) -> None:
+def _write_note(text: str) -> None:
     note(escape_line(f"qtm: note: {text}"))

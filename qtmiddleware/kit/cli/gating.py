@@ -1,4 +1,4 @@
-"""``--baseline`` and the options beside it: whether retrieval got worse than in an earlier run."""
+"""``--baseline`` and its companions: whether retrieval got worse than in an earlier run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,13 @@ Comment = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Gating:
-    """What the options say; without a baseline nothing is compared."""
+    """The comparison that the options ask for.
+
+    Attributes:
+        baseline: The earlier run; without it nothing is compared.
+        rule: The rule of ``--fail-if``.
+        comment: The Markdown file to write.
+    """
 
     baseline: Baseline | None = None
     rule: Rule | None = None
@@ -44,11 +50,11 @@ class Gating:
 
     @classmethod
     def read(cls, baseline: Path | None, fail_if: str | None, comment: Path | None) -> Gating:
-        """Read the file and the options; raises `ConfigError` for what cannot be used."""
+        """Read the baseline's file and the options; raises `ConfigError` if they are not valid."""
         if baseline is None:
-            given = {"--fail-if": fail_if, "--comment": comment}
-            if alone := [option for option, value in given.items() if value is not None]:
-                raise ConfigError(f"{alone[0]} needs --baseline", path=alone[0])
+            dependent = {"--fail-if": fail_if, "--comment": comment}
+            if needless := [option for option, value in dependent.items() if value is not None]:
+                raise ConfigError(f"{needless[0]} needs --baseline", path=needless[0])
             return cls()
         rule = None if fail_if is None else Rule.parse(fail_if)
         if comment is not None:
@@ -61,12 +67,12 @@ class Gating:
             self.baseline.check_data(data)
 
     def check_systems(self, systems: Collection[str], *, deep: bool) -> None:
-        """Raise `ConfigError` if the baseline has none of the *systems*, or not their measure."""
+        """Raise `ConfigError` if the baseline lacks all *systems*, or the measure of the rule."""
         if self.baseline is not None:
             self.baseline.check_systems(systems, self.rule or Rule(), deep=deep)
 
     def apply(self, comparison: Comparison, model: str | None) -> Gate | None:
-        """Compare with the baseline, and write the comment; ``None`` without a baseline."""
+        """Compare with the baseline, and write the comment. Returns ``None`` without a baseline."""
         from qtmiddleware.kit.evaluation.reporting import write_comment
 
         if self.baseline is None:
@@ -79,5 +85,5 @@ class Gating:
         return gate
 
     def fails(self, gate: Gate | None) -> bool:
-        """Whether *gate* is what ``--fail-if`` names."""
+        """Return whether *gate* breaks the rule of ``--fail-if``."""
         return self.rule is not None and gate is not None and gate.verdict == "worse"

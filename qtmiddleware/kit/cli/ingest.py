@@ -1,4 +1,4 @@
-"""``qtm ingest``: documents into the index."""
+"""``qtm ingest``: put documents into the index."""
 
 from __future__ import annotations
 
@@ -72,25 +72,25 @@ def ingest_command(
         loaded = load_config(config, sets, tell=None if has_bars else _log_config)
         if index is not None:
             loaded = loaded.overridden({"indexPath": index})
-        _check_kept(loaded.settings)
+        _check_storage(loaded.settings)
         documents = loaded.settings.data_path if data_path is None else None
-        # Where every line is an object, this one is too.
+        # With JSON log lines, the note about files is a log line too.
         tell = None if has_bars else _logger.info
         note_files(
             {**files_of(loaded, ingests=True), "documents": documents}, config=config, tell=tell
         )
         with open_engine(engine, workers) as opened:
             report = ingest(data_path, config=loaded, progress=listener, engine=opened)
-    for one in report.skipped:
-        if not one.extra:
-            note(escape_line(f"skipped: {one.path}: {one.reason}"))
-    for extra in sorted({it.extra for it in report.skipped} - {""}):
-        missed = Counter(
-            Path(it.path).suffix.casefold() for it in report.skipped if it.extra == extra
+    for file in report.skipped:
+        if not file.extra:
+            note(escape_line(f"skipped: {file.path}: {file.reason}"))
+    for extra in sorted({file.extra for file in report.skipped} - {""}):
+        counts = Counter(
+            Path(file.path).suffix.casefold() for file in report.skipped if file.extra == extra
         )
-        endings = ", ".join(f"{ending} ({count})" for ending, count in sorted(missed.items()))
-        files = _count(missed.total(), "file")
-        note(f'{files} not read: {endings}; run: pip install "qtmiddleware[{extra}]"')
+        endings = ", ".join(f"{ending} ({count})" for ending, count in sorted(counts.items()))
+        file_count = _format_count(counts.total(), "file")
+        note(f'{file_count} not read: {endings}; run: pip install "qtmiddleware[{extra}]"')
     if report.left_out:
         advice = "save files that should be found in one of these formats"
         note(
@@ -102,7 +102,7 @@ def ingest_command(
     if json_output:
         as_json(report.to_dict())
     else:
-        out.print(_sum_up(report))
+        out.print(_summarize(report))
     if report.all_skipped:
         raise typer.Exit(FAILED)
 
@@ -113,8 +113,8 @@ def _log_config(path: str) -> None:
     )
 
 
-def _check_kept(settings: Settings) -> None:
-    """Raise `ConfigError` for an index that would be gone when the command ends."""
+def _check_storage(settings: Settings) -> None:
+    """Raise `ConfigError` for an index in memory, which would be lost when the command ends."""
     if settings.store.kind == "memory" or (
         settings.store.kind == "sqlite" and settings.index_path == MEMORY
     ):
@@ -127,15 +127,15 @@ def _check_kept(settings: Settings) -> None:
 
 @contextmanager
 def _show_bars() -> Iterator[Callable[[Progress], None]]:
-    """A progress bar for each stage, on a terminal, and warnings above it."""
+    """Show a progress bar at the terminal, with warnings above it."""
     with show_progress() as update, show_warnings():
         yield lambda step: update(_LABELS[step.stage], step.done, step.total)
 
 
 @contextmanager
 def _write_log_lines() -> Iterator[None]:
-    """Warnings of the package and every line of the ingest on standard error, one JSON object a line."""
-    package, before = logging.getLogger("qtmiddleware"), _logger.level
+    """Write warnings and the log of the ingest to stderr, one JSON object per line."""
+    package, old_level = logging.getLogger("qtmiddleware"), _logger.level
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLine())
     package.addHandler(handler)
@@ -144,7 +144,7 @@ def _write_log_lines() -> Iterator[None]:
         yield
     finally:
         package.removeHandler(handler)
-        _logger.setLevel(before)
+        _logger.setLevel(old_level)
 
 
 class _JsonLine(logging.Formatter):
@@ -157,22 +157,27 @@ class _JsonLine(logging.Formatter):
         return escape_json(json.dumps(line))
 
 
-def _sum_up(report: IngestReport) -> str:
-    read = f"{_count(report.documents, 'document')} in {_count(report.chunks, 'chunk')}"
+def _summarize(report: IngestReport) -> str:
+    """Return the lines that sum up an ingest."""
+    totals = (
+        f"{_format_count(report.documents, 'document')} in {_format_count(report.chunks, 'chunk')}"
+    )
     lines = [
         (
-            f"{read}: {report.added} added, {report.changed} changed, "
+            f"{totals}: {report.added} added, {report.changed} changed, "
             f"{report.unchanged} unchanged, {report.removed} removed, {len(report.skipped)} skipped"
         ),
         (
-            f"{_count(report.written, 'chunk')} written, {_count(report.embedded, 'text')}"
-            f" embedded, {_count(report.reused, 'vector')} reused"
+            f"{_format_count(report.written, 'chunk')} written,"
+            f" {_format_count(report.embedded, 'text')} embedded,"
+            f" {_format_count(report.reused, 'vector')} reused"
         ),
     ]
     if report.contexts or report.contexts_failed:
-        without = _count(report.contexts_failed, "chunk")
+        missing = _format_count(report.contexts_failed, "chunk")
         lines.append(
-            f"{_count(report.contexts, 'context')} written by the model, {without} without one"
+            f"{_format_count(report.contexts, 'context')} written by the model,"
+            f" {missing} without one"
         )
     rate = (
         f" ({report.embedded / report.embed_seconds:.0f} texts a second)" if report.embedded else ""
@@ -181,5 +186,5 @@ def _sum_up(report: IngestReport) -> str:
     return "\n".join(lines)
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+def _format_count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

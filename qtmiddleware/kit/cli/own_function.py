@@ -1,4 +1,4 @@
-"""``--function`` of the commands that measure: the function of the user's own, and leave to call it many times."""
+"""``--function`` of the commands that measure, and the permission to call the function often."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from qtmiddleware.kit.evaluation.bench import Forecast, FunctionSource
 from qtmiddleware.kit.evaluation.compare import describe_error
 
 COUNTED: Final = ("retrieval degraded",)
-"""The degradation that a table of figures counts, so that it is no note."""
+"""The degradation that a table of figures counts, so that no note repeats it."""
 MOST_UNASKED: Final = 1_000
-"""So many searches of a function are made without asking for leave."""
+"""How many searches of a function are made without asking for permission."""
 _PRICE: Final = "To see the cost, set store.readPrice to the US dollars per million reads"
 
 Measured = Annotated[
@@ -50,43 +50,52 @@ Yes = Annotated[
 def read_source(
     function: str | None, arguments: list[str] | None, embed: str | None, top_k: int | None
 ) -> FunctionSource | None:
-    """Return the function that the options name, ``None`` without one.
+    """Return the function that the options name, or ``None`` if they name none.
 
-    Raises `ConfigError` for options that belong to a function if there is none, and what
-    `find_function` raises.
+    Raises `ConfigError` for options that need ``--function``, and everything that `find_function`
+    raises.
     """
     if function is None:
-        given = {"--arg": arguments, "--embed": embed, "--top-k": top_k}
-        if needless := [option for option, value in given.items() if value]:
+        options = {"--arg": arguments, "--embed": embed, "--top-k": top_k}
+        if needless := [option for option, value in options.items() if value]:
             raise ConfigError(f"{needless[0]} needs --function", path=needless[0])
         return None
-    fn = _find(function)
+    fn = _load_function(function)
     if not callable(fn):
         raise typer.BadParameter(
             f"{function} must be a function, not {type(fn).__name__}", param_hint="--function"
         )
-    passed = dict(map(read_argument, arguments or ()))
-    source = FunctionSource(fn, function, passed, top_k or TOP_K)
+    function_arguments = dict(map(read_argument, arguments or ()))
+    source = FunctionSource(fn, function, function_arguments, top_k or TOP_K)
     if embed is None:
         return source
     if source.is_wrapped:
         raise ConfigError(
             "the function is already wrapped; pass embed= where you wrap it", path="--embed"
         )
-    return FunctionSource(fn, function, passed, top_k or TOP_K, {"embed": _find(embed)})
+    return FunctionSource(
+        fn, function, function_arguments, top_k or TOP_K, {"embed": _load_function(embed)}
+    )
 
 
-def _find(target: str) -> Any:
-    """Return the object at *target*; what the user's own code prints is no part of the outcome."""
+def _load_function(target: str) -> Any:
+    """Return the object at *target*, with the output of the user's code sent to stderr."""
     with redirect_stdout(sys.stderr):
         return find_function(target)
 
 
 def confirm_searches(forecast: Forecast, name: str, *, yes: bool, fewer: str) -> None:
-    """Say what *forecast* says, and ask for leave beyond `MOST_UNASKED` searches.
+    """Show the *forecast*, and ask for permission beyond `MOST_UNASKED` searches.
 
-    Raises `ConfigError` if nobody is there to be asked, with *fewer*, how to make fewer of them,
-    and `typer.Exit` if the answer is no.
+    Args:
+        forecast: How many searches there will be, and their cost.
+        name: The function's name.
+        yes: Whether permission was given on the command line.
+        fewer: The options that reduce the number of searches.
+
+    Raises:
+        ConfigError: Nobody is at the terminal to be asked.
+        typer.Exit: The answer is no.
     """
     cost = "" if forecast.usd is None else f" The cost is at most ${forecast.usd:,.2f}."
     note(f"{name} is called at most {forecast.searches:,} times.{cost}")
@@ -108,7 +117,10 @@ def confirm_searches(forecast: Forecast, name: str, *, yes: bool, fewer: str) ->
 
 @contextmanager
 def measuring(source: FunctionSource | None) -> Iterator[ShowProgress]:
-    """Yield what shows progress. What the function prints goes to stderr, and its errors name it."""
+    """Yield a function that shows progress, and report the errors of *source* with its name.
+
+    Output of the user's function goes to stderr.
+    """
     with (
         redirect_stdout(sys.stderr),
         show_warnings(without=COUNTED),
@@ -120,7 +132,10 @@ def measuring(source: FunctionSource | None) -> Iterator[ShowProgress]:
 
 @contextmanager
 def _name_function_in_errors(source: FunctionSource | None) -> Iterator[None]:
-    """Raise what the function raises as a `WrapError` that names it; our own errors pass, and so do our own faults."""
+    """Turn an exception of the user's function into a `WrapError` that names the function.
+
+    Errors and faults of this package pass through.
+    """
     try:
         yield
     except WrapError as error:
@@ -132,7 +147,9 @@ def _name_function_in_errors(source: FunctionSource | None) -> Iterator[None]:
     except (QtMiddlewareError, typer.Exit, typer.Abort):
         raise
     except Exception as error:
-        said = [note for note in getattr(error, "__notes__", ()) if note.startswith("The system")]
-        if source is None or not said:
+        systems = [
+            note for note in getattr(error, "__notes__", ()) if note.startswith("The system")
+        ]
+        if source is None or not systems:
             raise
-        raise WrapError(f"{source.name} raised {describe_error(error)}. {said[-1]}") from error
+        raise WrapError(f"{source.name} raised {describe_error(error)}. {systems[-1]}") from error

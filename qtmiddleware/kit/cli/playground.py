@@ -1,4 +1,4 @@
-"""``qtm playground``: questions put to every tier side by side, on a page of this machine."""
+"""``qtm playground``: ask every tier a question on a page of this machine, side by side."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ from qtmiddleware.kit.playground.tiers import Tiers
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 
 SEEDED = 24
-"""Of so many questions the function is learned before the first one, so that a result has a confidence."""
+"""How many questions the function learns from before the page opens.
+
+With them the first result has a confidence.
+"""
 
 Port = Annotated[
     int | None,
@@ -68,17 +71,21 @@ def playground_command(
     """
     require_web()
     examples = () if questions is None else load_questions(questions)
-    given = dict(read_argument(it) for it in arguments or ())
-    with open_socket(port) as listening:
+    arguments_by_name = dict(read_argument(text) for text in arguments or ())
+    with open_socket(port) as listener:
         if function is None:
             loaded = load_config(config, sets)
             with open_middleware(loaded, config) as middleware:
                 name = f"{loaded.settings.store.kind} index"
-                tiers = Tiers(middleware.retriever, has_own=sets_something(loaded), given=given)
+                tiers = Tiers(
+                    middleware.retriever,
+                    has_own=sets_something(loaded),
+                    given=arguments_by_name,
+                )
                 is_free = STORES[loaded.settings.store.kind].keeps_files
-                run(
+                serve_tiers(
                     tiers,
-                    listening,
+                    listener,
                     name=name,
                     examples=examples,
                     opens=not no_open,
@@ -89,11 +96,11 @@ def playground_command(
         is_wrapped = isinstance(fn, Wrapped | Bound)
         with show_warnings(without=SHOWN_ANYWAY), wrap_function(fn, config, sets, {}) as wrapped:
             has_own = is_wrapped or sets_something(wrapped.middleware.config)
-            tiers = Tiers(wrapped, has_own=has_own, given=given)
-            run(tiers, listening, name=function, examples=examples, opens=not no_open)
+            tiers = Tiers(wrapped, has_own=has_own, given=arguments_by_name)
+            serve_tiers(tiers, listener, name=function, examples=examples, opens=not no_open)
 
 
-def run(
+def serve_tiers(
     tiers: Tiers,
     listening: socket.socket,
     *,
@@ -102,9 +109,16 @@ def run(
     opens: bool = True,
     searches: bool = False,
 ) -> None:
-    """Serve the page over *tiers* until Ctrl-C, and print its address; with *opens* a browser is shown it.
+    """Serve the page over *tiers* until Ctrl-C, and print its address.
 
-    With *searches* a question is asked before anybody waits for one: a search costs nothing then.
+    Args:
+        tiers: The tiers to compare.
+        listening: The socket to serve on.
+        name: The name of the function or index.
+        examples: Questions to offer on the page.
+        opens: Whether a browser is opened.
+        searches: Whether examples are searched before the page opens; only if a search costs
+            nothing.
     """
     folded = "" if tiers.has_model else NO_MODEL
     page = Page(tiers, name=name, examples=examples, folded=folded)
@@ -121,7 +135,7 @@ def serve_pages(
     notes: Sequence[str] = (),
     opens: bool = True,
 ) -> None:
-    """Serve *page*, and the *others* by their names, until Ctrl-C; print the *notes* and the address."""
+    """Serve *page* and the *others* (pages by name) until Ctrl-C; print *notes* and the address."""
     token = make_token()
     address = f"http://{LOOPBACK}:{listening.getsockname()[1]}/{token}/"
     for text in notes:
@@ -131,10 +145,10 @@ def serve_pages(
     with show_page(address) if opens else nullcontext(enter_result=False) as is_opened:
         if is_opened:
             note("If your browser shows no page, open the address above.")
-        closing = partial(_close, [page, *(others or {}).values()])
+        closing = partial(_close_pages, [page, *(others or {}).values()])
         asyncio.run(serve(page, listening, token, closing, others))
 
 
-async def _close(pages: Sequence[Page]) -> None:
+async def _close_pages(pages: Sequence[Page]) -> None:
     for page in pages:
         await page.tiers.middleware.aclose()

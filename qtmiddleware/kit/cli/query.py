@@ -1,4 +1,4 @@
-"""``qtm ask`` and ``qtm query``: questions to the index, given with the command or one after the other."""
+"""``qtm ask`` and ``qtm query``: questions to the index, as arguments or one after another."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from qtmiddleware.kit.cli.terminal import FAILED, USAGE, note, say
 from qtmiddleware.providers.llms import has_language_model
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
-# What went wrong with a question is part of what is shown of it.
+# Warnings that need no note, because the result of each question shows them.
 SHOWN_ANYWAY = ("retrieval degraded", "answer degraded", "nothing was improved")
 
 TopK = Annotated[int | None, typer.Option("--top-k", "-k", min=1, help="Passages per question.")]
@@ -71,7 +71,7 @@ def ask_command(
     not hold the answer, and 2 if a question is not valid.
     """
     loaded = load_config(config, sets, kind=kind)
-    wanted = parse_filter(condition)
+    metadata_filter = parse_filter(condition)
     has_model = has_language_model(loaded.settings)
     if not has_model:
         loaded = loaded.overridden({"transformationType": "none"}, origin="no language model")
@@ -95,7 +95,7 @@ def ask_command(
                     history=to_messages(history),
                     write=write if streams else None,
                     top_k=top_k,
-                    filter=wanted,
+                    filter=metadata_filter,
                 )
             results.append(outcome)
             if json_output:
@@ -150,8 +150,8 @@ def query_command(
         if not has_model:
             note(f"{NO_MODEL} Passages, ranked by the rules, are shown instead of answers.")
         keyboard = open_keyboard(keep=not no_history) if sys.stdin.isatty() else None
-        own = tuple(loaded.settings.transforms)
-        choose = None if keyboard is None else partial(choose_kind, keyboard, own=own)
+        own_kinds = tuple(loaded.settings.transforms)
+        choose = None if keyboard is None else partial(choose_kind, keyboard, own=own_kinds)
         session = Session(
             partial(ask, middleware, answers=has_model and not no_answer, top_k=top_k),
             loaded,
@@ -164,11 +164,12 @@ def query_command(
             as_json=json_output,
         )
         if keyboard is not None:
-            _converse(session, keyboard, asks_kind=kind is None and not fixed)
+            _run_session(session, keyboard, asks_kind=kind is None and not fixed)
             return
         asks_kind = kind is None and not json_output
-        for line in (it.removeprefix("\ufeff") for it in sys.stdin):
-            # The number a session at a terminal begins with.
+        for line in (text.removeprefix("\ufeff") for text in sys.stdin):
+            # A session at a terminal begins with the choice of a type. A first line that is a
+            # number makes the same choice in a pipe.
             if (
                 asks_kind
                 and line.strip().isdecimal()
@@ -184,16 +185,22 @@ def query_command(
 
 @contextmanager
 def open_middleware(loaded: Config, config: str | None) -> Iterator[QueryMiddleware]:
-    """The middleware over the index, with its warnings as notes; raises `StoreError` where there is no index."""
+    """Yield the middleware over the index, and show its warnings as notes.
+
+    Raises `StoreError` if there is no index.
+    """
     note_files(files_of(loaded), config=config)
     with show_warnings(without=SHOWN_ANYWAY), QueryMiddleware(loaded) as middleware:
-        # Where there is no index, that is said before anything is asked.
+        # A missing index raises its error here, before any question is asked.
         middleware.retriever  # noqa: B018
         yield middleware
 
 
 def parse_filter(text: str | None) -> Mapping[str, Any] | None:
-    """The metadata filter that the JSON of ``--filter`` holds; raises `ConfigError` where it is none."""
+    """Return the metadata filter in the JSON of ``--filter``, or ``None`` without the option.
+
+    Raises `typer.BadParameter` if *text* is not a JSON object.
+    """
     if text is None:
         return None
     try:
@@ -208,8 +215,11 @@ def parse_filter(text: str | None) -> Mapping[str, Any] | None:
     return condition
 
 
-def _converse(session: Session, keyboard: Keyboard, *, asks_kind: bool) -> None:
-    """Take what is typed until somebody leaves; Ctrl-C clears the line, or stops what it asked for."""
+def _run_session(session: Session, keyboard: Keyboard, *, asks_kind: bool) -> None:
+    """Read lines and let *session* take them until the user leaves.
+
+    Ctrl-C clears the line, or stops the answer.
+    """
     line = ""
     with suppress(EOFError):
         if asks_kind:

@@ -1,4 +1,4 @@
-"""The files of reports: whether they can be written, before anything is measured, and how they are."""
+"""The files of reports: check early that they can be written, and write them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qtmiddleware.runtime.files import refuse_link, replace_file
 
 
 def require_jinja() -> None:
-    """Raise `MissingExtra` where no page can be made."""
+    """Raise `MissingExtra` if jinja2 is not installed, because no page can be made without it."""
     try:
         import jinja2  # noqa: F401
     except ImportError as error:
@@ -21,7 +21,10 @@ def require_jinja() -> None:
 
 
 def check_places(folder: Path, names: Sequence[str], option: str) -> None:
-    """Make the *folder* where it is missing; raise `ConfigError` where the files *names* cannot be written in it."""
+    """Make *folder*, and raise `ConfigError` if the files *names* cannot be written in it.
+
+    *option* is the command-line option that named the folder.
+    """
     with name_option_in_errors(folder, option):
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):
@@ -38,14 +41,14 @@ def check_places(folder: Path, names: Sequence[str], option: str) -> None:
 
 
 def write_report(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write *texts* by name into *folder*, each whole, and say so.
+    """Write *texts* (text by file name) into *folder*, each file whole, and say where they are.
 
-    A report is made to be shown around, so its files are as readable as other files of their maker.
-    It quotes questions of the data set.
+    Reports are made to be shared, so the files get the usual permissions. They quote questions of
+    the data set.
     """
     for name, text in texts.items():
         with name_option_in_errors(folder / name, "--report"):
-            # Markdown and page are escaped by who wrote them, in ways of their own.
+            # Markdown and pages were escaped when they were made, each by its own rules.
             safe = escape_json(text) if name.endswith(".json") else text
             replace_file(folder / name, safe.encode("utf-8", "replace"))
     note(f"The report is in {folder}.")
@@ -53,10 +56,10 @@ def write_report(folder: Path, texts: Mapping[str, str]) -> None:
 
 @contextmanager
 def name_option_in_errors(path: Path, option: str) -> Iterator[None]:
-    """Say what could not be written, and which *option* names another place."""
+    """Turn an `OSError` into a `ConfigError` that names *path* and the *option* to change."""
     try:
         yield
     except OSError as error:
-        why = error.strerror or type(error).__name__
-        message = f"{path} cannot be written: {why}; name another place with {option}"
+        reason = error.strerror or type(error).__name__
+        message = f"{path} cannot be written: {reason}; name another place with {option}"
         raise ConfigError(message, path=option, value=str(path)) from error

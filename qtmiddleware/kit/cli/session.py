@@ -1,4 +1,4 @@
-"""A conversation with the index: what is typed at a terminal or comes through a pipe, questions and commands alike."""
+"""A conversation with the index, at a terminal or through a pipe: questions and commands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 KINDS: Final[Mapping[TransformationType, str]] = {
     name: row.label for name, row in TRANSFORMS.items()
 }
-"""Every transformation type with what it does, in the order they are numbered."""
+"""The label of every transformation type, in the order in which they are numbered."""
 LEAVING: Final = frozenset({"exit", "quit", ":q", ":quit", ":exit"})
 HELP: Final = """\
 tt            choose the transformation type
@@ -43,13 +43,20 @@ _PROMPT: Final = "> "
 
 
 class Session:
-    """Takes lines, questions and commands alike, one after the other.
+    """Takes lines, each a question or a command.
 
-    *ask* asks a question (see `asking.ask`). *chat* asks each with the conversation so far.
-    *choose* asks for a transformation type, given the current one, if somebody is there to be asked
-    (see `choose_kind`). *fixed* says why the type cannot be changed, if so. *streams* writes
-    answers while they come, *names* the question above each, and
-    *as_json* writes a JSON object a question; all else goes to stderr then.
+    Args:
+        ask: Asks a question; see `asking.ask`.
+        config: The config; its transforms are listed after the built-in types.
+        kind: The transformation type to begin with.
+        chat: Whether a question is asked with the conversation so far.
+        choose: Asks the user for a transformation type, given the current one; see `choose_kind`.
+            ``None`` if nobody is at the terminal.
+        fixed: Why the type cannot be changed; empty if it can.
+        streams: Whether answers are written while they come.
+        names: Whether the question is written above its answer.
+        as_json: Whether one JSON object is written per question. Everything else goes to stderr
+            then.
     """
 
     def __init__(
@@ -77,14 +84,14 @@ class Session:
         self._as_json = as_json
         self._awaits_kind = False
         self._write_line = note if as_json else say
-        most = config.settings.llm.history_messages if chat else 0
-        self._messages: deque[dict[str, str]] = deque(maxlen=most)
+        message_count = config.settings.llm.history_messages if chat else 0
+        self._messages: deque[dict[str, str]] = deque(maxlen=message_count)
         self._last: tuple[Outcome, TransformationType] | None = None
 
     def take(self, line: str) -> bool:
-        """Ask *line*, or do what it says where it is a command. Returns whether the session goes on."""
+        """Ask *line*, or run its command. Returns whether the session goes on."""
         text = line.strip()
-        if self._awaits_kind and self._take_kind(text):
+        if self._awaits_kind and self._read_kind(text):
             return True
         if text in LEAVING:
             return False
@@ -97,9 +104,10 @@ class Session:
         return True
 
     def ask(self, question: str) -> None:
-        """Ask *question* and show what came of it."""
+        """Ask *question* and show the outcome."""
         self.asked += 1
-        # Whatever comes of it, also where it is stopped: what follows may refer to it.
+        # The question is kept even if Ctrl-C stops its answer, because the next question may refer
+        # to it.
         history = list(self._messages)
         self._messages.append({"role": "user", "content": question})
         if self._names:
@@ -119,7 +127,10 @@ class Session:
             say()
 
     def _choose_kind(self) -> bool:
-        """Choose a type, and take what was typed in its place. Returns whether the session goes on."""
+        """Let the user choose a type, and take the line typed instead of a type, if any.
+
+        Returns whether the session goes on.
+        """
         if self._fixed:
             note(self._fixed)
         if self._choose is None:
@@ -133,11 +144,14 @@ class Session:
         return True
 
     def await_kind(self) -> None:
-        """Take the next line as a transformation type, where nobody is there to be asked for one."""
+        """Take the next line as a transformation type, if nobody is at the terminal to be asked."""
         self._awaits_kind = True
 
-    def _take_kind(self, text: str) -> bool:
-        """Whether *text* is a type, blank for the one there is; what is none is no answer, and a line as any other."""
+    def _read_kind(self, text: str) -> bool:
+        """Set the type named by *text*, and return whether *text* names a type.
+
+        A blank line keeps the current type. Any other line is a question or command.
+        """
         self._awaits_kind = False
         kind = find_kind(text, self.own_kinds) if text else self.kind
         if kind is None:
@@ -151,6 +165,7 @@ class Session:
         note(f"Transformation type set to: {kind}")
 
     def _run_command(self, name: str = "", argument: str = "") -> None:
+        """Run the command *name*, which was typed after a colon."""
         match name:
             case "help" | "h" | "?":
                 self._write_line(HELP)
@@ -171,11 +186,12 @@ class Session:
                 self._messages.clear()
                 note("The conversation was cleared.")
             case "explain":
-                self._explain()
+                self._show_explanation()
             case _:
                 note(f"There is no command :{name}; :help lists them.")
 
     def _show_config(self, *, everything: bool) -> None:
+        """Show the settings that differ from the defaults, or with *everything* all settings."""
         config = self._config.overridden(
             {"transformationType": self.kind}, origin="this conversation"
         )
@@ -183,7 +199,8 @@ class Session:
             if everything or origin != "default":
                 self._write_line(f"{key}  {json.dumps(value, ensure_ascii=False)}  ({origin})")
 
-    def _explain(self) -> None:
+    def _show_explanation(self) -> None:
+        """Show how the passages of the last question were found."""
         if self._last is None:
             note("No question has been asked yet.")
             return
@@ -193,13 +210,13 @@ class Session:
 
 
 def find_kind(text: str, own: Sequence[str] = ()) -> TransformationType | None:
-    """The transformation type meant by a number or a name, ``None`` where there is none such.
+    """Return the transformation type with the number or name *text*, or ``None``.
 
-    Those of the user's *own* follow the built-in ones.
+    The numbers of the user's *own* types follow those of the built-in types.
     """
-    wanted = fold(text.strip())
+    folded = fold(text.strip())
     for number, kind in enumerate((*KINDS, *own), start=1):
-        if wanted in (str(number), fold(kind)):
+        if folded in (str(number), fold(kind)):
             return kind
     return None
 
@@ -207,10 +224,10 @@ def find_kind(text: str, own: Sequence[str] = ()) -> TransformationType | None:
 def choose_kind(
     keyboard: Keyboard, default: TransformationType, own: Sequence[str] = ()
 ) -> tuple[TransformationType, str]:
-    """Return the transformation type that is typed, and an empty line.
+    """Ask for a transformation type, and return the type and an empty line.
 
-    A question or command comes back as the line it is, with the *default*. A number or word that is
-    no type, but may have been meant for one, asks again.
+    If the user types a question or a command instead, return *default* and that line. A number or
+    word that looks like a mistyped type asks again.
     """
     show_kinds(own)
     note("\nPress Enter to keep the type in brackets, or type your question.")
@@ -236,7 +253,7 @@ def choose_kind(
 
 
 def show_kinds(own: Sequence[str] = ()) -> None:
-    """List the transformation types with their numbers, those of the user's *own* last, on stderr."""
+    """List the transformation types with their numbers on stderr, the user's *own* types last."""
     note("\nAvailable transformation types:")
     labels = {**KINDS, **dict.fromkeys(own, "your own (transforms)")}
     for number, (kind, label) in enumerate(labels.items(), start=1):
@@ -244,18 +261,19 @@ def show_kinds(own: Sequence[str] = ()) -> None:
 
 
 class Keyboard:
-    """Reads lines with the terminal's own editing.
+    """Reads lines with the terminal's own line editing.
 
-    Raises `EOFError` at the end of the input and `KeyboardInterrupt` for Ctrl-C.
+    The methods that read raise `EOFError` at the end of the input and `KeyboardInterrupt` at
+    Ctrl-C.
     """
 
     def read_question(self) -> str:
-        """Returns a question or command."""
+        """Return a question or a command."""
         return self.read_choice(_PROMPT)
 
     def read_choice(self, prompt: str) -> str:
-        """Returns an answer to *prompt*, which is no question and is not kept."""
-        # Not with `input`, which writes its prompt among the results where those go to a file.
+        """Return the reply to *prompt*. A reply is not kept for the up arrow."""
+        # `input` would write its prompt to stdout, among the results if stdout is a file.
         print(prompt, end="", file=sys.stderr, flush=True)
         line = sys.stdin.readline()
         if not line:
@@ -263,14 +281,18 @@ class Keyboard:
         return line
 
     def keep(self, question: str) -> None:
-        """Keep a *question* that was typed elsewhere, if questions are kept."""
+        """Keep a *question* that was typed as a choice, if questions are kept."""
 
 
 class EditingKeyboard(Keyboard):
-    """Line editing and the up arrow; questions are kept in the file *history*, or only until the end."""
+    """Reads lines with line editing and the up arrow.
+
+    Questions are kept in the file *history*, or without a file until the process ends.
+    """
 
     def __init__(self, history: Path | None) -> None:
-        # Where the cursor stands need not be asked for: there are no menus to place.
+        # prompt_toolkit asks the terminal for the cursor's position to place menus. There are no
+        # menus here, and some terminals do not answer.
         os.environ.setdefault("PROMPT_TOOLKIT_NO_CPR", "1")
         try:
             from prompt_toolkit import PromptSession
@@ -278,18 +300,18 @@ class EditingKeyboard(Keyboard):
             from prompt_toolkit.output import create_output
         except ImportError as error:
             raise MissingExtra("prompt_toolkit", "cli") from error
-        # Results may go to a file while questions are typed.
+        # Prompts go to the terminal even if results go to a file.
         output = create_output(always_prefer_tty=True)
-        kept = InMemoryHistory() if history is None else _open_history(history)
-        self._questions: PromptSession[str] = PromptSession(history=kept, output=output)
+        storage = InMemoryHistory() if history is None else _make_history(history)
+        self._questions: PromptSession[str] = PromptSession(history=storage, output=output)
         self._choices: PromptSession[str] = PromptSession(output=output)
 
     def read_question(self) -> str:
-        """Returns a question or command."""
+        """Return a question or a command."""
         return _replace_undecodable(self._questions.prompt(_PROMPT))
 
     def read_choice(self, prompt: str) -> str:
-        """Returns an answer to *prompt*."""
+        """Return the reply to *prompt*."""
         return _replace_undecodable(self._choices.prompt(prompt))
 
     def keep(self, question: str) -> None:
@@ -298,21 +320,21 @@ class EditingKeyboard(Keyboard):
 
 
 def open_keyboard(*, keep: bool) -> Keyboard:
-    """Returns what reads this terminal; with *keep* questions are kept for the next time."""
+    """Return the reader of this terminal; with *keep* questions are kept for the next session."""
     if os.environ.get("TERM") in ("dumb", "unknown"):
         return Keyboard()
     return EditingKeyboard(make_history_file() if keep else None)
 
 
 def make_history_file() -> Path | None:
-    """The file that keeps the questions, ``qtmiddleware/history`` in the user's state folder (XDG).
+    """Make the file that keeps the questions, and return its path.
 
-    It is made for its owner alone where there is none. Returns ``None``, with a note, where that
-    cannot be.
+    The path is ``qtmiddleware/history`` in the user's state folder (XDG). Only the owner can read
+    the file. If it cannot be made, a note says so and ``None`` is returned.
     """
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
     try:
-        # The specification has relative paths ignored.
+        # The XDG specification says to ignore relative paths.
         path = (
             (state if state.is_absolute() else Path("~/.local/state").expanduser())
             / "qtmiddleware"
@@ -329,7 +351,8 @@ def make_history_file() -> Path | None:
     return path
 
 
-def _open_history(path: Path) -> History:
+def _make_history(path: Path) -> History:
+    """Return prompt_toolkit's history in the file at *path*, which stays valid UTF-8."""
     from prompt_toolkit.history import FileHistory
 
     class DecodableHistory(FileHistory):
@@ -340,5 +363,5 @@ def _open_history(path: Path) -> History:
 
 
 def _replace_undecodable(text: str) -> str:
-    """*text* with what was typed and is no UTF-8 replaced."""
+    """Return *text* with bytes that are not UTF-8 replaced."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""``qtm shadow``: what shadow mode logged, before anybody's results change."""
+"""``qtm shadow``: the results of shadow mode, read from its log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from qtmiddleware.providers.llms import as_language_model, has_language_model
 
 app = typer.Typer(help="Read the shadow-mode log.", no_args_is_help=True)
 
-_WIDE: Final = 58
+_NAME_CHARS: Final = 58
 _REPORTS: Final = ("shadow.md", "shadow.html", "shadow.json")
 
 
@@ -71,8 +71,8 @@ def report_command(
     if report is not None:
         require_jinja()
         check_places(report, _REPORTS, "--report")
-    found = read_shadow_log(log)
-    if not found.questions:
+    summary = read_shadow_log(log)
+    if not summary.questions:
         raise ConfigError(
             f'{log} has no records of shadow mode; set "shadow" to a share of the calls, such as'
             " 0.05",
@@ -84,61 +84,64 @@ def report_command(
         if not has_language_model(loaded.settings):
             raise ConfigError(NO_MODEL, path="judge")
         settings = replace(loaded.settings, transformation_model=loaded.settings.chat_model)
-        found = judge_lists(found, as_language_model(None, settings), count=judge, seed=seed)
-    shown = found.pick_examples(examples)
-    plain = {**found.to_dict(), "examples": [_to_dict(it) for it in shown]}
+        summary = judge_lists(summary, as_language_model(None, settings), count=judge, seed=seed)
+    sample = summary.pick_examples(examples)
+    plain = {**summary.to_dict(), "examples": [_to_dict(question) for question in sample]}
     if report is not None:
-        _write_report(report, found, shown, plain)
+        _write_report(report, summary, sample, plain)
     if json_output:
         as_json(plain)
     else:
-        _show(found, shown)
-    if set(found.count_better()) == {"failed"}:
+        _show_report(summary, sample)
+    if set(summary.count_better()) == {"failed"}:
         raise typer.Exit(FAILED)
 
 
 def _write_report(
-    folder: Path, found: ShadowReport, shown: list[ShadowQuestion], plain: dict[str, Any]
+    folder: Path, shadow_report: ShadowReport, examples: list[ShadowQuestion], plain: dict[str, Any]
 ) -> None:
     from qtmiddleware.kit.evaluation import reporting
 
     texts = (
-        reporting.shadow_markdown(found, shown),
-        reporting.shadow_page(found, shown),
+        reporting.shadow_markdown(shadow_report, examples),
+        reporting.shadow_page(shadow_report, examples),
         json.dumps(plain, ensure_ascii=False, indent=2) + "\n",
     )
     write_report(folder, dict(zip(_REPORTS, texts, strict=True)))
 
 
-def _to_dict(one: ShadowQuestion) -> dict[str, Any]:
+def _to_dict(question: ShadowQuestion) -> dict[str, Any]:
     return {
-        "query": one.query,
-        "plain": [it.name for it in one.plain],
-        "ours": [it.name for it in one.ours],
-        "better": one.better,
+        "query": question.query,
+        "plain": [passage.name for passage in question.plain],
+        "ours": [passage.name for passage in question.ours],
+        "better": question.better,
     }
 
 
-def _show(found: ShadowReport, examples: list[ShadowQuestion]) -> None:
+def _show_report(shadow_report: ShadowReport, examples: list[ShadowQuestion]) -> None:
+    """Write the verdict, the figures and the *examples* to stdout."""
     from qtmiddleware.kit.evaluation.reporting.shadow import write_shadow_verdict
 
-    figures = found.to_dict()
+    figures = shadow_report.to_dict()
     changed, plain, ours = figures["changed"], figures["plainMs"], figures["ms"]
-    if found.unreadable:
-        note(f"{found.unreadable:,} lines of the log could not be read.")
+    if shadow_report.unreadable:
+        note(f"{shadow_report.unreadable:,} lines of the log could not be read.")
     dropped = (
-        f" ({found.dropped:,} more were dropped, because too many were running)"
-        if found.dropped
+        f" ({shadow_report.dropped:,} more were dropped, because too many were running)"
+        if shadow_report.dropped
         else ""
     )
     cost = figures["costUsd"]
     price = "price not known" if cost is None else f"${cost * 1e3:,.2f} per 1,000 questions"
-    say(write_shadow_verdict(found)[0])
+    say(write_shadow_verdict(shadow_report)[0])
     say()
     say(f"{figures['questions']:,} questions were retrieved in shadow mode{dropped}.")
     say()
-    say(f"  {changed['passages']:>6.1%}  would get other passages: {figures['enteredPassages']:.1f} new ones of "
-        f"{figures['passages']:.1f} on average")  # fmt: skip
+    say(
+        f"  {changed['passages']:>6.1%}  would get other passages:"
+        f" {figures['enteredPassages']:.1f} new ones of {figures['passages']:.1f} on average"
+    )
     say(f"  {changed['order']:>6.1%}  would get the same passages in another order")
     say(f"  {changed['same']:>6.1%}  would get the same list")
     say(f"  {figures['otherFirst']:>6.1%}  would have another passage first")
@@ -148,33 +151,46 @@ def _show(found: ShadowReport, examples: list[ShadowQuestion]) -> None:
         f"  model calls   {figures['llmCalls']:.2f} per question, {figures['tokens']:,.0f} tokens;"
         f" {price}"
     )
-    say(f"  time          {ours['median']:,.0f} ms instead of {plain['median']:,.0f} ms for half of the questions "
-        f"(for 95%: {ours['p95']:,.0f} instead of {plain['p95']:,.0f})")  # fmt: skip
+    say(
+        f"  time          {ours['median']:,.0f} ms instead of {plain['median']:,.0f} ms for half of"
+        f" the questions (for 95%: {ours['p95']:,.0f} instead of {plain['p95']:,.0f})"
+    )
     say(f"  degraded      {figures['degraded']:.1%}")
-    if found.judge:
-        _show_verdict(found)
-    for one in examples:
+    if shadow_report.judge:
+        _show_verdict(shadow_report)
+    for question in examples:
         say()
-        verdict = "" if one.better in (None, "failed") else f"   [the judge prefers {one.better}]"
-        say(f"{one.query}{verdict}")
-        rows = max(len(one.plain), len(one.ours))
-        say(f"  {'plain':<{_WIDE}}  ours")
+        verdict = (
+            ""
+            if question.better in (None, "failed")
+            else f"   [the judge prefers {question.better}]"
+        )
+        say(f"{question.query}{verdict}")
+        rows = max(len(question.plain), len(question.ours))
+        say(f"  {'plain':<{_NAME_CHARS}}  ours")
         for place in range(rows):
-            say(f"  {_name(one.plain, place):<{_WIDE}}  {_name(one.ours, place)}".rstrip())
+            say(
+                (
+                    f"  {_shorten_name(question.plain, place):<{_NAME_CHARS}}"
+                    f"  {_shorten_name(question.ours, place)}"
+                ).rstrip()
+            )
 
 
-def _name(shown: tuple[Shown, ...], place: int) -> str:
-    name = " ".join(shown[place].name.split()) if place < len(shown) else ""
-    return name if len(name) <= _WIDE else name[: _WIDE - 3] + "..."
+def _shorten_name(passages: tuple[Shown, ...], place: int) -> str:
+    """Return the name of the passage at *place* on one line, cut to the column's width."""
+    name = " ".join(passages[place].name.split()) if place < len(passages) else ""
+    return name if len(name) <= _NAME_CHARS else name[: _NAME_CHARS - 3] + "..."
 
 
-def _show_verdict(found: ShadowReport) -> None:
-    votes = found.count_better()
+def _show_verdict(shadow_report: ShadowReport) -> None:
+    """Write how often the judge preferred each list."""
+    votes = shadow_report.count_better()
     judged = sum(votes.values())
-    cost = "" if found.judge_cost_usd is None else f", ${found.judge_cost_usd:.4f}"
+    cost = "" if shadow_report.judge_cost_usd is None else f", ${shadow_report.judge_cost_usd:.4f}"
     say()
     say(
-        f"{found.judge} compared {judged:,} pairs in both orders{cost}: ours is better in"
+        f"{shadow_report.judge} compared {judged:,} pairs in both orders{cost}: ours is better in"
         f" {votes.get('ours', 0):,}, plain in {votes.get('plain', 0):,}, neither in"
         f" {votes.get('neither', 0):,}"
         + (f", {votes['failed']:,} failed." if votes.get("failed") else ".")

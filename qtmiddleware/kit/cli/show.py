@@ -1,4 +1,4 @@
-"""What came of a question, for people to read: the answer, where it stands, and how it was found."""
+"""The outcome of a question for people to read: the answer, its sources, and how it was found."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from qtmiddleware.preprocessing.text import shorten
 from qtmiddleware.retrieval.searching import IN_ONE_TEXT, NOT_SEARCHED, PASSAGE_LEADS
 from qtmiddleware.types import Decision, Key, Match, Ranking, Retrieval, Trace
 
-"""Characters of a passage, or of a hypothetical one, that are shown."""
 EXPLAINED: Final = 5
-"""Passages of a list that an explanation shows."""
+"""How many passages of a list an explanation shows."""
 LABELS: Final = {
     "original": "original",
-    **{it.variant: it.label for it in TEXT_FIELDS.values() if it.variant},
+    **{field.variant: field.label for field in TEXT_FIELDS.values() if field.variant},
     JOINED: "one text with the question",
     TEXT_CLAUSE: "keywords in a text clause",
     GLOSSARY: "with the glossary's forms",
@@ -31,108 +30,119 @@ LABELS: Final = {
 
 @contextmanager
 def show_pieces() -> Iterator[Callable[[str], None]]:
-    """Show at a terminal that an answer is under way, until the first piece of it is written with what is yielded."""
+    """Yield a function that writes pieces of an answer, and show a spinner until the first piece.
+
+    The spinner is shown only at a terminal.
+    """
     has_written = False
-    # ASCII, for terminals that have nothing else.
     wrapper = LineWrapper(sys.stdout)
-    with notes.status("working", spinner="line") as waiting:
+    # A spinner in ASCII, because some terminals have no other characters.
+    with notes.status("working", spinner="line") as status:
 
         def write(piece: str) -> None:
             nonlocal has_written
             if piece:
-                waiting.stop()
+                status.stop()
                 has_written = True
                 say(wrapper.feed(strip_control_characters(piece)), end="", wraps=False)
 
         try:
             yield write
         finally:
-            waiting.stop()
+            status.stop()
             if has_written:
                 say(wrapper.end(), wraps=False)
 
 
 def present(outcome: Outcome) -> None:
-    """Show what came of a question; what went wrong goes to stderr.
+    """Show the outcome of a question. Errors go to stderr.
 
-    Of an answer that was streamed only what stands below it is shown, and passages where there is
-    no answer.
+    The text of a streamed answer was shown before and is not repeated. Without an answer the
+    passages are shown.
     """
     answer, retrieval = outcome.answer, outcome.retrieval
     if outcome.error is not None:
-        what = "The answer was cut off" if outcome.streamed else "No answer"
-        note(f"{what}: {outcome.error}" if retrieval is not None else f"qtm: {outcome.error}")
+        problem = "The answer was cut off" if outcome.streamed else "No answer"
+        note(f"{problem}: {outcome.error}" if retrieval is not None else f"qtm: {outcome.error}")
     elif answer is not None and outcome.streamed not in ("", answer.text):
         note("The answer was cut off; one sub-answer is shown instead:")
     if answer is not None and outcome.streamed != answer.text:
         say(answer.text)
     if retrieval is None:
         return
-    rows = _list_sources(outcome) if answer is not None else _list_passages(retrieval)
-    for row in (*rows, *_list_variants(retrieval)):
-        say(row)
+    lines = _list_sources(outcome) if answer is not None else _list_passages(retrieval)
+    for line in (*lines, *_list_variants(retrieval)):
+        say(line)
     if answer is not None and outcome.passages:
         scores = [
-            f"[{at}] {_format_score(_find_score(match))}"
-            for at, match in enumerate(outcome.passages, start=1)
+            f"[{number}] {_format_score(_find_score(match))}"
+            for number, match in enumerate(outcome.passages, start=1)
         ]
         say(f"Scores: {', '.join(scores)}")
     say(_sum_up(outcome, retrieval.trace))
 
 
 def explain(outcome: Outcome, settings: Settings) -> Iterator[str]:
-    """The lines that explain how the passages of *outcome*, which was asked under *settings*, came about."""
-    found = outcome.retrieval
-    if found is None:
+    """Yield the lines that explain how the passages of *outcome* were found under *settings*."""
+    retrieval = outcome.retrieval
+    if retrieval is None:
         yield f"Nothing was retrieved: {outcome.error}"
         return
     yield f"Question   {shorten(outcome.question)}"
-    yield f"Gate       {_explain_gate(found.trace.decision)}"
+    yield f"Gate       {_explain_gate(retrieval.trace.decision)}"
     yield "Searched"
-    for ranking in found.rankings:
+    for ranking in retrieval.rankings:
         yield from _explain_search(ranking)
-    for variant in found.variants:
-        if all(variant.text != ranking.variant.text for ranking in found.rankings):
+    for variant in retrieval.variants:
+        if all(variant.text != ranking.variant.text for ranking in retrieval.rankings):
             yield (
                 f"  {LABELS.get(variant.kind, variant.kind)}: not used in the fusion:"
                 f" {shorten(variant.text, 100)}"
             )
-    yield f"Fusion     {settings.fusion.method}: {_list_ids(found.fused)}"
-    yield f"Keywords   {_explain_evidence(found, settings)}"
-    yield f"Rerank     {_explain_rerank(found, settings)}"
-    yield from _explain_result(found)
-    for it in outcome.degradations:
-        yield f"Degraded   {it.stage}: {it.reason}" + (f" ({it.detail})" if it.detail else "")
-    for subject, what in found.trace.notes:
-        yield f"Note       {subject}: {what}"
+    yield f"Fusion     {settings.fusion.method}: {_join_ids(retrieval.fused)}"
+    yield f"Keywords   {_explain_evidence(retrieval, settings)}"
+    yield f"Rerank     {_explain_rerank(retrieval, settings)}"
+    yield from _explain_result(retrieval)
+    for entry in outcome.degradations:
+        yield f"Degraded   {entry.stage}: {entry.reason}" + (
+            f" ({entry.detail})" if entry.detail else ""
+        )
+    for subject, remark in retrieval.trace.notes:
+        yield f"Note       {subject}: {remark}"
     for answer in outcome.answer.sub_answers if outcome.answer is not None else ():
         yield (
             f"Sub-answer {shorten(answer.question, 80)}:"
             f" {answer.reason or shorten(answer.text, 160)}"
         )
     yield "Stages"
-    for stage in sorted(found.trace.stages, key=lambda stage: stage.started_ms):
-        how = " ".join(filter(None, ("" if stage.status == "ok" else stage.status, stage.detail)))
-        yield f"  {stage.name:<24} {stage.ms:9.1f} ms from {stage.started_ms:.1f}" + (
-            f"  {how}" if how else ""
+    for stage in sorted(retrieval.trace.stages, key=lambda stage: stage.started_ms):
+        details = " ".join(
+            filter(None, ("" if stage.status == "ok" else stage.status, stage.detail))
         )
-    trace = found.trace
-    all_of_it = (
+        yield f"  {stage.name:<24} {stage.ms:9.1f} ms from {stage.started_ms:.1f}" + (
+            f"  {details}" if details else ""
+        )
+    trace = retrieval.trace
+    total = (
         f"{outcome.seconds * 1e3:9.1f} ms, {_format_searches(trace)}, {trace.llm_calls} LLM calls"
     )
-    yield f"  {'total':<24} {all_of_it}"
+    yield f"  {'total':<24} {total}"
 
 
 def _list_sources(outcome: Outcome) -> Iterator[str]:
-    """The passages that are cited; all that the model was shown where it cited none."""
+    """Yield the passages that the answer cites, or all its passages if it cites none."""
     answer = outcome.answer
-    cited = {} if answer is None else dict(sorted((it.number, it.match) for it in answer.citations))
-    listed = cited or dict(enumerate(outcome.passages, start=1))
-    if not listed:
+    cited = (
+        {}
+        if answer is None
+        else dict(sorted((citation.number, citation.match) for citation in answer.citations))
+    )
+    sources = cited or dict(enumerate(outcome.passages, start=1))
+    if not sources:
         return
     yield "\nSources:" if cited else "\nPassages used:"
-    for at, match in listed.items():
-        yield f"  [{at}] {_format_place(match)}"
+    for number, match in sources.items():
+        yield f"  [{number}] {_format_place(match)}"
 
 
 def _list_passages(retrieval: Retrieval) -> Iterator[str]:
@@ -140,59 +150,66 @@ def _list_passages(retrieval: Retrieval) -> Iterator[str]:
         yield "No passage was found."
         return
     yield "Passages:"
-    for at, match in enumerate(retrieval.matches, start=1):
-        yield f"  [{at}] {_format_place(match)}"
+    for number, match in enumerate(retrieval.matches, start=1):
+        yield f"  [{number}] {_format_place(match)}"
         if match.text:
             yield f"      {shorten(match.text)}"
 
 
 def _list_variants(retrieval: Retrieval) -> Iterator[str]:
-    """What was made of the question, and what of it had no search of its own."""
-    rows = list(list_texts(retrieval))
+    """Yield the texts and keywords that were made of the question."""
+    lines = list(list_texts(retrieval))
     if retrieval.transformation.keywords:
-        rows.append(f"keywords: {', '.join(retrieval.transformation.keywords)}")
-    if rows:
+        lines.append(f"keywords: {', '.join(retrieval.transformation.keywords)}")
+    if lines:
         yield "\nTransformed:"
-        for row in rows:
-            yield f"  {row}"
+        for line in lines:
+            yield f"  {line}"
 
 
 def list_texts(retrieval: Retrieval) -> Iterator[str]:
-    """The texts beside the question: those that were searched, and those that a budget of searches kept from it."""
-    searched = [it for it in retrieval.variants if it.kind not in ("original", JOINED)]
+    """Yield the texts beside the question, searched ones first.
+
+    Texts that were not searched, for example for lack of budget, follow with the reason.
+    """
+    searched = [
+        variant for variant in retrieval.variants if variant.kind not in ("original", JOINED)
+    ]
     for variant in searched:
         yield f"{LABELS.get(variant.kind, variant.kind)}: {shorten(variant.text)}"
-    without = dict(
-        it for it in retrieval.trace.notes if it[1] in (IN_ONE_TEXT, NOT_SEARCHED, PASSAGE_LEADS)
+    unsearched = dict(
+        entry
+        for entry in retrieval.trace.notes
+        if entry[1] in (IN_ONE_TEXT, NOT_SEARCHED, PASSAGE_LEADS)
     )
     for name, row in TEXT_FIELDS.items():
-        if row.variant in without:
+        if row.variant in unsearched:
             texts = [
                 text
                 for text in retrieval.transformation.texts(name)
-                if all(text != it.text for it in searched)
+                if all(text != variant.text for variant in searched)
             ]
             for text in texts:
-                yield f"{row.label} ({without[row.variant]}): {shorten(text)}"
+                yield f"{row.label} ({unsearched[row.variant]}): {shorten(text)}"
 
 
 def _sum_up(outcome: Outcome, trace: Trace) -> str:
-    """Time, searches, calls, tokens, cost and what went wrong, on one line."""
-    parts = [f"{outcome.seconds:.2f} s", _format_searches(trace)]
+    """Return one line with time, searches, calls, tokens, cost and degradations."""
+    phrases = [f"{outcome.seconds:.2f} s", _format_searches(trace)]
     if trace.cache_hits:
-        parts.append("transformation remembered")
+        phrases.append("transformation remembered")
     if trace.llm_calls:
-        parts.append(f"{trace.llm_calls} LLM call{'s' if trace.llm_calls != 1 else ''}")
-        parts.append(f"{trace.input_tokens:,} + {trace.output_tokens:,} tokens")
-        parts.append("cost unknown" if trace.cost_usd is None else f"${trace.cost_usd:.6f}")
+        phrases.append(f"{trace.llm_calls} LLM call{'s' if trace.llm_calls != 1 else ''}")
+        phrases.append(f"{trace.input_tokens:,} + {trace.output_tokens:,} tokens")
+        phrases.append("cost unknown" if trace.cost_usd is None else f"${trace.cost_usd:.6f}")
     else:
-        parts.append("no LLM calls")
-    reasons = [f"{it.stage} {it.reason}" for it in outcome.degradations]
-    return f"({', '.join(parts)})" + (f" degraded: {'; '.join(reasons)}" if reasons else "")
+        phrases.append("no LLM calls")
+    reasons = [f"{entry.stage} {entry.reason}" for entry in outcome.degradations]
+    return f"({', '.join(phrases)})" + (f" degraded: {'; '.join(reasons)}" if reasons else "")
 
 
 def _format_searches(trace: Trace) -> str:
-    """How many searches were made, what they read where that is more, and what that cost where a price is set."""
+    """Return the number of searches, with read units if they differ and the cost if it is known."""
     text = f"{trace.searches} search{'' if trace.searches == 1 else 'es'}"
     if trace.read_units != trace.searches:
         text += f" of {trace.read_units:g} read units"
@@ -215,90 +232,101 @@ def _explain_search(ranking: Ranking) -> Iterator[str]:
         f" {shorten(variant.text, 160)}"
     )
     pairs = zip(ranking.keys[:EXPLAINED], ranking.scores, strict=False)
-    listed = ", ".join(f"{_format_id(key)} {_format_score(score)}" for key, score in pairs)
-    yield f"    found {len(ranking.keys)}: {listed or 'nothing'}"
+    entries = ", ".join(f"{_format_id(key)} {_format_score(score)}" for key, score in pairs)
+    yield f"    found {len(ranking.keys)}: {entries or 'nothing'}"
 
 
-def _explain_evidence(found: Retrieval, settings: Settings) -> str:
+def _explain_evidence(retrieval: Retrieval, settings: Settings) -> str:
     if not settings.keyword_evidence.enabled:
         return "off"
-    if found.evidence is None:
+    if retrieval.evidence is None:
         return "order kept"
-    (words, _), *others = found.evidence.keywords
-    more = f", and those of {len(others)} variants" if others else ""
-    count = len(found.evidence.keys)
+    (words, _), *variant_words = retrieval.evidence.keywords
+    suffix = f", and those of {len(variant_words)} variants" if variant_words else ""
+    count = len(retrieval.evidence.keys)
     return (
-        f"weight {found.evidence.weight:.2f} over {count} candidates: {shorten(words, 160)}{more}"
+        f"weight {retrieval.evidence.weight:.2f} over {count} candidates:"
+        f" {shorten(words, 160)}{suffix}"
     )
 
 
-def _explain_rerank(found: Retrieval, settings: Settings) -> str:
+def _explain_rerank(retrieval: Retrieval, settings: Settings) -> str:
     if not settings.rerank.enabled:
         return "off"
     return (
-        f"{settings.rerank.model}: {_list_ids(found.reranked) if found.reranked else 'order kept'}"
+        f"{settings.rerank.model}:"
+        f" {_join_ids(retrieval.reranked) if retrieval.reranked else 'order kept'}"
     )
 
 
-def _explain_result(found: Retrieval) -> Iterator[str]:
-    """Each passage with its scores and why it stands where it does, and those that made room."""
-    # Measuring is not loaded for a question that nobody wants explained.
+def _explain_result(retrieval: Retrieval) -> Iterator[str]:
+    """Yield each passage with its scores and the reason for its place, then dropped passages."""
+    # Imported here, because a question without an explanation does not need the measuring code.
     from qtmiddleware.kit.evaluation.movement import explain_movement
 
-    moved = explain_movement(found)
+    movements = explain_movement(retrieval)
     yield "Result"
-    for it in (*moved.passages, *moved.dropped):
-        match, mark = it.match, "-" if it.place is None else f"{it.place}."
+    for movement in (*movements.passages, *movements.dropped):
+        match, place_mark = movement.match, "-" if movement.place is None else f"{movement.place}."
         scores = [
             ("score", match.score),
-            ("fused", it.fused_score),
-            ("keywords", it.evidence),
-            ("reranked", it.rerank_score),
+            ("fused", movement.fused_score),
+            ("keywords", movement.evidence),
+            ("reranked", movement.rerank_score),
         ]
-        listed = ", ".join(
+        score_text = ", ".join(
             f"{name} {_format_score(score)}" for name, score in scores if score is not None
         )
-        yield f"  {mark} {match.id or shorten(match.text or '', 40)}  {listed}"
-        yield f"     {it.why}"
+        yield f"  {place_mark} {match.id or shorten(match.text or '', 40)}  {score_text}"
+        yield f"     {movement.why}"
 
 
-def _list_ids(keys: Iterable[Key]) -> str:
-    listed = list(keys)
-    rest = f" and {len(listed) - EXPLAINED} more" if len(listed) > EXPLAINED else ""
-    return ", ".join(map(_format_id, listed[:EXPLAINED])) + rest if listed else "nothing"
+def _join_ids(keys: Iterable[Key]) -> str:
+    """Return the ids of the first `EXPLAINED` keys, and the number of the others."""
+    all_keys = list(keys)
+    suffix = f" and {len(all_keys) - EXPLAINED} more" if len(all_keys) > EXPLAINED else ""
+    return ", ".join(map(_format_id, all_keys[:EXPLAINED])) + suffix if all_keys else "nothing"
 
 
 def _format_id(key: Key) -> str:
-    # What follows a NUL in a key is the passage's text.
+    """Return the passage's id in *key*."""
+    # In a key, the passage's text may follow the id after a NUL.
     return key[1].partition("\0")[0] or "(no id)"
 
 
 def _format_place(match: Match) -> str:
     score = _find_score(match)
-    own = f", store score {_format_score(match.score)}" if match.score not in (None, score) else ""
-    return f"{describe_match(match)} (score {_format_score(score)}{own})"
+    store_score = (
+        f", store score {_format_score(match.score)}" if match.score not in (None, score) else ""
+    )
+    return f"{describe_match(match)} (score {_format_score(score)}{store_score})"
 
 
 def describe_match(match: Match) -> str:
-    """Where a passage stands, on one line: its document's title and source, and its page, slide or rows."""
-    held = match.metadata
-    source = str(held.get("source") or held.get("url") or match.id or "a passage without an id")
-    title = held.get("title")
+    """Return one line that says where a passage comes from.
+
+    It holds the document's title and source, and the page, slide or rows.
+    """
+    metadata = match.metadata
+    source = str(
+        metadata.get("source") or metadata.get("url") or match.id or "a passage without an id"
+    )
+    title = metadata.get("title")
     place = (
         f"{title} ({source})"
         if isinstance(title, str) and title and title not in source
         else source
     )
-    if where := describe_place(held):
-        place += f", {where}"
+    if part := describe_place(metadata):
+        place += f", {part}"
     return " ".join(place.split())
 
 
 def _find_score(match: Match) -> float | None:
-    """The score that falls with the order: ours, or the store's where there is none of ours."""
+    """Return the fused score, by which passages are ordered, or the store's score without one."""
     return match.score if match.fused_score is None else match.fused_score
 
 
 def _format_score(score: float | None) -> str:
-    """A score with three decimals, ``-`` where there is none."""
+    """Return *score* with three decimals, or ``-`` for ``None``."""
     return "-" if score is None else f"{score:.3f}"

@@ -1,6 +1,6 @@
-"""What every command gives the terminal: exit codes, and texts without what a terminal would obey.
+"""Exit codes, and output without control characters.
 
-Needs neither rich nor typer, so that their absence can be told.
+This module needs neither rich nor typer, so that ``qtm`` can say that they are missing.
 """
 
 from __future__ import annotations
@@ -12,52 +12,61 @@ from typing import Final, TextIO
 from unicodedata import combining, east_asian_width
 
 FAILED: Final = 1
-"""Exit code: what was asked for could not be done."""
+"""Exit code: the command could not do its work."""
 USAGE: Final = 2
-"""Exit code: the arguments, the config or a question cannot be used as they are."""
+"""Exit code: the arguments, the config or a question are not valid."""
 WORSE: Final = 3
 """Exit code: retrieval got worse than the baseline."""
 INTERRUPTED: Final = 130
 """Exit code: Ctrl-C."""
 
-# Control characters of both sets, escape among them, marks that turn the reading direction or end
-# lines, and letters that nobody sees.
-_OBEYED: Final = (
+# Control characters of both sets (escape is one of them), marks that change the reading direction
+# or end lines, and invisible letters.
+_CONTROL_CHARS: Final = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e"
     "\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
 )
-_BREAKS: Final = "\n\r\t\v\f\x1c\x1d\x1e\x85\u2028\u2029"
-_CONTROLS: Final = re.compile(f"[{_OBEYED}]")
-# Halves of characters too: no stream can hold them, and JSON has a form for them.
-_ESCAPED: Final = re.compile(f"[{_OBEYED}\ud800-\udfff]")
+_LINE_BREAKS: Final = "\n\r\t\v\f\x1c\x1d\x1e\x85\u2028\u2029"
+_CONTROLS: Final = re.compile(f"[{_CONTROL_CHARS}]")
+# Half surrogate pairs too: no stream can encode them, and JSON has an escape for them.
+_ESCAPED: Final = re.compile(f"[{_CONTROL_CHARS}\ud800-\udfff]")
 
-_PARTS: Final = re.compile(r"\n|[^\S\n]+|\S+")
-# What a line of a list begins with: it goes on under the word behind that.
-_MARK: Final = re.compile(r"\[\d+\]|[-*•]|\d+\.")
-_LONGEST_WORD: Final = 20
+_TOKENS: Final = re.compile(r"\n|[^\S\n]+|\S+")
+# A list item begins with such a marker. Its next lines are indented to the word after the marker.
+_LIST_MARKER: Final = re.compile(r"\[\d+\]|[-*•]|\d+\.")
+_MAX_WORD_COLUMNS: Final = 20
 
 
 def strip_control_characters(text: str) -> str:
-    """*text* without control characters other than line feeds and tabs, and without marks that turn or hide text."""
+    """Return *text* without control characters and without marks that turn or hide text.
+
+    Line feeds and tabs stay.
+    """
     return _CONTROLS.sub("", text)
 
 
 def escape_line(text: str) -> str:
-    """*text* on one line: what breaks or moves it is shown as Python writes it, so that no name can forge a line."""
-    return strip_control_characters("".join(repr(it)[1:-1] if it in _BREAKS else it for it in text))
+    """Return *text* on one line, with line breaks written as Python escapes.
+
+    So a file name cannot forge a line of output. Control characters are removed.
+    """
+    return strip_control_characters(
+        "".join(repr(letter)[1:-1] if letter in _LINE_BREAKS else letter for letter in text)
+    )
 
 
-def escape_json(written: str) -> str:
-    """The JSON *written* with each control character as its escape, so that it says the same."""
-    return _ESCAPED.sub(_escape, written)
+def escape_json(document: str) -> str:
+    """Return the JSON *document* with control characters as escapes. Its meaning stays the same."""
+    return _ESCAPED.sub(_escape_unit, document)
 
 
 class LineWrapper:
-    """Breaks text between its words where a line of the terminal behind *stream* ends; elsewhere it stays as it is.
+    """Breaks text between words at the width of the terminal behind *stream*.
 
-    Texts come in pieces, and are written as they come: only near the end of a line a word is held
-    back until it is known whether it fits. A line goes on under its own first word, and a word
-    longer than a line is left to the terminal.
+    If *stream* is no terminal, the text stays as it is. Text comes in pieces and is written at
+    once: only near the end of a line a word is held back until its length is known. A continued
+    line is indented to its first word, or to the word after a list marker. The terminal itself
+    breaks a word that is longer than a line.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -70,86 +79,102 @@ class LineWrapper:
         self._space = self._word = ""
 
     def feed(self, text: str) -> str:
-        """What is to be written now of *text* and what was held back before it."""
-        return "".join(map(self._feed, _PARTS.findall(text))) if self._width else text
+        """Return the part of the held-back text and of *text* that can be written now."""
+        return "".join(map(self._feed_token, _TOKENS.findall(text))) if self._width else text
 
     def end(self) -> str:
-        """What was held back."""
-        written = self._write_word()
+        """Return the text that was held back."""
+        output = self._write_word()
         self._is_within_word = False
-        return written
+        return output
 
-    def _feed(self, part: str) -> str:
-        if part == "\n":
-            written = self.end() + part
+    def _feed_token(self, token: str) -> str:
+        """Return the text that can be written after *token* (a line feed, spaces or letters)."""
+        if token == "\n":
+            output = self.end() + token
             self._start_line()
-            return written
-        if part.isspace():
-            written = self.end()
-            self._space += part
-            return written
-        self._word += part
-        is_far = self._column + len(self._space) + measure(self._word) < self._width - _LONGEST_WORD
+            return output
+        if token.isspace():
+            output = self.end()
+            self._space += token
+            return output
+        self._word += token
+        is_far = (
+            self._column + len(self._space) + measure(self._word) < self._width - _MAX_WORD_COLUMNS
+        )
         return self._write_word() if is_far else ""
 
     def _write_word(self) -> str:
+        """Return the held-back word, after a line break if it needs one."""
         word, self._word = self._word, ""
-        written = self._place(word) if word else ""
+        output = self._place_word(word) if word else ""
         self._is_within_word = self._is_within_word or bool(word)
-        return written
+        return output
 
-    def _place(self, word: str) -> str:
+    def _place_word(self, word: str) -> str:
+        """Return *word* with the space or line break before it, and move the column behind it."""
         space, self._space = self._space, ""
         if not self._has_begun:
-            self._indent = len(space) + (len(word) + 1 if _MARK.fullmatch(word) else 0)
+            self._indent = len(space) + (len(word) + 1 if _LIST_MARKER.fullmatch(word) else 0)
             self._has_begun = True
-        wide = measure(word)
-        there = self._column + len(space)
+        width = measure(word)
+        column = self._column + len(space)
+        # A word stays on this line if it fits, if it begins the line, or if no line can hold it.
         fits = (
-            there + wide <= self._width
-            or there <= self._indent
-            or self._indent + wide > self._width
+            column + width <= self._width
+            or column <= self._indent
+            or self._indent + width > self._width
         )
+        # A piece of a word that is half written stays beside its first piece.
         if fits or self._is_within_word:
-            self._column = there + wide
+            self._column = column + width
             return space + word
-        self._column = self._indent + wide
+        self._column = self._indent + width
         return "\n" + " " * self._indent + word
 
 
 def measure(text: str) -> int:
-    """How many columns *text* takes."""
-    return sum(0 if combining(it) else 2 if east_asian_width(it) in "WF" else 1 for it in text)
+    """Return how many terminal columns *text* takes."""
+    return sum(
+        0 if combining(letter) else 2 if east_asian_width(letter) in "WF" else 1 for letter in text
+    )
 
 
 def _find_width(stream: TextIO) -> int:
+    """Return the columns of the terminal behind *stream*, or 0 if it is no terminal."""
     try:
         return os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
     except (OSError, ValueError):
         return 0
 
 
-def _wrap(text: str, stream: TextIO) -> str:
+def _wrap_lines(text: str, stream: TextIO) -> str:
     wrapper = LineWrapper(stream)
     return wrapper.feed(text) + wrapper.end()
 
 
 def say(text: str = "", *, end: str = "\n", wraps: bool = True) -> None:
-    """Write *text* to stdout at once, without control characters; at a terminal its lines break between words."""
+    """Write *text* to stdout at once, without control characters.
+
+    With *wraps* and at a terminal, lines break between words.
+    """
     text = strip_control_characters(text + end)
-    print(_wrap(text, sys.stdout) if wraps else text, end="", flush=True)
+    print(_wrap_lines(text, sys.stdout) if wraps else text, end="", flush=True)
 
 
 def note(text: str = "") -> None:
-    """Write a line to stderr at once, without control characters; at a terminal it breaks between words."""
+    """Write *text* to stderr as one line, without control characters.
+
+    At a terminal the line breaks between words.
+    """
     print(
-        _wrap(strip_control_characters(text + "\n"), sys.stderr),
+        _wrap_lines(strip_control_characters(text + "\n"), sys.stderr),
         end="",
         file=sys.stderr,
         flush=True,
     )
 
 
-def _escape(found: re.Match[str]) -> str:
-    units = found[0].encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+def _escape_unit(match: re.Match[str]) -> str:
+    units = match[0].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[start : start + 2].hex()}" for start in range(0, len(units), 2))

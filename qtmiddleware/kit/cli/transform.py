@@ -1,4 +1,4 @@
-"""``qtm preprocess`` and ``qtm transform``: what the rules and the language model make of questions."""
+"""``qtm preprocess`` and ``qtm transform``: apply the rules and the language model to questions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from qtmiddleware.kit.cli.environment import load_config, note_files
 from qtmiddleware.kit.cli.transform_file import (
     CONCURRENCY,
     MOST_CONCURRENT,
-    refuse_others,
+    check_file_options,
     transform_many,
 )
 from qtmiddleware.preprocessing import prepare
@@ -57,16 +57,18 @@ def preprocess_command(
     options = settings.preprocess
     rows = []
     for text in lines(query):
-        made = prepare(
+        prepared = prepare(
             validate_query(text, "query", settings),
             language=language or options.language,
             keep_words=options.keep_words,
             extra_words=options.extra_words,
         )
         if json_output:
-            rows.append({"query": text, "keywords": made.keywords, "language": made.language})
+            rows.append(
+                {"query": text, "keywords": prepared.keywords, "language": prepared.language}
+            )
         else:
-            out.print(made.keywords)
+            out.print(prepared.keywords)
     if json_output:
         as_json(rows)
 
@@ -125,7 +127,7 @@ def transform_command(
     by_batch = batch is not None or batch_tokens is not None
     refuse_engine(engine, workers, is_used=file is not None and not by_batch)
     if by_batch or file is not None or output is not None:
-        refuse_others(file, output, query=query, history=history)
+        check_file_options(file, output, query=query, history=history)
         note_files({}, config=config)
         options = BatchOptions(batch, batch_tokens, overwrite=overwrite, as_json=json_output)
         transform = (
@@ -142,7 +144,7 @@ def transform_command(
         )
         transform(loaded, file or "", output or "")
         return
-    asks = loaded.settings.transformation_type != "none"
+    calls_model = loaded.settings.transformation_type != "none"
     rows: list[dict[str, Any]] = []
     note_files({}, config=config)
     with QueryMiddleware(loaded) as middleware:
@@ -154,16 +156,16 @@ def transform_command(
                 continue
             if not query or len(query) > 1:
                 out.print(("\n" if len(rows) > 1 else "") + format_question_heading(text))
-            if not asks:
+            if not calls_model:
                 out.print(f"query: {text}\npreprocessed: {keywords}")
             for name, row in TEXT_FIELDS.items():
                 for variant in transformation.texts(name):
                     out.print(f"{row.label}: {variant}")
-            for stage, what in transformation.notes:
-                notes.print(f"{stage}: {what}")
+            for stage, remark in transformation.notes:
+                notes.print(f"{stage}: {remark}")
     if json_output:
         as_json(rows)
-    if asks and rows and not any(map(_is_answered, rows)):
+    if calls_model and rows and not any(map(_is_answered, rows)):
         reasons = sorted({reason for row in rows for _, reason in row["notes"]})
         advice = (
             "; set OPENAI_API_KEY, or QTM_LLM_BASE_URL for your own service"
@@ -177,7 +179,10 @@ def transform_command(
 
 
 def _is_answered(row: Mapping[str, Any]) -> bool:
-    """Whether the model gave a text, or said that there is none to give: nothing to split, or nothing to improve."""
+    """Return whether the model gave a text, or said that the question needs none.
+
+    The notes say so if there is nothing to split or nothing to improve.
+    """
     return any(row[name] for name in TEXT_FIELDS) or any(
-        what in (NONE_NEEDED, SAME) for _, what in row["notes"]
+        remark in (NONE_NEEDED, SAME) for _, remark in row["notes"]
     )

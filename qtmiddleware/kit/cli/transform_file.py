@@ -1,4 +1,4 @@
-"""``qtm transform --file``: the questions of a file, with how far they are and what they cost so far."""
+"""``qtm transform --file``: transform the questions of a file, and show progress and cost."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from qtmiddleware.kit.cli.terminal import FAILED, escape_line, note
 
 MOST_CONCURRENT: Final = 256
 _LEAST_COST: Final = 0.00005
-"""US dollars: less would be shown as nothing."""
+"""The least cost shown as a number, in US dollars; less would be rounded to zero."""
 _SECONDS_BETWEEN_LINES: Final = 10.0
 _SECONDS_BETWEEN_LOOKS: Final = 0.1
 
 
-def refuse_others(
+def check_file_options(
     file: str | None,
     output: str | None,
     *,
     query: Sequence[str] | None,
     history: Sequence[str] | None,
 ) -> None:
-    """Raise `ConfigError` where ``--file`` and ``--out`` do not stand together, or beside what is for one question."""
+    """Raise `ConfigError` if ``--file`` or ``--out`` is missing, or for options of one question."""
     if file is None or output is None:
-        missing, there = ("--out", "--file") if output is None else ("--file", "--out")
+        missing, present = ("--out", "--file") if output is None else ("--file", "--out")
         raise ConfigError(
-            f"{there} needs {missing}: the results of a file of questions are written to a file",
+            f"{present} needs {missing}: the results of a file of questions are written to a file",
             path=missing,
         )
     if query:
@@ -62,13 +62,16 @@ def transform_many(
     engine: EngineName = EngineName.LOCAL,
     workers: int = 1,
 ) -> None:
-    """Transform the questions of *file* into *output*; leaves with 1 where one failed or a line could not be read."""
+    """Transform the questions of *file* and append the results to *output*.
+
+    Raises `typer.Exit` with code 1 if a question failed or a line could not be read.
+    """
     report = BulkReport()
 
-    def keep(now: BulkReport) -> None:
+    def update_report(current: BulkReport) -> None:
         nonlocal report
-        report = now
-        show(now)
+        report = current
+        show(current)
 
     try:
         with show_bulk() as show, show_warnings(), open_engine(engine, workers) as opened:
@@ -77,16 +80,16 @@ def transform_many(
                 "overwrite": overwrite,
                 "engine": opened,
             }
-            transform_file(file, output, config=config, show=keep, **options)
+            transform_file(file, output, config=config, show=update_report, **options)
     except KeyboardInterrupt:
-        _note_how_to_go_on(file, output)
+        _note_next_step(file, output)
         raise
     except ModelError as error:
-        _note_how_to_go_on(file, output)
-        raise ModelError(error.reason, _advise(error)) from error
+        _note_next_step(file, output)
+        raise ModelError(error.reason, _explain_stop(error)) from error
     except QtMiddlewareError:
         if report.made:
-            _note_how_to_go_on(file, output)
+            _note_next_step(file, output)
         raise
     for line in _describe_trouble(report, file):
         note(escape_line(line))
@@ -99,26 +102,31 @@ def transform_many(
 
 
 def sum_up(report: BulkReport) -> str:
-    """What a run came to."""
-    parts = [f"{report.asked:,} asked", f"{report.unasked:,} without a call"]
-    parts += [f"{report.failed.total():,} failed"] if report.failed else []
-    parts += [f"{report.broken_lines:,} not read"] if report.broken_lines else []
-    parts += [f"{report.before:,} done before"] if report.before else []
+    """Return the sentences that sum up a run."""
+    phrases = [f"{report.asked:,} asked", f"{report.unasked:,} without a call"]
+    phrases += [f"{report.failed.total():,} failed"] if report.failed else []
+    phrases += [f"{report.broken_lines:,} not read"] if report.broken_lines else []
+    phrases += [f"{report.before:,} done before"] if report.before else []
     tokens = (
-        f"{_count(report.calls, 'call')}, {report.input_tokens:,} tokens read,"
+        f"{_format_count(report.calls, 'call')}, {report.input_tokens:,} tokens read,"
         f" {report.output_tokens:,} written"
     )
     return (
-        f"{_count(report.done)}: {', '.join(parts)}\n{tokens}, {_describe_cost(report)};"
-        f" {report.seconds:.1f} s ({_rate(report):.1f} per second)"
+        f"{_format_count(report.done)}: {', '.join(phrases)}\n{tokens}, {_describe_cost(report)};"
+        f" {report.seconds:.1f} s ({_compute_rate(report):.1f} per second)"
     )
 
 
 @contextmanager
 def show_bulk() -> Iterator[ShowBulk]:
-    """A bar with rate, cost and the time that is left, at a terminal; elsewhere a line now and then."""
+    """Yield a function that shows progress: a bar at a terminal, else a line every 10 seconds.
+
+    Both show the rate, the cost and the time left.
+    """
     if not notes.is_terminal:
-        yield _every(_SECONDS_BETWEEN_LINES, lambda report: note(f"{_describe(report)}"))
+        yield _limit_calls(
+            _SECONDS_BETWEEN_LINES, lambda report: note(f"{_describe_progress(report)}")
+        )
         return
     columns = BarColumn(bar_width=24), TextColumn("{task.description}", markup=False)
     with Progress(*columns, console=notes, transient=True) as bars:
@@ -126,40 +134,47 @@ def show_bulk() -> Iterator[ShowBulk]:
 
         def update(report: BulkReport) -> None:
             bars.update(
-                task, completed=report.done, total=report.total, description=_describe(report)
+                task,
+                completed=report.done,
+                total=report.total,
+                description=_describe_progress(report),
             )
 
-        yield _every(_SECONDS_BETWEEN_LOOKS, update)
+        yield _limit_calls(_SECONDS_BETWEEN_LOOKS, update)
 
 
-def _every(seconds: float, show: ShowBulk) -> Callable[[BulkReport], None]:
-    """*show*, called no more often than that."""
+def _limit_calls(seconds: float, show: ShowBulk) -> Callable[[BulkReport], None]:
+    """Return *show* as a function that drops calls less than *seconds* after the last one."""
     last = monotonic()
 
-    def show_at_times(report: BulkReport) -> None:
+    def show_sometimes(report: BulkReport) -> None:
         nonlocal last
         if monotonic() - last >= seconds:
             last = monotonic()
             show(report)
 
-    return show_at_times
+    return show_sometimes
 
 
-def _describe(report: BulkReport) -> str:
-    of = "" if report.total is None else f" of {report.total:,}"
-    parts = [
-        f"{report.done:,}{of} questions",
-        f"{_rate(report):.1f} per second",
+def _describe_progress(report: BulkReport) -> str:
+    """Return a line with the number of questions done, the rate, the cost and the time left."""
+    total_text = "" if report.total is None else f" of {report.total:,}"
+    phrases = [
+        f"{report.done:,}{total_text} questions",
+        f"{_compute_rate(report):.1f} per second",
         _describe_cost(report),
     ]
     if report.failed:
-        parts.append(f"{report.failed.total():,} failed")
+        phrases.append(f"{report.failed.total():,} failed")
     if report.total is not None and report.made:
-        parts.append(f"{_describe_time((report.total - report.done) / _rate(report))} left")
-    return ", ".join(parts)
+        phrases.append(
+            f"{_describe_time((report.total - report.done) / _compute_rate(report))} left"
+        )
+    return ", ".join(phrases)
 
 
-def _rate(report: BulkReport) -> float:
+def _compute_rate(report: BulkReport) -> float:
+    """Return how many questions this run transforms per second."""
     return report.made / report.seconds if report.seconds else 0.0
 
 
@@ -171,25 +186,26 @@ def _describe_cost(report: BulkReport) -> str:
 
 
 def _describe_time(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, seconds_left = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return (
         f"{hours} h {minutes} min"
         if hours
-        else f"{minutes} min {rest} s"
+        else f"{minutes} min {seconds_left} s"
         if minutes
-        else f"{rest} s"
+        else f"{seconds_left} s"
     )
 
 
 def _describe_trouble(report: BulkReport, file: str) -> Iterator[str]:
+    """Yield the lines about questions that failed and lines that could not be read."""
     if report.broken_lines:
-        named = "; ".join(f"line {number}: {why}" for number, why in report.broken)
-        more = "; ..." if report.broken_lines > len(report.broken) else ""
+        lines = "; ".join(f"line {number}: {reason}" for number, reason in report.broken)
+        suffix = "; ..." if report.broken_lines > len(report.broken) else ""
         name = "standard input" if file == STDIN else file
         yield (
-            f"{report.broken_lines:,} of {_count(report.done)} of {name} could not be read:"
-            f" {named}{more}"
+            f"{report.broken_lines:,} of {_format_count(report.done)} of {name} could not be read:"
+            f" {lines}{suffix}"
         )
     if report.failed:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in report.failed.most_common())
@@ -199,15 +215,17 @@ def _describe_trouble(report: BulkReport, file: str) -> Iterator[str]:
         )
 
 
-def _note_how_to_go_on(file: str, output: str) -> None:
-    again = "the same questions and the same command" if file == STDIN else "the same command"
-    # Counted in the file: an interrupt may come between the writing of a line and its being
-    # counted.
+def _note_next_step(file: str, output: str) -> None:
+    """Note how many results *output* holds, and how to continue the run."""
+    condition = "the same questions and the same command" if file == STDIN else "the same command"
+    # The lines are counted in the file, because an interrupt may come after a line is written and
+    # before the report counts it.
     lines = count_lines(Path(output))
-    note(escape_line(f"{_count(lines)} in {output}; run {again} to continue"))
+    note(escape_line(f"{_format_count(lines)} in {output}; run {condition} to continue"))
 
 
-def _advise(error: ModelError) -> str:
+def _explain_stop(error: ModelError) -> str:
+    """Return why the run stopped, and the remedy if the budget is spent."""
     if error.reason == "over_budget":
         return (
             f"{error}, and the budget is spent; raise the limit and run the same command to"
@@ -216,5 +234,5 @@ def _advise(error: ModelError) -> str:
     return f"the run was stopped: {error}"
 
 
-def _count(number: int, what: str = "line") -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+def _format_count(number: int, noun: str = "line") -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

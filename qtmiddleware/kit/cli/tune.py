@@ -1,4 +1,4 @@
-"""``qtm tune``: the settings that serve judged questions best, found on one half of them and judged on the other."""
+"""``qtm tune``: find the best settings on half of the questions, and judge them on the others."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ if TYPE_CHECKING:
     from qtmiddleware.kit.evaluation.reporting import Decision
 
 _OUT: Final = Path("query-transform.config.json")
-_SCHEMA: Final = "schema.json"
+_SCHEMA_FILE: Final = "schema.json"
 _REPORTS: Final = ("tune.md", "tune.html", "tune.json")
-_EMBEDDER: Final = ("embeddingModel", "embeddingDimensions")
-_READING: Final = tuple(f"keywordEvidence.{name}" for name in READING)
-_MODEL: Final = (
+_EMBEDDER_KEYS: Final = ("embeddingModel", "embeddingDimensions")
+_READING_KEYS: Final = tuple(f"keywordEvidence.{name}" for name in READING)
+_MODEL_KEYS: Final = (
     *(
         "llm.baseUrl",
         "llm.temperature",
@@ -161,11 +161,12 @@ def tune_command(
     note_files({"replies and vectors": cache if cache == CACHE else None})
     source = _read_source(function, arguments, embed, top_k, workers)
     judged = Dataset.load(data, split=split) if source is None else load_judged(data, split=split)
-    # Too few questions are noticed before any passage is embedded.
+    # Raises an error for too few questions before any passage is embedded.
     divide(judged if questions is None else judged.sampled(questions, seed=seed), seed=seed)
     options = BenchOptions(
-        settings=settings, function=source, recordings=recordings, record=record, model_ms=model_ms, cache=cache,
-        questions=questions, seed=seed, engine=LocalEngine(workers=workers) if workers > 1 else None,
+        settings=settings, function=source, recordings=recordings, record=record,
+        model_ms=model_ms, cache=cache, questions=questions, seed=seed,
+        engine=LocalEngine(workers=workers) if workers > 1 else None,
     )  # fmt: skip
     with (
         measuring(source) as update,
@@ -174,18 +175,18 @@ def tune_command(
         for text in opened.notes:
             note(text)
         if source is not None:
-            _confirm(opened, source, seed, yes=yes)
-        tuned = _tune(opened, budget, seed, update)
-        written = _build_config(tuned, config) if tuned.is_better else None
-        if written is not None:
-            write_config(out_file, written)
+            _confirm_tuning(opened, source, seed, yes=yes)
+        tuned = _run_tuning(opened, budget, seed, update)
+        config_values = _build_config(tuned, config) if tuned.is_better else None
+        if config_values is not None:
+            write_config(out_file, config_values)
         if report is not None:
-            _write_report(report, tuned, opened, written)
+            _write_report(report, tuned, opened, config_values)
     if json_output:
         as_json({**tuned.to_dict(), "written": str(out_file) if tuned.is_better else None})
     else:
         out.print("Measured on the held-out half of the questions:")
-        show_comparison(tuned.comparison, headline=_write_headline(tuned, written))
+        show_comparison(tuned.comparison, headline=_write_headline(tuned, config_values))
         out.print(f"\n{tuned.summary()}")
         out.print(f"Written to {out_file}." if tuned.is_better else f"{out_file} was not written.")
     if not tuned.is_better:
@@ -199,7 +200,10 @@ def _read_source(
     top_k: int | None,
     workers: int,
 ) -> FunctionSource | None:
-    """Return the function to tune, ``None`` without one; raises `ConfigError` if it is wrapped already."""
+    """Return the function to tune, or ``None`` without ``--function``.
+
+    Raises `ConfigError` if the function is wrapped already.
+    """
     source = read_source(function, arguments, embed, top_k)
     if source is not None and source.is_wrapped:
         message = f"{source.name} is already wrapped; name the plain function to tune it"
@@ -211,17 +215,17 @@ def _read_source(
     return source
 
 
-def _confirm(opened: OpenedBench, source: FunctionSource, seed: int, *, yes: bool) -> None:
-    """Ask for leave to search as often as tuning may."""
-    own = cast(OwnFunction, opened.bench)
+def _confirm_tuning(opened: OpenedBench, source: FunctionSource, seed: int, *, yes: bool) -> None:
+    """Ask for permission for as many searches as tuning may make."""
+    bench = cast(OwnFunction, opened.bench)
     forecast = forecast_tuning(
-        own, opened.data, _choose_tiers(opened), has_model=opened.has_model, seed=seed
+        bench, opened.data, _choose_tiers(opened), has_model=opened.has_model, seed=seed
     )
     confirm_searches(forecast, source.name, yes=yes, fewer="--questions")
 
 
 def _check_outputs(out_file: Path, report: Path | None, *, force: bool) -> None:
-    """Make sure that what comes of it can be written, before anything is asked."""
+    """Raise `ConfigError` if the results cannot be written, before any model is called."""
     if out_file.is_dir():
         raise ConfigError(
             f"{out_file} is a folder; name a file in it with --out",
@@ -241,8 +245,11 @@ def _check_outputs(out_file: Path, report: Path | None, *, force: bool) -> None:
         check_places(report, _REPORTS, "--report")
 
 
-def _tune(opened: OpenedBench, budget: Budget, seed: int, update: ShowProgress) -> Tuned:
-    """The tuning of *opened*; a model is asked ahead, several questions at once, for what all candidates share."""
+def _run_tuning(opened: OpenedBench, budget: Budget, seed: int, update: ShowProgress) -> Tuned:
+    """Tune *opened*, and return the result with its notes.
+
+    The model is first asked several questions at once for the texts that all candidates share.
+    """
     tiers = _choose_tiers(opened)
     if opened.has_model and opened.recorded is None and opened.bench.model is not None:
         train, _ = divide(opened.data, seed=seed)
@@ -257,50 +264,55 @@ def _tune(opened: OpenedBench, budget: Budget, seed: int, update: ShowProgress) 
 
 
 def _choose_tiers(opened: OpenedBench) -> Sequence[str]:
-    """What can be tried: without a model the rules alone, with a recording what was recorded."""
+    """Return the tiers to try: the rules without a model, the recorded tiers with a recording."""
     if not opened.has_model:
         return FREE_TIERS
     return [tier for tier in TIERS if not opened.lacks(SYSTEMS[tier])]
 
 
-def _build_config(tuned: Tuned, used: Config) -> dict[str, Any]:
-    """What stands in the file: what was chosen, and the models of *used* that it was chosen with.
+def _build_config(tuned: Tuned, config: Config) -> dict[str, Any]:
+    """Return the config file's values: the chosen settings, and the models of *config*.
 
-    The transformation always stands there, so that the file says what it is, and the model where
-    one is asked. Every other setting that has its default is left out.
+    The transformation type is always there, so that the file says what it does. The model's name is
+    there if the type calls a model. Other settings with their default are left out.
     """
     kind = tuned.config.get("transformationType", "none")
-    asks = kind != "none"
-    written: dict[str, Any] = {"transformationType": kind}
-    if asks:
-        written["transformationModel"] = used.settings.transformation_model
-    kept = (*_EMBEDDER, *_READING, *_MODEL) if asks else (*_EMBEDDER, *_READING)
+    has_model_calls = kind != "none"
+    values: dict[str, Any] = {"transformationType": kind}
+    if has_model_calls:
+        values["transformationModel"] = config.settings.transformation_model
+    kept_keys = (
+        (*_EMBEDDER_KEYS, *_READING_KEYS, *_MODEL_KEYS)
+        if has_model_calls
+        else (*_EMBEDDER_KEYS, *_READING_KEYS)
+    )
     models = {
-        key: value for key, value, origin in used.rows() if key in kept and origin != "default"
+        key: value
+        for key, value, origin in config.rows()
+        if key in kept_keys and origin != "default"
     }
-    return {**written, **nested({**models, **flat(tuned.config)})}
+    return {**values, **nested({**models, **flat(tuned.config)})}
 
 
 def write_config(path: Path, config: dict[str, Any]) -> None:
-    """All of it or nothing: who is interrupted keeps the file that was there.
+    """Write *config* to *path* in one step, so that an interrupt keeps the old file whole.
 
-    It holds no secret and is meant to be shared, so a new one is as readable as other files of its
-    maker.
+    The config holds no secret and is meant to be shared, so a new file gets the usual permissions.
     """
-    if (path.parent / _SCHEMA).is_file():
-        config = {"$schema": f"./{_SCHEMA}", **config}
+    if (path.parent / _SCHEMA_FILE).is_file():
+        config = {"$schema": f"./{_SCHEMA_FILE}", **config}
     with name_option_in_errors(path, "--out"):
         replace_file(path, (json.dumps(config, indent=2) + "\n").encode())
 
 
-def _write_headline(tuned: Tuned, written: dict[str, Any] | None) -> str:
+def _write_headline(tuned: Tuned, config_values: dict[str, Any] | None) -> str:
     from qtmiddleware.kit.evaluation import reporting
 
-    return reporting.verdict(tuned.comparison, _describe_decision(tuned, written))
+    return reporting.verdict(tuned.comparison, _describe_decision(tuned, config_values))
 
 
-def _describe_decision(tuned: Tuned, written: dict[str, Any] | None) -> Decision:
-    """The decision as a report tells it."""
+def _describe_decision(tuned: Tuned, config_values: dict[str, Any] | None) -> Decision:
+    """Return the decision for a report."""
     from qtmiddleware.kit.evaluation.reporting import Decision
 
     return Decision(
@@ -309,16 +321,16 @@ def _describe_decision(tuned: Tuned, written: dict[str, Any] | None) -> Decision
         headline=tuned.headline,
         sentences=tuple(tuned.summary().splitlines()),
         beyond=tuned.beyond,
-        config="" if written is None else json.dumps(written, indent=2),
+        config="" if config_values is None else json.dumps(config_values, indent=2),
     )
 
 
 def _write_report(
-    folder: Path, tuned: Tuned, opened: OpenedBench, written: dict[str, Any] | None
+    folder: Path, tuned: Tuned, opened: OpenedBench, config_values: dict[str, Any] | None
 ) -> None:
     from qtmiddleware.kit.evaluation import reporting
 
-    decision = _describe_decision(tuned, written)
+    decision = _describe_decision(tuned, config_values)
     texts = (
         reporting.markdown(tuned.comparison, opened.data, decision=decision),
         reporting.page(tuned.comparison, opened.data, decision=decision),

@@ -463,7 +463,7 @@ async def test_a_retrieval_has_its_own_calls_and_cost_and_its_answer_the_others(
         "retrieval": (1, 0.25),
         "answer": (1, 0.5),
     }
-    assert not telemetry.observer._retrieved
+    assert not telemetry.observer._retrieval_accounts
     points = telemetry.points()
     assert points["qtmiddleware.cost"] == [({"qtmiddleware.cost.of": "models"}, 0.75)]
     stages = {
@@ -511,7 +511,7 @@ def test_an_answer_that_fails_leaves_its_retrieval_with_what_that_cost(
         telemetry.wrap(plain, {**REWRITE, "answer": {"timeoutMs": 50_000}}, script).answer(QUERY)
     assert (telemetry.span("retrieval").attributes or {})[Names.MODEL_CALLS] == 1
     assert Names.COST not in (telemetry.span("answer").attributes or {})
-    assert not telemetry.observer._retrieved
+    assert not telemetry.observer._retrieval_accounts
 
 
 def test_a_degraded_retrieval_says_what_went_wrong_and_is_no_error(telemetry: Telemetry) -> None:
@@ -891,7 +891,7 @@ def test_metrics_have_base_units_and_boundaries_of_the_conventions(telemetry: Te
 
 @given(st.text())
 def test_a_label_is_a_word_or_told_as_other(word: str) -> None:
-    label = ours._label(word)
+    label = ours._clean_label(word)
     assert label in (word, "_OTHER")
     assert re.fullmatch(r"[A-Za-z0-9_.: -]{1,120}", label)
 
@@ -982,7 +982,10 @@ def test_any_text_can_be_captured_and_encoded(text: str) -> None:
     operation = Operation(
         1, "model", content=Prompt("rewrite", "1", text, text, (), text), result=Reply(text)
     )
-    told = [*ours._quote(operation), *ours._quote(Operation(1, "retrieval", content=text))]
+    told = [
+        *ours._list_content_attributes(operation),
+        *ours._list_content_attributes(Operation(1, "retrieval", content=text)),
+    ]
     for _, value in told:
         value.encode("utf-8")
 

@@ -70,7 +70,7 @@ def test_nothing_is_opened_where_no_terminal_is(monkeypatch: pytest.MonkeyPatch)
 def test_a_browser_that_is_a_snap_finds_the_file_where_it_may_read(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, screen: list[str]
 ) -> None:
-    monkeypatch.setattr(browser, "_SNAPS", tmp_path)
+    monkeypatch.setattr(browser, "_SNAP_FOLDER", tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     with browser.show_page(ADDRESS):
         (folder,) = tmp_path.iterdir()
@@ -82,7 +82,7 @@ def test_a_browser_that_is_a_snap_finds_the_file_where_it_may_read(
 def test_without_a_place_for_the_file_no_browser_is_opened(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(browser, "_SNAPS", tmp_path)
+    monkeypatch.setattr(browser, "_SNAP_FOLDER", tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "nowhere"))
     with browser.show_page(ADDRESS) as is_opened:
         assert not is_opened
