@@ -94,8 +94,8 @@ _GIVEN: Final = {
     "transforms.reply_rules._ASIDE": 200,
     "transforms.plain_text._GENERIC": 80,
     "rag.answering.citing._INDEXED": 200,
-    "transforms.chatter._opening_pattern": 300,
-    "transforms.chatter._refusal_pattern": 300,
+    "transforms.chatter._compile_noise_pattern": 300,
+    "transforms.chatter._compile_refusal_pattern": 300,
 }
 
 
