@@ -218,13 +218,18 @@ def _run_pass(text: str, code: str, lists: _WordLists) -> tuple[Stripped, str]:
     return result if result.keywords else Stripped(text, opens_with_name=False), used
 
 
-def _is_settled(keywords: str, known: Set[str]) -> bool:
+def _is_settled(keywords: str, known_words: Set[str]) -> bool:
     """Return whether no rule can change *keywords*.
 
-    They are then words and numbers in lower case, and none of them is *known* to a rule.
+    They are then words and numbers in lower case, and none of them is among the *known_words* of a
+    rule.
     """
     words = keywords.split(" ")
-    return all(map(str.isalnum, words)) and known.isdisjoint(words) and fold(keywords) == keywords
+    return (
+        all(map(str.isalnum, words))
+        and known_words.isdisjoint(words)
+        and fold(keywords) == keywords
+    )
 
 
 def _is_latin(text: str) -> bool:

@@ -275,9 +275,9 @@ def _build_period(year: int, month: int, day: int | None) -> Period | None:
         return None
 
 
-def _span_years(first: int, last: int) -> Period:
-    """Return the days of all years from *first* to *last*."""
-    return Period(date(first, 1, 1), date(last, 12, 31))
+def _span_years(first_year: int, last_year: int) -> Period:
+    """Return the days of all years from *first_year* to *last_year*."""
+    return Period(date(first_year, 1, 1), date(last_year, 12, 31))
 
 
 def _span_months(year: int, month: int, count: int) -> Period:
@@ -591,17 +591,17 @@ class _TimeReader:
             self._today = self._ask_today()
         return self._today
 
-    def _build_relative_period(self, unit: str, first: int, last: int) -> Period | None:
-        """Return the days from *first* to *last* units away from today.
+    def _build_relative_period(self, unit: str, first_step: int, last_step: int) -> Period | None:
+        """Return the days from *first_step* to *last_step* units away from today.
 
         The result is ``None`` if there is no clock or the days are beyond the calendar.
         """
         today = self._find_today()
-        if today is None or max(abs(first), abs(last)) > _FARTHEST:
+        if today is None or max(abs(first_step), abs(last_step)) > _FARTHEST:
             return None
         try:
-            begin, _ = find_unit(today, unit, first)
-            _, end = find_unit(today, unit, last)
+            begin, _ = find_unit(today, unit, first_step)
+            _, end = find_unit(today, unit, last_step)
         except (ValueError, OverflowError):
             return None
         return Period(begin, end, is_relative=True, words=self._name_period(unit, begin, end))

@@ -192,8 +192,8 @@ def adjust_lexicon(lexicon: Lexicon, keep: frozenset[str], extra: frozenset[str]
         )
     singles = {word for word in keep if " " not in word}
     kept = dict(lexicon.kept)
-    for first, phrases in compile_phrases(word for word in keep if " " in word).items():
-        kept[first] = kept.get(first, ()) + phrases
+    for first_word, phrases in compile_phrases(word for word in keep if " " in word).items():
+        kept[first_word] = kept.get(first_word, ()) + phrases
     return replace(
         lexicon,
         stop=(lexicon.stop | extra) - singles,
@@ -261,10 +261,10 @@ def _compile_phrase(pattern: str) -> Phrase:
 def _drop_words(phrases: Phrases, words: set[str]) -> Phrases:
     """Return *phrases* without *words*, so that no phrase removes them from a text."""
     return {
-        first: tuple(
+        first_word: tuple(
             tuple((allowed - words, optional) for allowed, optional in phrase) for phrase in group
         )
-        for first, group in phrases.items()
+        for first_word, group in phrases.items()
     }
 
 

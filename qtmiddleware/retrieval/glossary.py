@@ -71,9 +71,9 @@ class Glossary:
             for form in forms:
                 # The other meanings of an abbreviation are not forms of this meaning.
                 abbreviations = [short for short in shorts if _abbreviates(short, form)]
-                self._add(form, abbreviations or others)
+                self._index_form(form, abbreviations or others)
 
-    def _add(self, form: str, others: Sequence[str]) -> None:
+    def _index_form(self, form: str, others: Sequence[str]) -> None:
         """Index *form* by its words, with the other forms of its entry."""
         words = [_fold_word(word) for word in _WORD.findall(form)]
         if not words or (len(others) == 1 and others[0] == form):
@@ -344,8 +344,8 @@ def find_form(form: str, text: str, *, has_case: bool = False) -> list[int]:
     """
     if not _WORD.search(form):
         return []
-    first, is_exact, pattern = _compile_form(form, has_case)
-    if first not in (text if is_exact else text.lower()):
+    piece, is_exact, pattern = _compile_form(form, has_case)
+    if piece not in (text if is_exact else text.lower()):
         return []
     return [match.end() for match in pattern.finditer(text)]
 

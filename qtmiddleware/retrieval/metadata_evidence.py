@@ -327,13 +327,13 @@ class _QuestionDemands:
     def __init__(self, times: Times, rules: WordRules, today: date | None) -> None:
         self._times, self._rules, self._today = times, rules, today
         self._tokens = frozenset(times.tokens)
-        self._stems = frozenset(map(self._stem, times.tokens))
+        self._stems = frozenset(map(self._find_stem, times.tokens))
         # A date in the question says more than "current" does, even if its days cannot be told.
         self._wants_newest = times.newest and not (
             times.periods or times.versions or times.needs_today
         )
 
-    def _stem(self, word: str) -> str:
+    def _find_stem(self, word: str) -> str:
         """Return the stem of *word* by the endings of the question's language."""
         return find_stem(word, self._rules.endings)
 
@@ -381,14 +381,14 @@ class _QuestionDemands:
 
     def _is_same_label(self, label: str, name: str) -> bool:
         """Return whether the *label* of a constraint means the field *name*."""
-        words = [self._stem(word) for word in split_tokens(label.replace("_", " "))]
-        return words == [self._stem(word) for word in split_tokens(name.replace("_", " "))]
+        words = [self._find_stem(word) for word in split_tokens(label.replace("_", " "))]
+        return words == [self._find_stem(word) for word in split_tokens(name.replace("_", " "))]
 
     def _match_words(self, name: str, column: _Column) -> Iterator[tuple[str, str, list[float]]]:
         """Yield, as `match_field` does, the demand for values that the question names in words."""
         is_number = column.kind == "numbers"
         if is_number and not any(
-            self._stem(word) in self._stems for word in split_tokens(name.replace("_", " "))
+            self._find_stem(word) in self._stems for word in split_tokens(name.replace("_", " "))
         ):
             return
         needs_code = column.has_no_repeats and not is_number
@@ -427,7 +427,7 @@ class _QuestionDemands:
         # "Not in Germany" asks for other passages, but does not say which.
         if not self._times.denied.isdisjoint(words):
             return False
-        return all(word in self._tokens or self._stem(word) in self._stems for word in words)
+        return all(word in self._tokens or self._find_stem(word) in self._stems for word in words)
 
     def _score_newness(self, column: _Column) -> list[float]:
         """Return how new each passage's value is, from 0 to 1; values after today count 0."""

@@ -66,7 +66,10 @@ class Anchors:
         A span is left out if each of its words occurs only in relative dates: in "3 years ago" the
         model may replace the 3.
         """
-        relative_counts, token_counts = Counter(self.times.relative_tokens), Counter(self.times.tokens)
+        relative_counts, token_counts = (
+            Counter(self.times.relative_tokens),
+            Counter(self.times.tokens),
+        )
         return [
             span
             for span in spans

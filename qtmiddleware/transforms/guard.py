@@ -227,7 +227,7 @@ def is_other_script(text: str, query: str) -> bool:
     query_script, text_script = _find_script(query), _find_script(text)
     if not query_script or not text_script or query_script == text_script:
         return False
-    in_text, in_query = _share_of_script(text, query_script), _share_of_script(query, text_script)
+    in_text, in_query = _measure_share(text, query_script), _measure_share(query, text_script)
     if in_text >= _LEAST_SHARE_OF_TEXT or (in_text and in_query):
         return False
     return text_script == "latin" or in_query < _LEAST_SHARE_OF_QUERY
@@ -258,7 +258,7 @@ def _unify_script(script: str) -> str:
     return "han" if script in _SCRIPTS_OF_JAPANESE else script
 
 
-def _share_of_script(text: str, script: str) -> float:
+def _measure_share(text: str, script: str) -> float:
     """Return the share of the letters of *text* that are in *script*, from 0 to 1."""
     letters = [char for char in text if char.isalpha()]
     of_script = {char for char in set(letters) if _unify_script(dominant_script(char)) == script}

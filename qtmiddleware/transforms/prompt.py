@@ -170,11 +170,11 @@ def _shorten_message(text: str) -> str:
     return text if len(text) <= MESSAGE_CHARS else text[: MESSAGE_CHARS - 1].rstrip() + "…"
 
 
-def mark_version(version: str, own: str) -> str:
-    """Return *version* with a digest of the user's *own* instruction, if there is one."""
+def mark_version(version: str, own_instruction: str) -> str:
+    """Return *version* with a digest of *own_instruction*, if the user has an instruction."""
     return (
-        f"{version}#{hashlib.sha256(own.encode('utf-8', 'replace')).hexdigest()[:8]}"
-        if own
+        f"{version}#{hashlib.sha256(own_instruction.encode('utf-8', 'replace')).hexdigest()[:8]}"
+        if own_instruction
         else version
     )
 

@@ -67,7 +67,7 @@ class Candidate(NamedTuple):
     """One text of a reply, as the rules see it.
 
     Attributes:
-        given: The text as it came, on one line.
+        text: The text as it came, on one line.
         value: The text as it would be searched for, without marks, quotes and preamble.
         key: The normal form of the value, which is the same for different spellings.
         field: The field that the text is for.
@@ -75,7 +75,7 @@ class Candidate(NamedTuple):
         query: The question in the prompt.
     """
 
-    given: str
+    text: str
     value: str
     key: str
     field: ReplyField
@@ -104,9 +104,9 @@ def judge(text: str, field: ReplyField, prompt: Prompt) -> Verdict:
 
     The first rule of `RULES` that objects drops the text. A text that is too long is cut.
     """
-    given = clean(text)
-    value = _extract_value(text, given, field, prompt.query)
-    candidate = Candidate(given, value, normalise(value), field, prompt, prompt.query)
+    cleaned = clean(text)
+    value = _extract_value(text, cleaned, field, prompt.query)
+    candidate = Candidate(cleaned, value, normalise(value), field, prompt, prompt.query)
     for rule, objects in RULES.items():
         if objects(candidate):
             return Verdict(None, f"dropped: {rule}", rule)
@@ -117,15 +117,15 @@ def judge(text: str, field: ReplyField, prompt: Prompt) -> Verdict:
     return Verdict(value, "cut: too long", key=normalise(value))
 
 
-def _extract_value(text: str, given: str, field: ReplyField, query: str) -> str:
+def _extract_value(text: str, cleaned: str, field: ReplyField, query: str) -> str:
     """Return *text* without what surrounds it: marks, quotes, a preamble or a remark in brackets.
 
-    A passage also loses a sentence that was cut in two. *given* is the text on one line.
+    A passage also loses a sentence that was cut in two. *cleaned* is the text on one line.
     """
     if field.shape == "passage":
-        whole = clean(keep_whole_sentences(text)) if isinstance(text, Cut) else given
+        whole = clean(keep_whole_sentences(text)) if isinstance(text, Cut) else cleaned
         return strip_quotes(strip_lead_in(whole, query, is_passage=True), query)
-    value = clean(strip_marks(given, query))
+    value = clean(strip_marks(cleaned, query))
     aside = _ASIDE.search(value[-200:]) if value.endswith(_BRACKETS) else None
     if aside and len(aside.group()) < len(value) and is_noise(aside.group(1), query):
         value = value[: -len(aside.group())]
@@ -161,7 +161,7 @@ def is_talk(text: str, field: ReplyField, prompt: Prompt) -> bool:
 
 def _is_refusal(candidate: Candidate) -> bool:
     return is_refusal(candidate.value, candidate.query) or (
-        candidate.given != candidate.value and is_refusal(candidate.given, candidate.query)
+        candidate.text != candidate.value and is_refusal(candidate.text, candidate.query)
     )
 
 
@@ -177,7 +177,7 @@ _normalise_known = lru_cache(32)(normalise)
 
 
 def _says_nothing(candidate: Candidate) -> bool:
-    is_heading = candidate.given.endswith(_COLONS) and not candidate.query.endswith(_COLONS)
+    is_heading = candidate.text.endswith(_COLONS) and not candidate.query.endswith(_COLONS)
     return (
         not candidate.key
         or is_talk(candidate.value, candidate.field, candidate.prompt)

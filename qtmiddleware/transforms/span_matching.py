@@ -243,14 +243,14 @@ def _find_values(match: re.Match[str]) -> frozenset[Decimal]:
     """Return the values that a match of `_WRITTEN_NUMBER` may have."""
     digits = re.sub(r"[\s']", "", match.group(1))
     readings = {digits.replace(",", ""), digits.replace(".", "").replace(",", ".")}
-    values = {value for reading in readings if (value := _to_decimal(reading)) is not None}
+    values = {value for reading in readings if (value := _read_decimal(reading)) is not None}
     factor = _FACTORS.get(match.group(2) or "")
     if factor:
         values |= {value.scaleb(factor) for value in values}
     return frozenset(values)
 
 
-def _to_decimal(text: str) -> Decimal | None:
+def _read_decimal(text: str) -> Decimal | None:
     """Return *text* as a number, ``None`` if it is not one."""
     try:
         return Decimal(text[:50])
