@@ -117,6 +117,7 @@ def tokenise(text: str) -> Sequence[Token]:
 
 
 def _tokenise(text: str) -> Sequence[Token]:
+    """Return the tokens of *text*; `tokenise` remembers those of short texts."""
     tokens: list[Token] = []
     start, opens = 0, True
     for left, right in find_quotes(text):

@@ -286,6 +286,7 @@ def _collect_opening_words() -> frozenset[str]:
 
 
 def _compile_patterns(patterns: Iterable[str]) -> _Patterns:
+    """Return *patterns* of a word list as phrases, by each word that they may begin with."""
     return {
         word: tuple(
             tuple((words, optional, _read_gap(words)) for words, optional in phrase)
@@ -358,6 +359,7 @@ def is_refusal(text: str, query: str) -> bool:
 
 @cache
 def _compile_refusal_pattern() -> re.Pattern[str]:
+    """Return the pattern for the start of a refusal, in any language."""
     return _compile_openings(pattern for lexicon in load_all() for pattern in lexicon.refusals)
 
 
@@ -377,4 +379,5 @@ def _opens_with(pattern: re.Pattern[str], text: str, query: str) -> bool:
 # Each text is checked twice: for a refusal, then for an empty form.
 @lru_cache(4)
 def _fold_opening(text: str) -> str:
+    """Return the beginning of *text* without case, accents and opening marks."""
     return fold_accents(clean(text[:_OPENING_CHARS])).lstrip("\"'*_([ ")

@@ -259,6 +259,7 @@ def _unescape(text: str) -> str:
 
 
 def _decode_escape(match: re.Match[str]) -> str:
+    """Return the character that one escape stands for."""
     code = match.group(1)
     if len(code) == 5:
         return chr(int(code[1:], 16))

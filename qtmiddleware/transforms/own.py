@@ -30,6 +30,7 @@ def build_own_transform(row: TransformRow) -> Transform:
     built_in = [_PROMPTS[FILLED_BY[name]] for name in row.fields]
 
     def describe_fields(settings: Settings) -> tuple[ReplyField, ...]:
+        """Return the fields of all built-in prompts, as *settings* shape them."""
         field_groups = [
             transform.fields(settings) if callable(transform.fields) else transform.fields
             for transform in built_in
@@ -37,6 +38,7 @@ def build_own_transform(row: TransformRow) -> Transform:
         return tuple(field for fields in field_groups for field in fields)
 
     def name_flavour(settings: Settings) -> str:
+        """Return the flavours of the built-in prompts, joined."""
         return "+".join(
             filter(
                 None, [transform.flavour(settings) for transform in built_in if transform.flavour]

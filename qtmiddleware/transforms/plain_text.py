@@ -268,13 +268,13 @@ def _replace_tags(text: str, fields: Sequence[ReplyField]) -> str:
     """Return *text* with ``<rewrite>…</rewrite>`` as a labelled line; other tags stay."""
     names = {field.name for field in fields}
 
-    def labelled(match: re.Match[str]) -> str:
+    def write_label(match: re.Match[str]) -> str:
         name = find_field(match.group(2), fields)
         if name not in names:
             return match.group()
         return "\n" if match.group(1) else f"\n{name.replace('_', ' ')}: "
 
-    return _TAG.sub(labelled, text)
+    return _TAG.sub(write_label, text)
 
 
 def _order_lines(lines: list[str], field: ReplyField) -> list[str]:

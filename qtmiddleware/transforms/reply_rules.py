@@ -160,12 +160,14 @@ def is_talk(text: str, field: ReplyField, prompt: Prompt) -> bool:
 
 
 def _is_refusal(candidate: Candidate) -> bool:
+    """Return whether the model refuses, in the text as it came or as it would be searched for."""
     return is_refusal(candidate.value, candidate.query) or (
         candidate.text != candidate.value and is_refusal(candidate.text, candidate.query)
     )
 
 
 def _copies_prompt(candidate: Candidate) -> bool:
+    """Return whether the text is a part of the prompt, of at least four words."""
     # A model may repeat the instructions, or the example in them.
     return candidate.key.count(" ") >= 3 and candidate.key in _normalise_known(
         candidate.prompt.system
@@ -177,6 +179,7 @@ _normalise_known = lru_cache(32)(normalise)
 
 
 def _says_nothing(candidate: Candidate) -> bool:
+    """Return whether the text is empty, is talk about the task, or only announces a list."""
     is_heading = candidate.text.endswith(_COLONS) and not candidate.query.endswith(_COLONS)
     return (
         not candidate.key
@@ -186,6 +189,7 @@ def _says_nothing(candidate: Candidate) -> bool:
 
 
 def _repeats_query(candidate: Candidate) -> bool:
+    """Return whether the text is the query itself."""
     # One of several sub-queries may be the query itself; the others then add to it.
     return candidate.key == _normalise_known(candidate.query) and not (
         holds_parts(candidate.field) or holds_terms(candidate.field)
@@ -193,10 +197,12 @@ def _repeats_query(candidate: Candidate) -> bool:
 
 
 def _is_long_term(candidate: Candidate) -> bool:
+    """Return whether a key term is too long to be one."""
     return len(candidate.value) > MAX_KEYWORD_CHARS and holds_terms(candidate.field)
 
 
 def _has_no_letters(candidate: Candidate) -> bool:
+    """Return whether the text has no letters although the query has some."""
     return (
         not any(map(str.isalpha, candidate.value))
         and any(map(str.isalpha, candidate.query))
@@ -205,10 +211,12 @@ def _has_no_letters(candidate: Candidate) -> bool:
 
 
 def _points_elsewhere(candidate: Candidate) -> bool:
+    """Return whether a sub-query refers to something that it does not name."""
     return holds_parts(candidate.field) and points_elsewhere(candidate.value, candidate.query)
 
 
 def _is_json(candidate: Candidate) -> bool:
+    """Return whether the text is a piece of JSON, unless the query begins in the same way."""
     return (
         bool(JSON_OPENING.match(candidate.value))
         and candidate.value[:1] != candidate.query[:1]
