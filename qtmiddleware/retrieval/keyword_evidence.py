@@ -130,7 +130,7 @@ def weigh_by_keywords(
         opinion = _weigh_own_words(own, texts, read_titles(fields), language, is_whole=is_whole)
     metadata = None if options.weight == 0.0 else weigh_metadata(fields)
     if metadata is not None:
-        trace.notes.extend(("metadata", said) for said in metadata.says)
+        trace.notes.extend(("metadata", said) for said in metadata.notes)
         opinion = _add_metadata(opinion, metadata)
     if opinion is None:
         trace.note("keyword_evidence", "no keyword in any candidate; order kept")

@@ -92,13 +92,13 @@ class MetadataEvidence:
     Attributes:
         shares: What is added to each score, in spreads of the function's scores.
         matched: The part of the named values that each candidate has, from 0 to 1.
-        says: Notes on what was named, such as ``year = 2024``. They quote only dates and versions,
+        notes: Notes on what was named, such as ``year = 2024``. They quote only dates and versions,
             because other values may be names of people.
     """
 
     shares: Sequence[float]
     matched: Sequence[float]
-    says: Sequence[str]
+    notes: Sequence[str]
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -211,7 +211,7 @@ def weigh_by_metadata(
     return MetadataEvidence(
         shares=[WEIGHT * total for total in sums],
         matched=[total / len(best) for total in sums],
-        says=list(dict.fromkeys(note for group in groups.values() for note, _ in group))[
+        notes=list(dict.fromkeys(note for group in groups.values() for note, _ in group))[
             :_MOST_NOTED
         ],
     )

@@ -377,7 +377,7 @@ class _Pipeline:
     def _find_spans(self) -> Sequence[Span]:
         """What the model may not lose of the question."""
         spans = protected_spans(self.request.original, language=self.query.language or "auto")
-        return spans if self._anchors is None else self._anchors.drop_leaning(spans)
+        return spans if self._anchors is None else self._anchors.drop_relative(spans)
 
     def _find_anchors(self) -> Anchors | None:
         """The dates that the model is told: none for a question that does not lean on today."""

@@ -160,7 +160,7 @@ class Question:
             if transformation.standalone:
                 reference = transformation.standalone
                 spans = protected_spans(reference, language=language)
-                spans = spans if self._anchors is None else self._anchors.drop_leaning(spans)
+                spans = spans if self._anchors is None else self._anchors.drop_relative(spans)
         kept = _guard(transformation, reference, spans, language, self._facts)
         if kept.is_empty:
             # The model did answer, and nothing of it may be searched.

@@ -60,7 +60,7 @@ class Anchors:
             dates[f"last {unit}"] = texts[unit]
         return dates
 
-    def drop_leaning(self, spans: Sequence[Span]) -> Sequence[Span]:
+    def drop_relative(self, spans: Sequence[Span]) -> Sequence[Span]:
         """Return the *spans* that the model must keep, without those of relative dates.
 
         A span is left out if each of its words occurs only in relative dates: in "3 years ago" the
