@@ -189,7 +189,7 @@ def _says_nothing(candidate: Candidate) -> bool:
 
 
 def _repeats_query(candidate: Candidate) -> bool:
-    """Return whether the text is the query itself."""
+    """Return whether the text is the query itself, which only a part or key term may be."""
     # One of several sub-queries may be the query itself; the others then add to it.
     return candidate.key == _normalise_known(candidate.query) and not (
         holds_parts(candidate.field) or holds_terms(candidate.field)
@@ -202,7 +202,7 @@ def _is_long_term(candidate: Candidate) -> bool:
 
 
 def _has_no_letters(candidate: Candidate) -> bool:
-    """Return whether the text has no letters although the query has some."""
+    """Return whether a text other than a key term has no letters, although the query has some."""
     return (
         not any(map(str.isalpha, candidate.value))
         and any(map(str.isalpha, candidate.query))
@@ -216,7 +216,7 @@ def _points_elsewhere(candidate: Candidate) -> bool:
 
 
 def _is_json(candidate: Candidate) -> bool:
-    """Return whether the text is a piece of JSON, unless the query begins in the same way."""
+    """Return whether a text other than a key term opens as JSON, which the query does not."""
     return (
         bool(JSON_OPENING.match(candidate.value))
         and candidate.value[:1] != candidate.query[:1]
