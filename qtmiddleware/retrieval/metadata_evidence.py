@@ -60,16 +60,17 @@ _MOST_NOTED: Final = 4
 # The words of these fields are evidence already, or they are different in every passage.
 _SKIPPED_FIELDS: Final = frozenset(
     """
-    title text content page_content chunk_text chunk passage body document snippet raw_text description abstract answer
-    context summary heading url uri link href source src path file filename file_name file_path filepath page
-    page_number page_label id _id id_ ids chunk_id node_id doc_id document_id parent_id uuid pk hash checksum
-    score _score similarity distance namespace values vector embedding _node_content chunk_index index position
+    title text content page_content chunk_text chunk passage body document snippet raw_text
+    description abstract answer context summary heading url uri link href source src path file
+    filename file_name file_path filepath page page_number page_label id _id id_ ids chunk_id
+    node_id doc_id document_id parent_id uuid pk hash checksum score _score similarity distance
+    namespace values vector embedding _node_content chunk_index index position
     """.split()  # noqa: SIM905
 )
 _NEUTRAL_TEXTS: Final = frozenset(
     """
-    all any every everyone everything * - none null n/a na unknown general global other alle alles alla tous toutes
-    tout todos todas todo tutti tutte tutto
+    all any every everyone everything * - none null n/a na unknown general global other alle alles
+    alla tous toutes tout todos todas todo tutti tutte tutto
     """.split()  # noqa: SIM905
 )
 _TIME_NAMES: Final = (

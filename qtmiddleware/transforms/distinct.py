@@ -16,8 +16,9 @@ NEAR: Final = 0.9
 # for different things.
 _LIGHT_WORDS: Final = frozenset(
     """
-    a an the is are was were be been being do does did have has had of to in on at by for with and or please
-    der die das ein eine ist sind le la les un une des du est sont el los las una es son de en il lo gli o os as um uma
+    a an the is are was were be been being do does did have has had of to in on at by for with and
+    or please der die das ein eine ist sind le la les un une des du est sont el los las una es son
+    de en il lo gli o os as um uma
     """.split()  # noqa: SIM905
 )
 # The search starts only at the beginning of a word. Otherwise it would read a long word again from
