@@ -1,4 +1,4 @@
-"""Read what a question says of dates and versions: ranges, and whether it asks for the newest.
+"""Read the dates and versions in a question: ranges, and whether it asks for the newest.
 
 The words are those of ``dates`` in the word lists. Relative words ("last year") need to know the
 day on which the question is asked, and mean nothing without it. Nothing here removes a word of the
@@ -133,7 +133,7 @@ class VersionRange(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Times:
-    """What a question says of time.
+    """The dates and versions that a question names.
 
     Attributes:
         periods: The periods that it names.
@@ -204,7 +204,7 @@ def split_tokens(text: str) -> list[str]:
 
 
 def read_times(text: str, language: str, today: Today) -> Times:
-    """Return what *text* says of dates and versions.
+    """Return the dates and versions that *text* names.
 
     Args:
         text: The question.
@@ -266,7 +266,7 @@ def _write_version(version: Version | None) -> str:
 
 
 def _build_period(year: int, month: int, day: int | None) -> Period | None:
-    """Return the days of a date or, without a *day*, of a month, ``None`` if it does not exist."""
+    """Return the days of a date, or of a month without *day*; ``None`` if it does not exist."""
     try:
         if day is not None:
             return Period(date(year, month, day), date(year, month, day))
@@ -342,7 +342,7 @@ def _fold_all(words: Sequence[str]) -> list[str]:
 
 
 def _index_phrases(phrases: Iterator[tuple[str, str]] | Any) -> _Phrases:
-    """Return *phrases* with their meanings by their first word, the longest first."""
+    """Return *phrases*, each with its meaning, by their first word, the longest first."""
     table: dict[str, list[tuple[tuple[str, ...], str]]] = {}
     for phrase, meaning in phrases:
         words = tuple(split_tokens(phrase))
@@ -365,7 +365,7 @@ class _TimeReader:
         self._today: date | None = None
 
     def read(self) -> Times:
-        """Return what the question says of time."""
+        """Return the dates and versions in the question."""
         position, starts = 0, self._words.starts
         while position < len(self._tokens):
             token = self._tokens[position]
@@ -398,6 +398,7 @@ class _TimeReader:
         size, comparison = self._match_phrase(self._words.comparisons, position)
         if size:
             between = position + size
+            # The date may follow directly, or behind small words: "since the year 2020".
             most = between + _MOST_BETWEEN
             while (
                 between < min(most, len(self._tokens))
@@ -420,6 +421,7 @@ class _TimeReader:
             if period is not None:
                 self._times.periods.append(self._apply_comparison(period, comparison))
             return size
+        # In a question only plain versions count, without a suffix such as -rc1.
         version = (
             read_version(self._tokens[position])
             if _match_whole(_VERSION, self._tokens[position])
@@ -438,7 +440,10 @@ class _TimeReader:
         return 1
 
     def _apply_comparison(self, period: Period, comparison: str) -> Period:
-        """Return the days that *comparison* makes of *period*: since, before, after or until it."""
+        """Return the range that *comparison* makes of *period*.
+
+        "Since 2020" has all days from the first one of 2020 on.
+        """
         first, last = period.first, period.last
         if not comparison or first is None or last is None:
             return period
@@ -510,6 +515,7 @@ class _TimeReader:
                 if _match_whole(_YEAR, tokens[end + 1])
                 else (None, end)
             )
+        # In Spanish, Portuguese and Italian a word may stand before the year: marzo de 2024.
         if end < len(tokens) and tokens[end] in ("de", "del", "di") and end + 1 < len(tokens):
             end += bool(_match_whole(_YEAR, tokens[end + 1]))
         if end < len(tokens) and _match_whole(_YEAR, tokens[end]):

@@ -91,7 +91,10 @@ class Lexicon:
         object.__setattr__(self, "removable", self.stop - self.negations - {""})
 
     def collect_words(self) -> frozenset[str]:
-        """Return every word that may be removed in lower case, by itself or as the first of a phrase."""
+        """Return every word that may be removed in lower case.
+
+        That may be by itself or as the first word of a phrase.
+        """
         return self.stop.union(self.closings, self.lead_ins, self.removed, self.greetings)
 
 
@@ -268,7 +271,7 @@ def _drop_words(phrases: Phrases, words: set[str]) -> Phrases:
     }
 
 
-def match_phrase(phrases: Phrases, keys: Sequence[str], start: int) -> int:
+def count_phrase_words(phrases: Phrases, keys: Sequence[str], start: int) -> int:
     """Return how many of *keys*, from *start* on, match a phrase, 0 if none matches.
 
     If several phrases match, the longest counts.
@@ -318,6 +321,7 @@ def guess_language(keys: Sequence[str], markers: Markers, text: str = "") -> str
         return language
     weights = markers.weights
     telling = set(filter(weights.__contains__, keys))
+    # An elided word speaks for its language by what stands before the apostrophe: l'homme.
     if "'" in "".join(keys):
         heads = (word[: word.index("'") + 1] for word in keys if "'" in word)
         telling.update(filter(weights.__contains__, heads))
@@ -361,7 +365,7 @@ def _begins_with_german_verb(words: Sequence[str]) -> bool:
 
 
 def _is_telling(weights: Sequence[tuple[str, int]], language: str) -> bool:
-    """Return whether a word with these *weights* is of *language* and not of the default one."""
+    """Return whether a word with these *weights* belongs to *language*, not to the default one."""
     languages = {name for name, _ in weights}
     return language in languages and DEFAULT not in languages
 

@@ -24,7 +24,7 @@ class Span:
     """A part of a query that a rewrite must not lose.
 
     Attributes:
-        kind: What the part is.
+        kind: The kind of span.
         text: The part itself, ``query[start:end]``.
         start: Where it begins in the query.
         end: Where it ends.

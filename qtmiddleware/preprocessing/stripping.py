@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import NamedTuple
 
-from qtmiddleware.preprocessing.lexicon import Lexicon, match_phrase
+from qtmiddleware.preprocessing.lexicon import Lexicon, count_phrase_words
 from qtmiddleware.preprocessing.text import compose
 from qtmiddleware.preprocessing.tokeniser import Token
 
@@ -69,6 +69,8 @@ def strip_question(
     acronyms = [index for index, token in enumerate(tokens) if token.kind == "acronym"]
     all_caps = any(keys[index] for index in acronyms)
     topics = set() if all_caps else _find_topics(tokens, keys, acronyms, lexicon)
+    # A word in capitals has no key so far. It gets one if it is a stop word that is merely
+    # emphasised.
     if "" in keys:
         keys = [
             key or ("" if index in topics else _fold_emphasised(token, lexicon))
@@ -92,8 +94,8 @@ def strip_question(
         if keyword:
             first_index = index if first_index < 0 else first_index
             keywords.append(keyword)
-    # It is certain to be a name only behind another verb: "Is Can Yaman ...", but not "What Is
-    # ...".
+    # Only behind another verb it is certain to be a name, as in "Is Can Yaman ..."; "What Is ..."
+    # proves nothing.
     is_certain = first_index > 0 and keys[first_index - 1] in lexicon.verbs
     is_name = first_index in topics or (
         first_index in names and keys[first_index] in lexicon.removable
@@ -149,9 +151,9 @@ def _find_removed_phrases(
     while index < len(keys):
         length = 0
         if is_opening or tokens[index].opens:
-            length = match_phrase(lexicon.lead_ins, keys, index)
+            length = count_phrase_words(lexicon.lead_ins, keys, index)
             if length > 1 and (
-                phrase_length := match_phrase(lexicon.removed, keys, index + length - 1)
+                phrase_length := count_phrase_words(lexicon.removed, keys, index + length - 1)
             ):
                 # A phrase may begin with the last word of a lead-in: "find out how" and "how much"
                 # in "find out how much it costs".
@@ -159,7 +161,7 @@ def _find_removed_phrases(
             length = length or _count_greeting(tokens, keys, index, lexicon)
             is_opening = length > 0
         if not length and keys[index] in lexicon.removed and index not in names:
-            length = match_phrase(lexicon.removed, keys, index)
+            length = count_phrase_words(lexicon.removed, keys, index)
         if length:
             removed.update(range(index, index + length))
             index += length
@@ -175,11 +177,11 @@ def _count_greeting(
 
     A greeting comes before a comma or a question, so that "Hello Kitty" stays.
     """
-    length = match_phrase(lexicon.greetings, keys, index)
+    length = count_phrase_words(lexicon.greetings, keys, index)
     next_index = index + length
     if not length or next_index >= len(keys):
         return 0
-    is_question = keys[next_index] in lexicon.removable or match_phrase(
+    is_question = keys[next_index] in lexicon.removable or count_phrase_words(
         lexicon.lead_ins, keys, next_index
     )
     return length if tokens[next_index - 1].closed or is_question else 0
@@ -213,7 +215,7 @@ def _find_kept(
     """Return the places of tokens that stay as written, although the rules would change them."""
     kept: set[int] = set()
     for index, key in enumerate(keys):
-        if key in lexicon.kept and (length := match_phrase(lexicon.kept, keys, index)):
+        if key in lexicon.kept and (length := count_phrase_words(lexicon.kept, keys, index)):
             kept.update(range(index, index + length))
         elif (
             len(key) == 1

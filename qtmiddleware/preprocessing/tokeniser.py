@@ -93,7 +93,7 @@ class Token(NamedTuple):
     """One piece of a query.
 
     Attributes:
-        kind: What the piece is.
+        kind: The kind of piece.
         text: The piece itself, ``query[start:end]``.
         key: The text as word lists hold it.
         start: Where it begins in the query.
@@ -169,6 +169,7 @@ def _append_tokens(text: str, start: int, end: int, opens: bool, tokens: list[To
             )
             for kind, piece, key, left, right, closed in pieces:
                 token = Token(kind, piece, key, offset + left, offset + right, opens, closed)
+                # Only the first piece of a chunk can have a sign with a space before it.
                 if kind == "number" and left == pieces[0].start and start <= token.start - 2:
                     token = _add_sign_before(text, token, previous)
                 tokens.append(token)
@@ -258,8 +259,10 @@ _split_known_chunk = lru_cache(4_096)(_split_chunk)
 def _trim_punctuation(chunk: str) -> tuple[int, int]:
     """Return where *chunk* starts and ends without the punctuation around it."""
     left = len(chunk) - len(chunk.lstrip(LEADING_MARKS))
+    # The first mark belongs to a path: /etc, ~/notes, *.py.
     if chunk[left - 1 : left] in ("/", "~", "\\", "*", "<") and left == 1 and PATH.match(chunk):
         left = 0
+    # A dot before a letter or digit belongs to the piece, as in .env. Other dots do not.
     dot_count = len(chunk) - left - len(chunk[left:].lstrip("."))
     if (
         dot_count
@@ -383,7 +386,7 @@ def _compile_number_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 @cache
 def _compile_piece_pattern(ascii_only: bool) -> Any:
-    """Return the pattern for the words and symbols of a piece that is several things."""
+    """Return the pattern for the words and symbols in a piece of mixed content."""
     if ascii_only:
         return re.compile(r"\w++(?:['.-]\w++)*+")
     import regex

@@ -63,6 +63,7 @@ class Glossary:
         self._forms: dict[str, list[tuple[str, Sequence[str]]]] = {}
         self._lengths: dict[str, tuple[int, ...]] = {}
         for forms, others in rows:
+            # Only an entry with three forms or more can have an abbreviation of several meanings.
             shorts = (
                 [form for form in forms if len(_split_meanings(form, others)) > 1]
                 if len(others) > 2
@@ -79,6 +80,7 @@ class Glossary:
         if not words or (len(others) == 1 and others[0] == form):
             return
         self._forms.setdefault(" ".join(words), []).append((form, others))
+        # The longest come first, so that they are found before terms that are a part of them.
         lengths = self._lengths.get(words[0])
         if lengths is None:
             self._lengths[words[0]] = (len(words),)
@@ -259,7 +261,7 @@ def _count_keywords_beside(
     *,
     has_case: bool = False,
 ) -> int:
-    """Return the most words of *rest* that a text with one of *forms* holds."""
+    """Return the most keywords of *rest* that a text with one of *forms* holds."""
     holding = [
         text
         for text in texts
@@ -352,7 +354,7 @@ def find_form(form: str, text: str, *, has_case: bool = False) -> list[int]:
 
 @lru_cache(maxsize=1_024)
 def _compile_form(form: str, has_case: bool) -> tuple[str, bool, re.Pattern[str]]:
-    """Return what finds *form* in a text: a piece, whether the piece's case counts, and a pattern.
+    """Return a piece of *form*, whether the case of the piece counts, and the pattern for the form.
 
     A text without the piece cannot hold the form, which saves most searches for the pattern.
     """

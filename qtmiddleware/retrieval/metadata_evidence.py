@@ -49,7 +49,7 @@ MOST_FIELDS: Final = 40
 MOST_CHARS: Final = 64
 MOST_WORDS: Final = 5
 MOST_LISTED: Final = 16
-"""What is read of each passage: fields, characters and words of a value, values of a list."""
+"""How much of each passage is read: fields, characters and words per value, values per list."""
 BY_MODEL: Final = 0.5
 """The share of `WEIGHT` for a value that a model names and the question does not.
 
@@ -83,6 +83,7 @@ _TIME_NAMES: Final = (
     "_at",
     "_on",
 )
+# Unix times in seconds, from 1979 to 2128. A number outside this range is not a time.
 _OLDEST_STAMP, _NEWEST_STAMP = 3e8, 5e9
 
 
@@ -91,7 +92,7 @@ class MetadataEvidence:
     """The evidence that metadata gives for each candidate.
 
     Attributes:
-        shares: What is added to each score, in spreads of the function's scores.
+        shares: The amount added to each score, in spreads of the function's scores.
         matched: The part of the named values that each candidate has, from 0 to 1.
         notes: Notes on what was named, such as ``year = 2024``. They quote only dates and versions,
             because other values may be names of people.
@@ -174,13 +175,13 @@ def weigh_by_metadata(
     """Return the evidence of *metadata* for each passage, ``None`` if there is none.
 
     Args:
-        times: What the question says of dates and versions, with its words.
+        times: The words of the question, with its dates and versions.
         metadata: The metadata of each passage.
         rules: The word rules of the question's language.
-        today: Later dates do not count as the newest, if the question asks for that.
-        constraints: What a model says that the question limits its answer to, as ``field: value``.
-            One is used if the field exists, a passage has the value, and the question itself names
-            no value of the field.
+        today: The date of the question. Later values do not count as the newest.
+        constraints: The limits on the answer that a model found in the question, as ``field:
+            value``. One is used if the field exists, a passage has the value, and the question
+            itself names no value of the field.
     """
     columns = collect_columns(metadata)
     if not columns:
@@ -302,6 +303,7 @@ def _read_text(value: str) -> _Value | None:
         return None
     period = read_period(value)
     version = None if period is not None else read_version(value)
+    # A float holds 15 digits exactly; a longer number is an identifier.
     is_number = len(words) == 1 and words[0].isascii() and words[0].isdigit() and len(words[0]) < 16
     return _Value(words, period, version, float(words[0]) if is_number else None)
 
@@ -309,6 +311,7 @@ def _read_text(value: str) -> _Value | None:
 @lru_cache(maxsize=4_096)
 def _read_number(value: float, *, is_time: bool) -> _Value:
     """Return the value that a number holds; a plausible Unix time (*is_time*) is a day."""
+    # A Unix time that is so large is in milliseconds.
     seconds = value / 1e3 if value > 1e11 else value
     if is_time and _OLDEST_STAMP < seconds < _NEWEST_STAMP:
         return _read_day(datetime.fromtimestamp(seconds, UTC).date())
@@ -341,7 +344,8 @@ class _QuestionDemands:
     def match_field(self, name: str, column: _Column) -> Iterator[tuple[str, str, list[float]]]:
         """Yield each demand of the question on the field *name*, as (demand, note, shares).
 
-        The note is for the trace. There is one share per passage, from 0 to 1.
+        A demand is one thing that the question names, such as a period. The note is for the trace.
+        There is one share per passage, from 0 to 1.
         """
         kind, times = column.kind, self._times
         if kind == "periods":

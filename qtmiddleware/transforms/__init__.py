@@ -102,7 +102,7 @@ def merge(transformations: Iterable[Transformation]) -> Transformation:
 def _drop_repeats(texts_by_reply: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     """Return the texts that several replies gave for one field, each once.
 
-    The texts of one reply are free of repeats already.
+    The texts of one reply are distinct already.
     """
     if len(texts_by_reply) < 2:
         return texts_by_reply[0] if texts_by_reply else ()

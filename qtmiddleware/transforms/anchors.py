@@ -26,7 +26,7 @@ class Anchors:
 
     Attributes:
         today: The day from which the dates are counted.
-        times: What the question says of time.
+        times: The dates and versions that the question names.
     """
 
     today: date

@@ -132,7 +132,7 @@ def is_beside_the_point(text: str, shape: str, query: str, context: str) -> bool
     question has, and a company says "we" and "you" in it.
 
     Args:
-        text: What a model wrote for one field.
+        text: The model's text for one field.
         shape: The shape of the field: ``line``, ``list`` or ``passage``.
         query: The user's question.
         context: The question and everything else that the model was shown.
@@ -173,6 +173,8 @@ def find_chatter_end(text: str, query: str) -> int:
     Chatter that *query* opens with too does not count. At most five sentences are read.
     """
     end = place = 0
+    # Most texts open with no such word, which is cheap to see in ASCII, where no accents need
+    # folding.
     if text.isascii() and not _opens_like_chatter(text):
         return 0
     for _ in range(_MOST_SENTENCES):
@@ -303,9 +305,10 @@ def _read_gap(allowed: frozenset[str]) -> int:
 
 @cache
 def _collect_talk_words(languages: frozenset[str], *, is_passage: bool) -> frozenset[str]:
-    """Return the words of talk in *languages*, without accents.
+    """Return the words in *languages* by which a model talks of itself or of its task.
 
-    They are read per language: "i" is a word of talk in English, and an article in Italian.
+    If a passage was asked for, words that companies use to their customers do not count. The words
+    are read per language: "i" is such a word in English, and an article in Italian.
     """
     lexicons = [load(code) for code in languages]
     words = [

@@ -52,7 +52,7 @@ class _ComparedText(NamedTuple):
 
     @property
     def names(self) -> frozenset[str]:
-        """The capitalised words of the text, folded; the first word says nothing by its capital."""
+        """The capitalised words of the text after the first word, folded."""
         return frozenset(
             fold_accents(word) for word in split_words(self.text)[1:] if word[0].isupper()
         )
@@ -93,6 +93,7 @@ def _are_near(left: _ComparedText, right: _ComparedText) -> bool:
     if left.normal == right.normal:
         return True
     fewer, more = sorted((len(left.tokens), len(right.tokens)))
+    # With far fewer tokens in one text the overlap cannot be high enough.
     if fewer < NEAR * more:
         return False
     common = len(left.tokens & right.tokens)
@@ -100,4 +101,5 @@ def _are_near(left: _ComparedText, right: _ComparedText) -> bool:
         return False
     if left.marked != right.marked or is_negated(left.text) != is_negated(right.text):
         return False
+    # The few tokens that differ may not be names: they would ask for something else.
     return not (left.tokens ^ right.tokens) & (left.names | right.names)

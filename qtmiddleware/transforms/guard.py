@@ -51,7 +51,7 @@ def guard(
     - A text in another script than *query* is dropped. Key terms are dropped only if all are.
 
     Args:
-        transformation: What the model replied.
+        transformation: The texts of the model's reply.
         query: The user's question, or its standalone form.
         must_keep: The spans of *query* that carry its meaning, as (kind, text). The kinds are
             ``quote``, ``identifier``, ``number``, ``negation``, ``name`` and ``url``.
@@ -127,7 +127,7 @@ class _Guard:
         return repaired
 
     def _keeps(self, kind: str, span: str, text: str) -> bool:
-        """Return whether *text* holds *span*, or a glossary term of it in another form."""
+        """Return whether *text* holds *span*, or the glossary term of *span* in another form."""
         if keeps_span(kind, span, text, query=self.query):
             return True
         folded_span = span.casefold()

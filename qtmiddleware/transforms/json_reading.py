@@ -32,9 +32,9 @@ _LITERAL: Final = re.compile(
 _LITERALS: Final = {"true": True, "True": True, "false": False, "False": False}
 # The next string begins on another line: a comma may be missing.
 _BELOW: Final = rf"[^\S\n]*+\n\s*+[{_OPENERS}]"
-# What may follow the quote that ends a string, by the place of the string: a key, a member's value,
-# an item of a list, or a text that is only a string. All quantifiers are possessive, so that a long
-# run of white space is read once.
+# The text that may follow the quote at the end of a string, by the place of the string: a key, a
+# member's value, an item of a list, or a text that is only a string. All quantifiers are
+# possessive, so that a long run of white space is read once.
 _AFTER_STRING: Final = {
     "key": r"(?=\s*+:)",
     "member": (
@@ -130,8 +130,8 @@ class _Reader:
         """Return the value that begins here.
 
         Args:
-            place: Where a string would be: ``member``, ``item`` or ``alone``. It decides what may
-                follow.
+            place: Where a string would be: ``member``, ``item`` or ``alone``. It decides which
+                text may follow.
             depth: How many objects and lists the value is inside of.
         """
         character = self.text[self.position : self.position + 1]

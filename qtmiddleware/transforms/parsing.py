@@ -179,10 +179,13 @@ def _find_answer(reply: Reply) -> tuple[str, bool]:
     """Return the part of *reply* that is its answer, and whether its end is missing."""
     # Other clients may pass on a missing content as ``None``, although the type forbids it.
     text, is_cut = strip_thoughts(reply.text or "")
+    # One character more than is read shows that the text is too long.
     text = text[: READ_CHARS + 1]
+    # A model may leave out the braces of the object.
     if _JSON_MEMBER.match(text):
         text = f"{{{text}}}"
     is_long = len(text) > READ_CHARS
+    # Some clients pass on the whole answer as one JSON string.
     decoded = None if is_long else read_json_string(text)
     return (text[:READ_CHARS] if decoded is None else decoded), is_cut or is_long or reply.truncated
 
@@ -227,7 +230,7 @@ def _find_plain_texts(prompt: Prompt, text: str, from_json: FieldTexts) -> Field
     Args:
         prompt: The prompt that was answered.
         text: The answer in the reply.
-        from_json: What the JSON in *text* says of the whole reply.
+        from_json: The result of reading the JSON in *text*, which gave no texts.
     """
     if from_json.is_cut and not SENTENCE_END.search(text.rstrip()[-1:]):
         has_passage = any(field.shape == "passage" for field in prompt.fields)
@@ -274,6 +277,7 @@ def pick_texts(values: Sequence[JsonValue], text: str, fields: Sequence[ReplyFie
             # A value that was cut off does not show what the field would have held.
             if not isinstance(value, Cut):
                 named.add(name)
+    # A single text of unknown name is likely the answer. Several are not: they may be anything.
     main = _find_main_field(fields)
     unnamed = unassigned[GENERIC] or (
         unassigned[_UNKNOWN] if len(unassigned[_UNKNOWN]) == 1 else []

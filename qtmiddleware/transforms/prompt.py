@@ -182,6 +182,7 @@ def mark_version(version: str, own_instruction: str) -> str:
 def find_own_instruction(settings: Settings, mode: str) -> str:
     """Return the instruction that *settings* give for *mode* (``llm.prompts``), ``""`` if none."""
     prompts = settings.llm.prompts
+    # The mode is called stepback, the field of its reply step_back. Users may write either.
     other_spelling = {"stepback": "step_back"}.get(mode, mode)
     return (prompts.get(mode) or prompts.get(other_spelling) or "").strip()
 

@@ -122,7 +122,7 @@ def _has_identifier(span: str, text: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _compile_identifier(span: str) -> re.Pattern[str]:
-    """Return a pattern for *span*, with any joint between its parts."""
+    """Return a pattern for *span* that allows any separator between its parts."""
     folded_span = fold_accents(span).strip().removesuffix("'s").removesuffix("'")
     joined = r"[\s_-]*".join(re.escape(part) for part in _JOINT.split(folded_span) if part)
     # A part of a longer word or number does not count: E-4042 does not keep E-40, nor v1.2.3 v1.2.
@@ -135,8 +135,8 @@ def _compile_identifier(span: str) -> re.Pattern[str]:
 def _has_name(span: str, text: str) -> bool:
     """Return whether *text* holds the name in *span*.
 
-    All words of the name may be there, in any order, or its initials. If the name is made of
-    initials, the words that they stand for may be there.
+    It must hold all words of the name, in any order, or its initials. If the name consists of
+    initials, it may also hold the words that they stand for.
     """
     text_words = [word.removesuffix("'s") for word in fold_words(text)]
     full_name, _, short_name = span.partition("(")
@@ -152,6 +152,7 @@ def _has_name(span: str, text: str) -> bool:
     ):
         return True
     letters = re.sub(r"[\W_]", "", full_name)
+    # The name is an acronym, which the text may spell out.
     if letters.isupper() and 2 <= len(letters) <= 6:
         return letters.lower() in "".join(
             word[0] for word in text_words if word not in _SMALL_WORDS
@@ -230,7 +231,7 @@ def _has_numbers(span: str, text: str) -> bool:
 
 
 def _has_sign(sign: str, text: str) -> bool:
-    """Return whether *text* holds *sign* or one of its names."""
+    """Return whether *text* holds *sign*, such as €, or one of its names."""
     folded_text = fold_accents(text)
     if sign in folded_text or not _SIGN_NAMES[sign].isdisjoint(split_words(folded_text)):
         return True
@@ -240,8 +241,10 @@ def _has_sign(sign: str, text: str) -> bool:
 
 
 def _find_values(match: re.Match[str]) -> frozenset[Decimal]:
-    """Return the values that a match of `_WRITTEN_NUMBER` may have."""
+    """Return the numbers that a match of `_WRITTEN_NUMBER` may mean."""
     digits = re.sub(r"[\s']", "", match.group(1))
+    # "1,500.5" is written "1.500,5" in other languages. A number that can be read both ways has two
+    # values.
     readings = {digits.replace(",", ""), digits.replace(".", "").replace(",", ".")}
     values = {value for reading in readings if (value := _read_decimal(reading)) is not None}
     factor = _FACTORS.get(match.group(2) or "")

@@ -76,7 +76,7 @@ ASPECTS: Final = (
 )
 
 
-def fields(settings: Settings) -> tuple[ReplyField, ...]:
+def choose_fields(settings: Settings) -> tuple[ReplyField, ...]:
     """Return the fields for rewrite, step-back and sub-queries.
 
     The settings may add a hypothetical passage and the constraints of the question.
@@ -104,7 +104,7 @@ TRANSFORM: Final = Transform(
     mode="combined",
     version="combined/2",
     instruction=INSTRUCTION,
-    fields=fields,
+    fields=choose_fields,
     rules=RULES,
     flavour=_name_flavour,
 )

@@ -39,7 +39,7 @@ RULES: Final = (
 )
 
 
-def fields(settings: Settings) -> tuple[ReplyField, ...]:
+def choose_fields(settings: Settings) -> tuple[ReplyField, ...]:
     """Return the field for sub-queries: five in research style, else at most ``maxSubQueries``."""
     if settings.llm.sub_query_style == "research":
         return (
@@ -79,7 +79,7 @@ TRANSFORM: Final = Transform(
     mode="decompose",
     version="decompose/2",
     instruction=_choose_instruction,
-    fields=fields,
+    fields=choose_fields,
     rules=RULES,
     example=(
         "Which has the longer warranty, the Brio 3 or the Tavo S?",
